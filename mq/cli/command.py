@@ -1,0 +1,101 @@
+"""`mq DIR VERB`: the verbs put together, and how an error becomes a line and an exit status.
+
+Exit status: 0 done; 1 the answer is no (not found, problems, the store cannot do it now); 2 wrong usage;
+130 interrupted; 141 whoever read the output went away.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import click
+
+import mq
+from mq.cli.bench import bench
+from mq.cli.printing import visible
+from mq.cli.read import query, show
+from mq.cli.send import send
+from mq.cli.session import Session
+from mq.cli.tail import tail
+from mq.cli.topics import create, delete, topics
+from mq.cli.verify import verify
+
+DONE, NO, WRONG_USAGE = 0, 1, 2
+INTERRUPTED = 128 + signal.SIGINT
+READER_GONE = 128 + signal.SIGPIPE
+
+# What the user typed is at fault, not the state of the store.
+_WRONG_USAGE = (
+    mq.ConfigMismatch,
+    mq.FilterSyntaxError,
+    mq.GroupInvalid,
+    mq.MessageInvalid,
+    mq.TopicInvalid,
+)
+
+
+class _Verbs(click.Group):
+    """The verbs in the order of a first visit; options may stand before DIR or after it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[1:2] == ["--json"] and not args[0].startswith("-"):
+            args = ["--json", args[0], *args[2:]]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="mq", prog_name="mq")
+@click.argument("target", metavar="DIR")
+@click.option("--json", is_flag=True, help="Print one JSON object a line.")
+@click.pass_context
+def command(context: click.Context, target: str, json: bool) -> None:
+    """Messages in the store directory DIR.
+
+    DIR comes first, then the verb: mq var/orders send orders hello
+    """
+    context.obj = Session(target, json)
+
+
+for verb in (topics, create, delete, send, tail, query, show, verify, bench):
+    command.add_command(verb)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit status. Errors are one line on standard error."""
+    try:
+        status = command.main(list(arguments), prog_name="mq", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_output()
+        return READER_GONE
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except mq.MQError as error:
+        return _refuse(error, WRONG_USAGE if isinstance(error, _WRONG_USAGE) else NO)
+    except OSError as error:
+        return _refuse(error, NO)
+    except (TypeError, ValueError) as error:
+        # The library's word for an argument out of its bounds, such as a queue count of 0.
+        return _refuse(error, WRONG_USAGE)
+    return status if isinstance(status, int) else DONE
+
+
+def _refuse(error: Exception, status: int) -> int:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        text = f"{error.filename}: {error.strerror}"
+    else:
+        text = str(error) or type(error).__name__
+    click.echo(f"mq: {visible(text)}", err=True)
+    return status
+
+
+def _forget_output() -> None:
+    """Keep the interpreter from complaining about the closed pipe once more as it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

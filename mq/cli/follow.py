@@ -1,0 +1,105 @@
+"""The messages of a whole topic as one stream: first what is stored, then what arrives.
+
+Stored messages come in the order in which they were stored. While following, one thread for each queue
+waits in `Queue.read` and hands over what it finds, so order then holds within a queue.
+"""
+
+import heapq
+import queue as handover
+import threading
+from collections.abc import Iterator, Mapping
+
+import mq
+
+READ_COUNT = 256
+WAIT = 0.5  # Seconds that a follower waits before it looks whether it should stop; a message wakes it at once.
+BATCHES_WAITING_MAX = 64
+
+
+def stored(queue: mq.Queue, begin: int, end: int, expression: str) -> Iterator[mq.MessageExt]:
+    """The messages of one queue that match, from `begin` up to `end`."""
+    queue_offset = begin
+    while queue_offset < end:
+        result = queue.read(queue_offset, count_max=READ_COUNT, expression=expression)
+        for message in result.messages:
+            if message.queue_offset >= end:
+                return
+            yield message
+        if result.next_offset <= queue_offset:
+            return
+        queue_offset = result.next_offset
+
+
+def merged(
+    topic: mq.Topic, begins: Mapping[int, int], ends: Mapping[int, int], expression: str
+) -> Iterator[mq.MessageExt]:
+    """The messages of all queues between two ends, in the order of the log."""
+    return heapq.merge(
+        *(stored(queue, begins[queue.queue_id], ends[queue.queue_id], expression) for queue in topic.queues),
+        key=lambda message: message.log_offset,
+    )
+
+
+class Follower:
+    """Everything that arrives in a topic from given offsets on; a queue added later is read from its start."""
+
+    def __init__(self, broker: mq.Broker, topic: str, begins: Mapping[int, int], expression: str) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._expression = expression
+        self._arrived: handover.Queue[list[mq.MessageExt] | Exception] = handover.Queue(BATCHES_WAITING_MAX)
+        self._closed = threading.Event()
+        self._threads: dict[int, threading.Thread] = {}
+        self._follow_queues(begins)
+
+    def __enter__(self) -> "Follower":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[mq.MessageExt]:
+        while True:
+            try:
+                arrived = self._arrived.get(timeout=WAIT)
+            except handover.Empty:
+                self._follow_queues({})
+                continue
+            if isinstance(arrived, Exception):
+                raise arrived
+            yield from arrived
+
+    def close(self) -> None:
+        """Stop the threads; returns once they have."""
+        self._closed.set()
+        for thread in self._threads.values():
+            thread.join()
+
+    def _follow_queues(self, begins: Mapping[int, int]) -> None:
+        for queue in self._broker.topic(self._topic).queues:
+            if queue.queue_id not in self._threads:
+                begin = begins.get(queue.queue_id, 0)
+                name = f"follow {self._topic}/{queue.queue_id}"
+                thread = threading.Thread(target=self._follow, args=(queue, begin), name=name, daemon=True)
+                self._threads[queue.queue_id] = thread
+                thread.start()
+
+    def _follow(self, queue: mq.Queue, queue_offset: int) -> None:
+        try:
+            while not self._closed.is_set():
+                result = queue.read(
+                    queue_offset, count_max=READ_COUNT, expression=self._expression, wait=WAIT
+                )
+                queue_offset = result.next_offset
+                if result.messages:
+                    self._hand_over(list(result.messages))
+        except Exception as error:  # noqa: BLE001  Raised again in the thread that iterates.
+            self._hand_over(error)
+
+    def _hand_over(self, what: list[mq.MessageExt] | Exception) -> None:
+        while not self._closed.is_set():
+            try:
+                self._arrived.put(what, timeout=WAIT)
+            except handover.Full:
+                continue
+            return

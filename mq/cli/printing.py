@@ -1,0 +1,110 @@
+"""Messages as text: a line to look at, a record to study, JSON for machines.
+
+Bodies, keys and properties are other people's bytes. Nothing of them reaches a terminal as a control
+character: what cannot be printed is escaped as Python would (`\\x1b`), bytes that are not UTF-8 likewise.
+JSON output is ASCII alone, and a body that is not UTF-8 stands under `body_base64` instead of `body`.
+"""
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+import click
+
+import mq
+
+FACTS = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "msg_id",
+    "offset_msg_id",
+    "tags",
+    "keys",
+    "log_offset",
+    "store_size",
+    "born_time_ms",
+    "store_time_ms",
+    "born_host",
+    "store_host",
+    "reconsume_times",
+    "flag",
+    "sys_flag",
+    "body_crc",
+    "transaction_id",
+    "prepared_transaction_offset",
+)
+
+
+def visible(text: str | bytes) -> str:
+    """The text on one line, with everything escaped that a terminal would not simply show."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape", "surrogatepass").decode()
+        for character in text
+    )
+
+
+def moment(time_ms: int) -> str:
+    """Local time with its zone, to the millisecond; the bare number where no calendar reaches."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(time_ms)
+
+
+def emit_json(facts: Mapping[str, object]) -> None:
+    """One object on one line. DEL is the one control character that JSON lets through."""
+    click.echo(json.dumps(facts, separators=(",", ":")).replace("\x7f", "\\u007f"))
+
+
+def as_json(message: mq.MessageExt) -> dict[str, object]:
+    """Everything the message says, under the names of the API."""
+    facts: dict[str, object] = {name: _plain(getattr(message, name)) for name in FACTS}
+    facts["properties"] = dict(message.properties)
+    body = message.body
+    try:
+        facts["body"] = body.decode()
+    except UnicodeDecodeError:
+        facts["body_base64"] = base64.b64encode(body).decode()
+    return facts
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, tuple | list | frozenset | set):
+        return [_plain(one) for one in value]
+    return str(value)
+
+
+def emit_line(message: mq.MessageExt) -> None:
+    """One line: when stored, where, tag, keys, body."""
+    where = f"{visible(message.topic)}/{message.queue_id}@{message.queue_offset}"
+    labels = "".join(f" {visible(label)}" for label in (message.tags, ",".join(message.keys)) if label)
+    click.echo(f"{moment(message.store_time_ms)} {where}{labels}  {visible(message.body)}")
+
+
+def emit_record(message: mq.MessageExt) -> None:
+    """All facts, one a line, then the properties, then the body."""
+    for name in FACTS:
+        value = _plain(getattr(message, name))
+        shown = moment(value) if name.endswith("_time_ms") and isinstance(value, int) else _shown(value)
+        click.echo(f"{name:<28} {shown}")
+    for name, text in message.properties.items():
+        click.echo(f"property {visible(name):<19} {visible(text)}")
+    click.echo(f"body ({len(message.body)} bytes)")
+    for line in message.body.decode("utf-8", "backslashreplace").split("\n"):
+        click.echo(f"  {visible(line)}")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return visible(" ".join(map(str, value))) or "-"
+    return visible(str(value))

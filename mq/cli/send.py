@@ -1,0 +1,167 @@
+"""`send`: one message, or each line of standard input as one."""
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import BinaryIO
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+import mq
+from mq.cli.printing import emit_json
+from mq.cli.session import Session, with_json
+
+CHUNK_SIZE = 1 << 18
+BATCH_COUNT_MAX = 1000
+PROPERTIES_SIZE = 512  # What a line may take in a batch beside itself, generously.
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("body", required=False)
+@click.option("--lines", is_flag=True, help="Each line of standard input is a message.")
+@click.option("--tags", "--tag", help="The tag of the message.")
+@click.option("--keys", "--key", multiple=True, help="A key to query by; may be given often.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be given often.")
+@click.option("--shard-key", help="Messages with the same shard key keep their order.")
+@click.option("--sync", is_flag=True, help="Come back only when it is on disk.")
+@with_json
+@click.pass_obj
+def send(
+    session: Session,
+    topic: str,
+    body: str | None,
+    lines: bool,
+    tags: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    shard_key: str | None,
+    sync: bool,
+) -> None:
+    """Send BODY to TOPIC, or standard input if there is no BODY.
+
+    With --lines every line of standard input becomes a message; empty lines are left out.
+    """
+    if lines and body is not None:
+        raise click.UsageError("BODY and --lines exclude each other")
+    if body is None and not lines and sys.stdin.isatty():
+        raise click.UsageError("nothing to send: give a BODY, or input on standard input")
+    named = dict(_property(text) for text in properties)
+
+    def message(content: bytes) -> mq.Message:
+        return mq.Message(topic, content, tags=tags, keys=keys, properties=named)
+
+    with session.open(create=True, flush="sync" if sync else "async") as broker, mq.Producer(broker) as producer:
+        if lines:
+            _send_lines(session, producer, broker.message_size_max, message, shard_key)
+            return
+        content = sys.stdin.buffer.read() if body is None else os.fsencode(body)
+        result = producer.send(message(content), shard_key=shard_key)
+        if session.json:
+            queue = result.queue
+            emit_json(
+                {
+                    "status": result.status.name,
+                    "msg_id": result.msg_id,
+                    "offset_msg_id": result.offset_msg_id,
+                    "topic": queue.topic,
+                    "queue_id": queue.queue_id,
+                    "queue_offset": result.queue_offset,
+                }
+            )
+        else:
+            click.echo(f"{result.msg_id} {topic}/{result.queue.queue_id}@{result.queue_offset}")
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"{text!r} is no property: say NAME=VALUE")
+    return name, value
+
+
+def _send_lines(
+    session: Session,
+    producer: mq.Producer,
+    size_max: int,
+    message: Callable[[bytes], mq.Message],
+    shard_key: str | None,
+) -> None:
+    started = time.monotonic()
+    sent = lines_read = 0
+    with _progress() as progress:
+        for batch in _batches(sys.stdin.buffer, size_max):
+            contents = [line for line in batch if line]
+            try:
+                if len(contents) > 1:
+                    producer.send_batch([message(content) for content in contents], shard_key=shard_key)
+                elif contents:
+                    producer.send(message(contents[0]), shard_key=shard_key)
+            except mq.MQError:
+                click.echo(f"mq: stopped at line {lines_read + 1}; {sent} messages were sent before", err=True)
+                raise
+            sent += len(contents)
+            lines_read += len(batch)
+            if progress:
+                progress.update(progress.task_ids[0], advance=sum(map(len, batch)) + len(batch), sent=sent)
+    seconds = time.monotonic() - started
+    if session.json:
+        emit_json({"sent": sent, "empty_lines": lines_read - sent, "seconds": round(seconds, 6)})
+    else:
+        left_out = f", {lines_read - sent:,} empty lines left out" if lines_read > sent else ""
+        click.echo(f"{sent:,} messages sent in {seconds:.2f} s{left_out}")
+
+
+def _batches(stream: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
+    """The lines that have arrived, in groups small enough for one batch. Never waits to fill a group."""
+    for arrived in _arriving(stream, size_max):
+        batch: list[bytes] = []
+        size = 0
+        for line in arrived:
+            line_size = len(line) + PROPERTIES_SIZE
+            if batch and (size + line_size > size_max or len(batch) == BATCH_COUNT_MAX):
+                yield batch
+                batch, size = [], 0
+            batch.append(line)
+            size += line_size
+        if batch:
+            yield batch
+
+
+def _arriving(stream: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
+    """Whole lines as they come. One that outgrows every message is handed on unfinished, to be refused."""
+    unfinished: list[bytes] = []
+    unfinished_size = 0
+    while chunk := os.read(stream.fileno(), CHUNK_SIZE):
+        *whole, last = chunk.split(b"\n")
+        if whole:
+            whole[0] = b"".join([*unfinished, whole[0]])
+            unfinished, unfinished_size = [], 0
+            yield whole
+        unfinished.append(last)
+        unfinished_size += len(last)
+        if unfinished_size > size_max:
+            break
+    if unfinished_size:
+        yield [b"".join(unfinished)]
+
+
+def _progress() -> AbstractContextManager[Progress | None]:
+    """A bar on the terminal, unless the lines are typed on that very terminal."""
+    if not sys.stderr.isatty() or sys.stdin.isatty():
+        return nullcontext()
+    status = os.fstat(sys.stdin.fileno())
+    progress = Progress(
+        BarColumn(),
+        TextColumn("{task.fields[sent]:,} messages"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    progress.add_task("lines", total=status.st_size if stat.S_ISREG(status.st_mode) else None, sent=0)
+    return progress

@@ -1,0 +1,66 @@
+"""What every verb of the command shares: the target, the form of the output, the moments a user may name."""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+import click
+
+import mq
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+_AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)\Z")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run of the command: which store, and whether a machine reads the output."""
+
+    target: str
+    json: bool
+
+    def open(self, *, create: bool = False, flush: Literal["async", "sync"] = "async") -> mq.Broker:
+        """The broker of the target. Only verbs that write make a directory that is not there."""
+        return mq.open(self.target, create=create, flush=flush)
+
+
+def _set_json(context: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if asked:
+        context.obj = replace(context.obj, json=True)
+
+
+def with_json(verb: Verb) -> Verb:
+    """Give a verb the option --json, which is also understood before the verb."""
+    option = click.option(
+        "--json", is_flag=True, expose_value=False, callback=_set_json, help="Print one JSON object a line."
+    )
+    return option(verb)
+
+
+class Moment(click.ParamType):
+    """A point in time as milliseconds since the epoch: `10m` (ago), an ISO 8601 time, or the number itself."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read what was typed; a time without a zone is local time."""
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        if text.isascii() and text.isdigit():
+            return int(text)
+        if ago := _AGO.match(text):
+            return int(time.time() * 1000 - float(ago[1]) * _UNIT_MS[ago[2]])
+        try:
+            return int(datetime.fromisoformat(re.sub(r"[zZ]\Z", "+00:00", text)).timestamp() * 1000)
+        except ValueError:
+            self.fail(
+                f"{text!r} is no time: say 10m (ago), 2026-01-31T12:00, or milliseconds since the epoch",
+                param,
+                ctx,
+            )

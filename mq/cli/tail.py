@@ -1,0 +1,89 @@
+"""`tail`: the newest messages of a topic, then what arrives."""
+
+import heapq
+import time
+from typing import Any
+
+import click
+
+import mq
+from mq.cli.follow import Follower, merged
+from mq.cli.printing import as_json, emit_json, emit_line, visible
+from mq.cli.session import Moment, Session, with_json
+
+TOPIC_LOOK_INTERVAL = 0.25  # Seconds between two looks for a topic that is not there yet.
+
+
+class _From(Moment):
+    """`first`, `last`, or a moment."""
+
+    name = "first|last|time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value in {"first", "last"} else super().convert(value, param, ctx)
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--from", "begin", type=_From(), help="Begin here instead of with the newest few: first, last, 10m, …")
+@click.option("-n", "--last", "last_count", type=click.IntRange(min=0), default=10, show_default=True)
+@click.option("--tags", "expression", default="*", help='Only these, such as "paid || refunded".')
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Go on with what arrives.")
+@with_json
+@click.pass_obj
+def tail(
+    session: Session, topic: str, begin: str | int | None, last_count: int, expression: str, follow: bool
+) -> None:
+    """Print the newest messages of TOPIC, then follow it.
+
+    Without --from, begins with the newest messages of the topic (-n of them, before --tags chooses).
+    A topic that does not exist yet is waited for.
+    """
+    emit = _emit_json if session.json else emit_line
+    with session.open() as broker:
+        found = _wait_for(broker, topic) if follow else broker.topic(topic)
+        ends = {queue.queue_id: queue.max_offset for queue in found.queues}
+        begins = _newest(found, ends, last_count) if begin is None else _begins(found, begin, ends)
+        for message in merged(found, begins, ends, expression):
+            emit(message)
+        if follow:
+            with Follower(broker, topic, ends, expression) as follower:
+                for message in follower:
+                    emit(message)
+
+
+def _emit_json(message: mq.MessageExt) -> None:
+    emit_json(as_json(message))
+
+
+def _wait_for(broker: mq.Broker, name: str) -> mq.Topic:
+    said = False
+    while True:
+        try:
+            return broker.topic(name)
+        except mq.TopicNotFound:
+            if not said:
+                click.echo(f"mq: waiting for the topic {visible(name)}", err=True)
+                said = True
+            time.sleep(TOPIC_LOOK_INTERVAL)
+
+
+def _begins(topic: mq.Topic, begin: str | int, ends: dict[int, int]) -> dict[int, int]:
+    if begin == "last":
+        return dict(ends)
+    if begin == "first":
+        return {queue.queue_id: queue.min_offset for queue in topic.queues}
+    assert isinstance(begin, int)
+    return {queue.queue_id: queue.offset_at(begin) for queue in topic.queues}
+
+
+def _newest(topic: mq.Topic, ends: dict[int, int], count: int) -> dict[int, int]:
+    """Where to begin so that the newest `count` messages of the topic are read, whatever queue they are in."""
+    earliest = {
+        queue.queue_id: max(queue.min_offset, ends[queue.queue_id] - count) for queue in topic.queues
+    }
+    newest = heapq.nlargest(count, merged(topic, earliest, ends, "*"), key=lambda message: message.log_offset)
+    begins = dict(ends)
+    for message in newest:
+        begins[message.queue_id] = min(begins[message.queue_id], message.queue_offset)
+    return begins
