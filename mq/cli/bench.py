@@ -22,7 +22,9 @@ SYNC_COUNT = 200
 
 @click.command()
 @click.option("--count", type=click.IntRange(min=BATCH_COUNT), default=100_000, show_default=True)
-@click.option("--size", type=click.IntRange(min=1, max=1 << 20), default=1024, show_default=True, help="Of a body.")
+@click.option(
+    "--size", type=click.IntRange(min=1, max=1 << 20), default=1024, show_default=True, help="Of a body."
+)
 @with_json
 @click.pass_obj
 def bench(session: Session, count: int, size: int) -> None:
@@ -81,7 +83,17 @@ def _seconds(work: Callable[[], object]) -> float:
 def _report(session: Session, name: str, seconds: float, count: int, size: int) -> None:
     rate = count / seconds
     if session.json:
-        emit_json({"case": name, "count": count, "body_size": size, "seconds": round(seconds, 6), "rate": round(rate)})
+        emit_json(
+            {
+                "case": name,
+                "count": count,
+                "body_size": size,
+                "seconds": round(seconds, 6),
+                "rate": round(rate),
+            }
+        )
     else:
         each = seconds / count * 1e6
-        click.echo(f"{name:<20} {rate:>12,.0f} messages/s {rate * size / 1e6:>9,.1f} MB/s {each:>9,.2f} µs each")
+        click.echo(
+            f"{name:<20} {rate:>12,.0f} messages/s {rate * size / 1e6:>9,.1f} MB/s {each:>9,.2f} µs each"
+        )

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 import mq
 
 READ_COUNT = 256
-WAIT = 0.5  # Seconds that a follower waits before it looks whether it should stop; a message wakes it at once.
+WAIT = (
+    0.5  # Seconds that a follower waits before it looks whether it should stop; a message wakes it at once.
+)
 BATCHES_WAITING_MAX = 64
 
 
@@ -41,7 +43,7 @@ def merged(
 
 
 class Follower:
-    """Everything that arrives in a topic from given offsets on; a queue added later is read from its start."""
+    """Everything that arrives in a topic from given offsets on; queues added later from their start."""
 
     def __init__(self, broker: mq.Broker, topic: str, begins: Mapping[int, int], expression: str) -> None:
         self._broker = broker

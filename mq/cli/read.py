@@ -9,7 +9,9 @@ from mq.cli.session import Moment, Session, with_json
 @click.command()
 @click.argument("topic")
 @click.argument("key")
-@click.option("--count", "count_max", type=click.IntRange(min=1), default=32, show_default=True, help="At most.")
+@click.option(
+    "--count", "count_max", type=click.IntRange(min=1), default=32, show_default=True, help="At most."
+)
 @click.option("--begin", type=Moment(), default=0, show_default=False, help="Stored at or after this time.")
 @click.option("--end", type=Moment(), help="Stored at or before this time.")
 @with_json

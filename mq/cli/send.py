@@ -56,7 +56,10 @@ def send(
     def message(content: bytes) -> mq.Message:
         return mq.Message(topic, content, tags=tags, keys=keys, properties=named)
 
-    with session.open(create=True, flush="sync" if sync else "async") as broker, mq.Producer(broker) as producer:
+    with (
+        session.open(create=True, flush="sync" if sync else "async") as broker,
+        mq.Producer(broker) as producer,
+    ):
         if lines:
             _send_lines(session, producer, broker.message_size_max, message, shard_key)
             return
@@ -103,7 +106,9 @@ def _send_lines(
                 elif contents:
                     producer.send(message(contents[0]), shard_key=shard_key)
             except mq.MQError:
-                click.echo(f"mq: stopped at line {lines_read + 1}; {sent} messages were sent before", err=True)
+                click.echo(
+                    f"mq: stopped at line {lines_read + 1}; {sent} messages were sent before", err=True
+                )
                 raise
             sent += len(contents)
             lines_read += len(batch)

@@ -43,7 +43,7 @@ def with_json(verb: Verb) -> Verb:
 
 
 class Moment(click.ParamType):
-    """A point in time as milliseconds since the epoch: `10m` (ago), an ISO 8601 time, or the number itself."""
+    """A point in time, in milliseconds since the epoch: `10m` (ago), an ISO 8601 time, or the number."""
 
     name = "time"
 

@@ -25,7 +25,9 @@ class _From(Moment):
 
 @click.command()
 @click.argument("topic")
-@click.option("--from", "begin", type=_From(), help="Begin here instead of with the newest few: first, last, 10m, …")
+@click.option(
+    "--from", "begin", type=_From(), help="Begin here instead of with the newest few: first, last, 10m, …"
+)
 @click.option("-n", "--last", "last_count", type=click.IntRange(min=0), default=10, show_default=True)
 @click.option("--tags", "expression", default="*", help='Only these, such as "paid || refunded".')
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Go on with what arrives.")
@@ -78,10 +80,8 @@ def _begins(topic: mq.Topic, begin: str | int, ends: dict[int, int]) -> dict[int
 
 
 def _newest(topic: mq.Topic, ends: dict[int, int], count: int) -> dict[int, int]:
-    """Where to begin so that the newest `count` messages of the topic are read, whatever queue they are in."""
-    earliest = {
-        queue.queue_id: max(queue.min_offset, ends[queue.queue_id] - count) for queue in topic.queues
-    }
+    """Where to begin so that the newest `count` messages are read, whatever queue they are in."""
+    earliest = {queue.queue_id: max(queue.min_offset, ends[queue.queue_id] - count) for queue in topic.queues}
     newest = heapq.nlargest(count, merged(topic, earliest, ends, "*"), key=lambda message: message.log_offset)
     begins = dict(ends)
     for message in newest:

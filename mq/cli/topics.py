@@ -18,7 +18,9 @@ def topics(session: Session) -> None:
             if session.json:
                 emit_json(facts)
             else:
-                click.echo(f"{visible(name):<40} {facts['queues']:>5} queues {facts['messages']:>13,} messages")
+                click.echo(
+                    f"{visible(name):<40} {facts['queues']:>5} queues {facts['messages']:>13,} messages"
+                )
 
 
 def _facts(topic: mq.Topic) -> dict[str, object]:
@@ -29,8 +31,12 @@ def _facts(topic: mq.Topic) -> dict[str, object]:
 @click.command()
 @click.argument("topic")
 @click.option("--queues", "queue_count", type=click.IntRange(min=1), default=4, show_default=True)
-@click.option("--read-queues", "read_queue_count", type=click.IntRange(min=1), help="If not as many as --queues.")
-@click.option("--write-queues", "write_queue_count", type=click.IntRange(min=1), help="If not as many as --queues.")
+@click.option(
+    "--read-queues", "read_queue_count", type=click.IntRange(min=1), help="If not as many as --queues."
+)
+@click.option(
+    "--write-queues", "write_queue_count", type=click.IntRange(min=1), help="If not as many as --queues."
+)
 @click.option("--perm", type=click.Choice(["r", "w", "rw"]), default="rw", show_default=True)
 @click.option("--ordered", is_flag=True, help="Mark the topic as one whose order matters.")
 @with_json

@@ -18,7 +18,8 @@ def verify(session: Session) -> int:
     if not directory.is_dir():
         raise NotADirectoryError(20, "not a directory", session.target)
     count = 0
-    for count, problem in enumerate(problems(directory), start=1):
+    for problem in problems(directory):
+        count += 1
         if session.json:
             emit_json({"problem": str(problem)})
         else:
