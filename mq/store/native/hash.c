@@ -1,5 +1,4 @@
 #include <stdint.h>
-#include <string.h>
 
 #include "hash.h"
 
@@ -23,19 +22,16 @@ static uint32_t tables[16][256];
 /* powers[k][b]: x^(8 * b * 256^k) mod P. Their products make the operator of any size. */
 static uint32_t powers[4][256];
 
-static uint32_t times_x(uint32_t a)
-{
+static uint32_t times_x(uint32_t a) {
     return (a >> 1) ^ (POLYNOMIAL & (0u - (a & 1)));
 }
 
-static uint32_t load_u32(const uint8_t *bytes)
-{
+static uint32_t load_u32(const uint8_t *bytes) {
     return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
 }
 
 /* The register after `size` more bytes. */
-static uint32_t register_by_tables(uint32_t state, const uint8_t *bytes, int64_t size)
-{
+static uint32_t register_by_tables(uint32_t state, const uint8_t *bytes, int64_t size) {
     for (; size >= 16; size -= 16, bytes += 16) {
         uint32_t a = load_u32(bytes) ^ state;
         uint32_t b = load_u32(bytes + 4);
@@ -66,8 +62,7 @@ static uint32_t register_by_tables(uint32_t state, const uint8_t *bytes, int64_t
 }
 
 /* a * b mod P, four bits of b at a time. */
-static uint32_t product_by_tables(uint32_t a, uint32_t b)
-{
+static uint32_t product_by_tables(uint32_t a, uint32_t b) {
     uint32_t multiples[16]; /* by the four bits of b, their lowest the highest power */
     multiples[0] = 0;
     multiples[8] = a;
@@ -89,27 +84,28 @@ static uint32_t product_by_tables(uint32_t a, uint32_t b)
  * 128 reversed bits: 127 bits result, and the reversal puts the spare one at the highest
  * power. Hence every factor below is one power less than the distance it carries over. */
 static int with_carryless;
+static int with_wide; /* two products at once, in registers of 256 bits */
 static struct {
-    uint64_t by_2048[2], by_512[2], by_128[2]; /* carry 128 bits over so many: low half, high half */
-    uint64_t to_96, to_64;         /* 128 bits and the x^32 of every CRC, to 96 and to 64 bits */
-    uint64_t quotient, divisor;    /* x^64 / P and P, 33 bits each */
+    /* What carries 128 bits over so many: for their low half, for their high half. */
+    uint64_t by_1024[2], by_512[2], by_256[2], by_128[2];
+    uint64_t to_96, to_64;      /* 128 bits and the x^32 of every CRC, to 96 and to 64 bits */
+    uint64_t quotient, divisor; /* x^64 / P and P, 33 bits each */
 } factors;
 
-static uint32_t power_of_x(int exponent)
-{
+static uint32_t power_of_x(int exponent) {
     uint32_t power = ONE;
     while (exponent-- > 0)
         power = times_x(power);
     return power;
 }
 
-static void set_factors(void)
-{
+static void set_factors(void) {
     const struct {
         uint64_t *pair;
         int bits;
-    } folds[] = {{factors.by_2048, 2048}, {factors.by_512, 512}, {factors.by_128, 128}};
-    for (int i = 0; i < 3; i++) {
+    } folds[] = {
+        {factors.by_1024, 1024}, {factors.by_512, 512}, {factors.by_256, 256}, {factors.by_128, 128}};
+    for (int i = 0; i < 4; i++) {
         /* The low half stands 64 powers above the high one. */
         folds[i].pair[0] = (uint64_t)power_of_x(folds[i].bits + 64 - 1) << 32;
         folds[i].pair[1] = (uint64_t)power_of_x(folds[i].bits - 1) << 32;
@@ -127,12 +123,15 @@ static void set_factors(void)
 }
 
 #define CARRYLESS __attribute__((target("pclmul,sse4.1")))
-#define WIDE __attribute__((target("pclmul,sse4.1,avx512f,vpclmulqdq")))
+#define WIDE __attribute__((target("pclmul,sse4.1,avx2,vpclmulqdq")))
+
+CARRYLESS static inline __m128i load(const void *bytes) {
+    return _mm_loadu_si128(bytes);
+}
 
 /* 64 reversed bits mod P, by Barrett: the quotient's upper half from a product with x^64 / P. */
-CARRYLESS static inline uint32_t remainder_of_64(__m128i value)
-{
-    __m128i constants = _mm_loadu_si128((const __m128i *)(const void *)&factors.quotient);
+CARRYLESS static inline uint32_t remainder_of_64(__m128i value) {
+    __m128i constants = load(&factors.quotient);
     __m128i low = _mm_set_epi32(0, 0, 0, -1);
     __m128i quotient = _mm_and_si128(_mm_clmulepi64_si128(_mm_and_si128(value, low), constants, 0x00), low);
     __m128i multiple = _mm_clmulepi64_si128(quotient, constants, 0x10);
@@ -140,30 +139,22 @@ CARRYLESS static inline uint32_t remainder_of_64(__m128i value)
 }
 
 /* 128 reversed bits, times x^32, mod P. */
-CARRYLESS static inline uint32_t remainder_of_128(__m128i value)
-{
-    __m128i constants = _mm_loadu_si128((const __m128i *)(const void *)&factors.to_96);
+CARRYLESS static inline uint32_t remainder_of_128(__m128i value) {
+    __m128i constants = load(&factors.to_96);
     __m128i bits_96 = _mm_xor_si128(_mm_clmulepi64_si128(value, constants, 0x00),
                                     _mm_slli_si128(_mm_srli_si128(value, 8), 4));
     __m128i bits_64 = _mm_xor_si128(_mm_clmulepi64_si128(bits_96, constants, 0x10), bits_96);
     return remainder_of_64(_mm_srli_si128(bits_64, 8));
 }
 
-CARRYLESS static inline __m128i fold(__m128i value, __m128i pair)
-{
+CARRYLESS static inline __m128i fold(__m128i value, __m128i pair) {
     return _mm_xor_si128(_mm_clmulepi64_si128(value, pair, 0x00), _mm_clmulepi64_si128(value, pair, 0x11));
-}
-
-CARRYLESS static inline __m128i load(const uint8_t *bytes)
-{
-    return _mm_loadu_si128((const __m128i *)(const void *)bytes);
 }
 
 /* The register after `size` more bytes, at least 16. `folded` is what stands for the bytes
  * before them, already carried up to here. */
-CARRYLESS static inline uint32_t finish(__m128i folded, const uint8_t *bytes, int64_t size)
-{
-    __m128i by_128 = _mm_loadu_si128((const __m128i *)(const void *)factors.by_128);
+CARRYLESS static inline uint32_t finish(__m128i folded, const uint8_t *bytes, int64_t size) {
+    __m128i by_128 = load(factors.by_128);
     for (; size >= 16; size -= 16, bytes += 16)
         folded = _mm_xor_si128(fold(folded, by_128), load(bytes));
     if (size > 0) {
@@ -184,37 +175,63 @@ CARRYLESS static inline uint32_t finish(__m128i folded, const uint8_t *bytes, in
 }
 
 /* The register after `size` more bytes, at least 16. */
-CARRYLESS static uint32_t register_by_products(uint32_t state, const uint8_t *bytes, int64_t size)
-{
+CARRYLESS static uint32_t register_by_products(uint32_t state, const uint8_t *bytes, int64_t size) {
     __m128i first = _mm_xor_si128(load(bytes), _mm_cvtsi32_si128((int)state));
     if (size < 64)
         return finish(first, bytes + 16, size - 16);
 
     /* Four lanes hide the latency of the products. */
     __m128i a = first, b = load(bytes + 16), c = load(bytes + 32), d = load(bytes + 48);
-    __m128i by_512 = _mm_loadu_si128((const __m128i *)(const void *)factors.by_512);
+    __m128i by_512 = load(factors.by_512);
     for (bytes += 64, size -= 64; size >= 64; bytes += 64, size -= 64) {
         a = _mm_xor_si128(fold(a, by_512), load(bytes));
         b = _mm_xor_si128(fold(b, by_512), load(bytes + 16));
         c = _mm_xor_si128(fold(c, by_512), load(bytes + 32));
         d = _mm_xor_si128(fold(d, by_512), load(bytes + 48));
     }
-    __m128i by_128 = _mm_loadu_si128((const __m128i *)(const void *)factors.by_128);
+    __m128i by_128 = load(factors.by_128);
     b = _mm_xor_si128(fold(a, by_128), b);
     c = _mm_xor_si128(fold(b, by_128), c);
     d = _mm_xor_si128(fold(c, by_128), d);
     return finish(d, bytes, size);
 }
 
-CARRYLESS static uint32_t product_by_carryless(uint32_t a, uint32_t b)
-{
+WIDE static inline __m256i load_wide(const uint8_t *bytes) {
+    return _mm256_loadu_si256((const void *)bytes);
+}
+
+/* `value` carried over, plus what stands there. */
+WIDE static inline __m256i fold_wide(__m256i value, __m256i pair, __m256i there) {
+    return _mm256_xor_si256(there, _mm256_xor_si256(_mm256_clmulepi64_epi128(value, pair, 0x00),
+                                                    _mm256_clmulepi64_epi128(value, pair, 0x11)));
+}
+
+/* The register after `size` more bytes, at least 128: as above, with two lanes in each. */
+WIDE static uint32_t register_by_wide_products(uint32_t state, const uint8_t *bytes, int64_t size) {
+    __m256i a = _mm256_xor_si256(load_wide(bytes), _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)state)));
+    __m256i b = load_wide(bytes + 32), c = load_wide(bytes + 64), d = load_wide(bytes + 96);
+    __m256i by_1024 = _mm256_broadcastsi128_si256(load(factors.by_1024));
+    for (bytes += 128, size -= 128; size >= 128; bytes += 128, size -= 128) {
+        a = fold_wide(a, by_1024, load_wide(bytes));
+        b = fold_wide(b, by_1024, load_wide(bytes + 32));
+        c = fold_wide(c, by_1024, load_wide(bytes + 64));
+        d = fold_wide(d, by_1024, load_wide(bytes + 96));
+    }
+    __m256i by_256 = _mm256_broadcastsi128_si256(load(factors.by_256));
+    d = fold_wide(fold_wide(fold_wide(a, by_256, b), by_256, c), by_256, d);
+    for (; size >= 32; bytes += 32, size -= 32)
+        d = fold_wide(d, by_256, load_wide(bytes));
+    __m128i first = fold(_mm256_castsi256_si128(d), load(factors.by_128));
+    return finish(_mm_xor_si128(first, _mm256_extracti128_si256(d, 1)), bytes, size);
+}
+
+CARRYLESS static uint32_t product_by_carryless(uint32_t a, uint32_t b) {
     __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)a), _mm_cvtsi32_si128((int)b), 0x00);
     return remainder_of_64(_mm_slli_epi64(product, 1)); /* of 63 bits here: see above */
 }
 #endif
 
-static uint32_t product(uint32_t a, uint32_t b)
-{
+static uint32_t product(uint32_t a, uint32_t b) {
 #if WITH_CARRYLESS
     if (with_carryless)
         return product_by_carryless(a, b);
@@ -223,8 +240,7 @@ static uint32_t product(uint32_t a, uint32_t b)
 }
 
 /* Runs when the library is loaded, before any thread can call it. */
-__attribute__((constructor)) static void set_tables(void)
-{
+__attribute__((constructor)) static void set_tables(void) {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t state = byte;
         for (int i = 0; i < 8; i++)
@@ -237,6 +253,7 @@ __attribute__((constructor)) static void set_tables(void)
 #if WITH_CARRYLESS
     __builtin_cpu_init();
     with_carryless = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    with_wide = with_carryless && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
     set_factors();
 #endif
     uint32_t step = ONE >> 8; /* x^8, then its 256th power, and so on */
@@ -248,22 +265,21 @@ __attribute__((constructor)) static void set_tables(void)
     }
 }
 
-uint32_t mq_crc32(uint32_t crc, const void *data, int64_t size)
-{
+uint32_t mq_crc32(uint32_t crc, const void *data, int64_t size) {
 #if WITH_CARRYLESS
+    if (size >= 128 && with_wide)
+        return ~register_by_wide_products(~crc, data, size);
     if (size >= 16 && with_carryless)
         return ~register_by_products(~crc, data, size);
 #endif
     return ~register_by_tables(~crc, data, size);
 }
 
-uint32_t mq_crc32_by_tables(uint32_t crc, const void *data, int64_t size)
-{
+uint32_t mq_crc32_by_tables(uint32_t crc, const void *data, int64_t size) {
     return ~register_by_tables(~crc, data, size);
 }
 
-uint32_t mq_crc32_operator(int64_t size)
-{
+uint32_t mq_crc32_operator(int64_t size) {
     /* P is primitive: x^(2^32 - 1) is 1, so a size needs no more than four bytes. Sizes
      * below 2^16 take one product, and one byte takes none. */
     uint64_t count = (uint64_t)size;
@@ -276,15 +292,13 @@ uint32_t mq_crc32_operator(int64_t size)
     return result;
 }
 
-uint32_t mq_crc32_join(uint32_t crc_a, uint32_t crc_b, uint32_t operator_b)
-{
+uint32_t mq_crc32_join(uint32_t crc_a, uint32_t crc_b, uint32_t operator_b) {
     return product(crc_a, operator_b) ^ crc_b;
 }
 
 /* The code point of the UTF-8 sequence at `bytes`, and its size. Size 1 and U+FFFD if the
  * bytes there are no whole, shortest sequence of a code point that is not a surrogate. */
-static uint32_t decode(const uint8_t *bytes, int64_t room, int *size)
-{
+static uint32_t decode(const uint8_t *bytes, int64_t room, int *size) {
     static const uint32_t code_min[5] = {0, 0, 0x80, 0x800, 0x10000};
     uint32_t lead = bytes[0];
     int count = lead < 0x80 ? 1 : lead < 0xC0 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF8 ? 4 : 0;
@@ -303,15 +317,15 @@ static uint32_t decode(const uint8_t *bytes, int64_t room, int *size)
     return code;
 }
 
-int32_t mq_string_hash_from(int32_t hash, const char *text, int64_t size)
-{
+int32_t mq_string_hash_from(int32_t hash, const char *text, int64_t size) {
     const uint8_t *bytes = (const uint8_t *)text;
     const uint8_t *end = bytes + size;
     uint32_t h = (uint32_t)hash;
     while (bytes < end) {
         if (end - bytes >= 4 && ((bytes[0] | bytes[1] | bytes[2] | bytes[3]) & 0x80) == 0) {
             /* Four ASCII characters with one product on the path from hash to hash. */
-            h = h * (31u * 31 * 31 * 31) + bytes[0] * (31u * 31 * 31) + bytes[1] * (31u * 31) + bytes[2] * 31u + bytes[3];
+            h = h * (31u * 31 * 31 * 31) + bytes[0] * (31u * 31 * 31) + bytes[1] * (31u * 31) + bytes[2] * 31u
+              + bytes[3];
             bytes += 4;
             continue;
         }
@@ -327,7 +341,6 @@ int32_t mq_string_hash_from(int32_t hash, const char *text, int64_t size)
     return (int32_t)h;
 }
 
-int32_t mq_string_hash(const char *text, int64_t size)
-{
+int32_t mq_string_hash(const char *text, int64_t size) {
     return mq_string_hash_from(0, text, size);
 }
