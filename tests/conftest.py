@@ -1,0 +1,24 @@
+"""What all tests share: a directory that is verified at the end, and how long Hypothesis searches."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# A machine under load takes its time for an example; that proves nothing. MQ_HYPOTHESIS=thorough searches longer.
+hypothesis.settings.register_profile("usual", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=5000)
+hypothesis.settings.load_profile(os.environ.get("MQ_HYPOTHESIS", "usual"))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A place for a store. Whatever the test did there, every invariant holds afterwards."""
+    from mq.store.check import problems
+
+    path = tmp_path / "store"
+    yield path
+    if path.exists():
+        assert [str(problem) for problem in problems(path)] == []

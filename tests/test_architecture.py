@@ -1,0 +1,307 @@
+"""The tidy rules of this repository: who may import whom, how long a file may be, which names say nothing.
+
+Read as data: nothing here imports mq but the test of its public names.
+"""
+
+import ast
+import inspect
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LINE_COUNT_MAX = 450
+
+# A module imports from lower floors, or from its own package. The longest prefix that fits decides.
+FLOORS = {
+    "mq": 6,
+    "mq.message": 0,
+    "mq.errors": 0,
+    "mq.names": 0,
+    "mq.properties": 0,
+    "mq.compression": 0,
+    "mq.filter": 0,
+    "mq.broker.protocol": 0,
+    "mq.store": 1,
+    "mq.txn.half": 2,
+    "mq.txn.check": 0,
+    "mq.txn.producer": 5,
+    "mq.broker": 3,
+    "mq.client": 4,
+    "mq.remoting": 4,
+    "mq.spark": 5,
+    "mq.cli": 6,
+    "mq.__main__": 6,
+}
+
+# A name with one of these words hides a noun that has not been found yet.
+EMPTY_WORDS = {
+    "abstract",
+    "base",
+    "common",
+    "constants",
+    "default",
+    "factory",
+    "helper",
+    "helpers",
+    "impl",
+    "inner",
+    "manager",
+    "misc",
+    "service",
+    "types",
+    "util",
+    "utils",
+    "wrapper",
+}
+
+
+@cache
+def kept(*patterns: str) -> tuple[Path, ...]:
+    """The files under version control, and those that are about to be, that match."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+    )
+    if listed.returncode:  # An unpacked archive has no history to ask.
+        names = [path for pattern in patterns for path in ROOT.glob(pattern.replace("*", "**/*", 1))]
+    else:
+        names = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    return tuple(sorted(path for path in names if path.is_file()))
+
+
+def sources() -> tuple[Path, ...]:
+    found = kept("mq/*.py")
+    assert found
+    return found
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def floor_of(module: str) -> int:
+    while module not in FLOORS:
+        module = module.rpartition(".")[0]
+    return FLOORS[module]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of every module of mq that the file imports, inside functions too."""
+    modules = {module_name(source) for source in sources()} | {"mq.store.native._native"}
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            origin = node.module or ""
+            names = [f"{origin}.{alias.name}" for alias in node.names]
+            names = [name if name in modules else origin for name in names]
+        else:
+            continue
+        yield from ((node.lineno, name) for name in names if name == "mq" or name.startswith("mq."))
+
+
+def for_type_checkers_only(path: Path) -> set[int]:
+    """The lines inside `if TYPE_CHECKING:`, which import nothing at run time."""
+    return {
+        line
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+        for statement in node.body
+        for line in range(statement.lineno, (statement.end_lineno or 0) + 1)
+    }
+
+
+def test_a_package_imports_only_from_lower_floors() -> None:
+    wrong = []
+    for path in sources():
+        importer = module_name(path)
+        package = ".".join(importer.split(".")[:2])
+        unchecked = for_type_checkers_only(path)
+        for line, imported in imports(path):
+            same_package = ".".join(imported.split(".")[:2]) == package
+            if line in unchecked or floor_of(imported) < floor_of(importer):
+                continue
+            # Values know each other, and the command uses the public names that it stands beside.
+            if floor_of(imported) == floor_of(importer) and (same_package or floor_of(importer) in {0, 6}):
+                continue
+            wrong.append(f"{path.relative_to(ROOT)}:{line}: {importer} imports {imported}")
+    assert wrong == []
+
+
+def test_the_client_knows_no_store() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {imported}"
+        for path in sources()
+        if module_name(path).startswith("mq.client")
+        for line, imported in imports(path)
+        if imported.startswith(("mq.store", "mq.broker.local"))
+    ]
+    assert wrong == []
+
+
+def test_only_the_store_imports_the_native_module() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sources()
+        if not module_name(path).startswith("mq.store")
+        for line, imported in imports(path)
+        if imported.startswith("mq.store.native")
+    ]
+    assert wrong == []
+
+
+def test_import_mq_loads_no_optional_dependency() -> None:
+    wrong = []
+    optional = {"click", "rich", "pyarrow", "lz4", "zstandard", "pyspark"}
+    for path in sources():
+        if module_name(path).startswith(("mq.cli", "mq.spark")):
+            continue
+        for statement in parsed(path).body:
+            if isinstance(statement, ast.Import):
+                names = {alias.name.split(".")[0] for alias in statement.names}
+            elif isinstance(statement, ast.ImportFrom):
+                names = {(statement.module or "").split(".")[0]}
+            else:
+                continue
+            if names & optional:
+                wrong.append(f"{path.relative_to(ROOT)}:{statement.lineno}")
+    assert wrong == []
+
+
+def test_a_file_is_one_concept_and_short() -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+        for path in kept("mq/*.py", "mq/*.c", "mq/*.h")
+    }
+    assert {name: length for name, length in lengths.items() if length > LINE_COUNT_MAX} == {}
+
+
+def test_no_file_name_hides_a_noun() -> None:
+    files = kept("mq/*", "tests/*.py", "examples/*.py")
+    assert [str(path) for path in files if EMPTY_WORDS & set(path.stem.lower().split("_"))] == []
+
+
+def test_no_class_name_hides_a_noun() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
+        for path in sources()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ClassDef)
+        and EMPTY_WORDS & {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", node.name)}
+    ]
+    assert wrong == []
+
+
+def test_every_module_opens_with_what_it_is() -> None:
+    without = [
+        str(path.relative_to(ROOT))
+        for path in (*sources(), *kept("tests/*.py", "examples/*.py"))
+        if path.read_text().strip() and not ast.get_docstring(parsed(path))
+    ]
+    assert without == []
+
+
+def test_every_header_opens_with_what_it_is() -> None:
+    files = kept("mq/*.h")
+    assert files
+    assert [str(path.relative_to(ROOT)) for path in files if not path.read_text().startswith("/* ")] == []
+
+
+def test_no_leftovers() -> None:
+    leftover = re.compile(
+        r"\b(" + "TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b|^\s*(#|//|/\*|\*) *[-=*#]{4,}"
+    )
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in kept("mq/*.py", "mq/*.c", "mq/*.h", "tests/*.py", "examples/*.py")
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if leftover.search(line)
+    ]
+    assert wrong == []
+
+
+def test_a_silenced_check_has_its_reason_beside_it() -> None:
+    silenced = re.compile(r"#\s*(noqa|type: *ignore|pragma|fmt: *off)(?P<rest>.*)")
+    wrong = []
+    for path in kept("mq/*.py", "tests/*.py", "examples/*.py", "setup.py"):
+        lines = path.read_text().splitlines()
+        for number, line in enumerate(lines, start=1):
+            found = silenced.search(line)
+            if found and path != Path(__file__):
+                reason = re.sub(r"^(:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*|\[[\w, -]+\])", "", found["rest"]).strip(
+                    " #:"
+                )
+                above = lines[number - 2].strip() if number > 1 else ""
+                if not reason and not above.startswith("#"):
+                    wrong.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert wrong == []
+
+
+def test_every_public_name_exists_and_says_what_it_is() -> None:
+    import mq
+
+    assert len(set(mq.__all__)) == len(mq.__all__)
+    undocumented = []
+    for name in mq.__all__:
+        thing = getattr(mq, name)
+        if (inspect.isclass(thing) or inspect.isroutine(thing)) and not (thing.__doc__ or "").strip():
+            undocumented.append(name)
+    assert undocumented == []
+
+
+NAMED_TEST = re.compile(r"`(tests/[\w/.-]+\.py)(?:::(\w+))?`")
+
+
+def named_tests() -> list[tuple[str, str, str]]:
+    """(document, file, test or empty) for every test that the documents name."""
+    return [
+        (document.name, found[1], found[2] or "")
+        for document in kept("README.md", "docs/*.md")
+        for found in NAMED_TEST.finditer(document.read_text())
+    ]
+
+
+def test_the_tests_that_the_documents_name_exist() -> None:
+    missing = []
+    for document, file, test in named_tests():
+        path = ROOT / file
+        if not path.is_file():
+            missing.append(f"{document}: {file}")
+        elif test and not re.search(rf"^\s*(async )?(def|class) {test}\b", path.read_text(), re.MULTILINE):
+            missing.append(f"{document}: {file}::{test}")
+    assert missing == []
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_every_promise_names_a_test_that_breaks_it(number: int) -> None:
+    text = (ROOT / "docs/guarantees.md").read_text()
+    sections = re.split(r"^## (?=\d+\. )", text, flags=re.MULTILINE)[1:]
+    section = next(section for section in sections if section.startswith(f"{number}. "))
+    assert NAMED_TEST.search(section) or "Not yet promised" in section
+
+
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def test_links_between_the_documents_lead_somewhere() -> None:
+    broken = [
+        f"{document.name}: {target}"
+        for document in kept("README.md", "docs/*.md")
+        for target in LINK.findall(document.read_text())
+        if not (document.parent / target).exists()
+    ]
+    assert broken == []
