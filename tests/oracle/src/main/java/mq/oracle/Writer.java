@@ -118,7 +118,7 @@ final class Writer {
         report(store.putMessages(batch));
     }
 
-    private void fill(MessageExtBrokerInner message, JSONObject step) throws UnknownHostException {
+    private void fill(MessageExtBrokerInner message, JSONObject step) {
         if (step.containsKey("store_time_ms")) {
             store.setClock(step.getLongValue("store_time_ms"));
         }
