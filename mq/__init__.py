@@ -1,0 +1,1 @@
+"""RocketMQ's design as an embedded library."""

@@ -1,0 +1,365 @@
+"""What a client may ask of a broker, and the values that it gets back.
+
+Broker is the border: producers and consumers know it alone, and never ask which one they have. Its
+primitives take and return plain values; Topic and Queue are those primitives bound to a name, written
+here once for all brokers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from enum import Enum
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import xxhash
+
+from mq.compression import compressor
+from mq.errors import MessageTooLarge, NotPermitted
+from mq.filter.tags import TagFilter, parse
+from mq.message import Message, MessageExt
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+COMPRESS_OVER = 4096
+READ_SIZE_MAX = 4 << 20
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic, by name: a value that can be sorted, hashed, and sent elsewhere."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class SendStatus(Enum):
+    """How safe a message is that was stored. Whatever it says, the message is in the log."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+class PullStatus(Enum):
+    """What a read found."""
+
+    FOUND = 0
+    NO_NEW_MESSAGE = 19
+    NO_MATCHED_MESSAGE = 20
+    OFFSET_ILLEGAL = 21
+
+
+class SendResult:
+    """Where a message, or a batch, was stored; ids are written out when they are asked for.
+
+    `ids` is the unique id; of a batch all of them, or a function that makes them. `place` is the store
+    host (address and port as in a record) with the log offset, of a batch with all of them.
+    """
+
+    __slots__ = ("_ids", "_place", "queue", "queue_offset", "status", "transaction_id")
+
+    def __init__(
+        self,
+        status: SendStatus,
+        queue: MessageQueue,
+        queue_offset: int,
+        ids: str | Sequence[str] | Callable[[], Sequence[str]],
+        place: tuple[bytes, int | Sequence[int]],
+        transaction_id: str | None = None,
+    ) -> None:
+        self.status: Final = status
+        self.queue: Final = queue
+        self.queue_offset: Final = queue_offset
+        self._ids = ids
+        self._place = place
+        self.transaction_id: Final = transaction_id
+
+    @property
+    def msg_ids(self) -> tuple[str, ...]:
+        """One unique id per message, in order."""
+        ids = self._ids
+        if isinstance(ids, str):
+            return (ids,)
+        if callable(ids):
+            self._ids = ids = tuple(ids())
+        return tuple(ids)
+
+    @property
+    def msg_id(self) -> str:
+        """The unique id; of a batch all of them, with commas between, as RocketMQ has it."""
+        ids = self._ids
+        return ids if isinstance(ids, str) else ",".join(self.msg_ids)
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The offset id; of a batch all of them, with commas between."""
+        host, offsets = self._place
+        if isinstance(offsets, int):
+            offsets = (offsets,)
+        return ",".join((host + offset.to_bytes(8, "big")).hex().upper() for offset in offsets)
+
+    def __repr__(self) -> str:
+        return (
+            f"SendResult({self.status.name}, {self.msg_id}, {self.queue}, queue_offset={self.queue_offset})"
+        )
+
+
+class PullResult:
+    """What one read of a queue gave: go on at next_offset, whatever the status."""
+
+    __slots__ = ("max_offset", "messages", "min_offset", "next_offset", "status")
+
+    def __init__(
+        self,
+        status: PullStatus,
+        messages: Sequence[MessageExt],
+        next_offset: int,
+        min_offset: int,
+        max_offset: int,
+    ) -> None:
+        self.status: Final = status
+        self.messages: Final = messages
+        self.next_offset: Final = next_offset
+        self.min_offset: Final = min_offset
+        self.max_offset: Final = max_offset
+
+    def __repr__(self) -> str:
+        return (
+            f"PullResult({self.status.name}, {len(self.messages)} messages, next_offset={self.next_offset},"
+            f" min_offset={self.min_offset}, max_offset={self.max_offset})"
+        )
+
+
+class Broker(Protocol):
+    """A store of messages, in a directory or at the other end of a connection."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def message_size_max(self) -> int: ...
+
+    # What users call.
+    def create_topic(
+        self,
+        name: str,
+        queue_count: int = 4,
+        *,
+        read_queue_count: int | None = None,
+        write_queue_count: int | None = None,
+        perm: str = "rw",
+        ordered: bool = False,
+    ) -> Topic: ...
+    def delete_topic(self, name: str) -> None: ...
+    def topics(self) -> list[str]: ...
+    def topic(self, name: str) -> Topic: ...
+    def message(self, msg_id: str) -> MessageExt: ...
+    def query(
+        self, topic: str, key: str, *, count_max: int = 32, begin_ms: int = 0, end_ms: int | None = None
+    ) -> list[MessageExt]: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    # What clients call.
+    def route_version(self) -> int:
+        """Grows when any topic changes: what publishable and readable said before may be out of date."""
+        ...
+
+    def publishable(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues to send to. Makes the topic where it may be made by sending to it; else raises
+        TopicNotFound. Raises NotPermitted for a topic that nobody may write."""
+        ...
+
+    def readable(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues to read from. Raises TopicNotFound, and NotPermitted where nobody may read."""
+        ...
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        unique_id: str | None = None,
+    ) -> SendResult:
+        """Store a message with this body, which sys_flag may call compressed; wait for the flush where
+        the broker flushes each message and the message does not say otherwise. An error after which it
+        may have been stored all the same carries the unique_id to give to the next attempt."""
+        ...
+
+    def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
+        """Store messages of one topic side by side in one queue, all of them or none."""
+        ...
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        count_max: int,
+        byte_max: int,
+        tag_hashes: frozenset[int] | None,
+        wait: float,
+    ) -> PullResult:
+        """Messages from offset on, at least one where one matches, whatever its size. Filtered by the
+        hash alone: the caller compares the tags. Waits up to `wait` seconds at the end of the queue."""
+        ...
+
+    def read_arrow(self, queue: MessageQueue, offset: int, count_max: int, byte_max: int) -> Any:
+        """The same as one pyarrow.RecordBatch, in the columns of the Spark source."""
+        ...
+
+    def min_offset(self, queue: MessageQueue) -> int: ...
+    def max_offset(self, queue: MessageQueue) -> int: ...
+    def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        """The first offset stored at time_ms or later; the end of the queue where there is none."""
+        ...
+
+
+class Topic:
+    """One topic of a broker."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.name: Final = name
+        self._broker = broker
+        self._turn = count(random.getrandbits(31))
+        self._compress = compressor("zlib")
+
+    @property
+    def queues(self) -> tuple[Queue, ...]:
+        """The queues that may be read, as the topic is now."""
+        return tuple(Queue(self._broker, queue) for queue in self._broker.readable(self.name))
+
+    def send(
+        self,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | Sequence[str] = (),
+        properties: dict[str, str] | None = None,
+        shard_key: str | bytes | int | None = None,
+        delay_level: int = 0,
+        deliver_at_ms: int | None = None,
+    ) -> SendResult:
+        """Send one message, as a Producer with its defaults would, but in a single attempt."""
+        message = Message(
+            self.name,
+            body,
+            tags=tags,
+            keys=keys,
+            properties=properties,
+            delay_level=delay_level,
+            deliver_at_ms=deliver_at_ms,
+        )
+        broker = self._broker
+        if len(message.body) > broker.message_size_max:
+            raise MessageTooLarge(len(message.body), broker.message_size_max)
+        stored, sys_flag = message.body, 0
+        if len(stored) >= COMPRESS_OVER:
+            stored, sys_flag = self._compress(stored)
+        queues = broker.publishable(self.name)
+        if shard_key is not None:
+            queue = queue_of_key(queues, shard_key)
+        else:
+            queue = queues[next(self._turn) % len(queues)]
+        return broker.append(self.name, queue.queue_id, message, stored, sys_flag)
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r})"
+
+
+class Queue:
+    """One queue of a broker, to be read by offset."""
+
+    __slots__ = ("_broker", "_pull", "message_queue")
+
+    def __init__(self, broker: Broker, queue: MessageQueue) -> None:
+        self.message_queue: Final = queue
+        self._broker = broker
+        self._pull = broker.pull
+
+    @property
+    def topic(self) -> str:
+        return self.message_queue.topic
+
+    @property
+    def queue_id(self) -> int:
+        return self.message_queue.queue_id
+
+    @property
+    def min_offset(self) -> int:
+        """The oldest message that is kept."""
+        return self._broker.min_offset(self.message_queue)
+
+    @property
+    def max_offset(self) -> int:
+        """The next to come."""
+        return self._broker.max_offset(self.message_queue)
+
+    def read(
+        self,
+        offset: int,
+        *,
+        count_max: int = 32,
+        expression: str | None = "*",
+        sql: str | None = None,
+        wait: float = 0.0,
+    ) -> PullResult:
+        """The messages from offset on whose tag the expression names ("paid || refunded"; "*" is all).
+
+        At the end of the queue it waits up to `wait` seconds for a message. It returns less than
+        count_max whenever that is what is there; NO_MATCHED_MESSAGE says that all it looked at was of
+        other tags. Every result's next_offset is where to go on.
+        """
+        if expression == "*" and sql is None:
+            return self._pull(self.message_queue, offset, count_max, READ_SIZE_MAX, None, wait)
+        if sql is not None:
+            raise NotPermitted("SQL92 filters come with consumer groups: filter by tags, or in your own code")
+        wanted = parse(expression)
+        if wanted is None:
+            return self._pull(self.message_queue, offset, count_max, READ_SIZE_MAX, None, wait)
+        found = self._pull(self.message_queue, offset, count_max, READ_SIZE_MAX, wanted.hashes, wait)
+        return _exactly(found, wanted) if found.messages else found
+
+    def read_arrow(self, offset: int, *, count_max: int = 65_536, byte_max: int = 64 << 20) -> Any:
+        """Messages from offset on as one pyarrow.RecordBatch, without a Python object for each."""
+        return self._broker.read_arrow(self.message_queue, offset, count_max, byte_max)
+
+    def offset_at(self, time_ms: int) -> int:
+        """The first offset stored at time_ms or later; the end of the queue where there is none."""
+        return self._broker.offset_at(self.message_queue, time_ms)
+
+    def __repr__(self) -> str:
+        return f"Queue({self.topic!r}, {self.queue_id})"
+
+
+def _exactly(found: PullResult, wanted: TagFilter) -> PullResult:
+    """Without the messages whose tag merely shares a hash with one that is wanted."""
+    messages = [message for message in found.messages if message.tags in wanted.tags]
+    if len(messages) == len(found.messages):
+        return found
+    status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MESSAGE
+    return PullResult(status, messages, found.next_offset, found.min_offset, found.max_offset)
+
+
+def queue_of_key(queues: Sequence[MessageQueue], shard_key: str | bytes | int) -> MessageQueue:
+    """The queue of a shard key: XXH64 (seed 0) of the key, modulo the number of queues.
+
+    A str counts as its UTF-8 bytes, an int as its decimal digits. The same key goes to the same queue
+    from every process and for good, as long as the topic keeps its number of queues to write to.
+    """
+    if isinstance(shard_key, int):
+        shard_key = str(shard_key)
+    if isinstance(shard_key, str):
+        shard_key = shard_key.encode()
+    elif not isinstance(shard_key, bytes):
+        raise TypeError(f"a shard_key is a str, bytes or an int, not {type(shard_key).__name__}")
+    return queues[xxhash.xxh64_intdigest(shard_key) % len(queues)]

@@ -1,0 +1,1 @@
+"""Threads and callbacks over any Broker."""

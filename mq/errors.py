@@ -1,0 +1,174 @@
+"""Everything that mq raises by name.
+
+    MQError
+    +-- StoreCorrupted        bytes on disk contradict their layout
+    +-- StoreFull             no space left; nothing was written
+    +-- StoreLocked           another program (a RocketMQ broker) has the directory
+    +-- StorePoisoned         a flush failed: sends are refused, reads go on
+    +-- ConfigMismatch        the directory was made with other sizes (also a ValueError)
+    +-- BrokerClosed          the broker or producer was used after close()
+    +-- ForkedBroker          a broker was used in a forked child: the child opens its own
+    +-- TopicNotFound         no such topic, and it may not be made by sending to it
+    +-- TopicInvalid          not a name for a topic (also a ValueError)
+    +-- GroupInvalid          not a name for a group (also a ValueError)
+    +-- MessageNotFound       no message has this id
+    +-- MessageInvalid        breaks a limit of RocketMQ's format (also a ValueError)
+    |   +-- MessageTooLarge   the body is larger than the broker accepts
+    +-- NotPermitted          the topic or the broker does not allow this
+    +-- FilterSyntaxError     an expression that cannot be parsed (also a ValueError)
+    +-- SendFailed            every attempt failed; .attempts has each one's error
+    +-- RemotingError         the other end of a connection answered with an error, or not at all
+    +-- RequestTimeout        no answer in time (also a TimeoutError)
+
+Facts are attributes; the text names the value, the limit and the way out. All of them can be pickled.
+An argument of a wrong Python type is a TypeError. No message yet is a result, not an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class MQError(Exception):
+    """What all errors of mq have in common.
+
+    unique_id is set by a broker where the message of a failed append may nevertheless have been
+    stored; the retry sends the same id again, so that consumers recognise the duplicate.
+    """
+
+    unique_id: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Constructors differ from class to class; the text and the facts are all there is to keep.
+        return _restore, (type(self), self.args), self.__dict__
+
+
+def _restore(kind: type[MQError], args: tuple[Any, ...]) -> MQError:
+    return kind.__new__(kind, *args)
+
+
+class StoreCorrupted(MQError):
+    """path, log_offset, queue and queue_offset say where, as far as that is known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        log_offset: int | None = None,
+        queue: Any = None,
+        queue_offset: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.log_offset = log_offset
+        self.queue = queue
+        self.queue_offset = queue_offset
+
+
+class StoreFull(MQError):
+    """path is the file that could not grow. Once there is space again, the next send works."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class StoreLocked(MQError):
+    """path is the directory, pid the process that has it, where that is known."""
+
+    def __init__(self, message: str, *, path: str, pid: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.pid = pid
+
+
+class StorePoisoned(MQError):
+    """Open the store again once the disk is sound: what was flushed is there."""
+
+
+class ConfigMismatch(MQError, ValueError):
+    """option is what differs, stored what the directory has, asked what was asked for."""
+
+    def __init__(self, message: str, *, option: str, stored: Any, asked: Any) -> None:
+        super().__init__(message)
+        self.option = option
+        self.stored = stored
+        self.asked = asked
+
+
+class BrokerClosed(MQError):
+    """Whoever closed it was done with it: open another."""
+
+
+class ForkedBroker(MQError):
+    """What the parent opened belongs to the parent."""
+
+
+class TopicNotFound(MQError):
+    """topic is its name."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} does not exist: make it with broker.create_topic({topic!r})")
+        self.topic = topic
+
+
+class TopicInvalid(MQError, ValueError):
+    """mq.names says what is allowed."""
+
+
+class GroupInvalid(MQError, ValueError):
+    """mq.names says what is allowed."""
+
+
+class MessageNotFound(MQError):
+    """It was never there, or is too old to be kept."""
+
+
+class MessageInvalid(MQError, ValueError):
+    """Nothing was written."""
+
+
+class MessageTooLarge(MessageInvalid):
+    """size and limit, in bytes of the body."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"a body of {size:,} bytes is over the limit of {limit:,}:"
+            " send a reference to it, or open the broker with a larger message_size_max"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class NotPermitted(MQError):
+    """The text says which permission, and where it is given."""
+
+
+class FilterSyntaxError(MQError, ValueError):
+    """position: index of the character at which the expression stops making sense."""
+
+    def __init__(self, message: str, *, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class SendFailed(MQError):
+    """attempts: (broker name, error) for each attempt, in order."""
+
+    def __init__(self, message: str, *, attempts: tuple[tuple[str, Exception], ...] = ()) -> None:
+        super().__init__(message)
+        self.attempts = attempts
+
+
+class RemotingError(MQError):
+    """code and remark as the other end gave them; None and "" where it could not be reached at all."""
+
+    def __init__(self, message: str, *, code: int | None = None, remark: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.remark = remark
+
+
+class RequestTimeout(MQError, TimeoutError):
+    """The request may have been carried out all the same."""

@@ -1,0 +1,1 @@
+"""Expressions over messages: which ones a reader wants."""

@@ -1,0 +1,362 @@
+"""Messages: what a producer builds, and what a consumer receives.
+
+A Message checks and encodes its properties (mq/properties.py) once, when it is made. A MessageExt is the
+stored record (mq/store/commitlog.py has its layout), taken apart on demand.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from operator import index
+from socket import AF_INET, AF_INET6, inet_ntop
+from typing import Any, Final
+
+from mq.compression import COMPRESSED, decompress
+from mq.errors import MessageInvalid
+from mq.names import check_topic, known_topics
+from mq.properties import RESERVED_NAMES, decode, encode, keys_of, number_of, value_of
+
+_ZERO: Final = 0
+
+# The encoded text of tags seen before. Emptied when full; with a short tag and a short key the limit
+# of all properties is never reached.
+_tag_prefixes: dict[str | None, str] = {None: ""}
+_TAG_PREFIXES_MAX = 4096
+_TAG_SIZE_SHORT = 128
+_KEY_SIZE_SHORT = 4096
+
+
+class Message:
+    """A message to be sent, never changed once it is made: it may be sent often, each time as a new one.
+
+    `keys` is one key or several, each found by broker.query. At most one of delay_level (RocketMQ's 1
+    to 18), delay_ms and deliver_at_ms may be given. With wait=False the broker answers before a
+    synchronous flush. Raises TopicInvalid or MessageInvalid where RocketMQ's format has no room for it.
+
+    `encoded` is the property string. `plain` tells the broker that nothing in it asks for other than
+    the usual treatment: neither wait=False nor a delay.
+    """
+
+    __slots__ = ("body", "encoded", "flag", "plain", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        delay_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        wait: bool = True,
+    ) -> None:
+        if topic not in known_topics:
+            check_topic(topic)
+        if type(body) is not bytes:
+            body = _copied(body)
+        if not body:
+            raise MessageInvalid("the body is empty, which RocketMQ's clients refuse: send at least one byte")
+        # Tags seen before and one plain key, or none, is what most messages have.
+        encoded = None
+        if (
+            properties is None
+            and delay_ms is deliver_at_ms is None
+            and flag is delay_level is _ZERO
+            and wait is True
+        ):
+            try:
+                prefix = _tag_prefixes[tags]
+            except (KeyError, TypeError):
+                pass
+            else:
+                if type(keys) is str:
+                    if keys.isprintable() and " " not in keys and 0 < len(keys) < _KEY_SIZE_SHORT:
+                        encoded = f"{prefix}KEYS\x01{keys}\x02".encode()
+                elif keys == ():
+                    encoded = prefix.encode()
+        plain = encoded is not None
+        if encoded is None:
+            flag = _int32(flag)
+            encoded = encode(tags, keys, properties, delay_level, delay_ms, deliver_at_ms, wait)
+            plain = wait and not delay_level and delay_ms is deliver_at_ms is None
+            _remember(tags)
+        self.topic: Final = topic
+        self.body: Final[bytes] = body
+        self.flag: Final = flag
+        self.plain: Final = plain
+        self.encoded: Final = encoded
+
+    @property
+    def tags(self) -> str | None:
+        return value_of(self.encoded, b"TAGS\x01")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return keys_of(self.encoded)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What was given as such: the names that RocketMQ keeps for itself are not among them."""
+        return {name: value for name, value in decode(self.encoded).items() if name not in RESERVED_NAMES}
+
+    @property
+    def wait(self) -> bool:
+        return self.plain or value_of(self.encoded, b"WAIT\x01") != "false"
+
+    @property
+    def delay_level(self) -> int:
+        return number_of(self.encoded, b"DELAY\x01") or 0
+
+    @property
+    def delay_ms(self) -> int | None:
+        return number_of(self.encoded, b"TIMER_DELAY_MS\x01")
+
+    @property
+    def deliver_at_ms(self) -> int | None:
+        return number_of(self.encoded, b"TIMER_DELIVER_MS\x01")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return (
+            self.topic == other.topic
+            and self.flag == other.flag
+            and self.encoded == other.encoded
+            and (self.body == other.body)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.body, self.flag, self.encoded))
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic!r}, {_short(self.body)}, {decode(self.encoded)})"
+
+
+class MessageExt:
+    """A stored message: the record's bytes, every attribute decoded when it is asked for.
+
+    body, like every attribute, is made anew each time: whoever needs it twice keeps it.
+    """
+
+    __slots__ = ("broker_name", "record")
+
+    def __init__(self, record: bytes, broker_name: str) -> None:
+        self.record: Final = record
+        self.broker_name: Final = broker_name
+
+    @property
+    def topic(self) -> str:
+        at, size = _topic_span(self.record)
+        return self.record[at : at + size].decode()
+
+    @property
+    def body(self) -> bytes:
+        """The body as its producer gave it, decompressed where the flags say so: see mq.compression
+        for what that may raise."""
+        record = self.record
+        sys_flag, size = _SYS_FLAG_BODY_SIZE.unpack_from(record)
+        if not sys_flag & (_HOSTS_V6 | COMPRESSED):
+            return record[_BODY_AT : _BODY_AT + size]
+        body = self.stored_body
+        return decompress(body, sys_flag) if sys_flag & COMPRESSED else body
+
+    @property
+    def stored_body(self) -> bytes:
+        """The body as it stands in the log, perhaps compressed."""
+        at = _body_at(self.record)
+        (size,) = _INT32.unpack_from(self.record, at - 4)
+        return self.record[at : at + size]
+
+    @property
+    def encoded(self) -> bytes:
+        """The property string."""
+        at, size = _topic_span(self.record)
+        return self.record[at + size + 2 :]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, RocketMQ's own included; only the checksum of the record is left out."""
+        properties = decode(self.encoded)
+        properties.pop("__CRC32#", None)
+        return properties
+
+    @property
+    def tags(self) -> str | None:
+        return value_of(self.encoded, b"TAGS\x01")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return keys_of(self.encoded)
+
+    @property
+    def wait(self) -> bool:
+        return value_of(self.encoded, b"WAIT\x01") != "false"
+
+    @property
+    def delay_level(self) -> int:
+        return number_of(self.encoded, b"DELAY\x01") or 0
+
+    @property
+    def delay_ms(self) -> int | None:
+        return number_of(self.encoded, b"TIMER_DELAY_MS\x01")
+
+    @property
+    def deliver_at_ms(self) -> int | None:
+        return number_of(self.encoded, b"TIMER_DELIVER_MS\x01")
+
+    @property
+    def msg_id(self) -> str:
+        """The unique id; of a record without one, RocketMQ takes the offset id."""
+        return value_of(self.encoded, b"UNIQ_KEY\x01") or self.offset_msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        at, size = _store_host_span(self.record)
+        return (self.record[at : at + size] + self.record[28:36]).hex().upper()
+
+    @property
+    def transaction_id(self) -> str | None:
+        return value_of(self.encoded, b"__transactionId__\x01")
+
+    @property
+    def store_size(self) -> int:
+        return len(self.record)
+
+    @property
+    def body_crc(self) -> int:
+        return _int32_at(self.record, 8)
+
+    @property
+    def queue_id(self) -> int:
+        return _int32_at(self.record, 12)
+
+    @property
+    def flag(self) -> int:
+        return _int32_at(self.record, 16)
+
+    @property
+    def queue_offset(self) -> int:
+        return _int64_at(self.record, 20)
+
+    @property
+    def log_offset(self) -> int:
+        return _int64_at(self.record, 28)
+
+    @property
+    def sys_flag(self) -> int:
+        return _int32_at(self.record, 36)
+
+    @property
+    def born_time_ms(self) -> int:
+        return _int64_at(self.record, 40)
+
+    @property
+    def born_host(self) -> str:
+        """Address and port, as in 10.0.0.5:10911 or [2001:db8::1]:10911."""
+        return _host(self.record, 48, 20 if self.sys_flag & _BORN_HOST_V6 else 8)
+
+    @property
+    def store_time_ms(self) -> int:
+        return _int64_at(self.record, _store_host_span(self.record)[0] - 8)
+
+    @property
+    def store_host(self) -> str:
+        return _host(self.record, *_store_host_span(self.record))
+
+    @property
+    def reconsume_times(self) -> int:
+        return _int32_at(self.record, _body_at(self.record) - 16)
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        return _int64_at(self.record, _body_at(self.record) - 12)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageExt):
+            return NotImplemented
+        return self.record == other.record and self.broker_name == other.broker_name
+
+    def __hash__(self) -> int:
+        return hash(self.record)
+
+    def __repr__(self) -> str:
+        return (
+            f"MessageExt({self.topic!r}, {_short(self.stored_body)}, {self.properties},"
+            f" queue_id={self.queue_id}, queue_offset={self.queue_offset})"
+        )
+
+
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_BORN_HOST_V6 = 0x10
+_STORE_HOST_V6 = 0x20
+_HOSTS_V6 = _BORN_HOST_V6 | _STORE_HOST_V6
+_BODY_AT = 88  # where both hosts are IPv4
+_SYS_FLAG_BODY_SIZE = struct.Struct(">36x i 44x i")  # the size where both hosts are IPv4
+_MAGIC_V2 = b"\xda\xa3\x20\xab"
+
+
+def _int32_at(record: bytes, at: int) -> int:
+    number: int = _INT32.unpack_from(record, at)[0]
+    return number
+
+
+def _int64_at(record: bytes, at: int) -> int:
+    number: int = _INT64.unpack_from(record, at)[0]
+    return number
+
+
+def _store_host_span(record: bytes) -> tuple[int, int]:
+    sys_flag = _int32_at(record, 36)
+    return (76 if sys_flag & _BORN_HOST_V6 else 64), (20 if sys_flag & _STORE_HOST_V6 else 8)
+
+
+def _body_at(record: bytes) -> int:
+    at, size = _store_host_span(record)
+    return at + size + 16
+
+
+def _topic_span(record: bytes) -> tuple[int, int]:
+    at = _body_at(record)
+    at += _int32_at(record, at - 4)
+    if record[4:8] == _MAGIC_V2:
+        return at + 2, int.from_bytes(record[at : at + 2], "big")
+    return at + 1, record[at]
+
+
+def _host(record: bytes, at: int, size: int) -> str:
+    port = _int32_at(record, at + size - 4)
+    if size == 8:
+        return f"{inet_ntop(AF_INET, record[at : at + 4])}:{port}"
+    return f"[{inet_ntop(AF_INET6, record[at : at + 16])}]:{port}"
+
+
+def _remember(tags: str | None) -> None:
+    if tags is not None and len(tags) < _TAG_SIZE_SHORT:
+        if len(_tag_prefixes) >= _TAG_PREFIXES_MAX:
+            _tag_prefixes.clear()
+            _tag_prefixes[None] = ""
+        _tag_prefixes[str(tags)] = f"TAGS\x01{tags}\x02"
+
+
+def _short(body: bytes) -> str:
+    return repr(body) if len(body) <= 32 else f"{body[:32]!r}... ({len(body):,} bytes)"
+
+
+def _copied(body: Any) -> bytes:
+    try:
+        return bytes(memoryview(body))
+    except TypeError:
+        hint = ", encode it first" if isinstance(body, str) else ""
+        raise TypeError(f"a body is bytes, not {type(body).__name__}{hint}") from None
+
+
+def _int32(flag: int) -> int:
+    flag = index(flag)
+    if not -(1 << 31) <= flag < 1 << 31:
+        raise MessageInvalid(f"flag {flag} does not fit into 32 bits with a sign")
+    return flag
