@@ -1,0 +1,101 @@
+"""`tail`: what is stored, in order; what arrives; and how it ends."""
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import mq
+from tests.cli.conftest import Run, Start
+
+
+def fill(directory: Path, count: int, *, begin: int = 0) -> None:
+    with mq.open(directory) as broker:
+        topic = broker.create_topic("orders", 4)
+        for number in range(begin, begin + count):
+            topic.send(f"order {number}".encode(), tags="even" if number % 2 == 0 else "odd")
+
+
+def read_line(process: "subprocess.Popen[bytes]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().decode()
+
+
+def shown(out: str) -> list[int]:
+    return [int(line.rsplit(" ", 1)[1]) for line in out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), list(range(40, 50))),
+        (("-n", "3"), [47, 48, 49]),
+        (("-n", "0"), []),
+        (("--from", "first"), list(range(50))),
+        (("--from", "0"), list(range(50))),
+        (("--from", "1h"), list(range(50))),
+        (("--from", "last"), []),
+        (("--from", "first", "--tags", "even"), list(range(0, 50, 2))),
+        (("--from", "first", "--tags", "even || odd"), list(range(50))),
+        (("--tags", "odd"), [41, 43, 45, 47, 49]),
+    ],
+)
+def test_stored_messages_come_in_the_order_of_the_log(
+    run: Run, directory: Path, options: tuple[str, ...], expected: list[int]
+) -> None:
+    fill(directory, 50)
+    answer = run("tail", "orders", "--no-follow", *options)
+    assert answer.status == 0
+    assert shown(answer.out) == expected
+
+
+def test_a_filter_that_cannot_be_parsed_is_wrong_usage(run: Run, directory: Path) -> None:
+    fill(directory, 1)
+    assert run("tail", "orders", "--no-follow", "--tags", "a || || b").status in {0, 2}
+    assert run("tail", "orders", "--no-follow", "--from", "soon").status == 2
+
+
+def test_what_arrives_is_followed_across_all_queues(start: Start, directory: Path) -> None:
+    fill(directory, 3)
+    tail = start("tail", "orders", "-n", "1")
+    assert shown(read_line(tail)) == [2]
+    fill(directory, 20, begin=3)
+    assert sorted(shown("".join(read_line(tail) for _ in range(20)))) == list(range(3, 23))
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for(start: Start, directory: Path, run: Run) -> None:
+    assert run("create", "other").status == 0
+    tail = start("tail", "orders", "--from", "first")
+    assert tail.stderr is not None
+    assert "waiting" in tail.stderr.readline().decode()
+    fill(directory, 4)
+    assert sorted(shown("".join(read_line(tail) for _ in range(4)))) == [0, 1, 2, 3]
+
+
+def test_an_interrupt_ends_it_quietly(start: Start, directory: Path) -> None:
+    fill(directory, 1)
+    tail = start("tail", "orders")
+    read_line(tail)
+    tail.send_signal(signal.SIGINT)
+    out, err = tail.communicate(timeout=30)
+    assert (tail.returncode, out, err) == (130, b"", b"")
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(start: Start, directory: Path) -> None:
+    fill(directory, 1)
+    tail = start("tail", "orders")
+    read_line(tail)
+    assert tail.stdout is not None
+    tail.stdout.close()
+    fill(directory, 1, begin=1)
+    assert tail.wait(30) == 141
+    assert tail.stderr is not None
+    assert tail.stderr.read() == b""
+
+
+def test_json_has_a_line_for_each_message(run: Run, directory: Path) -> None:
+    fill(directory, 5)
+    messages = run("tail", "orders", "--no-follow", "--json").objects
+    assert [message["body"] for message in messages] == [f"order {n}" for n in range(5)]
+    assert {message["topic"] for message in messages} == {"orders"}
