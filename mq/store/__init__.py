@@ -1,0 +1,1 @@
+"""Bytes on disk and shared memory: RocketMQ's files, shared by any number of processes."""

@@ -1,0 +1,56 @@
+"""The data plane in C, and the one table from its results to errors.
+
+Only modules of `mq.store` import this. No cdata leaves them.
+"""
+
+import errno
+import os
+from typing import Any
+
+from mq.errors import MQError, StoreCorrupted, StoreFull, StoreLocked, StorePoisoned
+from mq.store.native import _native
+
+lib: Any = _native.lib
+ffi: Any = _native.ffi
+
+__all__ = ["check", "ffi", "lib"]
+
+
+def check(result: int, path: str = "") -> int:
+    """The result of a C call, or the error that it stands for.
+
+    `path` names what the call was about. Raises the MQError of the code; OSError where a system call
+    failed for a reason that is none of ours.
+    """
+    if result >= 0:
+        return result
+    number = ffi.errno
+    if result == lib.MQ_FULL:
+        raise StoreFull(
+            f"no space left for {path or 'the store'}: free some, then send again; nothing was written",
+            path=path,
+        )
+    if result == lib.MQ_CORRUPT:
+        raise StoreCorrupted(f"{path or 'the store'} holds bytes that contradict its layout", path=path)
+    if result == lib.MQ_MISSING:
+        raise StoreCorrupted(f"{path or 'the store'} lacks a file that should be there", path=path)
+    if result == lib.MQ_POISONED:
+        raise StorePoisoned(
+            "an earlier flush to disk failed, so nothing more is accepted: messages stay readable; "
+            "close all brokers of this store and open it again once the disk is sound"
+        )
+    if result == lib.MQ_BUSY:
+        raise StoreLocked(
+            f"{path or 'the store'}: a lock is held for too long, most likely by a process that is stopped", path=path
+        )
+    if result == lib.MQ_TOO_LARGE:
+        raise AssertionError("the caller checks sizes first, since it knows them")
+    if result == lib.MQ_MEMORY:
+        raise MemoryError
+    if result == lib.MQ_IO:
+        raise OSError(number, f"{os.strerror(number)} ({errno.errorcode.get(number, number)})", path or None)
+    if result == lib.MQ_TABLE_FULL:
+        raise MQError(f"this store already has {lib.MQ_QUEUE_MAX} queues, its limit: delete topics that are not used")
+    if result == lib.MQ_READ_ONLY:
+        raise MQError("this broker was opened with read_only=True")
+    raise AssertionError(f"unexpected result {result} of a C call: the caller handles it")

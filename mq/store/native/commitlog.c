@@ -1,0 +1,481 @@
+#include "log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fail.h"
+#include "linux.h"
+
+_Static_assert(sizeof((mq_receipt){0}.unique_id) >= MQ_UNIQUE_ID_SIZE, "an id fits");
+
+enum {
+    LOCK_TIMEOUT_MS = 10000, /* only a stopped process holds the lock that long */
+    ALLOCATE_STEP = 1 << 20,
+    STACK_TAIL = 1024
+};
+
+/* ---- opening ---- */
+
+int mq_log_open(mq_control *control, const char *root, int writable, int sync, mq_log **out) {
+    char path[MQ_PATH_SIZE];
+    size_t size = strlen(root);
+    if (size + 64 > sizeof path) return MQ_INVALID;
+    memcpy(path, root, size);
+    memcpy(path + size, "/commitlog", 11);
+    mq_log *log = calloc(1, sizeof *log);
+    if (!log) return MQ_MEMORY;
+    log->control = control;
+    log->shared = control->shared;
+    log->file_size = mq_control_get(control, MQ_FILE_SIZE);
+    log->queue_file_size = mq_control_get(control, MQ_QUEUE_FILE_SIZE);
+    log->writable = writable;
+    log->sync = sync;
+    log->root = strdup(root);
+    log->queues = calloc(MQ_QUEUE_MAX, sizeof *log->queues);
+    int result = log->root && log->queues ? 0 : MQ_MEMORY;
+    if (!result && log->queue_file_size % MQ_UNIT_SIZE) result = MQ_INVALID;
+    if (!result) result = mq_files_open(path, log->file_size, writable, &log->files);
+    if (result) {
+        free(log->root);
+        free(log->queues);
+        free(log);
+        return result;
+    }
+    pthread_mutex_init(&log->queues_lock, NULL);
+    *out = log;
+    return 0;
+}
+
+void mq_log_close(mq_log *log) {
+    for (int i = 0; i < MQ_QUEUE_MAX; i++) {
+        mq_queue *queue = atomic_load(&log->queues[i]);
+        if (!queue) continue;
+        mq_files_close(queue->files);
+        free(queue);
+    }
+    mq_files_close(log->files);
+    pthread_mutex_destroy(&log->queues_lock);
+    free(log->queues);
+    free(log->root);
+    free(log);
+}
+
+void mq_log_set_host(mq_log *log, const char *address, int32_t port) {
+    memcpy(log->store_host, address, 4);
+    mq_put32(log->store_host + 4, port);
+}
+
+mq_files *mq_log_files(mq_log *log) { return log->files; }
+
+/* ---- the append lock and its repair ---- */
+
+/* Zero [from, to) of the log, which a dead owner may have written in part. */
+static int void_log(mq_log *log, int64_t from, int64_t to) {
+    while (from < to) {
+        uint8_t *bytes;
+        int64_t room;
+        mq_mapping *pin;
+        int64_t allocated = mq_control_get(log->control, MQ_ALLOCATED_END);
+        if (from >= allocated) return 0;
+        int result = mq_files_pin(log->files, from, &bytes, &room, &pin);
+        if (result) return result;
+        int64_t size = to - from < room ? to - from : room;
+        /* A file was rolled: all that was written in the old one is its BLANK. */
+        int64_t written = to - from > room && size > MQ_BLANK_SIZE ? MQ_BLANK_SIZE : size;
+        if (written > allocated - from) written = allocated - from;
+        memset(bytes, 0, (size_t)written);
+        mq_files_unpin(pin);
+        from += size;
+    }
+    return 0;
+}
+
+/* Finish or void what the intent describes. Under the append lock; may itself be cut short and
+ * done again, since the intent stays armed until all is done. */
+static int repair(mq_log *log) {
+    mq_intent *intent = &log->shared->intent;
+    if (!atomic_load(&intent->armed)) return 0;
+    int error = 0;
+    mq_queue *queue = mq_log_open_queue(log, intent->queue, &error);
+    if (!queue) return error;
+    if (mq_control_get(log->control, MQ_LOG_END) == intent->end) {
+        atomic_store_explicit(&queue->entry->next, intent->queue_offset + intent->count, memory_order_release);
+        mq_shared_wake_queue(queue->entry, MQ_WAITS_FOR_APPEND | MQ_WAITS_FOR_FLUSH);
+        mq_shared_wake_any(log->shared);
+    } else {
+        int result = void_log(log, intent->start, intent->end);
+        mq_fail_at(MQ_FAIL_REPAIR);
+        if (!result) result = mq_unit_void(log, queue, intent->queue_offset, intent->count);
+        if (result) return result;
+    }
+    atomic_store(&intent->armed, 0);
+    mq_control_add(log->control, MQ_REPAIRS, 1);
+    return 0;
+}
+
+int mq_log_lock(mq_log *log, int timeout_ms) {
+    int result = mq_control_lock(log->control, MQ_LOCK_APPEND, timeout_ms);
+    if (result < 0) return result;
+    /* Armed without a dead owner: an earlier repair failed (a full disk, say) and is due again. */
+    if (result == 1 || atomic_load_explicit(&log->shared->intent.armed, memory_order_relaxed)) {
+        result = repair(log);
+        if (result) mq_control_unlock(log->control, MQ_LOCK_APPEND);
+        return result;
+    }
+    return 0;
+}
+
+void mq_log_unlock(mq_log *log) { mq_control_unlock(log->control, MQ_LOCK_APPEND); }
+
+int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_id, int add) {
+    int number = mq_control_queue(log->control, topic, topic_size, queue_id, 0);
+    if (number != MQ_MISSING || !add) return number;
+    int result = mq_log_lock(log, LOCK_TIMEOUT_MS);
+    if (result) return result;
+    number = mq_control_queue(log->control, topic, topic_size, queue_id, 1);
+    mq_log_unlock(log);
+    return number;
+}
+
+/* ---- encoding, outside the lock ---- */
+
+/* What is known of a record before its place is. */
+typedef struct {
+    const char *body;
+    const char *tail;         /* topic size, topic, properties size, properties, CRC frame */
+    int32_t body_size;
+    int32_t tail_size;
+    int32_t size;
+    int32_t flag;
+    uint32_t body_crc;
+    uint32_t rest_crc;        /* of body and tail, CRC property excluded */
+    uint32_t rest_operator;
+    int64_t tags_code;
+} mq_draft;
+
+typedef struct {
+    mq_queue *queue;
+    int32_t sys_flag;
+    int32_t reconsume_times;
+    int64_t born_time;
+    int64_t prepared_offset;
+    const uint8_t *born_host;
+    int32_t born_host_size;
+} mq_common;
+
+static int32_t tail_room(const mq_queue *queue, int32_t properties_size) {
+    return 2 + (int32_t)queue->entry->topic_size + 2 + properties_size + 1 + MQ_UNIQUE_PROPERTY_SIZE + 24 +
+           MQ_CRC_PROPERTY_SIZE;
+}
+
+/* Write the tail and take its checksums. `id` receives the unique id, wherever it came from. */
+static int draft(mq_draft *out, const mq_queue *queue, int32_t fixed_size, int32_t flag, const char *body,
+                 int64_t body_size, const char *properties, int64_t properties_size, const char *unique_id, char *tail,
+                 char *id, int id_size) {
+    uint8_t *at = (uint8_t *)tail;
+    int value_at;
+    int value_size;
+    if (properties_size < 0 || properties_size > MQ_PROPERTIES_SIZE_MAX) return MQ_TOO_LARGE;
+    int32_t topic_size = (int32_t)queue->entry->topic_size;
+    int v2 = topic_size > 127;
+    if (v2) {
+        mq_put16(at, topic_size);
+        at += 2;
+    } else {
+        *at++ = (uint8_t)topic_size;
+    }
+    memcpy(at, queue->entry->topic, (size_t)topic_size);
+    at += topic_size;
+    uint8_t *size_at = at;
+    at += 2;
+    uint8_t *start = at;
+    if (properties_size) memcpy(at, properties, (size_t)properties_size);
+    at += properties_size;
+    if (properties_size && at[-1] != 2) *at++ = 2;
+    memset(id, 0, (size_t)id_size);
+    value_size = properties_size > MQ_UNIQUE_ID_SIZE
+                     ? mq_property_find(start, (int)(at - start), "UNIQ_KEY", 8, &value_at)
+                     : -1;
+    if (value_size > 0) {
+        memcpy(id, start + value_at, (size_t)(value_size < id_size ? value_size : id_size));
+    } else {
+        int size = MQ_UNIQUE_ID_SIZE;
+        if (unique_id) {
+            size = (int)strnlen(unique_id, 56);
+            if (size > id_size) return MQ_INVALID;
+            memcpy(id, unique_id, (size_t)size);
+        } else {
+            mq_unique_id(id);
+        }
+        memcpy(at, "UNIQ_KEY\1", 9);
+        memcpy(at + 9, id, (size_t)size);
+        at += 9 + size;
+        *at++ = 2;
+    }
+    int32_t covered = (int32_t)(at - (uint8_t *)tail);
+    memcpy(at, "__CRC32#\1", 9);
+    at[19] = 2;
+    at += MQ_CRC_PROPERTY_SIZE;
+    int64_t stored = at - start;
+    if (stored > MQ_PROPERTIES_SIZE_MAX) return MQ_TOO_LARGE;
+    mq_put16(size_at, (int32_t)stored);
+    int64_t size = fixed_size + body_size + (at - (uint8_t *)tail);
+    if (body_size < 0 || size > INT32_MAX) return MQ_TOO_LARGE;
+    value_size = properties_size > 5 ? mq_property_find(start, (int)properties_size, "TAGS", 4, &value_at) : -1;
+    uint32_t crc = mq_crc32(0, body, body_size);
+    *out = (mq_draft){
+        .body = body,
+        .tail = tail,
+        .body_size = (int32_t)body_size,
+        .tail_size = (int32_t)(at - (uint8_t *)tail),
+        .size = (int32_t)size,
+        .flag = flag,
+        .body_crc = crc & 0x7fffffff,
+        .rest_crc = mq_crc32(crc, tail, covered),
+        .rest_operator = mq_crc32_operator(body_size + covered),
+        .tags_code = value_size > 0 ? mq_string_hash((const char *)start + value_at, value_size) : 0,
+    };
+    return 0;
+}
+
+/* ---- writing, under the lock ---- */
+
+static void write_record(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_common *common, int64_t queue_offset,
+                         int64_t log_offset, int64_t store_time) {
+    uint8_t header[AT_BODY + 24];
+    uint8_t *next = header + AT_BORN_HOST;
+    mq_put32(header + AT_TOTAL_SIZE, draft->size);
+    mq_put32(header + AT_MAGIC, common->queue->entry->topic_size > 127 ? MQ_MAGIC_V2 : MQ_MAGIC_V1);
+    mq_put32(header + AT_BODY_CRC, (int32_t)draft->body_crc);
+    mq_put32(header + AT_QUEUE_ID, common->queue->entry->queue_id);
+    mq_put32(header + AT_FLAG, draft->flag);
+    mq_put64(header + AT_QUEUE_OFFSET, queue_offset);
+    mq_put64(header + AT_LOG_OFFSET, log_offset);
+    mq_put32(header + AT_SYS_FLAG, common->sys_flag);
+    mq_put64(header + AT_BORN_TIME, common->born_time ? common->born_time : store_time);
+    memcpy(next, common->born_host, (size_t)common->born_host_size);
+    next += common->born_host_size;
+    mq_put64(next, store_time);
+    memcpy(next + 8, log->store_host, 8);
+    mq_put32(next + 16, common->reconsume_times);
+    mq_put64(next + 20, common->prepared_offset);
+    mq_put32(next + 28, draft->body_size);
+    size_t fixed = (size_t)(next + 32 - header);
+    uint32_t crc = mq_crc32_join(mq_crc32(0, header, (int64_t)fixed), draft->rest_crc, draft->rest_operator) & 0x7fffffff;
+    memcpy(at, header, fixed);
+    if (draft->body_size) memcpy(at + fixed, draft->body, (size_t)draft->body_size);
+    mq_fail_at(MQ_FAIL_HALF_RECORD);
+    uint8_t *tail = at + fixed + draft->body_size;
+    memcpy(tail, draft->tail, (size_t)draft->tail_size);
+    uint8_t *digits = tail + draft->tail_size - 11;
+    for (int i = 0; i < 10; i++, crc /= 10) digits[i] = (uint8_t)('0' + crc % 10);
+}
+
+int mq_log_allocate(mq_log *log, int64_t to, int64_t step) {
+    int64_t from = mq_control_get(log->control, MQ_ALLOCATED_END);
+    int64_t wanted = (to + step - 1) / step * step;
+    while (from < wanted) {
+        int64_t file_end = (from / log->file_size + 1) * log->file_size;
+        int64_t until = wanted < file_end ? wanted : file_end;
+        int made = mq_files_create(log->files, from);
+        if (made == 0) mq_fail_at(MQ_FAIL_NEW_LOG_FILE);
+        if (made < 0) return made;
+        int result = mq_files_allocate(log->files, from, until);
+        if (result) return result;
+        mq_control_raise(log->control, MQ_ALLOCATED_END, until);
+        from = until;
+    }
+    return 0;
+}
+
+/* Blocks for everything below `to`: in large steps as long as there is room, else just enough. */
+static int reserve(mq_log *log, int64_t to) {
+    if (mq_control_get(log->control, MQ_ALLOCATED_END) >= to) return 0;
+    int64_t step = log->file_size < ALLOCATE_STEP ? 4096 : ALLOCATE_STEP;
+    int result = mq_log_allocate(log, to, step);
+    if (result != MQ_FULL) return result;
+    if (mq_control_get(log->control, MQ_ALLOCATED_END) >= to) return 0;
+    return mq_log_allocate(log, to, 4096);
+}
+
+/* Append drafts whose sizes sum to `total`. The lock is held; nothing is published on failure. */
+static int write_all(mq_log *log, const mq_common *common, const mq_draft *drafts, int32_t count, int64_t total,
+                     const mq_envelope *envelope, mq_receipt *receipt) {
+    mq_control *control = log->control;
+    mq_queue_entry *entry = common->queue->entry;
+    mq_intent *intent = &log->shared->intent;
+    if (mq_control_get(control, MQ_POISONED_WORD)) return MQ_POISONED;
+    int64_t now = mq_linux_now_ms();
+    int64_t last = mq_control_get(control, MQ_LAST_STORE_TIME);
+    int64_t store_time = now > last ? now : last;
+    int64_t end = mq_control_get(control, MQ_LOG_END);
+    int64_t start = end;
+    int64_t room = log->file_size - end % log->file_size;
+    if (total + MQ_BLANK_SIZE > room) start = end + room;
+    int64_t new_end = start + total;
+    /* Prepared and rolled-back records have no place in a queue. */
+    int transaction = common->sys_flag & MQ_FLAG_TRANSACTION;
+    int has_units = transaction == 0 || transaction == 8;
+    int64_t first = has_units ? atomic_load_explicit(&entry->next, memory_order_relaxed) : 0;
+    int result = reserve(log, new_end);
+    if (result) return result;
+    uint8_t *bytes;
+    uint8_t *blank = NULL;
+    int64_t file_room;
+    mq_mapping *pin;
+    mq_mapping *blank_pin = NULL;
+    if (start > end) {
+        result = mq_files_pin(log->files, end, &blank, &file_room, &blank_pin);
+        if (result) return result;
+    }
+    result = mq_files_pin(log->files, start, &bytes, &file_room, &pin);
+    if (result) {
+        if (blank) mq_files_unpin(blank_pin);
+        return result;
+    }
+    mq_fail_at(MQ_FAIL_LOCKED);
+
+    intent->queue = common->queue->number;
+    intent->start = end;
+    intent->end = new_end;
+    intent->queue_offset = first;
+    intent->count = has_units ? count : 0;
+    atomic_store_explicit(&intent->armed, 1, memory_order_release);
+    /* The stores above stay above those below: who repairs must find the intent if it finds a byte. */
+    atomic_thread_fence(memory_order_seq_cst);
+    mq_fail_at(MQ_FAIL_ARMED);
+
+    if (blank) {
+        mq_put32(blank, (int32_t)room);
+        mq_put32(blank + 4, MQ_MAGIC_BLANK);
+        mq_files_unpin(blank_pin);
+        mq_fail_at(MQ_FAIL_BLANK);
+    }
+    int64_t at = start;
+    for (int32_t i = 0; i < count; i++) {
+        write_record(log, bytes + (at - start), &drafts[i], common, has_units ? first + i : 0, at, store_time);
+        at += drafts[i].size;
+    }
+    mq_files_unpin(pin);
+    mq_fail_at(MQ_FAIL_RECORD);
+    at = start;
+    for (int32_t i = 0; has_units && i < count; i++) {
+        int64_t tags_code = envelope && envelope->has_tags_code ? envelope->tags_code : drafts[i].tags_code;
+        result = mq_unit_write(log, common->queue, first + i, at, drafts[i].size, tags_code);
+        if (result) {
+            int voided = repair(log);
+            return voided < 0 ? voided : result;
+        }
+        at += drafts[i].size;
+    }
+    mq_fail_at(MQ_FAIL_UNIT);
+
+    atomic_store_explicit(&log->shared->words[MQ_LOG_END], new_end, memory_order_release);
+    mq_fail_at(MQ_FAIL_LOG_END);
+    if (has_units) atomic_store_explicit(&entry->next, first + count, memory_order_release);
+    /* After log_end: a flusher that reads the time first and the end second covers its record. */
+    atomic_store_explicit(&log->shared->words[MQ_LAST_STORE_TIME], store_time, memory_order_release);
+    mq_fail_at(MQ_FAIL_PUBLISHED);
+    atomic_store_explicit(&intent->armed, 0, memory_order_release);
+    mq_fail_at(MQ_FAIL_DISARMED);
+
+    receipt->log_offset = start;
+    receipt->queue_offset = first;
+    receipt->end = new_end;
+    receipt->store_time = store_time;
+    receipt->size = drafts[0].size;
+    receipt->count = count;
+    return 0;
+}
+
+static int append(mq_log *log, const mq_common *common, const mq_draft *drafts, int32_t count, int64_t total,
+                  const mq_envelope *envelope, mq_receipt *receipt) {
+    if (total + MQ_BLANK_SIZE > log->file_size) return MQ_TOO_LARGE;
+    int result = mq_log_lock(log, LOCK_TIMEOUT_MS);
+    if (result) return result;
+    result = write_all(log, common, drafts, count, total, envelope, receipt);
+    mq_log_unlock(log);
+    if (result) return result;
+    mq_shared_wake_queue(common->queue->entry, MQ_WAITS_FOR_APPEND);
+    mq_shared_wake_any(log->shared);
+    mq_log_want_prepared(log, receipt->end);
+    return 0;
+}
+
+static int32_t common_of(mq_common *common, mq_log *log, mq_queue *queue, int32_t sys_flag, const mq_envelope *envelope) {
+    *common = (mq_common){.queue = queue, .sys_flag = sys_flag & ~(MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6)};
+    common->born_host = log->store_host;
+    common->born_host_size = 8;
+    if (envelope) {
+        common->reconsume_times = envelope->reconsume_times;
+        common->born_time = envelope->born_time;
+        common->prepared_offset = envelope->prepared_offset;
+        if (envelope->has_born_host) {
+            common->born_host = envelope->born_host;
+            common->sys_flag |= sys_flag & MQ_FLAG_BORN_V6;
+            common->born_host_size = sys_flag & MQ_FLAG_BORN_V6 ? 20 : 8;
+        }
+    }
+    return AT_BODY - 8 + common->born_host_size;
+}
+
+int mq_append(mq_log *log, int number, int32_t flag, int32_t sys_flag, const char *body, int64_t body_size,
+              const char *properties, int64_t properties_size, const char *unique_id, const mq_envelope *envelope,
+              mq_receipt *receipt) {
+    char stack[STACK_TAIL];
+    mq_common common;
+    mq_draft record;
+    int result;
+    if (!log->writable) return MQ_READ_ONLY;
+    mq_queue *queue = mq_log_open_queue(log, number, &result);
+    if (!queue) return result;
+    if (properties_size < 0 || properties_size > MQ_PROPERTIES_SIZE_MAX) return MQ_TOO_LARGE;
+    int32_t room = tail_room(queue, (int32_t)properties_size);
+    char *tail = room <= STACK_TAIL ? stack : malloc((size_t)room);
+    if (!tail) return MQ_MEMORY;
+    int32_t fixed = common_of(&common, log, queue, sys_flag, envelope);
+    result = draft(&record, queue, fixed, flag, body, body_size, properties, properties_size, unique_id, tail,
+                   receipt->unique_id, sizeof receipt->unique_id);
+    if (!result) result = append(log, &common, &record, 1, record.size, envelope, receipt);
+    if (tail != stack) free(tail);
+    return result;
+}
+
+int mq_append_batch(mq_log *log, int number, int32_t count, const int32_t *flags, int32_t sys_flag, const char *bodies,
+                    const int32_t *body_sizes, const char *properties, const int32_t *properties_sizes,
+                    char *unique_ids, mq_receipt *receipt) {
+    mq_common common;
+    int result;
+    if (!log->writable) return MQ_READ_ONLY;
+    if (count <= 0) return MQ_INVALID;
+    mq_queue *queue = mq_log_open_queue(log, number, &result);
+    if (!queue) return result;
+    int64_t tails_size = 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (properties_sizes[i] < 0 || properties_sizes[i] > MQ_PROPERTIES_SIZE_MAX || body_sizes[i] < 0)
+            return MQ_TOO_LARGE;
+        tails_size += tail_room(queue, properties_sizes[i]);
+    }
+    mq_draft *drafts = malloc((size_t)count * sizeof *drafts);
+    char *tails = malloc((size_t)tails_size);
+    result = drafts && tails ? 0 : MQ_MEMORY;
+    int32_t fixed = common_of(&common, log, queue, sys_flag, NULL);
+    int64_t total = 0;
+    char *tail = tails;
+    for (int32_t i = 0; !result && i < count; i++) {
+        result = draft(&drafts[i], queue, fixed, flags ? flags[i] : 0, bodies, body_sizes[i], properties,
+                       properties_sizes[i], NULL, tail, unique_ids + (int64_t)i * MQ_UNIQUE_ID_SIZE, MQ_UNIQUE_ID_SIZE);
+        if (result) break;
+        bodies += body_sizes[i];
+        properties += properties_sizes[i];
+        tail += drafts[i].tail_size;
+        total += drafts[i].size;
+    }
+    if (!result) result = append(log, &common, drafts, count, total, NULL, receipt);
+    if (!result) memcpy(receipt->unique_id, unique_ids, MQ_UNIQUE_ID_SIZE);
+    free(drafts);
+    free(tails);
+    return result;
+}

@@ -1,0 +1,115 @@
+/* commitlog.h: append to the one log of all messages, by any number of processes.
+ *
+ *                 min                                    log_end     allocated_end
+ *                  |---- records of all topics ------------|-- zeros --|  nothing
+ *      [ file ][ file ][ file ][ file ][ file ][ file ][ file ]
+ *
+ * One append, whoever does it:
+ *
+ *   1  encode and checksum, without the lock
+ *   2  take the append lock; repair what a dead owner left
+ *   3  state the intent: which bytes and which units are about to be written
+ *   4  BLANK if the file is full; record; queue unit
+ *   5  publish log_end, then the queue's next (release); take the intent back
+ *   6  release the lock; wake who waits, if anyone does
+ *
+ * A kill between any two stores leaves either a message that is published in both places, or
+ * one in the first (the repair finishes it), or bytes beyond log_end (the repair zeroes them).
+ * No page is touched that is not allocated, so a full disk is a result and never a signal.
+ */
+typedef struct mq_log mq_log;
+
+/* What is not said of every message. NULL stands for a fresh one. */
+typedef struct {
+    int64_t born_time;         /* 0: now */
+    int64_t prepared_offset;
+    int64_t tags_code;         /* used if has_tags_code */
+    int32_t has_tags_code;
+    int32_t reconsume_times;
+    int32_t has_born_host;
+    uint8_t born_host[20];     /* address and port as in the record */
+} mq_envelope;
+
+typedef struct {
+    int64_t log_offset;        /* of the first record */
+    int64_t queue_offset;
+    int64_t end;               /* of the last one: what has to be flushed */
+    int64_t store_time;
+    int32_t size;              /* of the first record */
+    int32_t count;
+    char unique_id[56];        /* of the first message; unused bytes are zero */
+} mq_receipt;
+
+/* Open the log and the queues under `root` (which has its control file mapped).
+ * `sync`: readers of this handle see a message only once it is on disk. */
+int mq_log_open(mq_control *control, const char *root, int writable, int sync, mq_log **log);
+/* No other call may be under way. */
+void mq_log_close(mq_log *log);
+
+/* The store host that records carry: four address bytes and the port. */
+void mq_log_set_host(mq_log *log, const char *address, int32_t port);
+
+/* The number of a queue in the table; `add` makes the entry if there is none. */
+int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_id, int add);
+
+/* The append lock, with the repair of whatever a dead owner left. */
+int mq_log_lock(mq_log *log, int timeout_ms);
+void mq_log_unlock(mq_log *log);
+
+/* Append one message. `properties` is RocketMQ's property string, ending in 02 or empty;
+ * UNIQ_KEY is added unless it is in there, or given (32 or 56 characters, else NULL). */
+int mq_append(mq_log *log, int queue, int32_t flag, int32_t sys_flag, const char *body, int64_t body_size,
+              const char *properties, int64_t properties_size, const char *unique_id,
+              const mq_envelope *envelope, mq_receipt *receipt);
+
+/* Append messages of one queue, all or none, side by side. Bodies and properties are
+ * concatenated; flags may be NULL. `unique_ids` receives 32 characters for each. */
+int mq_append_batch(mq_log *log, int queue, int32_t count, const int32_t *flags, int32_t sys_flag,
+                    const char *bodies, const int32_t *body_sizes, const char *properties,
+                    const int32_t *properties_sizes, char *unique_ids, mq_receipt *receipt);
+
+/* Have everything below `end` on disk: 0. Callers of all processes share their flushes. Then wake who
+ * waits for flushed messages of `queue`, or of every queue if it is negative.
+ * MQ_BUSY after timeout_ms, MQ_POISONED if a flush failed, now or earlier. */
+int mq_log_flush(mq_log *log, int64_t end, int queue, int timeout_ms);
+
+/* Write the units of all queues to disk that were appended since the last call. */
+int mq_log_flush_queues(mq_log *log);
+
+/* Allocate and prepare pages ahead of the log's end until mq_log_stop. For a thread. */
+int mq_log_prepare(mq_log *log);
+void mq_log_stop(mq_log *log);
+
+/* A walk over records from `from` on, in log order. */
+typedef struct {
+    int64_t end;               /* after the last whole record (or BLANK) */
+    int64_t records;
+    int64_t last_offset;       /* of the last record, -1 if none */
+    int64_t last_store_time;
+    int32_t queue;             /* gap: the queue whose units do not reach this record */
+    int32_t stopped;           /* 0 at `until`, 1 before bytes that are no record, 2 at a gap, 3 no file */
+} mq_walk;
+
+/* Verify every record in [from, until). With `dispatch` 1, give each the queue unit that it lacks, and stop
+ * where a queue lacks units of earlier records. With 2 (from the log's first record on) a queue may begin
+ * anywhere. Units are written as mq_append writes them; call with nobody else attached. */
+int mq_log_walk(mq_log *log, int64_t from, int64_t until, int dispatch, mq_walk *walk);
+
+/* The record at log_offset, verified, copied to `buffer`. Returns its size; MQ_ROOM if the buffer
+ * is too small (*size then tells), MQ_GONE outside the log, MQ_CORRUPT if there is no record. */
+int64_t mq_log_record(mq_log *log, int64_t log_offset, char *buffer, int64_t buffer_size, int64_t *size);
+
+/* The first record's store time in the file at `offset`, or a negative code. */
+int64_t mq_log_first_time(mq_log *log, int64_t offset);
+
+/* Unmap what retention removed. */
+int mq_log_release(mq_log *log, int64_t log_offset);
+
+/* The commit log's files, for those who create, clear and remove them. */
+mq_files *mq_log_files(mq_log *log);
+/* A queue's files. NULL if there is no such queue. */
+mq_files *mq_log_queue_files(mq_log *log, int queue);
+
+/* Unique ids (RocketMQ's layout): 20 characters that name host, process and start. */
+void mq_unique_seed(const char *prefix);
+int mq_unique_id(char *id);

@@ -1,0 +1,286 @@
+#include "log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fail.h"
+#include "linux.h"
+
+enum {
+    ALLOCATE_STEP = 65536,
+    FILL_UNITS = 512 /* blank units written at a time */
+};
+
+static int open_files(mq_log *log, mq_queue *queue) {
+    char topic[MQ_TOPIC_MAX + 1] = {0};
+    char path[MQ_PATH_SIZE];
+    int size = mq_control_queue_topic(log->control, queue->number, topic);
+    if (size < 0) return size;
+    /* The name becomes a path: the table's bytes are not trusted to keep it inside. */
+    if (memchr(topic, '/', (size_t)size) || memchr(topic, 0, (size_t)size) || topic[0] == '.') return MQ_CORRUPT;
+    int length = snprintf(path, sizeof path, "%s/consumequeue/%s/%d", log->root, topic, queue->entry->queue_id);
+    if (length < 0 || length >= (int)sizeof path) return MQ_INVALID;
+    return mq_files_open(path, log->queue_file_size, log->writable, &queue->files);
+}
+
+mq_queue *mq_log_open_queue(mq_log *log, int number, int *error) {
+    mq_queue_entry *entry = mq_shared_queue(log->control, number);
+    *error = MQ_INVALID;
+    if (!entry) return NULL;
+    mq_queue *queue = atomic_load_explicit(&log->queues[number], memory_order_acquire);
+    if (queue) return queue;
+    pthread_mutex_lock(&log->queues_lock);
+    queue = atomic_load(&log->queues[number]);
+    if (!queue) {
+        queue = calloc(1, sizeof *queue);
+        *error = queue ? 0 : MQ_MEMORY;
+        if (queue) {
+            queue->entry = entry;
+            queue->number = number;
+            *error = open_files(log, queue);
+        }
+        if (*error) {
+            free(queue);
+            queue = NULL;
+        } else {
+            atomic_store_explicit(&log->queues[number], queue, memory_order_release);
+        }
+    }
+    pthread_mutex_unlock(&log->queues_lock);
+    return queue;
+}
+
+mq_files *mq_log_queue_files(mq_log *log, int number) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    return queue ? queue->files : NULL;
+}
+
+static void put_unit(uint8_t *at, int64_t log_offset, int32_t size, int64_t tags_code) {
+    mq_put64(at, log_offset);
+    mq_put32(at + 8, size);
+    mq_put64(at + 12, tags_code);
+}
+
+static int write_fully(int fd, const uint8_t *bytes, size_t size, int64_t at) {
+    while (size) {
+        ssize_t written = pwrite(fd, bytes, size, at);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+        bytes += written;
+        size -= (size_t)written;
+        at += written;
+    }
+    return 0;
+}
+
+/* Fill a new queue file up to and with its first unit, at byte `inside`. */
+static int fill_file(mq_log *log, int fd, int64_t inside, const uint8_t *unit) {
+    uint8_t blanks[FILL_UNITS * MQ_UNIT_SIZE];
+    int64_t allocated = inside + ALLOCATE_STEP < log->queue_file_size ? inside + ALLOCATE_STEP : log->queue_file_size;
+    if (ftruncate(fd, log->queue_file_size)) return errno == ENOSPC ? MQ_FULL : MQ_IO;
+    int result = mq_linux_allocate(fd, 0, allocated);
+    for (int i = 0; i < FILL_UNITS; i++) put_unit(blanks + i * MQ_UNIT_SIZE, 0, MQ_UNIT_BLANK_SIZE, 0);
+    for (int64_t at = 0; !result && at < inside; at += (int64_t)sizeof blanks) {
+        int64_t size = inside - at < (int64_t)sizeof blanks ? inside - at : (int64_t)sizeof blanks;
+        result = write_fully(fd, blanks, (size_t)size, at);
+    }
+    return result ? result : write_fully(fd, unit, MQ_UNIT_SIZE, inside);
+}
+
+static int make_parents(char *path) {
+    for (int levels = 2; levels; levels--) {
+        /* …/consumequeue/<topic>/<queue>/<file>: first <topic>, then <queue>. */
+        char *cut = path + strlen(path);
+        for (int i = 0; i < levels; i++) {
+            while (*--cut != '/') continue;
+        }
+        *cut = 0;
+        int failed = mkdir(path, 0700) && errno != EEXIST;
+        *cut = '/';
+        if (failed && errno == ENOENT && levels == 2) {
+            /* Not even consumequeue/ is there. */
+            char *top = cut;
+            while (*--top != '/') continue;
+            *top = 0;
+            failed = mkdir(path, 0700) && errno != EEXIST;
+            *top = '/';
+            *cut = 0;
+            failed = failed || (mkdir(path, 0700) && errno != EEXIST);
+            *cut = '/';
+        }
+        if (failed) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+    }
+    return 0;
+}
+
+/* A queue file appears under its name together with its first unit: an all-zero file would be
+ * a phantom message to RocketMQ. */
+static int new_file(mq_log *log, mq_queue *queue, int64_t byte, const uint8_t *unit) {
+    char fresh[MQ_PATH_SIZE];
+    char path[MQ_PATH_SIZE];
+    if (snprintf(fresh, sizeof fresh, "%s/mq/queue-file.new", log->root) >= (int)sizeof fresh) return MQ_INVALID;
+    int result = mq_files_path(queue->files, byte, path);
+    if (result) return result;
+    int fd = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+    int64_t start = byte / log->queue_file_size * log->queue_file_size;
+    result = fill_file(log, fd, byte - start, unit);
+    close(fd);
+    mq_fail_at(MQ_FAIL_NEW_QUEUE_FILE);
+    if (!result && rename(fresh, path)) {
+        result = errno == ENOENT ? make_parents(path) : MQ_IO;
+        if (!result && rename(fresh, path)) result = errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+    }
+    if (result) {
+        unlink(fresh);
+        return result;
+    }
+    mq_fail_at(MQ_FAIL_LINKED_QUEUE_FILE);
+    mq_files_forget(queue->files, byte);
+    int64_t allocated = byte + ALLOCATE_STEP;
+    if (allocated > start + log->queue_file_size) allocated = start + log->queue_file_size;
+    atomic_store(&queue->entry->allocated, allocated);
+    return 0;
+}
+
+int mq_unit_write(mq_log *log, mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size, int64_t tags_code) {
+    uint8_t unit[MQ_UNIT_SIZE];
+    uint8_t *bytes;
+    int64_t room;
+    mq_mapping *pin;
+    int64_t byte = offset * MQ_UNIT_SIZE;
+    put_unit(unit, log_offset, size, tags_code);
+    if (byte % log->queue_file_size == 0) return new_file(log, queue, byte, unit);
+    int result = mq_files_pin(queue->files, byte, &bytes, &room, &pin);
+    /* A queue whose first message here is not its first at all: retention took the others. */
+    if (result == MQ_MISSING) return new_file(log, queue, byte, unit);
+    if (result) return result;
+    if (byte + MQ_UNIT_SIZE > atomic_load_explicit(&queue->entry->allocated, memory_order_relaxed)) {
+        int64_t file_end = (byte / log->queue_file_size + 1) * log->queue_file_size;
+        int64_t to = byte + ALLOCATE_STEP < file_end ? byte + ALLOCATE_STEP : file_end;
+        result = mq_files_allocate(queue->files, byte, to);
+        if (result == MQ_FULL) {
+            to = byte + MQ_UNIT_SIZE;
+            result = mq_files_allocate(queue->files, byte, to);
+        }
+        if (!result) atomic_store(&queue->entry->allocated, to);
+    }
+    if (!result) memcpy(bytes, unit, MQ_UNIT_SIZE);
+    mq_files_unpin(pin);
+    return result;
+}
+
+int mq_unit_void(mq_log *log, mq_queue *queue, int64_t offset, int64_t count) {
+    for (int64_t i = offset; i < offset + count; i++) {
+        uint8_t *bytes;
+        int64_t room;
+        mq_mapping *pin;
+        int64_t byte = i * MQ_UNIT_SIZE;
+        if (byte % log->queue_file_size == 0) {
+            /* This file came with the append that is void. */
+            if (mq_files_remove(queue->files, byte) < 0) return MQ_IO;
+            mq_files_forget(queue->files, byte);
+            i += log->queue_file_size / MQ_UNIT_SIZE - 1;
+            continue;
+        }
+        int result = mq_files_pin(queue->files, byte, &bytes, &room, &pin);
+        if (result == MQ_MISSING) return 0;
+        if (result) return result;
+        if (byte + MQ_UNIT_SIZE <= atomic_load(&queue->entry->allocated)) memset(bytes, 0, MQ_UNIT_SIZE);
+        mq_files_unpin(pin);
+    }
+    return 0;
+}
+
+int mq_unit_read(mq_queue *queue, int64_t offset, int64_t *log_offset, int32_t *size, int64_t *tags_code) {
+    uint8_t *bytes;
+    int64_t room;
+    mq_mapping *pin;
+    if (offset < 0) return MQ_GONE;
+    int result = mq_files_pin(queue->files, offset * MQ_UNIT_SIZE, &bytes, &room, &pin);
+    if (result) return result;
+    *log_offset = mq_get64(bytes);
+    *size = mq_get32(bytes + 8);
+    *tags_code = mq_get64(bytes + 12);
+    mq_files_unpin(pin);
+    return 0;
+}
+
+int mq_queue_unit(mq_log *log, int number, int64_t offset, int64_t *log_offset, int32_t *size, int64_t *tags_code) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    if (!queue) return error;
+    return mq_unit_read(queue, offset, log_offset, size, tags_code);
+}
+
+/* ---- recovery and closing: nobody else is attached ---- */
+
+static int is_unit(int64_t log_offset, int32_t size) { return log_offset >= 0 && size > 0; }
+
+int mq_queue_load(mq_log *log, int number, int64_t first, int64_t last, int64_t log_end) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    if (!queue) return error;
+    int64_t units = log->queue_file_size / MQ_UNIT_SIZE;
+    int64_t low = first / MQ_UNIT_SIZE;
+    int64_t next = low;
+    /* From the last file backwards: the first one that begins with a unit holds the end. */
+    for (int64_t file = last / MQ_UNIT_SIZE; file >= low; file -= units) {
+        int64_t log_offset;
+        int64_t tags_code;
+        int32_t size;
+        next = file;
+        while (next < file + units) {
+            int result = mq_unit_read(queue, next, &log_offset, &size, &tags_code);
+            if (result == MQ_MISSING) break;
+            if (result) return result;
+            int blank = log_offset == 0 && size == MQ_UNIT_BLANK_SIZE;
+            if (!is_unit(log_offset, size) || (!blank && (log_offset >= log_end || size > log_end - log_offset))) break;
+            next++;
+        }
+        if (next > file) break;
+        mq_files_remove(queue->files, file * MQ_UNIT_SIZE);
+        mq_files_forget(queue->files, file * MQ_UNIT_SIZE);
+    }
+    mq_control_queue_set(log->control, number, low, next);
+    atomic_store(&queue->entry->allocated, next * MQ_UNIT_SIZE);
+    return mq_queue_seal(log, number);
+}
+
+int mq_queue_seal(mq_log *log, int number) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    if (!queue) return error;
+    int64_t byte = mq_control_queue_next(log->control, number) * MQ_UNIT_SIZE;
+    if (byte % log->queue_file_size == 0) return 0;
+    int result = mq_files_clear(queue->files, byte);
+    if (!result) atomic_store(&queue->entry->allocated, byte);
+    return result == MQ_MISSING ? 0 : result;
+}
+
+int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    if (!queue) return error;
+    int64_t low = mq_control_queue_min(log->control, number);
+    int64_t high = mq_control_queue_next(log->control, number);
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        int64_t log_offset;
+        int64_t tags_code;
+        int32_t size;
+        int result = mq_unit_read(queue, middle, &log_offset, &size, &tags_code);
+        if (result && result != MQ_MISSING) return result;
+        int gone = result == MQ_MISSING || log_offset < log_min || size == MQ_UNIT_BLANK_SIZE;
+        if (gone) low = middle + 1;
+        else high = middle;
+    }
+    atomic_store_explicit(&queue->entry->min, low, memory_order_release);
+    return low;
+}

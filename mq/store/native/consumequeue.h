@@ -1,0 +1,86 @@
+/* consumequeue.h: units of 20 bytes, one a message: where its record is (see consumequeue.py).
+ *
+ * Readers take no lock. What lies below the queue's `next` was written before `next` was
+ * published; what a reader copies out is verified after the copy, so bytes that change
+ * under its hands are noticed like any other damage.
+ */
+enum {
+    MQ_UNIT_SIZE = 20,
+    MQ_UNIT_BLANK_SIZE = 2147483647, /* size word of units that fill up a file before its first message */
+    MQ_PULL_FOUND = 0,
+    MQ_PULL_NO_NEW = 1,
+    MQ_PULL_NO_MATCHED = 2,
+    MQ_PULL_ILLEGAL = 3,
+    MQ_SCAN_UNITS = 800              /* units examined by one pull, if it asks for fewer messages */
+};
+
+typedef struct {
+    int32_t status;
+    int32_t count;
+    int64_t bytes;        /* copied; with MQ_ROOM: needed */
+    int64_t next_offset;
+    int64_t min_offset;
+    int64_t max_offset;
+    int64_t log_offset;   /* with MQ_CORRUPT: of the record that is bad */
+} mq_pull_result;
+
+/* Copy up to count_max records, one after the other, whose tag hash is among `hashes`
+ * (hash_count < 0: all), from queue offset `offset` on, about byte_max bytes of them but at
+ * least one. sizes[i] is the size of the i-th. MQ_CORRUPT if the first one is bad: next_offset
+ * and log_offset then name it; a bad one further on ends the result before it. */
+int mq_pull(mq_log *log, int queue, int64_t offset, int32_t count_max, int64_t byte_max, const int32_t *hashes,
+            int32_t hash_count, char *buffer, int64_t buffer_size, int32_t *sizes, mq_pull_result *result);
+
+/* The queue's end as readers of this handle see it. */
+int64_t mq_queue_max(mq_log *log, int queue);
+
+/* Wait until one of the queues has messages at or after its offset, or timeout. `count` 0
+ * waits for any append at all. Spins for spin_ns first. Returns the place of a queue in the list
+ * that has news, `count` on timeout. */
+int mq_wait(mq_log *log, const int32_t *queues, const int64_t *offsets, int32_t count, int64_t timeout_ns,
+            int64_t spin_ns);
+
+/* The first queue offset whose store time is >= time_ms; the end if there is none. */
+int64_t mq_queue_offset_at(mq_log *log, int queue, int64_t time_ms);
+
+/* One unit: 0, or MQ_GONE outside [first unit there is, end of the files). */
+int mq_queue_unit(mq_log *log, int queue, int64_t offset, int64_t *log_offset, int32_t *size, int64_t *tags_code);
+
+/* For recovery, with nobody else attached. Find the end of the units in the files that start at
+ * byte offsets [first, last] and cut all that point at or beyond log_end; set next and min. */
+int mq_queue_load(mq_log *log, int queue, int64_t first, int64_t last, int64_t log_end);
+/* The oldest offset whose record is at or above log_min; the end if none. Sets min. */
+int64_t mq_queue_trim(mq_log *log, int queue, int64_t log_min);
+/* Zero what is allocated behind the last unit, and unlink queue files without any. */
+int mq_queue_seal(mq_log *log, int queue);
+
+/* Columns of one bulk read: see mq/store/arrow.py. Offsets arrays have count_max + 1 places. */
+typedef struct {
+    int64_t *queue_offset;
+    int64_t *born_time;     /* ms */
+    int64_t *store_time;    /* ms */
+    int32_t *reconsume_times;
+    int32_t *flag;
+    int32_t *sys_flag;
+    int32_t *id_at;         /* offsets into id */
+    int32_t *tags_at;
+    int32_t *keys_at;
+    int32_t *properties_at;
+    int32_t *body_at;
+    uint8_t *has_tags;      /* a bit a message */
+    uint8_t *has_keys;
+    char *id;
+    char *tags;
+    char *keys;
+    char *properties;       /* NULL: not wanted */
+    char *body;
+    int64_t id_room;        /* bytes each buffer holds */
+    int64_t tags_room;
+    int64_t keys_room;
+    int64_t properties_room;
+    int64_t body_room;
+} mq_columns;
+
+/* Fill columns with messages from `offset` on until one buffer is full. As mq_pull otherwise. */
+int mq_pull_columns(mq_log *log, int queue, int64_t offset, int32_t count_max, const int32_t *hashes,
+                    int32_t hash_count, mq_columns *columns, mq_pull_result *result);

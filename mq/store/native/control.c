@@ -1,0 +1,344 @@
+#include <stdint.h>
+
+#include "error.h"
+#include "control.h"
+#include "shared.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "linux.h"
+
+_Static_assert(sizeof(mq_queue_entry) == 320, "five cache lines an entry");
+_Static_assert(offsetof(mq_shared, queues) % 64 == 0, "entries start on a cache line");
+_Static_assert((int)MQ_WORD_COUNT <= (int)MQ_SHARED_WORDS, "words fit their array");
+
+enum {
+    TABLE_STEP = 65536, /* the table is allocated in steps of this size */
+    HASH_SIZE = 4096,   /* buckets of the process-local look-up */
+    SPIN_COUNT = 200
+};
+
+static const char STAMP[8] = "mqctrl";
+
+static int64_t table_bytes(int64_t count) {
+    return (int64_t)offsetof(mq_shared, queues) + count * (int64_t)sizeof(mq_queue_entry);
+}
+
+/* Everything up to here can be touched: no page is, unless it is allocated. */
+static int allocate_table(mq_control *control, int64_t count) {
+    int64_t wanted = (table_bytes(count) + TABLE_STEP - 1) / TABLE_STEP * TABLE_STEP;
+    if (wanted > (int64_t)sizeof(mq_shared)) wanted = (int64_t)sizeof(mq_shared);
+    if (wanted <= atomic_load(&control->shared->table_allocated)) return 0;
+    int result = mq_linux_allocate(control->fd, 0, wanted);
+    if (result < 0) return result;
+    atomic_store(&control->shared->table_allocated, wanted);
+    return 0;
+}
+
+static int make_locks(mq_shared *shared) {
+    pthread_mutexattr_t attributes;
+    if (pthread_mutexattr_init(&attributes)) return MQ_IO;
+    int failed = pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) ||
+                 pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    for (int i = 0; i < MQ_LOCK_COUNT && !failed; i++)
+        failed = pthread_mutex_init(&shared->locks[i].mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    return failed ? MQ_IO : 0;
+}
+
+static uint32_t bucket_of(const char *topic, int topic_size, int32_t queue_id) {
+    uint32_t hash = 2166136261u ^ (uint32_t)queue_id * 2654435761u;
+    for (int i = 0; i < topic_size; i++) hash = (hash ^ (uint8_t)topic[i]) * 16777619u;
+    return (hash ^ hash >> 15) % HASH_SIZE;
+}
+
+/* Bring the process-local look-up up to the table's count. Under control->local. */
+static int learn(mq_control *control) {
+    int64_t count = atomic_load_explicit(&control->shared->words[MQ_QUEUE_COUNT], memory_order_acquire);
+    if (count > MQ_QUEUE_MAX) return MQ_CORRUPT;
+    if (count > control->known_room) {
+        int64_t room = count + count / 2 + 64;
+        int32_t *chain = realloc(control->chain, (size_t)room * sizeof *chain);
+        if (!chain) return MQ_MEMORY;
+        control->chain = chain;
+        control->known_room = room;
+    }
+    for (; control->known < count; control->known++) {
+        mq_queue_entry *entry = &control->shared->queues[control->known];
+        uint32_t bucket = bucket_of(entry->topic, (int)entry->topic_size, entry->queue_id);
+        control->chain[control->known] = control->heads[bucket];
+        control->heads[bucket] = (int32_t)control->known + 1;
+    }
+    return 0;
+}
+
+static int look_up(mq_control *control, const char *topic, int topic_size, int32_t queue_id) {
+    int32_t next = control->heads[bucket_of(topic, topic_size, queue_id)];
+    for (; next; next = control->chain[next - 1]) {
+        mq_queue_entry *entry = &control->shared->queues[next - 1];
+        if (entry->queue_id == queue_id && entry->topic_size == (uint32_t)topic_size &&
+            memcmp(entry->topic, topic, (size_t)topic_size) == 0)
+            return next - 1;
+    }
+    return MQ_MISSING;
+}
+
+int mq_control_open(const char *path, const char *boot_id, int create, mq_control **out) {
+    mq_control *control = calloc(1, sizeof *control);
+    if (!control) return MQ_MEMORY;
+    control->heads = calloc(HASH_SIZE, sizeof *control->heads);
+    int result = control->heads ? 0 : MQ_MEMORY;
+    control->fd = result < 0 ? -1 : open(path, create ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDWR | O_CLOEXEC, 0600);
+    if (!result && control->fd < 0) result = errno == ENOENT ? MQ_MISSING : MQ_IO;
+    struct stat status = {0};
+    if (!result && create && (ftruncate(control->fd, 0) || ftruncate(control->fd, sizeof(mq_shared))))
+        result = errno == ENOSPC ? MQ_FULL : MQ_IO;
+    if (!result && create) result = mq_linux_allocate(control->fd, 0, TABLE_STEP);
+    if (!result && fstat(control->fd, &status)) result = MQ_IO;
+    if (!result && status.st_size != (off_t)sizeof(mq_shared)) result = MQ_CORRUPT;
+    if (!result) {
+        void *map = mmap(NULL, sizeof(mq_shared), PROT_READ | PROT_WRITE, MAP_SHARED, control->fd, 0);
+        if (map == MAP_FAILED) result = MQ_IO;
+        else control->shared = map;
+    }
+    if (!result && create) {
+        mq_shared *shared = control->shared;
+        shared->layout = MQ_CONTROL_LAYOUT;
+        shared->size = sizeof(mq_shared);
+        memcpy(shared->boot_id, boot_id, sizeof shared->boot_id);
+        atomic_store(&shared->table_allocated, TABLE_STEP);
+        mq_control_set(control, MQ_INODE, (int64_t)status.st_ino);
+        result = make_locks(shared);
+        if (!result) memcpy(shared->stamp, STAMP, sizeof STAMP);
+    } else if (!result) {
+        mq_shared *shared = control->shared;
+        /* A file of the right length whose first page was never written reads as zeros. */
+        if (memcmp(shared->stamp, STAMP, sizeof STAMP) || shared->layout != MQ_CONTROL_LAYOUT ||
+            shared->size != sizeof(mq_shared))
+            result = MQ_CORRUPT;
+        else if (mq_control_get(control, MQ_INODE) != (int64_t)status.st_ino)
+            result = MQ_CORRUPT;
+        else if (table_bytes(mq_control_get(control, MQ_QUEUE_COUNT)) > atomic_load(&shared->table_allocated) ||
+                 atomic_load(&shared->table_allocated) > (int64_t)sizeof(mq_shared))
+            result = MQ_CORRUPT;
+    }
+    if (!result) pthread_mutex_init(&control->local, NULL);
+    if (result) {
+        int saved = errno;
+        if (control->shared) munmap(control->shared, sizeof(mq_shared));
+        if (control->fd >= 0) close(control->fd);
+        free(control->heads);
+        free(control);
+        errno = saved;
+        return result;
+    }
+    *out = control;
+    return 0;
+}
+
+void mq_control_close(mq_control *control) {
+    munmap(control->shared, sizeof(mq_shared));
+    close(control->fd);
+    pthread_mutex_destroy(&control->local);
+    free(control->chain);
+    free(control->heads);
+    free(control);
+}
+
+int mq_control_same_boot(mq_control *control, const char *boot_id) {
+    return memcmp(control->shared->boot_id, boot_id, sizeof control->shared->boot_id) == 0;
+}
+
+int64_t mq_control_get(mq_control *control, int word) {
+    if (word < 0 || word >= MQ_WORD_COUNT) return MQ_INVALID;
+    return atomic_load_explicit(&control->shared->words[word], memory_order_acquire);
+}
+
+void mq_control_set(mq_control *control, int word, int64_t value) {
+    if (word < 0 || word >= MQ_WORD_COUNT) return;
+    atomic_store_explicit(&control->shared->words[word], value, memory_order_release);
+}
+
+int64_t mq_control_raise(mq_control *control, int word, int64_t value) {
+    if (word < 0 || word >= MQ_WORD_COUNT) return MQ_INVALID;
+    _Atomic int64_t *at = &control->shared->words[word];
+    int64_t was = atomic_load_explicit(at, memory_order_acquire);
+    while (was < value && !atomic_compare_exchange_weak_explicit(at, &was, value, memory_order_acq_rel, memory_order_acquire))
+        ;
+    return was;
+}
+
+int64_t mq_control_add(mq_control *control, int word, int64_t amount) {
+    if (word < 0 || word >= MQ_WORD_COUNT) return MQ_INVALID;
+    return atomic_fetch_add_explicit(&control->shared->words[word], amount, memory_order_acq_rel);
+}
+
+static int taken(pthread_mutex_t *mutex, int error) {
+    if (error == 0) return 0;
+    if (error != EOWNERDEAD) return error == EBUSY || error == ETIMEDOUT ? MQ_BUSY : MQ_IO;
+    pthread_mutex_consistent(mutex);
+    return 1;
+}
+
+int mq_control_try_lock(mq_control *control, int which) {
+    pthread_mutex_t *mutex = &control->shared->locks[which].mutex;
+    return taken(mutex, pthread_mutex_trylock(mutex));
+}
+
+int mq_control_lock(mq_control *control, int which, int timeout_ms) {
+    pthread_mutex_t *mutex = &control->shared->locks[which].mutex;
+    /* The lock is held for a fraction of a microsecond: sleeping costs more than looking. */
+    for (int i = 0; i < SPIN_COUNT; i++) {
+        int error = pthread_mutex_trylock(mutex);
+        if (error != EBUSY) return taken(mutex, error);
+        for (int pause = 0; pause < 8; pause++) mq_linux_pause();
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t nanoseconds = until.tv_nsec + (int64_t)timeout_ms % 1000 * 1000000;
+    until.tv_sec += timeout_ms / 1000 + nanoseconds / 1000000000;
+    until.tv_nsec = nanoseconds % 1000000000;
+    return taken(mutex, pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &until));
+}
+
+void mq_control_unlock(mq_control *control, int which) {
+    pthread_mutex_unlock(&control->shared->locks[which].mutex);
+}
+
+int mq_control_queue(mq_control *control, const char *topic, int topic_size, int32_t queue_id, int add) {
+    if (topic_size <= 0 || topic_size >= MQ_TOPIC_MAX || queue_id < 0) return MQ_INVALID;
+    pthread_mutex_lock(&control->local);
+    int result = learn(control);
+    if (!result) result = look_up(control, topic, topic_size, queue_id);
+    if (result == MQ_MISSING && add) {
+        mq_shared *shared = control->shared;
+        int64_t count = atomic_load(&shared->words[MQ_QUEUE_COUNT]);
+        result = count >= MQ_QUEUE_MAX ? MQ_TABLE_FULL : allocate_table(control, count + 1);
+        if (!result) {
+            mq_queue_entry *entry = &shared->queues[count];
+            /* A dead owner may have left half an entry here: it was never counted. */
+            memset(entry, 0, sizeof *entry);
+            memcpy(entry->topic, topic, (size_t)topic_size);
+            entry->topic_size = (uint32_t)topic_size;
+            entry->queue_id = queue_id;
+            atomic_store(&entry->state, MQ_QUEUE_LIVE);
+            atomic_store_explicit(&shared->words[MQ_QUEUE_COUNT], count + 1, memory_order_release);
+            result = learn(control);
+            if (!result) result = (int)count;
+        }
+    }
+    pthread_mutex_unlock(&control->local);
+    return result;
+}
+
+mq_queue_entry *mq_shared_queue(mq_control *control, int number) {
+    if (number < 0 || number >= mq_control_get(control, MQ_QUEUE_COUNT)) return NULL;
+    return &control->shared->queues[number];
+}
+
+int mq_control_queue_topic(mq_control *control, int number, char *topic) {
+    mq_queue_entry *entry = mq_shared_queue(control, number);
+    if (!entry) return MQ_INVALID;
+    if (entry->topic_size == 0 || entry->topic_size >= MQ_TOPIC_MAX) return MQ_CORRUPT;
+    memcpy(topic, entry->topic, entry->topic_size);
+    return (int)entry->topic_size;
+}
+
+int32_t mq_control_queue_id(mq_control *control, int number) {
+    mq_queue_entry *entry = mq_shared_queue(control, number);
+    return entry ? entry->queue_id : MQ_INVALID;
+}
+
+int mq_control_queue_state(mq_control *control, int number) {
+    mq_queue_entry *entry = mq_shared_queue(control, number);
+    return entry ? (int)atomic_load(&entry->state) : MQ_INVALID;
+}
+
+void mq_control_queue_set_state(mq_control *control, int number, int state) {
+    mq_queue_entry *entry = mq_shared_queue(control, number);
+    if (entry) atomic_store(&entry->state, (uint32_t)state);
+}
+
+int64_t mq_control_queue_next(mq_control *control, int number) {
+    mq_queue_entry *entry = mq_shared_queue(control, number);
+    return entry ? atomic_load_explicit(&entry->next, memory_order_acquire) : MQ_INVALID;
+}
+
+int64_t mq_control_queue_min(mq_control *control, int number) {
+    mq_queue_entry *entry = mq_shared_queue(control, number);
+    return entry ? atomic_load_explicit(&entry->min, memory_order_acquire) : MQ_INVALID;
+}
+
+void mq_control_queue_set(mq_control *control, int number, int64_t min_offset, int64_t next_offset) {
+    mq_queue_entry *entry = mq_shared_queue(control, number);
+    if (!entry) return;
+    atomic_store_explicit(&entry->min, min_offset, memory_order_release);
+    atomic_store_explicit(&entry->next, next_offset, memory_order_release);
+    atomic_store_explicit(&entry->flushed, 0, memory_order_release);
+}
+
+int64_t *mq_control_index_intent(mq_control *control) {
+    return control->shared->index_intent;
+}
+
+void mq_shared_wake_queue(mq_queue_entry *entry, uint32_t kinds) {
+    atomic_fetch_add(&entry->wake, 1);
+    if (atomic_load(&entry->waiters) & kinds) {
+        atomic_fetch_and(&entry->waiters, ~kinds);
+        mq_linux_wake(&entry->wake);
+    }
+}
+
+void mq_shared_wake_any(mq_shared *shared) {
+    if (atomic_load(&shared->any_waiters)) {
+        atomic_store(&shared->any_waiters, 0);
+        atomic_fetch_add(&shared->any_wake, 1);
+        mq_linux_wake(&shared->any_wake);
+    }
+}
+
+void mq_shared_wake_flushed(mq_control *control) {
+    mq_shared *shared = control->shared;
+    if (!atomic_exchange(&shared->flush_waiters, 0)) return;
+    int64_t count = mq_control_get(control, MQ_QUEUE_COUNT);
+    for (int64_t i = 0; i < count; i++)
+        if (atomic_load(&shared->queues[i].waiters) & MQ_WAITS_FOR_FLUSH)
+            mq_shared_wake_queue(&shared->queues[i], MQ_WAITS_FOR_FLUSH);
+    mq_shared_wake_any(shared);
+}
+
+void mq_control_wake_all(mq_control *control) {
+    int64_t count = mq_control_get(control, MQ_QUEUE_COUNT);
+    for (int64_t i = 0; i < count; i++) {
+        atomic_fetch_add(&control->shared->queues[i].wake, 1);
+        if (atomic_exchange(&control->shared->queues[i].waiters, 0)) mq_linux_wake(&control->shared->queues[i].wake);
+    }
+    atomic_store(&control->shared->any_waiters, 0);
+    atomic_fetch_add(&control->shared->any_wake, 1);
+    mq_linux_wake(&control->shared->any_wake);
+    mq_control_bell_ring(control);
+}
+
+uint32_t mq_control_bell(mq_control *control) {
+    return atomic_load(&control->shared->bell);
+}
+
+int mq_control_bell_wait(mq_control *control, uint32_t seen, int timeout_ms) {
+    return mq_linux_wait(&control->shared->bell, seen, (int64_t)timeout_ms * 1000000);
+}
+
+void mq_control_bell_ring(mq_control *control) {
+    atomic_fetch_add(&control->shared->bell, 1);
+    mq_linux_wake(&control->shared->bell);
+}
+
+int mq_control_size(void) {
+    return (int)sizeof(mq_shared);
+}

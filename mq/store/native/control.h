@@ -1,0 +1,107 @@
+/* control.h: the words that all processes of a store share, in one mapped file.
+ *
+ *   word            written by                      read by
+ *   log_end         holder of the append lock       anyone, acquire
+ *   flushed_end     whoever synced, only upwards    anyone, acquire
+ *   allocated_end   whoever allocated, only upwards holder of the append lock
+ *   intent          holder of the append lock       the one who repairs after its death
+ *   queue.next      holder of the append lock       anyone, acquire
+ *   queue.min       holder of the append lock       anyone; a stale value is checked again
+ *                                                   when the record turns out to be gone
+ *   *.wake          whoever made news, an increment waiters, as futex word
+ *   *.waiters       waiters set it, wakers clear it wakers
+ *   indexed_end     holder of the index lock        anyone, acquire
+ *
+ * A record and its queue unit are written in full before log_end and then
+ * queue.next pass them (release); a reader that sees an old end misses the newest
+ * record and nothing else. The three locks are robust mutexes shared between
+ * processes: who finds the owner dead repairs what the intent describes, then goes
+ * on. Native byte order: nothing here outlives the machine, and nothing here is
+ * needed to rebuild it.
+ */
+enum {
+    MQ_CONTROL_LAYOUT = 3,      /* raised when a field moves */
+    MQ_QUEUE_MAX = 131072,
+    MQ_TOPIC_MAX = 256,         /* bytes of a topic in the table, final zero included */
+    MQ_WAIT_MAX = 127,          /* queues one wait may name; more wait for any append */
+
+    /* words for mq_control_get and mq_control_set */
+    MQ_LOG_END = 0,
+    MQ_FLUSHED_END = 1,
+    MQ_ALLOCATED_END = 2,
+    MQ_INDEXED_END = 3,
+    MQ_LOG_MIN = 4,
+    MQ_LAST_STORE_TIME = 5,
+    MQ_FLUSHED_STORE_TIME = 6,  /* store time of the newest record known to be on disk */
+    MQ_LOCK_MTIME = 7,          /* of RocketMQ's lock file when this store was last attached */
+    MQ_CLEAN = 8,               /* 1 after the last one closed: valid over a reboot */
+    MQ_POISONED_WORD = 9,
+    MQ_TOPICS_VERSION = 10,
+    MQ_FILE_SIZE = 11,          /* of the commit log */
+    MQ_QUEUE_FILE_SIZE = 12,
+    MQ_INDEX_SLOTS = 13,
+    MQ_INDEX_UNITS = 14,
+    MQ_QUEUE_COUNT = 15,
+    MQ_REPAIRS = 16,            /* how often a dead owner's work was repaired */
+    MQ_INODE = 17,              /* of the control file itself: a copied directory is not trusted */
+    MQ_DUTIES_PID = 18,
+    MQ_QUEUES_FLUSHED_TIME = 19, /* store time up to which queue units are on disk */
+    MQ_WORD_COUNT = 20,
+
+    MQ_LOCK_APPEND = 0,
+    MQ_LOCK_FLUSH = 1,
+    MQ_LOCK_INDEX = 2,
+    MQ_LOCK_COUNT = 3,
+
+    MQ_QUEUE_LIVE = 1,
+    MQ_QUEUE_DELETED = 2
+};
+
+typedef struct mq_control mq_control;
+
+/* Map the control file. With `create`, the file is made anew, all words zero, locks
+ * ready, for boot `boot_id` (16 bytes). Without, MQ_MISSING if there is none and
+ * MQ_CORRUPT if its stamp, length or layout is another's. */
+int mq_control_open(const char *path, const char *boot_id, int create, mq_control **control);
+void mq_control_close(mq_control *control);
+
+/* 1 if the file was made in the boot of this id. */
+int mq_control_same_boot(mq_control *control, const char *boot_id);
+
+int64_t mq_control_get(mq_control *control, int word);
+void mq_control_set(mq_control *control, int word, int64_t value);
+/* Raise a word to `value` if it is lower. Returns what it was. */
+int64_t mq_control_raise(mq_control *control, int word, int64_t value);
+int64_t mq_control_add(mq_control *control, int word, int64_t amount);
+
+/* Take a lock. 0; 1 if its owner died holding it: the caller repairs what the lock
+ * protects; MQ_BUSY after timeout_ms. A lock is released by the thread that took it. */
+int mq_control_lock(mq_control *control, int which, int timeout_ms);
+int mq_control_try_lock(mq_control *control, int which);
+void mq_control_unlock(mq_control *control, int which);
+
+/* The queue table: find, or with `add` append, the entry of (topic, queue_id). The
+ * caller holds the append lock to add. Returns its number or MQ_MISSING. */
+int mq_control_queue(mq_control *control, const char *topic, int topic_size, int32_t queue_id, int add);
+/* Copy an entry's topic (up to MQ_TOPIC_MAX bytes). Returns its size. */
+int mq_control_queue_topic(mq_control *control, int number, char *topic);
+int32_t mq_control_queue_id(mq_control *control, int number);
+int mq_control_queue_state(mq_control *control, int number);
+void mq_control_queue_set_state(mq_control *control, int number, int state);
+int64_t mq_control_queue_next(mq_control *control, int number);
+int64_t mq_control_queue_min(mq_control *control, int number);
+void mq_control_queue_set(mq_control *control, int number, int64_t min_offset, int64_t next_offset);
+
+/* Four words by which a cut-short index put is undone: see index.h. */
+int64_t *mq_control_index_intent(mq_control *control);
+
+/* Wake every waiter: of all queues and of any append. For closing and deleting. */
+void mq_control_wake_all(mq_control *control);
+/* Wait until `word` is no longer `seen`, or timeout. For threads of duties. Returns 1 if
+ * woken, 0 on timeout. */
+uint32_t mq_control_bell(mq_control *control);
+int mq_control_bell_wait(mq_control *control, uint32_t seen, int timeout_ms);
+void mq_control_bell_ring(mq_control *control);
+
+/* Block this thread's copy of an inherited control in a forked child: see store.py. */
+int mq_control_size(void);

@@ -1,0 +1,42 @@
+/* fail.h: places where a test build fails or dies on purpose. For C alone.
+ *
+ * In a build with MQ_FAIL_POINTS, the environment variable MQ_FAIL="<point>:<n>[:kill|:fail]"
+ * makes the n-th passage of a point kill this process (SIGKILL) or fail as its comment says.
+ * In every other build the calls compile to nothing.
+ */
+#ifndef MQ_FAIL_H
+#define MQ_FAIL_H
+
+enum {
+    MQ_FAIL_LOCKED = 1,      /* the append lock is held, nothing written */
+    MQ_FAIL_ARMED = 2,       /* the intent is written */
+    MQ_FAIL_HALF_RECORD = 3, /* half of the record is copied */
+    MQ_FAIL_RECORD = 4,      /* the record is whole, its unit is not there */
+    MQ_FAIL_UNIT = 5,        /* record and unit are there, nothing is published */
+    MQ_FAIL_LOG_END = 6,     /* the log's end is published, the queue's is not */
+    MQ_FAIL_PUBLISHED = 7,   /* all is published, the intent still armed */
+    MQ_FAIL_DISARMED = 8,    /* still under the lock */
+    MQ_FAIL_BLANK = 9,       /* a BLANK is written */
+    MQ_FAIL_NEW_LOG_FILE = 10,
+    MQ_FAIL_NEW_QUEUE_FILE = 11, /* made under its temporary name */
+    MQ_FAIL_LINKED_QUEUE_FILE = 12, /* in place, unit inside, nothing published */
+    MQ_FAIL_ALLOCATE = 13,   /* fails: no space */
+    MQ_FAIL_SYNC = 14,       /* fails: EIO */
+    MQ_FAIL_FLUSHED = 15,    /* on disk, flushed_end not moved */
+    MQ_FAIL_REPAIR = 16,     /* in the middle of a repair */
+    MQ_FAIL_INDEX_ENTRY = 17,
+    MQ_FAIL_INDEX_SLOT = 18,
+    MQ_FAIL_INDEX_COUNT = 19,
+    MQ_FAIL_POINT_COUNT = 20
+};
+
+#ifdef MQ_FAIL_POINTS
+int mq_fail_at(int point);
+#else
+static inline int mq_fail_at(int point) {
+    (void)point;
+    return 0;
+}
+#endif
+
+#endif

@@ -1,0 +1,96 @@
+/* Forcing the log to disk: one flush serves whoever waits, in whichever process. */
+#include "log.h"
+
+#include <errno.h>
+
+#include "fail.h"
+#include "linux.h"
+
+enum {
+    TURN_TIMEOUT_NS = 20000000 /* a flusher that died leaves its turn unannounced */
+};
+
+static int poison(mq_log *log) {
+    /* The kernel forgets what it failed to write: nothing may be promised from here on. */
+    mq_control_set(log->control, MQ_POISONED_WORD, 1);
+    atomic_fetch_add(&log->shared->flush_turn, 1);
+    mq_linux_wake(&log->shared->flush_turn);
+    mq_control_bell_ring(log->control);
+    return MQ_POISONED;
+}
+
+/* Sync what is published now. The flush lock is held. */
+static int flush_once(mq_log *log) {
+    mq_control *control = log->control;
+    /* Time before end: the record that set the time is then below the end. */
+    int64_t time = mq_control_get(control, MQ_LAST_STORE_TIME);
+    int64_t end = mq_control_get(control, MQ_LOG_END);
+    int64_t from = mq_control_get(control, MQ_FLUSHED_END);
+    if (end > from) {
+        int result = mq_files_sync(log->files, from, end);
+        if (result) return result == MQ_IO ? poison(log) : result;
+        mq_fail_at(MQ_FAIL_FLUSHED);
+        mq_control_raise(control, MQ_FLUSHED_END, end);
+    }
+    mq_control_raise(control, MQ_FLUSHED_STORE_TIME, time);
+    return 0;
+}
+
+static int flush_to(mq_log *log, int64_t end, int timeout_ms) {
+    mq_control *control = log->control;
+    mq_shared *shared = log->shared;
+    int64_t deadline = mq_linux_monotonic_ns() + (int64_t)timeout_ms * 1000000;
+    for (;;) {
+        if (mq_control_get(control, MQ_FLUSHED_END) >= end) return 0;
+        if (mq_control_get(control, MQ_POISONED_WORD)) return MQ_POISONED;
+        uint32_t turn = atomic_load(&shared->flush_turn);
+        int lock = mq_control_try_lock(control, MQ_LOCK_FLUSH);
+        if (lock >= 0) {
+            int result = 0;
+            if (mq_control_get(control, MQ_FLUSHED_END) < end) result = flush_once(log);
+            atomic_fetch_add(&shared->flush_turn, 1);
+            mq_control_unlock(control, MQ_LOCK_FLUSH);
+            if (atomic_load(&shared->flush_sleepers)) mq_linux_wake(&shared->flush_turn);
+            if (result) return result;
+            continue;
+        }
+        if (lock != MQ_BUSY) return lock;
+        int64_t left = deadline - mq_linux_monotonic_ns();
+        if (left <= 0) return MQ_BUSY;
+        atomic_fetch_add(&shared->flush_sleepers, 1);
+        mq_linux_wait(&shared->flush_turn, turn, left < TURN_TIMEOUT_NS ? left : TURN_TIMEOUT_NS);
+        atomic_fetch_sub(&shared->flush_sleepers, 1);
+    }
+}
+
+int mq_log_flush(mq_log *log, int64_t end, int queue, int timeout_ms) {
+    int result = flush_to(log, end, timeout_ms);
+    mq_queue_entry *entry = mq_shared_queue(log->control, queue);
+    if (!entry) mq_shared_wake_flushed(log->control);
+    else if (atomic_load(&entry->waiters) & MQ_WAITS_FOR_FLUSH) mq_shared_wake_queue(entry, MQ_WAITS_FOR_FLUSH);
+    mq_shared_wake_any(log->shared);
+    return result;
+}
+
+int mq_log_flush_queues(mq_log *log) {
+    /* As for the log: the units of every record up to this time are written before they are synced. */
+    int64_t time = mq_control_get(log->control, MQ_LAST_STORE_TIME);
+    int64_t count = mq_control_get(log->control, MQ_QUEUE_COUNT);
+    for (int number = 0; number < count; number++) {
+        mq_queue_entry *entry = &log->shared->queues[number];
+        int64_t next = atomic_load_explicit(&entry->next, memory_order_acquire);
+        int64_t flushed = atomic_load_explicit(&entry->flushed, memory_order_acquire);
+        if (flushed >= next || atomic_load(&entry->state) != MQ_QUEUE_LIVE) continue;
+        int result;
+        mq_queue *queue = mq_log_open_queue(log, number, &result);
+        if (!queue) return result;
+        int64_t oldest = atomic_load(&entry->min);
+        if (flushed < oldest) flushed = oldest;
+        result = mq_files_sync(queue->files, flushed * MQ_UNIT_SIZE, next * MQ_UNIT_SIZE);
+        if (result == MQ_MISSING) continue; /* retention took the file meanwhile */
+        if (result) return result == MQ_IO ? poison(log) : result;
+        atomic_store_explicit(&entry->flushed, next, memory_order_release);
+    }
+    mq_control_raise(log->control, MQ_QUEUES_FLUSHED_TIME, time);
+    return 0;
+}

@@ -1,0 +1,90 @@
+#include "linux.h"
+
+#include "error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+enum { FUTEX_32_BITS = 2, WAIT_ANY_MAX = 128 };
+
+/* The kernel's struct futex_waitv; older headers lack it. */
+typedef struct {
+    uint64_t value;
+    uint64_t address;
+    uint32_t flags;
+    uint32_t reserved;
+} futex_waiter;
+
+_Static_assert(sizeof(_Atomic uint32_t) == 4, "a futex word");
+_Static_assert(sizeof(futex_waiter) == 24, "as the kernel lays it out");
+
+int mq_linux_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns) {
+    struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
+    for (;;) {
+        long result = syscall(SYS_futex, word, FUTEX_WAIT, seen, timeout_ns < 0 ? NULL : &timeout, NULL, 0);
+        if (result == 0 || errno == EAGAIN) return 1;
+        return errno == EINTR; /* the caller looks again, with its own deadline */
+    }
+}
+
+int mq_linux_wait_any(_Atomic uint32_t *const *words, const uint32_t *seen, int count, int64_t timeout_ns) {
+    futex_waiter waiters[WAIT_ANY_MAX];
+    if (count > WAIT_ANY_MAX) count = WAIT_ANY_MAX;
+    for (int i = 0; i < count; i++)
+        waiters[i] = (futex_waiter){seen[i], (uint64_t)(uintptr_t)words[i], FUTEX_32_BITS, 0};
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t nanoseconds = until.tv_nsec + (timeout_ns < 0 ? 0 : timeout_ns);
+    until.tv_sec += nanoseconds / 1000000000;
+    until.tv_nsec = nanoseconds % 1000000000;
+    long result = syscall(SYS_futex_waitv, waiters, count, 0, timeout_ns < 0 ? NULL : &until, CLOCK_MONOTONIC);
+    if (result >= 0 || errno == EAGAIN || errno == EINTR) return 1;
+    if (errno == ENOSYS) return mq_linux_wait(words[0], seen[0], 1000000); /* before Linux 5.16: look each ms */
+    return 0;
+}
+
+void mq_linux_wake(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+int mq_linux_allocate(int fd, int64_t from, int64_t to) {
+    int result;
+    do result = fallocate(fd, FALLOC_FL_KEEP_SIZE, from, to - from);
+    while (result && errno == EINTR);
+    if (!result) return 0;
+    if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) return MQ_FULL;
+    return MQ_IO;
+}
+
+int mq_linux_punch(int fd, int64_t from, int64_t to) {
+    if (to <= from) return 0;
+    return fallocate(fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, from, to - from) ? MQ_IO : 0;
+}
+
+void mq_linux_populate(void *address, size_t size) {
+    madvise(address, size, MADV_POPULATE_WRITE);
+}
+
+int64_t mq_linux_now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+int64_t mq_linux_monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}

@@ -1,0 +1,34 @@
+/* linux.h: what is particular to Linux, and nothing else. For C alone. */
+#ifndef MQ_LINUX_H
+#define MQ_LINUX_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Sleep until someone wakes `word`, if it still is `seen`. 1 if woken or changed, 0 on timeout.
+ * A negative timeout waits for ever. */
+int mq_linux_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns);
+/* The same for the first of several words to change; at most 128. */
+int mq_linux_wait_any(_Atomic uint32_t *const *words, const uint32_t *seen, int count, int64_t timeout_ns);
+void mq_linux_wake(_Atomic uint32_t *word);
+
+/* Reserve blocks for [from, to) of a file without changing its length: 0, MQ_FULL or MQ_IO. */
+int mq_linux_allocate(int fd, int64_t from, int64_t to);
+/* Give blocks back: the range reads as zeros. */
+int mq_linux_punch(int fd, int64_t from, int64_t to);
+/* Make pages present and writable ahead of use. Best effort. */
+void mq_linux_populate(void *address, size_t size);
+
+int64_t mq_linux_now_ms(void);        /* wall clock */
+int64_t mq_linux_monotonic_ns(void);
+
+static inline void mq_linux_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+#endif

@@ -1,0 +1,99 @@
+/* log.h: what the units of the data plane know of each other. For C alone. */
+#ifndef MQ_LOG_H
+#define MQ_LOG_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "error.h"
+#include "hash.h"
+#include "record.h"
+#include "control.h"
+#include "mappedfiles.h"
+#include "commitlog.h"
+#include "consumequeue.h"
+
+#include "mapping.h"
+#include "shared.h"
+
+typedef struct {
+    mq_queue_entry *entry;
+    mq_files *files;
+    int number;
+} mq_queue;
+
+struct mq_log {
+    mq_control *control;
+    mq_shared *shared;
+    mq_files *files;
+    char *root;
+    int64_t file_size;
+    int64_t queue_file_size;
+    int writable;
+    int sync;
+    uint8_t store_host[8];
+    _Atomic(mq_queue *) *queues;      /* by number in the table */
+    pthread_mutex_t queues_lock;
+    _Atomic int64_t prepare_at;       /* an append that ends beyond wakes the thread that prepares pages */
+    _Atomic uint32_t prepare_wanted;
+    _Atomic uint32_t stopping;
+};
+
+static inline int32_t mq_get32(const uint8_t *at) {
+    uint32_t value;
+    __builtin_memcpy(&value, at, 4);
+    return (int32_t)__builtin_bswap32(value);
+}
+
+static inline int64_t mq_get64(const uint8_t *at) {
+    uint64_t value;
+    __builtin_memcpy(&value, at, 8);
+    return (int64_t)__builtin_bswap64(value);
+}
+
+static inline void mq_put16(uint8_t *at, int32_t value) {
+    at[0] = (uint8_t)(value >> 8);
+    at[1] = (uint8_t)value;
+}
+
+static inline void mq_put32(uint8_t *at, int32_t value) {
+    uint32_t swapped = __builtin_bswap32((uint32_t)value);
+    __builtin_memcpy(at, &swapped, 4);
+}
+
+static inline void mq_put64(uint8_t *at, int64_t value) {
+    uint64_t swapped = __builtin_bswap64((uint64_t)value);
+    __builtin_memcpy(at, &swapped, 8);
+}
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "mq_get and mq_put swap bytes: they are written for little-endian machines"
+#endif
+
+/* The handle of a queue, opened on first use. NULL and a code if that fails. */
+mq_queue *mq_log_open_queue(mq_log *log, int number, int *error);
+
+/* Write a unit at `offset`, which is the queue's end: makes the file if it is the first of it.
+ * The holder of the append lock calls this. */
+int mq_unit_write(mq_log *log, mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size, int64_t tags_code);
+/* Void the units [offset, offset + count), and files that hold no other. */
+int mq_unit_void(mq_log *log, mq_queue *queue, int64_t offset, int64_t count);
+int mq_unit_read(mq_queue *queue, int64_t offset, int64_t *log_offset, int32_t *size, int64_t *tags_code);
+
+/* Have [from, to) of the log allocated, files made as needed. */
+int mq_log_allocate(mq_log *log, int64_t to, int64_t step);
+
+/* Wake the preparing thread if the log's end came near to what it has prepared. */
+void mq_log_want_prepared(mq_log *log, int64_t end);
+
+/* The record at `offset`, below `limit`, pinned and verified; BLANKs are followed. Returns the offset after
+ * it, and *at, where it is. MQ_GONE at or above the limit. Unpin after every success. */
+int64_t mq_log_next(mq_log *log, int64_t offset, int64_t limit, int64_t *at, const uint8_t **bytes, mq_record *record,
+                    mq_mapping **pin);
+
+/* How far readers of this handle may see. */
+static inline int64_t mq_log_visible(mq_log *log) {
+    return mq_control_get(log->control, log->sync ? MQ_FLUSHED_END : MQ_LOG_END);
+}
+
+#endif

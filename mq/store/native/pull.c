@@ -1,0 +1,387 @@
+/* Reading a queue: units scanned by tag hash, records copied out and then verified. */
+#include "log.h"
+
+#include <string.h>
+
+#include "linux.h"
+
+/* A window on one file, kept pinned while the reads stay inside. */
+typedef struct {
+    mq_files *files;
+    mq_mapping *pin;
+    const uint8_t *bytes;
+    int64_t start;
+    int64_t end;
+} window;
+
+static int look(window *view, int64_t offset, const uint8_t **bytes, int64_t *room) {
+    if (!view->pin || offset < view->start || offset >= view->end) {
+        if (view->pin) mq_files_unpin(view->pin);
+        view->pin = NULL;
+        uint8_t *address;
+        int64_t left;
+        int result = mq_files_pin(view->files, offset, &address, &left, &view->pin);
+        if (result) {
+            view->pin = NULL;
+            return result;
+        }
+        view->bytes = address;
+        view->start = offset;
+        view->end = offset + left;
+    }
+    *bytes = view->bytes + (offset - view->start);
+    *room = view->end - offset;
+    return 0;
+}
+
+static void leave(window *view) {
+    if (view->pin) mq_files_unpin(view->pin);
+    view->pin = NULL;
+}
+
+/* The first offset in [low, high) whose record ends beyond `limit`. */
+static int64_t first_beyond(mq_queue *queue, int64_t low, int64_t high, int64_t limit) {
+    int64_t step = 1;
+    int64_t log_offset;
+    int64_t tags_code;
+    int32_t size;
+    /* What is not visible yet is near the end: walk back in growing steps, then search between. */
+    int64_t probe = high;
+    while (probe > low) {
+        probe = high - step > low ? high - step : low;
+        if (mq_unit_read(queue, probe, &log_offset, &size, &tags_code) || log_offset + size <= limit) break;
+        high = probe;
+        step *= 2;
+    }
+    if (probe == high) return high;
+    low = probe + 1;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (mq_unit_read(queue, middle, &log_offset, &size, &tags_code) || log_offset + size <= limit) low = middle + 1;
+        else high = middle;
+    }
+    return high;
+}
+
+static int64_t visible_max(mq_log *log, mq_queue *queue) {
+    int64_t next = atomic_load_explicit(&queue->entry->next, memory_order_acquire);
+    if (!log->sync) return next;
+    int64_t limit = mq_control_get(log->control, MQ_FLUSHED_END);
+    if (limit >= mq_control_get(log->control, MQ_LOG_END)) return next;
+    return first_beyond(queue, atomic_load(&queue->entry->min), next, limit);
+}
+
+int64_t mq_queue_max(mq_log *log, int number) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    return queue ? visible_max(log, queue) : error;
+}
+
+static int wanted(const int32_t *hashes, int32_t count, int64_t tags_code) {
+    if (count < 0) return 1;
+    for (int32_t i = 0; i < count; i++)
+        if (hashes[i] == (int32_t)tags_code) return 1;
+    return 0;
+}
+
+/* Whether the record is the one that the unit promised. */
+static int belongs(const mq_queue *queue, const mq_record *record, const uint8_t *bytes, int64_t queue_offset,
+                   int64_t log_offset) {
+    return record->log_offset == log_offset && record->queue_offset == queue_offset &&
+           record->queue_id == queue->entry->queue_id && record->topic_size == (int32_t)queue->entry->topic_size &&
+           memcmp(bytes + record->topic_at, queue->entry->topic, (size_t)record->topic_size) == 0;
+}
+
+/* What a pull does with each record that it wants. 0: taken; 1: no room left for it; or a code. */
+typedef struct sink sink;
+struct sink {
+    int (*take)(sink *to, const uint8_t *bytes, int32_t size, const mq_queue *queue, int64_t queue_offset,
+                int64_t log_offset, mq_pull_result *result);
+};
+
+static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max, const int32_t *hashes,
+                int32_t hash_count, sink *to, mq_pull_result *result) {
+    int64_t max = visible_max(log, queue);
+    int64_t min = atomic_load_explicit(&queue->entry->min, memory_order_acquire);
+    if (min > max) max = min;
+    *result = (mq_pull_result){.next_offset = offset, .min_offset = min, .max_offset = max, .log_offset = -1};
+    if (offset < min || offset > max) {
+        result->status = MQ_PULL_ILLEGAL;
+        result->next_offset = offset < min ? min : max;
+        return 0;
+    }
+    if (offset == max) {
+        result->status = MQ_PULL_NO_NEW;
+        return 0;
+    }
+    window units = {.files = queue->files};
+    window records = {.files = log->files};
+    int64_t limit = mq_control_get(log->control, MQ_LOG_END);
+    int64_t scan_end = offset + (count_max > MQ_SCAN_UNITS ? count_max : MQ_SCAN_UNITS);
+    if (scan_end > max) scan_end = max;
+    int code = 0;
+    for (; offset < scan_end && result->count < count_max; offset++) {
+        const uint8_t *bytes;
+        int64_t room;
+        code = look(&units, offset * MQ_UNIT_SIZE, &bytes, &room);
+        if (code) break;
+        int64_t log_offset = mq_get64(bytes);
+        int32_t size = mq_get32(bytes + 8);
+        int64_t tags_code = mq_get64(bytes + 12);
+        if (size == MQ_UNIT_BLANK_SIZE && log_offset == 0) continue;
+        result->log_offset = log_offset;
+        if (log_offset < 0 || size < MQ_RECORD_SIZE_MIN || log_offset > limit - size) {
+            code = MQ_CORRUPT;
+            break;
+        }
+        if (!wanted(hashes, hash_count, tags_code)) continue;
+        code = look(&records, log_offset, &bytes, &room);
+        if (!code && size > room) code = MQ_CORRUPT;
+        if (!code) code = to->take(to, bytes, size, queue, offset, log_offset, result);
+        if (code) break;
+        result->count++;
+    }
+    leave(&units);
+    leave(&records);
+    result->next_offset = offset;
+    if (code == 1 || (code && result->count)) code = 0; /* full, or something bad that comes first the next time */
+    if (code == MQ_MISSING || code == MQ_CORRUPT) {
+        int64_t now = atomic_load_explicit(&queue->entry->min, memory_order_acquire);
+        if (now > result->next_offset) {
+            /* Retention was faster: the reader goes on where messages begin now. */
+            result->status = MQ_PULL_ILLEGAL;
+            result->next_offset = result->min_offset = now;
+            return 0;
+        }
+    }
+    if (code) return code;
+    result->status = result->count ? MQ_PULL_FOUND : MQ_PULL_NO_MATCHED;
+    return 0;
+}
+
+typedef struct {
+    sink sink;
+    char *buffer;
+    int64_t buffer_size;
+    int64_t byte_max;
+    int32_t *sizes;
+} copier;
+
+static int copy(sink *to, const uint8_t *bytes, int32_t size, const mq_queue *queue, int64_t queue_offset,
+                int64_t log_offset, mq_pull_result *result) {
+    copier *into = (copier *)to;
+    mq_record record;
+    if (result->count && result->bytes + size > into->byte_max) return 1;
+    if (size > into->buffer_size - result->bytes) {
+        if (result->count) return 1;
+        result->bytes = size;
+        return MQ_ROOM;
+    }
+    uint8_t *copied = (uint8_t *)into->buffer + result->bytes;
+    memcpy(copied, bytes, (size_t)size);
+    if (mq_record_parse(copied, size, &record) != size || mq_record_verify(copied, &record) ||
+        !belongs(queue, &record, copied, queue_offset, log_offset))
+        return MQ_CORRUPT;
+    into->sizes[result->count] = size;
+    result->bytes += size;
+    return 0;
+}
+
+int mq_pull(mq_log *log, int number, int64_t offset, int32_t count_max, int64_t byte_max, const int32_t *hashes,
+            int32_t hash_count, char *buffer, int64_t buffer_size, int32_t *sizes, mq_pull_result *result) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    if (!queue) return error;
+    copier into = {{copy}, buffer, buffer_size, byte_max, sizes};
+    return pull(log, queue, offset, count_max, hashes, hash_count, &into.sink, result);
+}
+
+/* ---- columns ---- */
+
+typedef struct {
+    sink sink;
+    mq_columns *columns;
+} filler;
+
+/* Append a value to a column of bytes. 0 if it does not fit. */
+static int put_value(char *buffer, int64_t room, int32_t *at, int32_t count, const uint8_t *bytes, int32_t size) {
+    if (size > room - at[count]) return 0;
+    memcpy(buffer + at[count], bytes, (size_t)size);
+    at[count + 1] = at[count] + size;
+    return 1;
+}
+
+static int put_optional(char *buffer, int64_t room, int32_t *at, uint8_t *has, int32_t count, const uint8_t *properties,
+                        int properties_size, const char *name) {
+    int value_at = 0;
+    int size = mq_property_find(properties, properties_size, name, 4, &value_at);
+    if (size >= 0) has[count / 8] |= (uint8_t)(1 << count % 8);
+    else has[count / 8] &= (uint8_t)~(1 << count % 8);
+    return put_value(buffer, room, at, count, properties + value_at, size < 0 ? 0 : size);
+}
+
+static int put_id(mq_columns *to, int32_t count, const uint8_t *bytes, const mq_record *record) {
+    static const char HEX[] = "0123456789ABCDEF";
+    int value_at;
+    const uint8_t *properties = bytes + record->properties_at;
+    int size = mq_property_find(properties, record->properties_size, "UNIQ_KEY", 8, &value_at);
+    if (size > 0) return put_value(to->id, to->id_room, to->id_at, count, properties + value_at, size);
+    /* Without a unique id, the offset id: store host, then log offset. */
+    uint8_t id[56];
+    int host = record->sys_flag & MQ_FLAG_STORE_V6 ? 20 : 8;
+    const uint8_t *from = bytes + record->body_at - 16 - host;
+    for (int i = 0; i < host + 8; i++) {
+        uint8_t byte = i < host ? from[i] : bytes[AT_LOG_OFFSET + i - host];
+        id[2 * i] = (uint8_t)HEX[byte >> 4];
+        id[2 * i + 1] = (uint8_t)HEX[byte & 15];
+    }
+    return put_value(to->id, to->id_room, to->id_at, count, id, 2 * (host + 8));
+}
+
+static int fill(sink *sink, const uint8_t *bytes, int32_t size, const mq_queue *queue, int64_t queue_offset,
+                int64_t log_offset, mq_pull_result *result) {
+    mq_columns *to = ((filler *)sink)->columns;
+    mq_record record;
+    int32_t count = result->count;
+    if (mq_record_parse(bytes, size, &record) != size || mq_record_verify(bytes, &record) ||
+        !belongs(queue, &record, bytes, queue_offset, log_offset))
+        return MQ_CORRUPT;
+    const uint8_t *properties = bytes + record.properties_at;
+    int properties_size = record.properties_size;
+    if (!put_value(to->body, to->body_room, to->body_at, count, bytes + record.body_at, record.body_size) ||
+        !put_id(to, count, bytes, &record) ||
+        !put_optional(to->tags, to->tags_room, to->tags_at, to->has_tags, count, properties, properties_size, "TAGS") ||
+        !put_optional(to->keys, to->keys_room, to->keys_at, to->has_keys, count, properties, properties_size, "KEYS") ||
+        (to->properties && !put_value(to->properties, to->properties_room, to->properties_at, count, properties,
+                                      properties_size))) {
+        if (count) return 1;
+        result->bytes = size;
+        return MQ_ROOM;
+    }
+    to->queue_offset[count] = record.queue_offset;
+    to->born_time[count] = record.born_time;
+    to->store_time[count] = record.store_time;
+    to->reconsume_times[count] = record.reconsume_times;
+    to->flag[count] = record.flag;
+    to->sys_flag[count] = record.sys_flag;
+    result->bytes += size;
+    return 0;
+}
+
+int mq_pull_columns(mq_log *log, int number, int64_t offset, int32_t count_max, const int32_t *hashes,
+                    int32_t hash_count, mq_columns *columns, mq_pull_result *result) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    if (!queue) return error;
+    filler into = {{fill}, columns};
+    return pull(log, queue, offset, count_max, hashes, hash_count, &into.sink, result);
+}
+
+/* ---- waiting ---- */
+
+static int has_news(mq_log *log, mq_queue *const *queues, const int64_t *offsets, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        /* The cheap look first: an idle queue costs one load. */
+        if (atomic_load_explicit(&queues[i]->entry->next, memory_order_acquire) > offsets[i] &&
+            (!log->sync || visible_max(log, queues[i]) > offsets[i]))
+            return i;
+    }
+    return count;
+}
+
+static int sleep_on(mq_log *log, mq_queue *const *queues, const int64_t *offsets, int32_t count, int64_t timeout_ns) {
+    _Atomic uint32_t *words[MQ_WAIT_MAX];
+    uint32_t seen[MQ_WAIT_MAX];
+    uint32_t kind = log->sync ? MQ_WAITS_FOR_FLUSH : MQ_WAITS_FOR_APPEND;
+    for (int32_t i = 0; i < count; i++) {
+        words[i] = &queues[i]->entry->wake;
+        seen[i] = atomic_load(words[i]);
+        atomic_fetch_or(&queues[i]->entry->waiters, kind);
+    }
+    if (log->sync) atomic_store(&log->shared->flush_waiters, 1);
+    /* Flag up before the last look: a sender publishes first and looks at the flag after. */
+    atomic_thread_fence(memory_order_seq_cst);
+    int place = has_news(log, queues, offsets, count);
+    if (place < count) return place;
+    if (count == 1) mq_linux_wait(words[0], seen[0], timeout_ns);
+    else mq_linux_wait_any(words, seen, count, timeout_ns);
+    return has_news(log, queues, offsets, count);
+}
+
+static int wait_any(mq_log *log, int64_t seen_end, int64_t deadline) {
+    for (;;) {
+        uint32_t seen = atomic_load(&log->shared->any_wake);
+        atomic_store(&log->shared->any_waiters, 1);
+        if (log->sync) atomic_store(&log->shared->flush_waiters, 1);
+        atomic_thread_fence(memory_order_seq_cst);
+        int64_t left = deadline - mq_linux_monotonic_ns();
+        if (mq_log_visible(log) > seen_end || left <= 0) return 0;
+        mq_linux_wait(&log->shared->any_wake, seen, left);
+        if (mq_log_visible(log) > seen_end) return 0;
+    }
+}
+
+int mq_wait(mq_log *log, const int32_t *numbers, const int64_t *offsets, int32_t count, int64_t timeout_ns,
+            int64_t spin_ns) {
+    mq_queue *queues[MQ_WAIT_MAX];
+    int64_t start = mq_linux_monotonic_ns();
+    int64_t deadline = start + timeout_ns;
+    if (count > MQ_WAIT_MAX || count < 0) return MQ_INVALID;
+    if (count == 0) return wait_any(log, offsets[0], deadline);
+    for (int32_t i = 0; i < count; i++) {
+        int error;
+        queues[i] = mq_log_open_queue(log, numbers[i], &error);
+        if (!queues[i]) return error;
+    }
+    int64_t spin_until = start + (spin_ns < timeout_ns ? spin_ns : timeout_ns);
+    for (;;) {
+        int place = has_news(log, queues, offsets, count);
+        if (place < count) return place;
+        if (mq_linux_monotonic_ns() >= spin_until) break;
+        for (int i = 0; i < 8; i++) mq_linux_pause();
+    }
+    for (;;) {
+        int64_t left = deadline - mq_linux_monotonic_ns();
+        if (left <= 0) return count;
+        int place = sleep_on(log, queues, offsets, count, left);
+        if (place < count) return place;
+        if (atomic_load(&log->stopping)) return count;
+    }
+}
+
+/* ---- by time ---- */
+
+int64_t mq_queue_offset_at(mq_log *log, int number, int64_t time_ms) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    if (!queue) return error;
+    int64_t low = atomic_load_explicit(&queue->entry->min, memory_order_acquire);
+    int64_t high = visible_max(log, queue);
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        int64_t log_offset;
+        int64_t tags_code;
+        int64_t at;
+        int32_t size;
+        mq_record record;
+        const uint8_t *bytes;
+        mq_mapping *pin;
+        int result = mq_unit_read(queue, middle, &log_offset, &size, &tags_code);
+        if (result == MQ_MISSING || (!result && size == MQ_UNIT_BLANK_SIZE)) {
+            low = middle + 1;
+            continue;
+        }
+        if (result) return result;
+        int64_t next = mq_log_next(log, log_offset, mq_control_get(log->control, MQ_LOG_END), &at, &bytes, &record, &pin);
+        if (next == MQ_MISSING) {
+            low = middle + 1;
+            continue;
+        }
+        if (next < 0) return next;
+        int64_t time = record.store_time;
+        mq_files_unpin(pin);
+        if (time < time_ms) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}

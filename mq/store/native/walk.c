@@ -1,0 +1,174 @@
+/* Walking the log record by record: recovery, the index, look-up by offset. */
+#include "log.h"
+
+#include <string.h>
+
+static const char SCHEDULE_TOPIC[] = "SCHEDULE_TOPIC_XXXX";
+
+/* RocketMQ's default messageDelayLevel, in ms. */
+static const int64_t DELAY_MS[] = {1000,   5000,   10000,  30000,  60000,  120000, 180000,  240000,  300000,
+                                   360000, 420000, 480000, 540000, 600000, 1200000, 1800000, 3600000, 7200000};
+enum { DELAY_COUNT = sizeof DELAY_MS / sizeof *DELAY_MS };
+
+int64_t mq_log_next(mq_log *log, int64_t offset, int64_t limit, int64_t *at, const uint8_t **bytes, mq_record *record,
+                    mq_mapping **pin) {
+    for (;;) {
+        uint8_t *address;
+        int64_t room;
+        if (offset < 0 || offset >= limit) return MQ_GONE;
+        int result = mq_files_pin(log->files, offset, &address, &room, pin);
+        if (result) return result;
+        int size = mq_record_parse(address, room < limit - offset ? room : limit - offset, record);
+        if (size > 0 && record->log_offset == offset && mq_record_verify(address, record) == 0) {
+            *at = offset;
+            *bytes = address;
+            return offset + size;
+        }
+        mq_files_unpin(*pin);
+        if (size != 0) return MQ_CORRUPT;
+        offset += room; /* BLANK: on with the next file */
+    }
+}
+
+int64_t mq_log_record(mq_log *log, int64_t log_offset, char *buffer, int64_t buffer_size, int64_t *size) {
+    int64_t at;
+    const uint8_t *bytes;
+    mq_record record;
+    mq_mapping *pin;
+    if (log_offset < mq_control_get(log->control, MQ_LOG_MIN)) return MQ_GONE;
+    int64_t next = mq_log_next(log, log_offset, mq_log_visible(log), &at, &bytes, &record, &pin);
+    if (next < 0) return next;
+    *size = record.size;
+    int64_t result = at != log_offset ? MQ_CORRUPT : record.size > buffer_size ? MQ_ROOM : record.size;
+    if (result > 0) {
+        memcpy(buffer, bytes, (size_t)record.size);
+        /* Verified in place above; verified again as copied, should the bytes have changed between. */
+        if (mq_record_parse((uint8_t *)buffer, record.size, &record) != result ||
+            mq_record_verify((uint8_t *)buffer, &record))
+            result = MQ_CORRUPT;
+    }
+    mq_files_unpin(pin);
+    return result;
+}
+
+int64_t mq_log_first_time(mq_log *log, int64_t offset) {
+    int64_t at;
+    const uint8_t *bytes;
+    mq_record record;
+    mq_mapping *pin;
+    int64_t next = mq_log_next(log, offset, offset + log->file_size, &at, &bytes, &record, &pin);
+    if (next < 0) return next;
+    mq_files_unpin(pin);
+    return record.store_time;
+}
+
+static int64_t tags_code_of(const uint8_t *bytes, const mq_record *record) {
+    const uint8_t *properties = bytes + record->properties_at;
+    int value_at;
+    if (record->topic_size == (int32_t)sizeof SCHEDULE_TOPIC - 1 &&
+        memcmp(bytes + record->topic_at, SCHEDULE_TOPIC, sizeof SCHEDULE_TOPIC - 1) == 0) {
+        int size = mq_property_find(properties, record->properties_size, "DELAY", 5, &value_at);
+        int level = 0;
+        for (int i = 0; i < size && i < 6; i++) {
+            int digit = properties[value_at + i] - '0';
+            if (digit < 0 || digit > 9) break;
+            level = level * 10 + digit;
+        }
+        if (level > 0) return record->store_time + DELAY_MS[(level > DELAY_COUNT ? DELAY_COUNT : level) - 1];
+    }
+    int size = mq_property_find(properties, record->properties_size, "TAGS", 4, &value_at);
+    return size > 0 ? mq_string_hash((const char *)properties + value_at, size) : 0;
+}
+
+/* A topic that was deleted and made again counts from 0 again: drop the units of the old one. */
+static int start_over(mq_log *log, mq_queue *queue) {
+    int64_t units = log->queue_file_size / MQ_UNIT_SIZE;
+    int64_t next = atomic_load(&queue->entry->next);
+    for (int64_t file = atomic_load(&queue->entry->min) / units * units; file < next; file += units) {
+        if (mq_files_remove(queue->files, file * MQ_UNIT_SIZE) < 0) return MQ_IO;
+        mq_files_forget(queue->files, file * MQ_UNIT_SIZE);
+    }
+    mq_control_queue_set(log->control, queue->number, 0, 0);
+    atomic_store(&queue->entry->allocated, 0);
+    return 0;
+}
+
+/* 0, 2 at a gap, or a code. */
+static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, int from_start, int32_t *number) {
+    int transaction = record->sys_flag & MQ_FLAG_TRANSACTION;
+    if (transaction == 4 || transaction == 12) return 0;
+    if (record->topic_size >= MQ_TOPIC_MAX) return 0;
+    int error;
+    *number = mq_log_queue(log, (const char *)bytes + record->topic_at, record->topic_size, record->queue_id, 1);
+    if (*number < 0) return *number;
+    mq_queue *queue = mq_log_open_queue(log, *number, &error);
+    if (!queue) return error;
+    if (mq_control_queue_state(log->control, *number) == MQ_QUEUE_DELETED) return 0;
+    int64_t next = atomic_load(&queue->entry->next);
+    int64_t offset = record->queue_offset;
+    if (offset < next) {
+        int64_t log_offset;
+        int64_t tags_code;
+        int32_t size;
+        int result = mq_unit_read(queue, offset, &log_offset, &size, &tags_code);
+        if (result && result != MQ_MISSING) return result;
+        if (offset || result || log_offset >= record->log_offset) return 0;
+        result = start_over(log, queue);
+        if (result) return result;
+        next = 0;
+    }
+    if (offset > next && !from_start) return 2;
+    if (offset > next && next == 0) {
+        mq_control_queue_set(log->control, *number, offset, offset);
+        next = offset;
+    }
+    /* A hole inside a queue: blank units keep the later messages at their offsets. */
+    for (; next < offset; next++) {
+        int result = mq_unit_write(log, queue, next, 0, MQ_UNIT_BLANK_SIZE, 0);
+        if (result) return result;
+    }
+    int result = mq_unit_write(log, queue, offset, record->log_offset, record->size, tags_code_of(bytes, record));
+    if (!result) atomic_store_explicit(&queue->entry->next, offset + 1, memory_order_release);
+    return result;
+}
+
+int mq_log_walk(mq_log *log, int64_t from, int64_t until, int with_dispatch, mq_walk *walk) {
+    *walk = (mq_walk){.end = from, .last_offset = -1, .queue = -1};
+    while (walk->end < until) {
+        int64_t at;
+        const uint8_t *bytes;
+        mq_record record;
+        mq_mapping *pin;
+        int64_t next = mq_log_next(log, walk->end, until, &at, &bytes, &record, &pin);
+        if (next == MQ_GONE) {
+            walk->end = until; /* BLANKs led here */
+            return 0;
+        }
+        if (next == MQ_CORRUPT || next == MQ_MISSING) {
+            walk->stopped = next == MQ_MISSING ? 3 : 1;
+            return 0;
+        }
+        if (next < 0) return (int)next;
+        int result = with_dispatch ? dispatch(log, bytes, &record, with_dispatch == 2, &walk->queue) : 0;
+        mq_files_unpin(pin);
+        if (result == 2) {
+            walk->stopped = 2;
+            return 0;
+        }
+        if (result) return result;
+        walk->end = next;
+        walk->records++;
+        walk->last_offset = at;
+        walk->last_store_time = record.store_time;
+    }
+    return 0;
+}
+
+int mq_log_release(mq_log *log, int64_t log_offset) {
+    int released = mq_files_release(log->files, log_offset);
+    for (int i = 0; i < mq_control_get(log->control, MQ_QUEUE_COUNT); i++) {
+        mq_queue *queue = atomic_load(&log->queues[i]);
+        if (queue) released += mq_files_release(queue->files, atomic_load(&queue->entry->min) * MQ_UNIT_SIZE);
+    }
+    return released;
+}
