@@ -2,17 +2,17 @@ package mq.oracle;
 
 import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.net.UnknownHostException;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.Base64;
 import java.util.LinkedHashMap;
-import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.common.compression.CompressorFactory;
-import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBatch;
@@ -103,19 +103,30 @@ final class Writer {
         MessageExtBatch batch = new MessageExtBatch();
         fill(batch, step);
         batch.setSysFlag(step.getIntValue("sys_flag"));
-        List<Message> messages = new ArrayList<>();
-        JSONArray parts = step.getJSONArray("messages");
-        for (int number = 0; number < parts.size(); number++) {
-            JSONObject part = parts.getJSONObject(number);
-            Message message = new Message();
-            message.setBody(body(part));
-            message.setFlag(part.getIntValue("flag"));
-            MessageAccessor.setProperties(message,
-                MessageDecoder.string2messageProperties(part.getString("properties")));
-            messages.add(message);
+        ByteArrayOutputStream members = new ByteArrayOutputStream();
+        JSONArray messages = step.getJSONArray("messages");
+        for (int number = 0; number < messages.size(); number++) {
+            members.writeBytes(member(messages.getJSONObject(number)));
         }
-        batch.setBody(MessageDecoder.encodeMessages(messages));
+        batch.setBody(members.toByteArray());
         report(store.putMessages(batch));
+    }
+
+    /** One message of a batch, as a client lays it out; the library's own encoder would reorder the properties. */
+    private static byte[] member(JSONObject message) {
+        byte[] body = body(message);
+        byte[] properties = message.getString("properties").getBytes(StandardCharsets.UTF_8);
+        int size = 5 * Integer.BYTES + body.length + Short.BYTES + properties.length;
+        return ByteBuffer.allocate(size)
+            .putInt(size)
+            .putInt(0)
+            .putInt(0)
+            .putInt(message.getIntValue("flag"))
+            .putInt(body.length)
+            .put(body)
+            .putShort((short) properties.length)
+            .put(properties)
+            .array();
     }
 
     private void fill(MessageExtBrokerInner message, JSONObject step) {
