@@ -92,6 +92,15 @@ def assert_mq_looks_up(broker: mq.Broker, records: Iterable[Record]) -> None:
         assert len(found) == len(expected)
 
 
+def string_hash(text: str) -> int:
+    """Java's String.hashCode: over UTF-16 units, with the sign of 32 bits."""
+    units = text.encode("utf-16-be")
+    total = 0
+    for at in range(0, len(units), 2):
+        total = (31 * total + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
+    return total - (1 << 32) if total >> 31 else total
+
+
 def assert_library_looks_up(report: Report) -> None:
     """The library finds what it read from the queues also by each word and by each id.
 

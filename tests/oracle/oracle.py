@@ -61,6 +61,15 @@ class Sizes:
     property_crc: bool = False
 
 
+# What RocketMQ and mq use unless told otherwise.
+USUAL_SIZES = Sizes(
+    commitlog_file_size=1 << 30,
+    queue_file_units=300_000,
+    index_slot_count=5_000_000,
+    index_unit_count=20_000_000,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """What the library decodes from one record. The members are named like those of mq.MessageExt."""

@@ -25,6 +25,7 @@ from tests.oracle.agreement import (
     facts,
     messages_of,
     queue_of,
+    string_hash,
 )
 from tests.oracle.make_stores import MAKERS, STORES
 from tests.oracle.oracle import Report, Sizes
@@ -63,6 +64,7 @@ def assert_library_finds(report: Report, sent: list[Sent], *, more: bool = False
         assert set(report.by_key[record.topic, one.msg_id]) == {record.log_offset}
         assert record.unit_log_offset == record.log_offset
         assert record.unit_size == record.store_size
+        assert record.tags_code == string_hash(one.message.tags or "")
     if not more:
         assert len(records) == len(sent)
 
