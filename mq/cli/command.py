@@ -67,13 +67,16 @@ for verb in (topics, create, delete, send, tail, query, show, verify, bench):
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit status. Errors are one line on standard error."""
     try:
-        status = command.main(list(arguments), prog_name="mq", standalone_mode=False)
+        with command.make_context("mq", list(arguments)) as context:
+            status = command.invoke(context)
         sys.stdout.flush()
     except BrokenPipeError:
         _forget_output()
         return READER_GONE
-    except (click.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
         return INTERRUPTED
+    except click.exceptions.Exit as finished:
+        return finished.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code

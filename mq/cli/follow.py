@@ -7,7 +7,9 @@ waits in `Queue.read` and hands over what it finds, so order then holds within a
 import heapq
 import queue as handover
 import threading
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import mq
 
@@ -61,15 +63,16 @@ class Follower:
         self.close()
 
     def __iter__(self) -> Iterator[mq.MessageExt]:
+        looked = time.monotonic()
         while True:
-            try:
+            with suppress(handover.Empty):
                 arrived = self._arrived.get(timeout=WAIT)
-            except handover.Empty:
+                if isinstance(arrived, Exception):
+                    raise arrived
+                yield from arrived
+            if time.monotonic() - looked > WAIT:
                 self._follow_queues({})
-                continue
-            if isinstance(arrived, Exception):
-                raise arrived
-            yield from arrived
+                looked = time.monotonic()
 
     def close(self) -> None:
         """Stop the threads; returns once they have."""
