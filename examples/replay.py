@@ -51,7 +51,7 @@ KINDS = {
     "script": "bash bat bazel bzl cmd ps1 sh",
 }
 KIND_OF_EXT = {ext: kind for kind, exts in KINDS.items() for ext in exts.split()}
-READERS = {"reader A": ("code",), "reader B": ("text", "config", "script", "other")}
+READERS = {"reader A": ("code",), "reader B": ("test", "text", "config", "script", "other")}
 
 
 @dataclass(slots=True)
@@ -94,7 +94,9 @@ class Report:
 
 
 def kind_of(event: dict[str, Any]) -> str:
-    return KIND_OF_EXT.get(event["ext"].lower(), "other")
+    """The tag of an event: what kind of file was changed."""
+    kind = KIND_OF_EXT.get(event["ext"].lower(), "other")
+    return "test" if kind == "code" and "test" in event["path"].lower() else kind
 
 
 def git_events(checkout: Path) -> Iterator[dict[str, Any]]:
