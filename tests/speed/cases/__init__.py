@@ -1,0 +1,44 @@
+"""All cases, in the order of the table; one file for each thing that is measured."""
+
+from __future__ import annotations
+
+from tests.speed.cases import (
+    arrow,
+    backlog,
+    batch,
+    disk,
+    latency,
+    opening,
+    read,
+    round_trip,
+    send,
+    sync_flush,
+    writers,
+)
+from tests.speed.cases.case import Case
+
+CASES: tuple[Case, ...] = (
+    *send.CASES,
+    *latency.CASES,
+    *batch.CASES,
+    *sync_flush.CASES,
+    *read.CASES,
+    *arrow.CASES,
+    *writers.CASES,
+    *round_trip.CASES,
+    *backlog.CASES,
+    *disk.CASES,
+    *opening.CASES,
+)
+
+
+def chosen(patterns: list[str]) -> list[Case]:
+    """The cases of these names or groups (`send`, `send/lmdb`); all for none. KeyError for an unknown one."""
+    for pattern in patterns:
+        if not any(_matches(case, pattern) for case in CASES):
+            raise KeyError(pattern)
+    return [case for case in CASES if not patterns or any(_matches(case, pattern) for pattern in patterns)]
+
+
+def _matches(case: Case, pattern: str) -> bool:
+    return case.name == pattern or case.name.startswith(f"{pattern}/")
