@@ -1,1 +1,102 @@
-"""RocketMQ's design as an embedded library."""
+"""RocketMQ's design as an embedded library.
+
+    broker = mq.open("var/orders")
+    producer = mq.Producer(broker)
+    producer.send(mq.Message("orders", b"...", tags="paid", keys="order-1001"))
+    for queue in broker.topic("orders").queues:
+        for message in queue.read(0).messages:
+            ...
+
+Any number of processes open the same directory at a time. What stands in __all__ is public; the modules
+behind it may change.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from mq.broker.protocol import (
+    Broker,
+    MessageQueue,
+    PullResult,
+    PullStatus,
+    Queue,
+    SendResult,
+    SendStatus,
+    Topic,
+)
+from mq.client.producer import Producer
+from mq.errors import (
+    BrokerClosed,
+    ConfigMismatch,
+    FilterSyntaxError,
+    ForkedBroker,
+    GroupInvalid,
+    MessageInvalid,
+    MessageNotFound,
+    MessageTooLarge,
+    MQError,
+    NotPermitted,
+    RemotingError,
+    RequestTimeout,
+    SendFailed,
+    StoreCorrupted,
+    StoreFull,
+    StoreLocked,
+    StorePoisoned,
+    TopicInvalid,
+    TopicNotFound,
+)
+from mq.message import Message, MessageExt
+
+if TYPE_CHECKING:
+    from mq.broker.local import LocalBroker
+
+__all__ = [
+    "Broker",
+    "BrokerClosed",
+    "ConfigMismatch",
+    "FilterSyntaxError",
+    "ForkedBroker",
+    "GroupInvalid",
+    "MQError",
+    "Message",
+    "MessageExt",
+    "MessageInvalid",
+    "MessageNotFound",
+    "MessageQueue",
+    "MessageTooLarge",
+    "NotPermitted",
+    "Producer",
+    "PullResult",
+    "PullStatus",
+    "Queue",
+    "RemotingError",
+    "RequestTimeout",
+    "SendFailed",
+    "SendResult",
+    "SendStatus",
+    "StoreCorrupted",
+    "StoreFull",
+    "StoreLocked",
+    "StorePoisoned",
+    "Topic",
+    "TopicInvalid",
+    "TopicNotFound",
+    "open",
+]
+
+
+def open(target: str | os.PathLike[str], **options: Any) -> LocalBroker:  # noqa: A001 - mq.open is the API
+    """The broker over a directory, which is made on first use; the options are LocalBroker's.
+
+    Targets rocketmq://host:port will be brokers at the other end of a connection.
+    """
+    if isinstance(target, str) and target.startswith("rocketmq://"):
+        raise RemotingError(
+            f"{target}: the TCP transport is not in this release: open a directory on this machine instead"
+        )
+    from mq.broker.local import LocalBroker
+
+    return LocalBroker(target, **options)

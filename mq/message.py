@@ -119,6 +119,30 @@ class Message:
     def deliver_at_ms(self) -> int | None:
         return number_of(self.encoded, b"TIMER_DELIVER_MS\x01")
 
+    @property
+    def delayed(self) -> bool:
+        """Whether it is to be delivered later than it is sent."""
+        return not self.plain and (
+            self.delay_level > 0 or self.delay_ms is not None or self.deliver_at_ms is not None
+        )
+
+    def without_wait(self) -> Message:
+        """The same message with wait=False."""
+        if not self.wait:
+            return self
+        return Message(
+            self.topic,
+            self.body,
+            tags=self.tags,
+            keys=self.keys,
+            properties=self.properties,
+            flag=self.flag,
+            delay_level=self.delay_level,
+            delay_ms=self.delay_ms,
+            deliver_at_ms=self.deliver_at_ms,
+            wait=False,
+        )
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
             return NotImplemented

@@ -1,1 +1,1 @@
-"""What RocketMQ's broker does: protocol.py says what may be asked of one, local.py is one over a directory."""
+"""What RocketMQ's broker does: protocol.py says what may be asked, local.py answers from a directory."""

@@ -54,11 +54,15 @@ class PullStatus(Enum):
     OFFSET_ILLEGAL = 21
 
 
+Place = tuple[bytes, "int | Sequence[int]"]
+
+
 class SendResult:
     """Where a message, or a batch, was stored; ids are written out when they are asked for.
 
-    `ids` is the unique id; of a batch all of them, or a function that makes them. `place` is the store
-    host (address and port as in a record) with the log offset, of a batch with all of them.
+    `ids` is the unique id, `place` the store host (address and port as in a record) and the log offset.
+    Of a batch, `ids` are all of them, or a function that makes them; `place` has all log offsets, or is a
+    function that makes it.
     """
 
     __slots__ = ("_ids", "_place", "queue", "queue_offset", "status", "transaction_id")
@@ -69,7 +73,7 @@ class SendResult:
         queue: MessageQueue,
         queue_offset: int,
         ids: str | Sequence[str] | Callable[[], Sequence[str]],
-        place: tuple[bytes, int | Sequence[int]],
+        place: Place | Callable[[], Place],
         transaction_id: str | None = None,
     ) -> None:
         self.status: Final = status
@@ -98,10 +102,22 @@ class SendResult:
     @property
     def offset_msg_id(self) -> str:
         """The offset id; of a batch all of them, with commas between."""
-        host, offsets = self._place
-        if isinstance(offsets, int):
-            offsets = (offsets,)
+        host, offsets = self._placed()
         return ",".join((host + offset.to_bytes(8, "big")).hex().upper() for offset in offsets)
+
+    def split(self) -> list[SendResult]:
+        """One result for each message of a batch."""
+        host, offsets = self._placed()
+        return [
+            SendResult(self.status, self.queue, self.queue_offset + at, msg_id, (host, offset))
+            for at, (msg_id, offset) in enumerate(zip(self.msg_ids, offsets, strict=True))
+        ]
+
+    def _placed(self) -> tuple[bytes, Sequence[int]]:
+        if callable(self._place):
+            self._place = self._place()
+        host, offsets = self._place
+        return host, ((offsets,) if isinstance(offsets, int) else offsets)
 
     def __repr__(self) -> str:
         return (

@@ -1,0 +1,405 @@
+"""The producer: chooses a queue, sends, and tries again where that can help.
+
+A call may take `timeout` seconds, all attempts included. What the other end refused for good (a message
+that is too large, a full disk, a topic that nobody may write) is raised at once. What another attempt may
+get through (no answer, no connection, an answer that RocketMQ lists as passing) is tried `retries` times
+more, under the same unique id, unless the caller chose the queue. A result whose status is other than
+SEND_OK is no failure: the message is in the log, and sending it again would make a duplicate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from mq.broker.protocol import COMPRESS_OVER, Broker, MessageQueue, Queue, SendResult, queue_of_key
+from mq.client.fault import FaultTable
+from mq.client.outbox import Letter, Outbox
+from mq.client.routes import NO_TURNS, Routes
+from mq.client.selector import Selector
+from mq.compression import Compression, compressor
+from mq.errors import (
+    BrokerClosed,
+    MessageInvalid,
+    MessageTooLarge,
+    MQError,
+    RemotingError,
+    RequestTimeout,
+    SendFailed,
+)
+from mq.message import Message
+from mq.names import check_group
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# RocketMQ's answers after which another attempt may succeed: SYSTEM_ERROR, SYSTEM_BUSY,
+# SERVICE_NOT_AVAILABLE, NO_PERMISSION, TOPIC_NOT_EXIST, NO_BUYER_ID, NOT_IN_CURRENT_UNIT, GO_AWAY;
+# None is no answer at all.
+RETRIED_CODES = frozenset({None, 1, 2, 14, 16, 17, 204, 205, 1500})
+ASYNC_COUNT_MAX = 1024
+ASYNC_SIZE_MAX = 100 << 20
+_BATCH_ENTRY_SIZE = 22  # what RocketMQ's batch encoding adds to a body and its properties
+_RETRY_TOPIC_PREFIX = "%RETRY%"
+
+BeforeSend = Callable[[Message, MessageQueue], object]
+Store = Callable[[MessageQueue, "str | None"], SendResult]  # with the unique id of an earlier attempt
+AfterSend = Callable[[Message, MessageQueue, "SendResult | None", "Exception | None"], object]
+
+
+class Producer:
+    """Sends messages to a broker; any thread may use it.
+
+    `before_send` and `after_send` are lists of functions to be called around every attempt; what they
+    raise is swallowed, and counted in `hook_errors`. Close it, or use it in a with statement: what
+    send_async has taken is sent before close() returns.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        group: str = "DEFAULT_PRODUCER",
+        *,
+        timeout: float = 3.0,
+        retries: int = 2,
+        compress_over: int = COMPRESS_OVER,
+        compression: Compression = "zlib",
+        selector: Selector | None = None,
+        fault_avoidance: bool = False,
+    ) -> None:
+        check_group(group)
+        if timeout <= 0:
+            raise ValueError(f"timeout is {timeout} s, must be more than 0")
+        if retries < 0:
+            raise ValueError(f"retries is {retries}, must be 0 or more")
+        if compress_over < 1:
+            raise ValueError(f"compress_over is {compress_over} bytes, must be 1 or more")
+        self.group = group
+        self.before_send: list[BeforeSend] = []
+        self.after_send: list[AfterSend] = []
+        self.hook_errors = 0
+        self._broker = broker
+        self._append = broker.append
+        self._route_version = broker.route_version
+        self._timeout = timeout
+        self._retries = retries
+        self._compress_over = compress_over
+        self._compress = compressor(compression)
+        self._selector = selector
+        self._faults = FaultTable() if fault_avoidance else None
+        self._routes = Routes(broker, selector, self._faults)
+        self._turns = self._routes.turns
+        self._size_max = broker.message_size_max
+        # Messages below this size take the short way, as long as nothing unusual is asked for.
+        self._short_max = min(compress_over - 1, self._size_max)
+        self._is_short = selector is None and not fault_avoidance
+        self._closed = False
+        self._outbox = Outbox(f"mq-producer-{group}", self._post, ASYNC_COUNT_MAX, ASYNC_SIZE_MAX)
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | Queue | None = None,
+        shard_key: str | bytes | int | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Store a message, and return where.
+
+        Queues take turns, unless `queue` names one or `shard_key` stands for one; then there is a single
+        attempt, and its error is raised as it is. Otherwise SendFailed tells of all attempts.
+        """
+        started = monotonic()
+        first = None
+        if (
+            self._is_short
+            and type(message) is Message
+            and len(body := message.body) <= self._short_max
+            and queue is None
+            and not self.before_send
+            and not self.after_send
+        ):
+            topic = message.topic
+            if shard_key is not None:
+                chosen = queue_of_key(self._routes.queues(topic), shard_key)
+                return self._append(topic, chosen.queue_id, message, body, 0)
+            try:
+                version, turn = self._turns.of_topic[topic]
+            except KeyError:
+                version, turn = NO_TURNS
+            if version != self._route_version():
+                turn = self._routes.new_turns(topic)
+            chosen = turn()
+            try:
+                return self._append(topic, chosen.queue_id, message, body, 0)
+            except (RemotingError, RequestTimeout) as error:
+                first = chosen, error
+        self._check(message)
+        store = self._storing(message)
+        named = self._routes.named(message, queue, shard_key)
+        return self._deliver(store, (message,), named, timeout, started, first)
+
+    def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | Queue | None = None,
+        shard_key: str | bytes | int | None = None,
+    ) -> SendResult:
+        """Store messages of one topic side by side in one queue: all of them, or none.
+
+        Together they must stay below the broker's message_size_max. Bodies are not compressed.
+        """
+        started = monotonic()
+        self._check_open()
+        batch = list(messages)
+        _check_batch(batch, self._size_max)
+
+        def store(to: MessageQueue, _unique_id: str | None) -> SendResult:
+            return self._broker.append_batch(to.topic, to.queue_id, batch)
+
+        named = self._routes.named(batch[0], queue, shard_key)
+        return self._deliver(store, batch, named, None, started, None)
+
+    def send_async(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | Queue | None = None,
+        shard_key: str | bytes | int | None = None,
+        timeout: float | None = None,
+    ) -> Future[SendResult]:
+        """Have a message sent by the producer's own thread; the future has the result, or the error.
+
+        What one thread sends to one queue keeps its order. At most 1,024 messages and 100 MiB are on their
+        way at a time; with more, the call waits for room, up to the timeout (RequestTimeout). Only
+        trouble with the connection is retried. What is wrong with the message itself is raised here.
+        """
+        self._check(message)
+        chosen = self._routes.named(message, queue, shard_key) or self._routes.choose(message.topic)
+        letter = Letter(message, chosen, self._timeout if timeout is None else timeout)
+        self._outbox.put(letter)
+        return letter.future
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | Queue | None = None,
+        shard_key: str | bytes | int | None = None,
+    ) -> None:
+        """Send without waiting for a flush (the message goes out with WAIT=false), in a single attempt."""
+        self._check(message)
+        chosen = self._routes.named(message, queue, shard_key) or self._routes.choose(message.topic)
+        self._attempt(self._storing(message.without_wait()), (message,), chosen, None)
+
+    def close(self) -> None:
+        """Wait until what send_async has taken is sent, and send nothing more. The broker stays open."""
+        self._is_short = False
+        self._closed = True
+        self._outbox.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Producer({self._broker!r}, {self.group!r}{', closed' if self._closed else ''})"
+
+    def _deliver(
+        self,
+        store: Store,
+        messages: Sequence[Message],
+        named: MessageQueue | None,
+        timeout: float | None,
+        started: float,
+        first: tuple[MessageQueue, RemotingError | RequestTimeout] | None,
+    ) -> SendResult:
+        """Attempts until one succeeds, none is left, or the time is up; `first` is one that failed."""
+        if named is not None:
+            return self._attempt(store, messages, named, None)
+        topic = messages[0].topic
+        if timeout is None:
+            timeout = self._timeout
+        attempts: list[tuple[str, Exception]] = []
+        last_broker = unique_id = None
+        while True:
+            if first is None:
+                chosen = self._routes.choose(topic, last_broker)
+                try:
+                    return self._attempt(store, messages, chosen, unique_id)
+                except (RemotingError, RequestTimeout) as error:
+                    first = chosen, error
+            chosen, failure = first
+            first = None
+            if isinstance(failure, RemotingError) and failure.code not in RETRIED_CODES:
+                raise failure
+            last_broker = chosen.broker_name
+            unique_id = failure.unique_id or unique_id
+            attempts.append((last_broker, failure))
+            spent = monotonic() - started
+            if len(attempts) > self._retries:
+                raise SendFailed(
+                    f"{len(attempts)} attempts in {spent:.3f} s failed, the last one with: {failure}"
+                    f" (brokers: {', '.join(broker for broker, _ in attempts)})",
+                    attempts=tuple(attempts),
+                ) from failure
+            if spent > timeout:
+                raise RequestTimeout(
+                    f"not sent within {timeout:g} s: {len(attempts)} attempts failed,"
+                    f" the last one with: {failure}"
+                ) from failure
+
+    def _attempt(
+        self, store: Store, messages: Sequence[Message], chosen: MessageQueue, unique_id: str | None
+    ) -> SendResult:
+        """One attempt, with its hooks, and its entry in the table of faults."""
+        for before in self.before_send:
+            for message in messages:
+                self._call(before, message, chosen)
+        started = monotonic()
+        result = failure = None
+        try:
+            result = store(chosen, unique_id)
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            self._note(chosen.broker_name, started, failure)
+            for after in self.after_send:
+                for message in messages:
+                    self._call(after, message, chosen, result, failure)
+        return result
+
+    def _call(self, hook: Callable[..., object], *arguments: Any) -> None:
+        try:
+            hook(*arguments)
+        except Exception:  # noqa: BLE001 - what a hook does wrong must not keep a message from being sent
+            self.hook_errors += 1
+
+    def _note(self, broker: str, started: float, failure: Exception | None) -> None:
+        if self._faults is not None:
+            now = monotonic()
+            failed = isinstance(failure, (RemotingError, RequestTimeout))
+            reachable = failure is None or not _was_answered(failure)
+            self._faults.record(
+                broker, (now - started) * 1000, now * 1000, failed=failed, reachable=reachable
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BrokerClosed("this producer is closed: make another")
+
+    def _check(self, message: Message) -> None:
+        self._check_open()
+        if not isinstance(message, Message):
+            raise TypeError(f"a Message is sent, not {type(message).__name__}")
+        if len(message.body) > self._size_max:
+            raise MessageTooLarge(len(message.body), self._size_max)
+
+    def _storing(self, message: Message) -> Store:
+        """How to store this message: its body is compressed once, for all attempts."""
+        body, sys_flag = message.body, 0
+        if len(body) >= self._compress_over:
+            body, sys_flag = self._compress(body)
+        return lambda to, unique_id: self._append(to.topic, to.queue_id, message, body, sys_flag, unique_id)
+
+    def _post(self, letters: list[Letter]) -> None:
+        """Send what send_async took. Messages to one queue go as one batch where they can: that costs one
+        flush instead of many."""
+        groups: dict[MessageQueue, list[Letter]] = {}
+        sizes: dict[MessageQueue, int] = {}
+        for letter in letters:
+            message, queue = letter.message, letter.queue
+            size = len(message.body) + len(message.encoded) + _BATCH_ENTRY_SIZE
+            is_plain = message.plain and len(message.body) < self._compress_over
+            if not is_plain or sizes.get(queue, 0) + size > self._size_max:
+                self._post_group(groups.pop(queue, []))
+                sizes[queue] = 0
+            if is_plain and not self.before_send and not self.after_send:
+                groups.setdefault(queue, []).append(letter)
+                sizes[queue] = sizes.get(queue, 0) + size
+            else:
+                self._post_one(letter)
+        for group in groups.values():
+            self._post_group(group)
+
+    def _post_group(self, letters: list[Letter]) -> None:
+        """Send letters to one queue side by side; what fails as a whole is tried one by one."""
+        now = monotonic()
+        if len(letters) > 1 and all(letter.deadline > now for letter in letters):
+            queue = letters[0].queue
+            messages = [letter.message for letter in letters]
+            try:
+                results = self._broker.append_batch(queue.topic, queue.queue_id, messages).split()
+            except MQError as error:
+                if error.unique_id is not None:
+                    # They may be stored all the same, and sending them again would make duplicates.
+                    for letter in letters:
+                        letter.future.set_exception(error)
+                    return
+            else:
+                for letter, result in zip(letters, results, strict=True):
+                    letter.future.set_result(result)
+                return
+        for letter in letters:
+            self._post_one(letter)
+
+    def _post_one(self, letter: Letter) -> None:
+        message = letter.message
+        unique_id = None
+        try:
+            store = self._storing(message)
+            for attempts_left in range(self._retries, -1, -1):
+                if monotonic() > letter.deadline:
+                    raise RequestTimeout(f"not sent within {letter.timeout:g} s")
+                try:
+                    result = self._attempt(store, (message,), letter.queue, unique_id)
+                    break
+                except (RemotingError, RequestTimeout) as error:
+                    unique_id = error.unique_id or unique_id
+                    if not attempts_left or _was_answered(error):
+                        raise
+        except BaseException as error:  # noqa: BLE001 - the thread goes on, and the caller learns of it
+            letter.future.set_exception(error)
+        else:
+            letter.future.set_result(result)
+
+
+def _was_answered(error: Exception) -> bool:
+    return isinstance(error, RemotingError) and error.code is not None
+
+
+def _check_batch(messages: Sequence[Message], size_max: int) -> None:
+    """Whether these may be sent as one batch. The loop is all that a thousand plain messages cost here."""
+    if not messages:
+        raise MessageInvalid("a batch needs at least one message")
+    try:
+        topic = messages[0].topic
+        size = _BATCH_ENTRY_SIZE * len(messages)
+        plain = True
+        for message in messages:
+            if message.topic != topic:
+                raise MessageInvalid(f"a batch has one topic, not both {topic!r} and {message.topic!r}")
+            if not message.plain:
+                plain = False
+            size += len(message.body) + len(message.encoded)
+    except AttributeError:
+        kinds = ", ".join({type(message).__name__ for message in messages} - {"Message"})
+        raise TypeError(f"a batch is made of Messages, not of {kinds}") from None
+    if not plain:
+        if len({message.wait for message in messages}) > 1:
+            raise MessageInvalid("some messages of the batch say wait=False and some do not")
+        if any(message.delayed for message in messages):
+            raise MessageInvalid("a delayed message cannot be part of a batch: send it by itself")
+    if topic.startswith(_RETRY_TOPIC_PREFIX):
+        raise MessageInvalid(f"a batch cannot go to the retry topic {topic!r}: send one by one")
+    if size > size_max:
+        raise MessageTooLarge(size, size_max)
