@@ -179,6 +179,8 @@ class Index:
         What is in already is passed over, so `begin` may be anywhere below. Raises StoreFull, or the
         error of a record that cannot be read; what was put before it stays.
         """
+        if begin >= until:
+            return begin
         reached = ffi.new("int64_t *", begin)
         keys_done = ffi.new("int32_t *", 0)
         file = self._newest()
@@ -288,13 +290,13 @@ class Index:
         except StoreCorrupted as error:
             yield str(error)
             return
-        end_log_offset = -1
+        end_log_offset = 0
         for number, file in enumerate(files):
             state = file.state()
             broken = check(lib.mq_index_check(file.handle), str(file.path))
             if broken:
                 yield f"{file.path}: {broken} slots or units break the rules of index.h"
-            if state.units > 0 and state.begin_log_offset < end_log_offset:
+            if number > 0 and state.units > 0 and state.begin_log_offset < end_log_offset:
                 yield f"{file.path}: begins below the end of the file before it"
             if not state.full and number < len(files) - 1:
                 yield f"{file.path}: is not full, yet not the newest"
