@@ -1,8 +1,13 @@
 """`verify`: every invariant of the directory, and each one that does not hold."""
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.progress import Progress, TaskID
 
 from mq.cli.printing import emit_json, visible
 from mq.cli.session import Session, with_json
@@ -18,12 +23,30 @@ def verify(session: Session) -> int:
     if not directory.is_dir():
         raise NotADirectoryError(20, "not a directory", session.target)
     count = 0
-    for problem in problems(directory):
-        count += 1
-        if session.json:
-            emit_json({"problem": str(problem)})
-        else:
-            click.echo(visible(str(problem)))
+    with _progress() as progress:
+        for problem in problems(directory, progress=progress):
+            count += 1
+            if session.json:
+                emit_json({"problem": problem})
+            else:
+                click.echo(visible(problem))
     if not session.json:
         click.echo(f"{count} problems" if count else "no problems")
     return 1 if count else 0
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
+    """How far the walk has come, on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield progress
