@@ -3,6 +3,7 @@
     python -m tests.speed                     every case; the peers are installed first
     python -m tests.speed --list              the cases and their goals
     python -m tests.speed --case send         the cases whose name is `send` or begins with `send/`
+    python -m tests.speed --goals             the cases with a goal only
     python -m tests.speed --quick             short samples: everything runs, the figures mean little
     python -m tests.speed --json FILE         keeps the result; --from FILE prints a kept one again
     python -m tests.speed --markdown          the table as docs/performance.md shows it

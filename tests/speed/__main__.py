@@ -9,7 +9,9 @@ import argparse
 import datetime as dt
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.speed import __doc__ as description
 from tests.speed import install, machine
@@ -17,6 +19,9 @@ from tests.speed.plan import Plan
 from tests.speed.progress import say
 from tests.speed.report import Report
 from tests.speed.workspace import IN_MEMORY, ROOT, file_system, locked, peers_directory
+
+if TYPE_CHECKING:
+    from tests.speed.cases.case import Case
 
 
 def main() -> int:
@@ -29,7 +34,7 @@ def main() -> int:
     from tests.speed.cases import chosen
 
     try:
-        cases = chosen(arguments.case)
+        cases = [case for case in chosen(arguments.case) if case.goal is not None or not arguments.goals]
     except KeyError as unknown:
         print(f"no case {unknown}; --list names them all", file=sys.stderr)
         return 2
@@ -45,24 +50,30 @@ def main() -> int:
     # Ended by a signal, it removes its data as it does at the end.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with locked():
-        report = _run(arguments)
-    if arguments.json:
-        report.save(arguments.json)
+        report = _run(cases, arguments.quick, arguments.json)
     return _print(report, arguments.markdown)
 
 
-def _run(arguments: argparse.Namespace) -> Report:
+def _run(cases: list[Case], quick: bool, kept: Path | None) -> Report:
+    """Run the cases; the report is kept after each, so that a run cut short is not lost."""
     from tests.speed import reference, runner
-    from tests.speed.cases import chosen
 
     install.install_missing(peers_directory())
     reference.load(ROOT)
     described = machine.describe()
     if float(described["load before"]) > 0.5:
         say(f"the machine is not idle (load {described['load before']}): figures will be off")
-    rows = runner.run(chosen(arguments.case), Plan.quick() if arguments.quick else Plan.full())
-    finished = dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
-    return Report(described, install.versions(), "quick" if arguments.quick else "full", finished, rows)
+    versions = install.versions()
+    report = Report(described, versions, "quick" if quick else "full", _now(), ())
+    for row in runner.run(cases, Plan.quick() if quick else Plan.full()):
+        report = replace(report, finished=_now(), rows=(*report.rows, row))
+        if kept:
+            report.save(kept)
+    return report
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
 
 
 def _print(report: Report, markdown: bool) -> int:
@@ -80,6 +91,7 @@ def _arguments() -> argparse.Namespace:
         "--case", action="append", default=[], metavar="NAME", help="a case or a group; may repeat"
     )
     parser.add_argument("--list", action="store_true", help="name the cases and end")
+    parser.add_argument("--goals", action="store_true", help="leave out the cases without a goal")
     parser.add_argument("--quick", action="store_true", help="short samples and small stores")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the result")
     parser.add_argument(

@@ -30,6 +30,8 @@ class Plan:
     """Messages of an ordinary store (opening, disk)."""
     backlog_count: int
     """Messages of the deep backlog, and of the large stores."""
+    memory_size: int
+    """Free memory that is made ready before a turn: several times what a turn writes."""
 
     @classmethod
     def full(cls) -> Plan:
@@ -46,6 +48,7 @@ class Plan:
             thread_counts=(4, 4),
             stored_count=1_000_000,
             backlog_count=10_000_000,
+            memory_size=2 << 30,
         )
 
     @classmethod
@@ -63,6 +66,7 @@ class Plan:
             thread_counts=(4, 4),
             stored_count=100_000,
             backlog_count=500_000,
+            memory_size=1 << 30,
         )
 
     @classmethod
@@ -80,4 +84,5 @@ class Plan:
             thread_counts=(2, 2),
             stored_count=2_000,
             backlog_count=4_000,
+            memory_size=0,
         )

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import traceback
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -24,13 +25,11 @@ CASE_SECONDS_MAX = 900.0
 _spawn = multiprocessing.get_context("spawn")
 
 
-def run(cases: list[Case], plan: Plan) -> tuple[Row, ...]:
-    rows = []
+def run(cases: list[Case], plan: Plan) -> Iterator[Row]:
     for number, case in enumerate(cases, 1):
         row = _row(case, plan, f"{number}/{len(cases)} {case.name}")
-        rows.append(row)
         say(f"{number}/{len(cases)} {case.name}: {_outcome(row)}")
-    return tuple(rows)
+        yield row
 
 
 def _row(case: Case, plan: Plan, label: str) -> Row:

@@ -27,7 +27,7 @@ def _measure(bench: Bench) -> Measurement:
             reference.ReferenceMap(module, directory / "map", count * KIB, touched=True) as mapped,
         ):
             queue.fill(count)
-            settle()
+            settle(bench.plan.memory_size)
 
             def reads() -> float:
                 begin = time.perf_counter()

@@ -38,7 +38,7 @@ def _measure(take: Callable[[ours.Reading, int], int]) -> Callable[[Bench], Meas
             ):
                 bench.say(f"filling {bench.plan.backlog_count:,} messages")
                 deep.fill(bench.plan.backlog_count)
-                settle()
+                settle(bench.plan.memory_size)
 
                 def deep_rate() -> float:
                     begin = time.perf_counter()

@@ -29,7 +29,7 @@ def _bytes_rate(bench: Bench, body_size: int) -> float:
         options: dict[str, Any] = {"message_size_max": MESSAGE_SIZE_MAX, "compress_over": MESSAGE_SIZE_MAX}
         with closing(ours.Sending(directory / "queue", body, **options)) as queue:
             queue.send_batch(BATCH_COUNT)
-            settle()
+            settle(bench.plan.memory_size)
             begin = time.perf_counter()
             for _ in range(batches):
                 queue.send_batch(BATCH_COUNT)
@@ -49,7 +49,7 @@ def _against_memcpy(body_size: int) -> Callable[[Bench], Measurement]:
                     module, directory / "map", bench.plan.copy_size, touched=False
                 ) as mapped,
             ):
-                settle()
+                settle(bench.plan.memory_size)
                 return mapped.fill_rate(record)
 
         return paired("B/s", lambda: _bytes_rate(bench, body_size), memcpy, bench.plan.rounds, bench.say)

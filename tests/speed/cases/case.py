@@ -70,7 +70,7 @@ def rate_of(
         with closing(open_queue(directory, os.urandom(body_size))) as queue:
             prepare(queue)
             call = run(queue)
-            settle()
+            settle(bench.plan.memory_size)
             if per_call is None:
                 return rate(call, seconds or bench.plan.seconds)
             return per_call * rate(_calls(call, per_call), seconds or bench.plan.seconds, chunk_count_max=1)

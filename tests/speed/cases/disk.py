@@ -24,7 +24,7 @@ def _measure(body_size: int, count_of: Callable[[Plan], int], plain: bool) -> Ca
             store = directory / "queue"
             bench.say(f"filling {count:,} messages")
             ours.make_store(store, os.urandom(body_size), count, plain=plain)
-            settle()
+            settle(bench.plan.memory_size)
             parts = {part: allocated_size(store / part) / count for part in PARTS}
         context = {f"{part} B": size for part, size in parts.items()}
         return Measurement("B/msg", (sum(parts.values()),), (float(body_size),), context)

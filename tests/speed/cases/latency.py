@@ -20,7 +20,7 @@ def _measure(bench: Bench) -> Measurement:
             options: dict[str, Any] = {"commitlog_file_size": bench.plan.latency_file_size}
             with closing(ours.Sending(directory / "queue", os.urandom(KIB), **options)) as queue:
                 queue.send_each(100)
-                settle()
+                settle(bench.plan.memory_size)
                 times = [time / 1e3 for time in queue.send_each_timed(bench.plan.latency_count)]
             segments = len(list((directory / "queue" / "commitlog").iterdir()))
         return Turn(

@@ -34,7 +34,7 @@ def _measure(count_of: Callable[[Plan], int], killed: bool) -> Callable[[Bench],
                 if killed:
                     killed_while(partial(ours.send_until_killed, store, body), KILL_AFTER_SECONDS)
                 else:
-                    settle()
+                    settle(bench.plan.memory_size)
                 opening, reading = in_child(lambda: ours.open_times(store))
                 return Turn(opening * 1e3, {"first read ms": reading * 1e3})
 

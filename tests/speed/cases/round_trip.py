@@ -28,7 +28,7 @@ WARM_UP_COUNT = 100
 def _turn(bench: Bench, open_pair: Callable[[Path, bytes], ChannelPair]) -> Turn:
     count = bench.plan.round_trip_count
     with fresh(bench.data) as parent:
-        settle()
+        settle(bench.plan.memory_size)
         pair = open_pair(parent / "pair", os.urandom(KIB))
 
         def echo(ready: Callable[[], object]) -> list[int]:

@@ -63,7 +63,7 @@ def _bare_call(bench: Bench) -> Measurement:
             fresh(bench.data) as directory,
             reference.ReferenceMap(module, directory / "map", size, touched=True) as mapped,
         ):
-            settle()
+            settle(bench.plan.memory_size)
             return 1e9 / rate(lambda count: mapped.append_each(record, count), bench.plan.seconds)
 
     return paired("ns", lambda: 1e9 / ours_rate(bench), bare, bench.plan.rounds, bench.say)

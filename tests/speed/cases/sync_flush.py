@@ -39,7 +39,7 @@ def _against_fdatasync(bench: Bench) -> Measurement:
             closing(open_sync(directory / "queue", os.urandom(KIB))) as queue,
         ):
             queue.send_each(20)
-            settle()
+            settle(bench.plan.memory_size)
             return _p50([time / 1e3 for time in queue.send_each_timed(count)])
 
     def flushes() -> Turn:
@@ -47,7 +47,7 @@ def _against_fdatasync(bench: Bench) -> Measurement:
             fresh(bench.data) as directory,
             reference.ReferenceMap(module, directory / "map", count * PAGE_SIZE, touched=True) as mapped,
         ):
-            settle()
+            settle(bench.plan.memory_size)
             mapped.sync_times(min(20, count))
             return _p50([seconds * 1e6 for seconds in mapped.sync_times(count)])
 
@@ -77,7 +77,7 @@ def _together(shape: Callable[[Plan], tuple[int, int]]) -> Callable[[Bench], Mea
 
         def turn(processes: int, threads: int) -> float:
             with fresh(bench.data) as directory:
-                settle()
+                settle(bench.plan.memory_size)
                 return total_rate(
                     lambda: open_sync(directory / "queue", os.urandom(KIB)),
                     processes=processes,

@@ -21,7 +21,7 @@ def _processes(count_of: Callable[[Plan], int]) -> Callable[[Bench], Measurement
     def measure(bench: Bench) -> Measurement:
         def turn(processes: int) -> float:
             with fresh(bench.data) as directory:
-                settle()
+                settle(bench.plan.memory_size)
                 return total_rate(
                     lambda: ours.Sending(directory / "queue", os.urandom(KIB)),
                     processes=processes,
