@@ -19,8 +19,8 @@ A file that becomes full is followed by one that starts from its end time and en
 only forced to disk once they are full, and at a clean shutdown. There is no checksum: after a crash of
 the machine, what was not forced to disk before is removed and built again from the log.
 
-Everything that writes is called with the index lock held (MQ_LOCK_INDEX of control.h), by one process
-at a time. Look-ups take no lock.
+What writes is called with the index lock held (MQ_LOCK_INDEX of control.h), by one process at a time,
+unless it says otherwise. Look-ups take no lock.
 """
 
 import errno
@@ -174,10 +174,11 @@ class Index:
     # Writing, with the index lock held.
 
     def put(self, log: Any, begin: int, until: int) -> int:
-        """Index the records of `log` (an mq_log) in [begin, until), and say how far that came.
+        """Index the records of `log` (an mq_log) that begin in [begin, until); say where the last one ends.
 
-        What is in already is passed over, so `begin` may be anywhere below. Raises StoreFull, or the
-        error of a record that cannot be read; what was put before it stays.
+        `begin` is where a record begins, `until` any offset. What is in already is passed over, so
+        `begin` may lie too low. Raises StoreFull, or the error of a record that cannot be read; what
+        was put before it stays.
         """
         if begin >= until:
             return begin
@@ -189,7 +190,10 @@ class Index:
         return int(reached[0])
 
     def delete_before(self, log_offset: int) -> int:
-        """Remove files whose records all lie below `log_offset`, but never the newest. Says how many."""
+        """Remove files whose records all lie below `log_offset`, but never the newest. Says how many.
+
+        Needs no lock: only the newest changes.
+        """
         count = 0
         for file in self.files()[:-1]:
             if file.state().end_log_offset >= log_offset:
@@ -225,8 +229,9 @@ class Index:
     def sync_full(self, index_msg_timestamp: int) -> int:
         """Force full files newer than this to disk; the result is what the checkpoint may say then.
 
-        Needs no lock: a full file changes no more. The log up to the files' end must be on disk before.
-        A file counts once a later one begins at a later time: equal times would vouch for both.
+        Needs no lock: a full file changes no more. A file counts once the next one begins at a later
+        time: equal times would vouch for both. Should the log then lose records that a file has, in a
+        crash before they were flushed, discard_after sees it by the log's end.
         """
         files = self.files()
         for file, after in itertools.pairwise(files):

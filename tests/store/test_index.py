@@ -8,7 +8,6 @@ import re
 import shutil
 import struct
 import time as clock
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from mq.errors import StoreCorrupted
 from mq.store import index as index_module
 from mq.store.index import Index, IndexFile
 from mq.store.native import check, ffi, lib
+from tests.store.small_log import Log
 
 NAME = "20261121094500123"
 ROLLBACK = 12
-LOG_FILE_SIZE = 4096
 T = 1700000000123
 
 # The record of the format's first worked example: TopicA, keys "k1 k2", at log offset 0.
@@ -35,18 +34,6 @@ EXAMPLE = bytes.fromhex(
     "54414753 01 54616741 02 4b455953 01 6b31206b32 02"
     "554e49515f4b4559 01 3041303030303035303030313138423441414332303030303030303030303030 02"
 )
-
-
-def record(
-    log_offset: int, store_time: int, topic: str, properties: dict[str, str], sys_flag: int = 0
-) -> bytes:
-    """A message as it lies in the log."""
-    text = b"".join(f"{name}\x01{value}\x02".encode() for name, value in properties.items())
-    name, body = topic.encode(), b"body"
-    head = struct.pack(">iiiiqqi", -626843481, zlib.crc32(body) & 0x7FFFFFFF, 0, 0, 0, log_offset, sys_flag)
-    head += struct.pack(">q8sq8siqi", 1, b"born", store_time, b"store", 0, 0, len(body))
-    tail = body + bytes([len(name)]) + name + struct.pack(">h", len(text)) + text
-    return struct.pack(">i", 4 + len(head) + len(tail)) + head + tail
 
 
 def java_hash(text: str) -> int:
@@ -93,42 +80,6 @@ class Oracle:
             begin, begin_offset = store_time, log_offset
         used += previous == 0
         struct.pack_into(">qqqqii", file, 0, begin, store_time, begin_offset, log_offset, used, number + 1)
-
-
-class Log:
-    """A commit log of small files, written here, read by the code under test."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.end = 0
-        (root / "commitlog").mkdir(parents=True)
-        control = ffi.new("mq_control **")
-        check(lib.mq_control_open(bytes(root / "control"), bytes(16), 1, control))
-        self.control = ffi.gc(control[0], lib.mq_control_close)
-        lib.mq_control_set(self.control, lib.MQ_FILE_SIZE, LOG_FILE_SIZE)
-        lib.mq_control_set(self.control, lib.MQ_QUEUE_FILE_SIZE, 400)
-        log = ffi.new("mq_log **")
-        check(lib.mq_log_open(self.control, bytes(root), 0, 0, log))
-        self.handle = ffi.gc(log[0], lib.mq_log_close)
-
-    def append(self, store_time: int, topic: str, properties: dict[str, str], sys_flag: int = 0) -> int:
-        size = len(record(0, 0, topic, properties))
-        left = LOG_FILE_SIZE - self.end % LOG_FILE_SIZE
-        if size + 8 > left:
-            self._write(struct.pack(">ii", left, -875286124))
-            self.end += left - 8
-        at = self.end
-        self._write(record(at, store_time, topic, properties, sys_flag))
-        return at
-
-    def _write(self, data: bytes) -> None:
-        path = self.root / "commitlog" / f"{self.end // LOG_FILE_SIZE * LOG_FILE_SIZE:020}"
-        if not path.exists():
-            path.write_bytes(bytes(LOG_FILE_SIZE))
-        with path.open("r+b") as file:
-            file.seek(self.end % LOG_FILE_SIZE)
-            file.write(data)
-        self.end += len(data)
 
 
 @pytest.fixture
@@ -295,6 +246,18 @@ def test_more_is_found_than_one_call_returns(log: Log, tmp_path: Path) -> None:
     assert list(index.find("A", "hot")) == places[::-1]
     lookup = index.find("A", "hot")
     assert [next(lookup) for _ in range(3)] == places[:-4:-1]
+
+
+def test_a_step_may_end_within_a_record_and_goes_on_behind_it(log: Log, index: Index) -> None:
+    places = [log.append(T, "A", {"KEYS": f"key{number:02}"}) for number in range(12)]
+    size = places[1] - places[0]
+    reached = 0
+    while reached < log.end:
+        before, reached = reached, index.put(log.handle, reached, reached + size + 1)
+        assert reached == min(before + 2 * size, log.end)
+    for number, at in enumerate(places):
+        assert list(index.find("A", f"key{number:02}")) == [at]
+    assert sum(file.state().units for file in index.files()) == 12
 
 
 def test_indexing_stops_before_a_record_that_cannot_be_read_and_keeps_what_came_before(

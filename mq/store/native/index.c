@@ -265,14 +265,16 @@ int mq_index_put_record(mq_index *index, const uint8_t *bytes, const mq_record *
 
 int mq_index_build(mq_index *index, mq_log *log, int64_t until, int64_t *reached, int32_t *keys_done) {
     if (*reached < 0 || *keys_done < 0) return MQ_INVALID;
+    int64_t log_end = mq_control_get(log->control, MQ_LOG_END);
+    if (until > log_end) until = log_end;
     while (*reached < until) {
         int64_t at;
         const uint8_t *bytes;
         mq_record record;
         mq_mapping *pin;
-        int64_t after = mq_log_next(log, *reached, until, &at, &bytes, &record, &pin);
+        int64_t after = mq_log_next(log, *reached, log_end, &at, &bytes, &record, &pin);
         if (after == MQ_GONE) { /* nothing but a BLANK up to there */
-            *reached = until;
+            *reached = log_end;
             return 1;
         }
         if (after < 0) return (int)after;

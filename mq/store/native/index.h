@@ -94,9 +94,10 @@ int mq_index_put(mq_index *index, int32_t hash, int64_t log_offset, int64_t stor
  * the same *keys_done. A rolled back transaction has no keys. */
 int mq_index_put_record(mq_index *index, const uint8_t *bytes, const mq_record *record, int32_t *keys_done);
 
-/* Put the records in [*reached, until) of the log, except those below the file's end
- * offset, which are put already. *reached and *keys_done (0 at first) move along, also
- * when the call fails. 1 if all are put, 0 if the file is full: as above. */
+/* Put the records that begin in [*reached, until) and below the log's end, except those
+ * below the file's end offset, which are put already. *reached, the end of the last record
+ * put, and *keys_done (0 at first) move along, also when the call fails. 1 if all are put, 0
+ * if the file is full: as above. */
 int mq_index_build(mq_index *index, mq_log *log, int64_t until, int64_t *reached, int32_t *keys_done);
 
 /* Copy up to `count_max` log offsets of units with this hash, newest first. Times are kept
