@@ -7,7 +7,15 @@ import errno
 import os
 from typing import Any
 
-from mq.errors import MQError, StoreCorrupted, StoreFull, StoreLocked, StorePoisoned
+from mq.errors import (
+    BrokerClosed,
+    MQError,
+    NotPermitted,
+    StoreCorrupted,
+    StoreFull,
+    StoreLocked,
+    StorePoisoned,
+)
 from mq.store.native import _native
 
 lib: Any = _native.lib
@@ -41,7 +49,8 @@ def check(result: int, path: str = "") -> int:
         )
     if result == lib.MQ_BUSY:
         raise StoreLocked(
-            f"{path or 'the store'}: a lock is held for too long, most likely by a process that is stopped", path=path
+            f"{path or 'the store'}: a lock is held for too long, most likely by a process that is stopped",
+            path=path,
         )
     if result == lib.MQ_TOO_LARGE:
         raise AssertionError("the caller checks sizes first, since it knows them")
@@ -50,7 +59,11 @@ def check(result: int, path: str = "") -> int:
     if result == lib.MQ_IO:
         raise OSError(number, f"{os.strerror(number)} ({errno.errorcode.get(number, number)})", path or None)
     if result == lib.MQ_TABLE_FULL:
-        raise MQError(f"this store already has {lib.MQ_QUEUE_MAX} queues, its limit: delete topics that are not used")
+        raise MQError(
+            f"this store already has {lib.MQ_QUEUE_MAX} queues, its limit: delete topics that are not used"
+        )
     if result == lib.MQ_READ_ONLY:
-        raise MQError("this broker was opened with read_only=True")
+        raise NotPermitted("this broker was opened with read_only=True")
+    if result == lib.MQ_CLOSED:
+        raise BrokerClosed(f"{path or 'the store'} was closed meanwhile: call mq.open() again")
     raise AssertionError(f"unexpected result {result} of a C call: the caller handles it")

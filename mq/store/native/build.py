@@ -39,6 +39,7 @@ SOURCES = (
     "consumequeue.c",
     "pull.c",
     "walk.c",
+    "check.c",
     "index.c",
 )
 

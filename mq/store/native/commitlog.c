@@ -307,6 +307,8 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     mq_queue_entry *entry = common->queue->entry;
     mq_intent *intent = &log->shared->intent;
     if (mq_control_get(control, MQ_POISONED_WORD)) return MQ_POISONED;
+    if (atomic_load_explicit(&log->stopping, memory_order_relaxed)) return MQ_CLOSED;
+    if (atomic_load_explicit(&entry->state, memory_order_relaxed) != MQ_QUEUE_LIVE) return MQ_GONE;
     int64_t now = mq_linux_now_ms();
     int64_t last = mq_control_get(control, MQ_LAST_STORE_TIME);
     int64_t store_time = now > last ? now : last;

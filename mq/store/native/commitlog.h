@@ -56,7 +56,7 @@ int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_i
 int mq_log_lock(mq_log *log, int timeout_ms);
 void mq_log_unlock(mq_log *log);
 
-/* Append one message. `properties` is RocketMQ's property string, ending in 02 or empty;
+/* Append one message. MQ_GONE if the queue was deleted. `properties` is RocketMQ's property string, ending in 02 or empty;
  * UNIQ_KEY is added unless it is in there, or given (32 or 56 characters, else NULL). */
 int mq_append(mq_log *log, int queue, int32_t flag, int32_t sys_flag, const char *body, int64_t body_size,
               const char *properties, int64_t properties_size, const char *unique_id,
@@ -78,6 +78,7 @@ int mq_log_flush_queues(mq_log *log);
 
 /* Allocate and prepare pages ahead of the log's end until mq_log_stop. For a thread. */
 int mq_log_prepare(mq_log *log);
+/* End the thread above and waits; whoever gets the append lock from now on appends no more: MQ_CLOSED. */
 void mq_log_stop(mq_log *log);
 
 /* A walk over records from `from` on, in log order. */
@@ -113,3 +114,29 @@ mq_files *mq_log_queue_files(mq_log *log, int queue);
 /* Unique ids (RocketMQ's layout): 20 characters that name host, process and start. */
 void mq_unique_seed(const char *prefix);
 int mq_unique_id(char *id);
+
+/* The first whole record after `from`, below `until`, found by its magic and its own place: bytes that are no
+ * record may be followed by some. MQ_GONE if there is none. */
+int64_t mq_log_resync(mq_log *log, int64_t from, int64_t until);
+
+/* What a check found wrong: see check.py for the words. */
+enum {
+    MQ_WRONG_RECORD = 1,     /* bytes at log_offset that are no whole record */
+    MQ_WRONG_TIME = 2,       /* store time falls */
+    MQ_WRONG_UNIT = 3,       /* the record's queue unit is missing or says something else */
+    MQ_WRONG_OFFSET = 4,     /* the record's queue offset is not the next of its queue */
+    MQ_WRONG_COUNT = 5,      /* queue_offset units of the queue point to no record */
+    MQ_WRONG_QUEUE = 6       /* the first record of a queue that is not there */
+};
+
+typedef struct {
+    int32_t kind;
+    int32_t queue;
+    int64_t log_offset;
+    int64_t queue_offset;
+} mq_problem;
+
+/* Compare every record in [from, until) with the queues. Up to problem_max problems are listed, all are
+ * counted: returns their number. *records is how many records are whole. */
+int64_t mq_log_check(mq_log *log, int64_t from, int64_t until, mq_problem *problems, int32_t problem_max,
+                     int64_t *records);

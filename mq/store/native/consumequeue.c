@@ -244,13 +244,13 @@ int mq_queue_load(mq_log *log, int number, int64_t first, int64_t last, int64_t 
             if (!is_unit(log_offset, size) || (!blank && (log_offset >= log_end || size > log_end - log_offset))) break;
             next++;
         }
-        if (next > file) break;
+        if (next > file || !log->writable) break;
         mq_files_remove(queue->files, file * MQ_UNIT_SIZE);
         mq_files_forget(queue->files, file * MQ_UNIT_SIZE);
     }
     mq_control_queue_set(log->control, number, low, next);
     atomic_store(&queue->entry->allocated, next * MQ_UNIT_SIZE);
-    return mq_queue_seal(log, number);
+    return log->writable ? mq_queue_seal(log, number) : 0;
 }
 
 int mq_queue_seal(mq_log *log, int number) {

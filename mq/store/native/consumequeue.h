@@ -14,9 +14,10 @@ enum {
     MQ_SCAN_UNITS = 800              /* units examined by one pull, if it asks for fewer messages */
 };
 
+/* All of one type, so that one call reads them all. */
 typedef struct {
-    int32_t status;
-    int32_t count;
+    int64_t status;
+    int64_t count;
     int64_t bytes;        /* copied; with MQ_ROOM: needed */
     int64_t next_offset;
     int64_t min_offset;
@@ -34,9 +35,9 @@ int mq_pull(mq_log *log, int queue, int64_t offset, int32_t count_max, int64_t b
 /* The queue's end as readers of this handle see it. */
 int64_t mq_queue_max(mq_log *log, int queue);
 
-/* Wait until one of the queues has messages at or after its offset, or timeout. `count` 0
- * waits for any append at all. Spins for spin_ns first. Returns the place of a queue in the list
- * that has news, `count` on timeout. */
+/* Wait until one of the queues has messages at or after its offset. `count` 0 waits until the log's end
+ * passes offsets[0]. Spins for spin_ns first, then sleeps once: returns the place of a queue in the list
+ * that has news, or `count` after a timeout, a signal or a wake-up for nothing. */
 int mq_wait(mq_log *log, const int32_t *queues, const int64_t *offsets, int32_t count, int64_t timeout_ns,
             int64_t spin_ns);
 

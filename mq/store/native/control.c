@@ -83,7 +83,7 @@ static int look_up(mq_control *control, const char *topic, int topic_size, int32
     int32_t next = control->heads[bucket_of(topic, topic_size, queue_id)];
     for (; next; next = control->chain[next - 1]) {
         mq_queue_entry *entry = &control->shared->queues[next - 1];
-        if (entry->queue_id == queue_id && entry->topic_size == (uint32_t)topic_size &&
+        if (atomic_load(&entry->state) != MQ_QUEUE_DELETED && entry->queue_id == queue_id && entry->topic_size == (uint32_t)topic_size &&
             memcmp(entry->topic, topic, (size_t)topic_size) == 0)
             return next - 1;
     }
@@ -164,6 +164,10 @@ int64_t mq_control_get(mq_control *control, int word) {
 void mq_control_set(mq_control *control, int word, int64_t value) {
     if (word < 0 || word >= MQ_WORD_COUNT) return;
     atomic_store_explicit(&control->shared->words[word], value, memory_order_release);
+}
+
+const int64_t *mq_control_word(mq_control *control, int word) {
+    return (const int64_t *)&control->shared->words[word];
 }
 
 int64_t mq_control_raise(mq_control *control, int word, int64_t value) {
@@ -337,8 +341,4 @@ int mq_control_bell_wait(mq_control *control, uint32_t seen, int timeout_ms) {
 void mq_control_bell_ring(mq_control *control) {
     atomic_fetch_add(&control->shared->bell, 1);
     mq_linux_wake(&control->shared->bell);
-}
-
-int mq_control_size(void) {
-    return (int)sizeof(mq_shared);
 }

@@ -70,6 +70,8 @@ int mq_control_same_boot(mq_control *control, const char *boot_id);
 
 int64_t mq_control_get(mq_control *control, int word);
 void mq_control_set(mq_control *control, int word, int64_t value);
+/* The word itself, for a caller who looks often. Valid until mq_control_close. */
+const int64_t *mq_control_word(mq_control *control, int word);
 /* Raise a word to `value` if it is lower. Returns what it was. */
 int64_t mq_control_raise(mq_control *control, int word, int64_t value);
 int64_t mq_control_add(mq_control *control, int word, int64_t amount);
@@ -80,7 +82,8 @@ int mq_control_lock(mq_control *control, int which, int timeout_ms);
 int mq_control_try_lock(mq_control *control, int which);
 void mq_control_unlock(mq_control *control, int which);
 
-/* The queue table: find, or with `add` append, the entry of (topic, queue_id). The
+/* The queue table. An entry is never used for another queue: one that is deleted stays, and the same name gets
+ * a new entry, so that whoever still has the old one's files mapped cannot take them for the new one's. Find, or with `add` append, the entry of (topic, queue_id). The
  * caller holds the append lock to add. Returns its number or MQ_MISSING. */
 int mq_control_queue(mq_control *control, const char *topic, int topic_size, int32_t queue_id, int add);
 /* Copy an entry's topic (up to MQ_TOPIC_MAX bytes). Returns its size. */
@@ -103,5 +106,3 @@ uint32_t mq_control_bell(mq_control *control);
 int mq_control_bell_wait(mq_control *control, uint32_t seen, int timeout_ms);
 void mq_control_bell_ring(mq_control *control);
 
-/* Block this thread's copy of an inherited control in a forked child: see store.py. */
-int mq_control_size(void);

@@ -86,8 +86,9 @@ int mq_log_allocate(mq_log *log, int64_t to, int64_t step);
 /* Wake the preparing thread if the log's end came near to what it has prepared. */
 void mq_log_want_prepared(mq_log *log, int64_t end);
 
-/* The record at `offset`, below `limit`, pinned and verified; BLANKs are followed. Returns the offset after
- * it, and *at, where it is. MQ_GONE at or above the limit. Unpin after every success. */
+/* The first record at or after `offset` that starts below `limit`, pinned and verified; BLANKs are followed.
+ * Returns the offset after it, and *at, where it is. MQ_GONE if the next one would start at *at, at or above the
+ * limit. Unpin after every success. */
 int64_t mq_log_next(mq_log *log, int64_t offset, int64_t limit, int64_t *at, const uint8_t **bytes, mq_record *record,
                     mq_mapping **pin);
 

@@ -242,7 +242,7 @@ static int fill(sink *sink, const uint8_t *bytes, int32_t size, const mq_queue *
                 int64_t log_offset, mq_pull_result *result) {
     mq_columns *to = ((filler *)sink)->columns;
     mq_record record;
-    int32_t count = result->count;
+    int32_t count = (int32_t)result->count;
     if (mq_record_parse(bytes, size, &record) != size || mq_record_verify(bytes, &record) ||
         !belongs(queue, &record, bytes, queue_offset, log_offset))
         return MQ_CORRUPT;
@@ -308,17 +308,14 @@ static int sleep_on(mq_log *log, mq_queue *const *queues, const int64_t *offsets
     return has_news(log, queues, offsets, count);
 }
 
-static int wait_any(mq_log *log, int64_t seen_end, int64_t deadline) {
-    for (;;) {
-        uint32_t seen = atomic_load(&log->shared->any_wake);
-        atomic_store(&log->shared->any_waiters, 1);
-        if (log->sync) atomic_store(&log->shared->flush_waiters, 1);
-        atomic_thread_fence(memory_order_seq_cst);
-        int64_t left = deadline - mq_linux_monotonic_ns();
-        if (mq_log_visible(log) > seen_end || left <= 0) return 0;
-        mq_linux_wait(&log->shared->any_wake, seen, left);
-        if (mq_log_visible(log) > seen_end) return 0;
-    }
+static int wait_any(mq_log *log, int64_t seen_end, int64_t timeout_ns) {
+    uint32_t seen = atomic_load(&log->shared->any_wake);
+    atomic_store(&log->shared->any_waiters, 1);
+    if (log->sync) atomic_store(&log->shared->flush_waiters, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (mq_log_visible(log) <= seen_end && !atomic_load(&log->stopping))
+        mq_linux_wait(&log->shared->any_wake, seen, timeout_ns);
+    return 0;
 }
 
 int mq_wait(mq_log *log, const int32_t *numbers, const int64_t *offsets, int32_t count, int64_t timeout_ns,
@@ -327,7 +324,7 @@ int mq_wait(mq_log *log, const int32_t *numbers, const int64_t *offsets, int32_t
     int64_t start = mq_linux_monotonic_ns();
     int64_t deadline = start + timeout_ns;
     if (count > MQ_WAIT_MAX || count < 0) return MQ_INVALID;
-    if (count == 0) return wait_any(log, offsets[0], deadline);
+    if (count == 0) return wait_any(log, offsets[0], timeout_ns);
     for (int32_t i = 0; i < count; i++) {
         int error;
         queues[i] = mq_log_open_queue(log, numbers[i], &error);
@@ -340,13 +337,9 @@ int mq_wait(mq_log *log, const int32_t *numbers, const int64_t *offsets, int32_t
         if (mq_linux_monotonic_ns() >= spin_until) break;
         for (int i = 0; i < 8; i++) mq_linux_pause();
     }
-    for (;;) {
-        int64_t left = deadline - mq_linux_monotonic_ns();
-        if (left <= 0) return count;
-        int place = sleep_on(log, queues, offsets, count, left);
-        if (place < count) return place;
-        if (atomic_load(&log->stopping)) return count;
-    }
+    int64_t left = deadline - mq_linux_monotonic_ns();
+    if (left <= 0 || atomic_load(&log->stopping)) return count;
+    return sleep_on(log, queues, offsets, count, left);
 }
 
 /* ---- by time ---- */

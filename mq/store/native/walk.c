@@ -15,12 +15,12 @@ int64_t mq_log_next(mq_log *log, int64_t offset, int64_t limit, int64_t *at, con
     for (;;) {
         uint8_t *address;
         int64_t room;
+        *at = offset;
         if (offset < 0 || offset >= limit) return MQ_GONE;
         int result = mq_files_pin(log->files, offset, &address, &room, pin);
         if (result) return result;
-        int size = mq_record_parse(address, room < limit - offset ? room : limit - offset, record);
+        int size = mq_record_parse(address, room, record);
         if (size > 0 && record->log_offset == offset && mq_record_verify(address, record) == 0) {
-            *at = offset;
             *bytes = address;
             return offset + size;
         }
@@ -141,7 +141,7 @@ int mq_log_walk(mq_log *log, int64_t from, int64_t until, int with_dispatch, mq_
         mq_mapping *pin;
         int64_t next = mq_log_next(log, walk->end, until, &at, &bytes, &record, &pin);
         if (next == MQ_GONE) {
-            walk->end = until; /* BLANKs led here */
+            walk->end = at; /* where the BLANK before leads */
             return 0;
         }
         if (next == MQ_CORRUPT || next == MQ_MISSING) {
@@ -171,4 +171,32 @@ int mq_log_release(mq_log *log, int64_t log_offset) {
         if (queue) released += mq_files_release(queue->files, atomic_load(&queue->entry->min) * MQ_UNIT_SIZE);
     }
     return released;
+}
+
+int64_t mq_log_resync(mq_log *log, int64_t from, int64_t until) {
+    for (int64_t offset = from + 1; offset < until;) {
+        uint8_t *bytes;
+        int64_t room;
+        mq_mapping *pin;
+        mq_record record;
+        int result = mq_files_pin(log->files, offset, &bytes, &room, &pin);
+        if (result) return result == MQ_MISSING ? MQ_GONE : result;
+        if (room > until - offset) room = until - offset;
+        int64_t at = 0;
+        for (; at + MQ_RECORD_SIZE_MIN <= room; at++) {
+            /* Both magics begin alike; most bytes are ruled out by the first comparison. */
+            const uint8_t *magic = memchr(bytes + at + AT_MAGIC, 0xda, (size_t)(room - at - AT_MAGIC));
+            if (!magic) break;
+            at = magic - bytes - AT_MAGIC;
+            if (at + MQ_RECORD_SIZE_MIN > room) break;
+            if (magic[1] != 0xa3 || magic[2] != 0x20 || mq_get64(bytes + at + AT_LOG_OFFSET) != offset + at) continue;
+            if (mq_record_parse(bytes + at, room - at, &record) > 0 && mq_record_verify(bytes + at, &record) == 0) {
+                mq_files_unpin(pin);
+                return offset + at;
+            }
+        }
+        mq_files_unpin(pin);
+        offset += room;
+    }
+    return MQ_GONE;
 }

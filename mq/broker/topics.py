@@ -1,0 +1,177 @@
+"""The topics of a store, and what may be done with each.
+
+On disk: config/topics.json, as RocketMQ has it (store-wide table of topic name to settings, with a data
+version), and topics.json.bak, the state before. Strict JSON with quoted keys, which RocketMQ reads; what a broker
+wrote is read with its unquoted keys too. Members that are unknown here are kept as they are.
+
+A file is never seen half written: the new one is complete and on disk before it takes the name. Processes learn
+of a change through a version word in shared memory, which grows after the file is in place.
+
+RocketMQ: broker/topic/TopicConfigManager.java, common/TopicConfig.java, common/ConfigManager.java.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mq.errors import StoreCorrupted
+from mq.store.locks import lock_byte, unlock_byte
+
+__all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "Topics", "TopicSettings"]
+
+PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
+LOCK_TIMEOUT = 10.0
+UNQUOTED_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What RocketMQ's TopicConfig says of one topic."""
+
+    name: str
+    read_queue_count: int = 16
+    write_queue_count: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    ordered: bool = False
+    others: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        table = {
+            "attributes": {},
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            **self.others,
+            "order": self.ordered,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_count,
+            "topicName": self.name,
+            "writeQueueNums": self.write_queue_count,
+        }
+        return dict(sorted(table.items()))
+
+    @staticmethod
+    def from_json(name: str, table: dict[str, Any]) -> TopicSettings:
+        known = {"order", "perm", "readQueueNums", "topicName", "writeQueueNums"}
+        return TopicSettings(
+            name,
+            _count(table.get("readQueueNums", 16)),
+            _count(table.get("writeQueueNums", 16)),
+            int(table.get("perm", 6)) & 15,
+            bool(table.get("order", False)),
+            {key: value for key, value in table.items() if key not in known},
+        )
+
+
+def _count(value: Any) -> int:
+    return max(0, min(int(value), 65_536))
+
+
+class Topics:
+    """config/topics.json of one store."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "config" / "topics.json"
+        self._root = root
+        self._data_version: dict[str, Any] = {}
+        self._others: dict[str, Any] = {}
+
+    def load(self) -> dict[str, TopicSettings]:
+        """All topics by name. Raises StoreCorrupted if neither the file nor the one before it can be read."""
+        problems = []
+        for path in (self.path, self.path.with_name("topics.json.bak")):
+            try:
+                text = path.read_text()
+            except FileNotFoundError:
+                continue
+            if not text.strip():
+                continue
+            try:
+                return self._parse(text)
+            except (ValueError, TypeError, AttributeError) as error:
+                problems.append(f"{path}: {error}")
+        if problems:
+            raise StoreCorrupted(
+                f"{'; '.join(problems)}: mend the file, or delete it and its .bak: topics are then found again by"
+                " their queues, with as many queues as have had messages",
+                path=str(self.path),
+            )
+        return {}
+
+    def _parse(self, text: str) -> dict[str, TopicSettings]:
+        try:
+            table = json.loads(text)
+        except ValueError:
+            table = json.loads(UNQUOTED_KEY.sub(r'\1"\2"\3', text))
+        topics = table.get("topicConfigTable", {})
+        self._data_version = dict(table.get("dataVersion") or {})
+        self._others = {k: v for k, v in table.items() if k not in ("topicConfigTable", "dataVersion")}
+        return {name: TopicSettings.from_json(name, settings) for name, settings in topics.items()}
+
+    def save(self, topics: dict[str, TopicSettings]) -> None:
+        """Put a new state on disk. Called under `changing`."""
+        version = {
+            "counter": int(self._data_version.get("counter", 0)) + 1,
+            "stateVersion": int(self._data_version.get("stateVersion", 0)),
+            "timestamp": time.time_ns() // 1_000_000,
+        }
+        table = {
+            **self._others,
+            "dataVersion": version,
+            "topicConfigTable": {name: topics[name].to_json() for name in sorted(topics)},
+        }
+        write_config(self.path, json.dumps(table, indent="\t", separators=(",", ":"), ensure_ascii=False))
+        self._data_version = version
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """One process at a time changes topics; the lock is dropped by the kernel if it dies."""
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(self._root / "mq" / "topics.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not lock_byte(fd, 0, timeout=LOCK_TIMEOUT):
+                raise TimeoutError(
+                    f"{self.path}: another process has been changing topics for {LOCK_TIMEOUT:.0f} s"
+                )
+            yield
+            unlock_byte(fd, 0)
+        finally:
+            os.close(fd)
+
+
+def write_config(path: Path, text: str) -> None:
+    """Replace a config file so that either the old or the new state is found; the old one stays as .bak."""
+    fresh = path.with_name(path.name + ".new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        data = text.encode()
+        while data:
+            data = data[os.write(fd, data) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    backup = path.with_name(path.name + ".bak")
+    if path.exists():
+        backup.unlink(missing_ok=True)
+        os.link(path, backup)
+    os.replace(fresh, path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def grown(settings: TopicSettings, queue_id: int) -> TopicSettings:
+    """The same topic with at least the queue of this id, as messages were found in it."""
+    count = max(settings.read_queue_count, queue_id + 1)
+    return replace(
+        settings, read_queue_count=count, write_queue_count=max(settings.write_queue_count, queue_id + 1)
+    )

@@ -1,0 +1,104 @@
+"""Every invariant of a store, as a list of what breaks it.
+
+    files       the log's files follow each other without a gap, all of one length
+    records     from the first to the end, each whole, in its place, store times never falling
+    queues      each record has its unit, in order, without gaps, and no unit lacks a record
+    index       chains and headers keep the rules of index.h
+    shared      queue ends and the log's end agree with all that
+
+Works beside running processes too: what is sent while it looks is not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mq.errors import MQError
+from mq.message import MessageExt
+from mq.store.commitlog import segment_files
+from mq.store.native import check, ffi, lib
+from mq.store.store import Store
+
+__all__ = ["problems"]
+
+PROBLEMS_LISTED = 100
+WORDS = {
+    lib.MQ_WRONG_RECORD: "log offset {log}: no whole record; the message there is lost",
+    lib.MQ_WRONG_TIME: "log offset {log}: stored earlier than the record before it",
+    lib.MQ_WRONG_UNIT: "log offset {log}: its unit {offset} of {queue} is missing or points elsewhere",
+    lib.MQ_WRONG_OFFSET: "log offset {log}: queue offset {offset} of {queue} is not the next one",
+    lib.MQ_WRONG_QUEUE: "log offset {log}: its queue has no units at all",
+    lib.MQ_WRONG_COUNT: "{queue}: {offset} units point to no record",
+}
+
+
+def problems(
+    root: str | os.PathLike[str], *, progress: Callable[[str, int, int], None] | None = None
+) -> Iterator[str]:
+    """Yield each broken invariant in words; nothing if the store is sound. Raises nothing but for arguments."""
+    root = Path(os.fspath(root))
+    try:
+        store = Store(root, create=False, read_only=True, progress=progress)
+    except (MQError, OSError) as error:
+        yield f"{root} cannot be opened: {error}"
+        return
+    try:
+        yield from _of_files(store)
+        yield from _of_records(store)
+        yield from store.index.problems()
+        for offset in store.recovered.damaged if store.recovered else ():
+            yield f"log offset {offset}: no whole record; the message there is lost"
+    except (MQError, OSError) as error:
+        yield f"{root}: {error}"
+    finally:
+        store.close()
+
+
+def _of_files(store: Store) -> Iterator[str]:
+    files = segment_files(store.root / "commitlog")
+    size = store.geometry.commitlog_file_size
+    for before, after in zip(files, files[1:]):
+        if int(after.name) != int(before.name) + size:
+            yield f"{before.parent}: no file between {before.name} and {after.name}"
+    for file in files:
+        if file.stat().st_size != size:
+            yield f"{file}: {file.stat().st_size:,} bytes, not {size:,}"
+    for directory in ("commitlog", "consumequeue"):
+        for path in sorted((store.root / directory).rglob("*")):
+            if path.is_file() and not (len(path.name) == 20 and path.name.isdigit()):
+                yield f"{path}: a foreign file; a RocketMQ broker would not start"
+
+
+def _topic_at(store: Store, log_offset: int) -> str:
+    buffer, size = ffi.new("char[]", store.geometry.commitlog_file_size), ffi.new("int64_t *")
+    code = lib.mq_log_record(store.live(), log_offset, buffer, len(buffer), size)
+    return MessageExt(ffi.buffer(buffer, check(code, str(store.root)))[:], "").topic
+
+
+def _of_records(store: Store) -> Iterator[str]:
+    assert store.control is not None
+    control = store.control
+    begin, end = control.get(lib.MQ_LOG_MIN), control.get(lib.MQ_LOG_END)
+    found = ffi.new("mq_problem[]", PROBLEMS_LISTED)
+    records = ffi.new("int64_t *")
+    names = {number: f"{topic}/{queue_id}" for number, topic, queue_id in control.queues()}
+    count = check(
+        lib.mq_log_check(store.live(), begin, end, found, PROBLEMS_LISTED, records), str(store.root)
+    )
+    reported = {offset for offset in (store.recovered.damaged if store.recovered else ())}
+    for place in range(min(count, PROBLEMS_LISTED)):
+        problem = found[place]
+        if problem.kind == lib.MQ_WRONG_RECORD and problem.log_offset in reported:
+            continue
+        if problem.kind == lib.MQ_WRONG_QUEUE and not store.is_listed(_topic_at(store, problem.log_offset)):
+            continue  # Of a deleted topic: the log keeps its records until they are too old.
+        yield f"{store.root}: " + WORDS[problem.kind].format(
+            log=problem.log_offset, offset=problem.queue_offset, queue=names.get(problem.queue, "no queue")
+        )
+    if count > PROBLEMS_LISTED:
+        yield f"{store.root}: and {count - PROBLEMS_LISTED:,} more of these"
+    for name, word in (("flushed end", lib.MQ_FLUSHED_END), ("indexed end", lib.MQ_INDEXED_END)):
+        if control.get(word) > control.get(lib.MQ_LOG_END):
+            yield f"{store.root}/mq/control: the {name} {control.get(word)} lies beyond the log's end {end}"

@@ -1,0 +1,78 @@
+"""The control file: what all processes of a store share in memory.
+
+On disk: mq/control, in native byte order; its layout is mq/store/native/control.h and shared.h. Nothing in it
+outlives the machine, except that a cleanly closed store may be believed after a reboot too.
+
+It is believed if its stamp and layout are ours, it is the very file that was made here (a copied directory has
+another inode), it was made in this boot or closed cleanly, and no RocketMQ broker was here since (which shows in
+the mtime of `lock`). Otherwise it is made anew from what the other files say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mq.store.native import check, ffi, lib
+
+__all__ = ["Control", "boot_id"]
+
+
+def boot_id() -> bytes:
+    """16 bytes that are other ones after every boot of this machine."""
+    text = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return bytes.fromhex(text.replace("-", ""))
+
+
+class Control:
+    """The mapped control file."""
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        self.path = path
+        out = ffi.new("mq_control **")
+        result = lib.mq_control_open(bytes(path), boot_id(), create, out)
+        if result == lib.MQ_MISSING:
+            raise FileNotFoundError(path)
+        check(result, str(path))
+        # Unmapped when the last one who uses it lets go: a log, or a call in another thread.
+        self.handle: Any = ffi.gc(out[0], lib.mq_control_close)
+
+    def same_boot(self) -> bool:
+        return bool(lib.mq_control_same_boot(self.handle, boot_id()))
+
+    def get(self, word: int) -> int:
+        return int(lib.mq_control_get(self.handle, word))
+
+    def set(self, word: int, value: int) -> None:
+        lib.mq_control_set(self.handle, word, value)
+
+    def raise_to(self, word: int, value: int) -> None:
+        lib.mq_control_raise(self.handle, word, value)
+
+    def add(self, word: int, amount: int = 1) -> int:
+        """What it was before."""
+        return int(lib.mq_control_add(self.handle, word, amount))
+
+    def queues(self) -> Iterator[tuple[int, str, int]]:
+        """(number, topic, queue id) of every live queue in the table."""
+        buffer = ffi.new("char[]", lib.MQ_TOPIC_MAX)
+        for number in range(self.get(lib.MQ_QUEUE_COUNT)):
+            if lib.mq_control_queue_state(self.handle, number) != lib.MQ_QUEUE_LIVE:
+                continue
+            size = check(lib.mq_control_queue_topic(self.handle, number, buffer), str(self.path))
+            topic = ffi.buffer(buffer, size)[:].decode("utf-8", "replace")
+            yield number, topic, int(lib.mq_control_queue_id(self.handle, number))
+
+    def next_offset(self, number: int) -> int:
+        return int(lib.mq_control_queue_next(self.handle, number))
+
+    def min_offset(self, number: int) -> int:
+        return int(lib.mq_control_queue_min(self.handle, number))
+
+    def word(self, word: int) -> Any:
+        """A word to look at often: word(n)[0] is its value, in some 30 ns. Valid while the handle is held."""
+        return lib.mq_control_word(self.handle, word)
+
+    def close(self) -> None:
+        self.handle = None

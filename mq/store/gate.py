@@ -1,0 +1,106 @@
+"""Who is in: the order in which processes open and close a directory.
+
+    mq/gate, byte 0   exclusive while opening or closing: one at a time
+    mq/gate, byte 1   shared by everyone inside; who gets it exclusively is alone
+    lock, byte 0      RocketMQ's lock: shared by everyone inside, which keeps a broker out
+    abort             exists while anyone is inside, and after a crash of all
+
+The first one in recovers, the last one out closes cleanly. RocketMQ's own broker reads a directory
+before it looks at `lock`: nothing here can keep it from that.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+from mq.errors import StoreLocked
+from mq.store.locks import byte_owner, lock_byte, unlock_byte
+
+__all__ = ["Gate"]
+
+OPENING, INSIDE = 0, 1
+OPEN_TIMEOUT = 300.0  # A recovery of the machine's crash may be under way.
+
+
+class Gate:
+    """The gate of one store root, for one broker. `with gate:` is the time of opening or closing."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._fd = os.open(root / "mq" / "gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock_fd = -1
+
+    def __enter__(self) -> Gate:
+        if not lock_byte(self._fd, OPENING, timeout=OPEN_TIMEOUT):
+            raise StoreLocked(
+                f"{self.root}: another process has been opening or closing this store for {OPEN_TIMEOUT:.0f} s",
+                path=str(self.root),
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fd >= 0:
+            unlock_byte(self._fd, OPENING)
+
+    def is_alone(self) -> bool:
+        """Whether nobody else is inside; they stay out as long as the gate is held."""
+        if not lock_byte(self._fd, INSIDE):
+            return False
+        return True
+
+    def enter(self) -> None:
+        """Count as inside from now on."""
+        lock_byte(self._fd, INSIDE, shared=True, timeout=None)
+
+    def keep_brokers_out(self) -> int:
+        """Hold RocketMQ's lock. Its file's mtime in ns: a broker that was here has changed it.
+
+        Raises StoreLocked if a RocketMQ broker has the directory open.
+        """
+        path = self.root / "lock"
+        self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not lock_byte(self._lock_fd, 0, shared=True):
+            pid = byte_owner(self._lock_fd, 0)
+            self._close_lock()
+            raise StoreLocked(
+                f"{self.root} is open in a RocketMQ broker"
+                + (f" (pid {pid})" if pid and pid > 0 else "")
+                + ": stop the broker first",
+                path=str(self.root),
+                pid=pid if pid and pid > 0 else None,
+            )
+        if os.fstat(self._lock_fd).st_size != 4:
+            os.pwrite(self._lock_fd, b"lock", 0)
+        return os.fstat(self._lock_fd).st_mtime_ns
+
+    def mark_open(self) -> None:
+        """`abort` with this process's id: a directory found with it and nobody inside was not closed."""
+        path = self.root / "abort"
+        if not path.exists():
+            path.write_text(str(os.getpid()))
+
+    def mark_closed(self) -> None:
+        (self.root / "abort").unlink(missing_ok=True)
+
+    def was_closed(self) -> bool:
+        return not (self.root / "abort").exists()
+
+    def leave(self) -> None:
+        """Stop counting as inside; the gate may still be held."""
+        unlock_byte(self._fd, INSIDE)
+
+    def _close_lock(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def close(self) -> None:
+        """Drop every lock. Twice is fine; also what a forked child does with its copies."""
+        self._close_lock()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

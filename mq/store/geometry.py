@@ -1,0 +1,139 @@
+"""The sizes that all processes of a directory, and a RocketMQ broker, must agree on.
+
+Kept in mq/geometry.json, which can be rebuilt: the lengths of the files tell the first two, and RocketMQ's
+own sizes are the defaults. An index file's length does not tell slots from units, so a directory made by
+a broker with other index sizes and without our file asks the user once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from mq.errors import ConfigMismatch, StoreCorrupted
+from mq.store.commitlog import segment_files
+from mq.store.consumequeue import queue_directories
+from mq.store.native import lib
+
+__all__ = ["Geometry", "agree"]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """File sizes: RocketMQ's mappedFileSizeCommitLog, mappedFileSizeConsumeQueue / 20, maxHashSlotNum, maxIndexNum."""
+
+    commitlog_file_size: int = 1 << 30
+    queue_file_units: int = 300_000
+    index_slot_count: int = 5_000_000
+    index_unit_count: int = 20_000_000
+
+    @property
+    def queue_file_size(self) -> int:
+        return self.queue_file_units * int(lib.MQ_UNIT_SIZE)
+
+    @property
+    def index_file_size(self) -> int:
+        return (
+            int(lib.MQ_INDEX_HEADER_SIZE)
+            + self.index_slot_count * int(lib.MQ_INDEX_SLOT_SIZE)
+            + self.index_unit_count * int(lib.MQ_INDEX_UNIT_SIZE)
+        )
+
+
+BOUNDS = {
+    "commitlog_file_size": (4096, 1 << 40),
+    "queue_file_units": (1, 100_000_000),
+    "index_slot_count": (1, 500_000_000),
+    "index_unit_count": (2, 2_000_000_000 // 20),
+}
+
+
+def validated(asked: dict[str, int | None]) -> dict[str, int]:
+    """The options that were given, within bounds. Raises TypeError, ValueError."""
+    given = {}
+    for name, value in asked.items():
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} is a number of type int, not {type(value).__name__}")
+        low, high = BOUNDS[name]
+        if not low <= value <= high:
+            raise ValueError(f"{name}={value:,} is outside {low:,} … {high:,}")
+        given[name] = value
+    return given
+
+
+def _stored(root: Path) -> dict[str, int]:
+    """What the directory says of itself, as far as it does."""
+    found: dict[str, int] = {}
+    path = root / "mq" / "geometry.json"
+    try:
+        table = json.loads(path.read_text())
+        found = {field.name: int(table[field.name]) for field in fields(Geometry) if field.name in table}
+        validated(dict(found))
+    except (OSError, ValueError, TypeError, AttributeError):
+        found = {}  # Ours, and derived: what cannot be read is read off the files.
+    segments = segment_files(root / "commitlog")
+    sizes = {segment.stat().st_size for segment in segments} - {0}
+    if len(sizes) > 1:
+        raise StoreCorrupted(
+            f"{root}/commitlog holds files of different lengths ({sorted(sizes)}): all must be equal",
+            path=str(root),
+        )
+    if sizes:
+        found["commitlog_file_size"] = sizes.pop()
+    for _, _, directory in queue_directories(root):
+        size = next((file.stat().st_size for file in segment_files(directory) if file.stat().st_size), 0)
+        if size:
+            if size % lib.MQ_UNIT_SIZE:
+                raise StoreCorrupted(
+                    f"{directory} holds a file of {size} bytes, no multiple of 20", path=str(directory)
+                )
+            found["queue_file_units"] = size // lib.MQ_UNIT_SIZE
+            break
+    return found
+
+
+def agree(root: Path, asked: dict[str, int | None]) -> Geometry:
+    """The sizes of the store at `root`: its own if it has any, else what is asked for, else RocketMQ's.
+
+    Raises ConfigMismatch where the two differ.
+    """
+    given = validated(asked)
+    stored = _stored(root)
+    for name, value in given.items():
+        if name in stored and stored[name] != value:
+            raise ConfigMismatch(
+                f"{root} was made with {name}={stored[name]:,}; {value:,} was asked for:"
+                " leave the option out, or use another directory",
+                option=name,
+                stored=stored[name],
+                asked=value,
+            )
+    geometry = Geometry(**{**given, **stored})
+    for file in sorted((root / "index").glob("[0-9]" * 17)):
+        if file.stat().st_size != geometry.index_file_size:
+            raise ConfigMismatch(
+                f"{file} has {file.stat().st_size:,} bytes, not the {geometry.index_file_size:,} of"
+                f" index_slot_count={geometry.index_slot_count:,} and index_unit_count={geometry.index_unit_count:,}:"
+                " pass the sizes that it was made with, or delete index/ (it is rebuilt)",
+                option="index_slot_count",
+                stored=file.stat().st_size,
+                asked=geometry.index_file_size,
+            )
+    return geometry
+
+
+def keep(root: Path, geometry: Geometry) -> None:
+    path = root / "mq" / "geometry.json"
+    text = json.dumps(asdict(geometry), indent=1)
+    try:
+        if path.read_text() == text:
+            return
+    except (OSError, ValueError):
+        pass
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    os.replace(fresh, path)

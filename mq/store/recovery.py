@@ -1,0 +1,229 @@
+"""What to do with a directory that was not closed by us, or not at all.
+
+Pure of threads and locks: the caller is alone inside. Two passes. The first finds the log's end: from the
+last file that the checkpoint vouches for (abnormal end), or from the last one (a broker closed it cleanly),
+record by record. The second gives every record from there on the queue unit that it lacks. Where a queue
+lacks units of earlier records, which means that its files were deleted, the second pass starts over at
+the log's first record.
+
+Where the bytes are no record, the log ends, unless a whole record that was on disk follows: the time of the
+checkpoint tells, or the clean end. Then one record is damaged; it stays where it is, and reading it is an error.
+
+What lies behind the end is zeroed: RocketMQ takes well-formed bytes there for records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mq.errors import StoreCorrupted
+from mq.store.checkpoint import Checkpoint
+from mq.store.commitlog import segment_files
+from mq.store.consumequeue import queue_directories
+from mq.store.control import Control
+from mq.store.geometry import Geometry
+from mq.store.native import check, ffi, lib
+
+__all__ = ["Recovered", "recover"]
+
+STEP = 64 << 20  # Bytes of log between two calls of `progress`.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a recovery found and did."""
+
+    log_min: int = 0
+    log_end: int = 0
+    last_store_time: int = 0
+    records: int = 0
+    damaged: list[int] = field(default_factory=list)  # log offsets of records that are not whole
+    rebuilt: bool = False  # queues were made anew from the log's first record
+
+
+class Recovery:
+    def __init__(
+        self, root: Path, log: Any, control: Control, geometry: Geometry, progress: Progress | None
+    ) -> None:
+        self.root = root
+        self.log = log
+        self.control = control
+        self.geometry = geometry
+        self.progress = progress
+        self.found = Recovered()
+
+    def segments(self) -> list[Path]:
+        """The log's files, checked; an empty one at the end is a crash while it was made."""
+        files = segment_files(self.root / "commitlog")
+        if files and files[-1].stat().st_size == 0:
+            files.pop().unlink()
+        size = self.geometry.commitlog_file_size
+        for before, after in zip(files, files[1:]):
+            if int(after.name) - int(before.name) != size:
+                raise StoreCorrupted(
+                    f"{before.parent}: between {before.name} and {after.name} a file is missing",
+                    path=str(before.parent),
+                )
+        for file in files:
+            if file.stat().st_size != size or int(file.name) % size:
+                raise StoreCorrupted(
+                    f"{file} is not a file of {size:,} bytes at a multiple of that", path=str(file)
+                )
+        return files
+
+    def start(self, files: list[Path], until_time: int | None) -> int:
+        """Where to begin: the last file whose first record is whole and old enough."""
+        for file in reversed(files):
+            time = lib.mq_log_first_time(self.log, int(file.name))
+            if time > 0 and (until_time is None or time <= until_time):
+                return int(file.name)
+        return int(files[0].name)
+
+    def walk(self, what: str, start: int, end: int, dispatch: int) -> Any:
+        """Walk until something stops it, in steps that end between records."""
+        walk = ffi.new("mq_walk *")
+        last_time, records, at = 0, 0, start
+        while at < end:
+            check(lib.mq_log_walk(self.log, at, min(end, at + STEP), dispatch, walk), str(self.root))
+            records += walk.records
+            if walk.records:
+                last_time = walk.last_store_time
+            at = walk.end
+            if self.progress:
+                self.progress(what, at - start, end - start)
+            if walk.stopped:
+                break
+        walk.end = at
+        walk.records = records
+        walk.last_store_time = last_time
+        return walk
+
+    def find_end(self, start: int, end: int, flushed_time: int | None) -> None:
+        """First pass. flushed_time: up to which store time all is known to be on disk; None: all of it is."""
+        at = start
+        while True:
+            walk = self.walk("verifying", at, end, 0)
+            self.found.records += walk.records
+            self.found.last_store_time = max(self.found.last_store_time, walk.last_store_time)
+            self.found.log_end = walk.end
+            if walk.stopped != 1:
+                return
+            resumed = lib.mq_log_resync(self.log, walk.end, end)
+            if resumed < 0:
+                return
+            time = lib.mq_log_first_time(self.log, resumed)
+            if flushed_time is not None and time > flushed_time:
+                return
+            self.found.damaged.append(walk.end)
+            at = resumed
+
+    def load_queues(self, *, repair: bool) -> None:
+        for topic, queue_id, directory in queue_directories(self.root):
+            files = segment_files(directory)
+            size = self.geometry.queue_file_size
+            for file in list(files):
+                if file.stat().st_size == 0 and repair:
+                    file.unlink()
+                    files.remove(file)
+                elif file.stat().st_size != size:
+                    raise StoreCorrupted(
+                        f"{file} has {file.stat().st_size:,} bytes, not {size:,}: delete {directory} while nothing"
+                        " has the store open, and it is rebuilt from the log",
+                        path=str(file),
+                    )
+            if not files:
+                continue
+            name = topic.encode()
+            if len(name) >= lib.MQ_TOPIC_MAX:
+                continue
+            number = check(lib.mq_log_queue(self.log, name, len(name), queue_id, 1), str(directory))
+            first, last = int(files[0].name), int(files[-1].name)
+            check(lib.mq_queue_load(self.log, number, first, last, self.found.log_end), str(directory))
+
+    def dispatch(self, start: int, *, from_first: bool) -> bool:
+        """Second pass. Whether it came to the end; False at a queue that lacks earlier units."""
+        at, end = start, self.found.log_end
+        holes = [offset for offset in self.found.damaged if offset >= start]
+        while True:
+            walk = self.walk("indexing", at, holes[0] if holes else end, 2 if from_first else 1)
+            if walk.stopped == 2:
+                return False
+            if not holes:
+                return True
+            at = lib.mq_log_resync(self.log, holes.pop(0), end)
+            if at < 0:
+                return True
+
+    def clear_tail(self, files: list[Path]) -> None:
+        log_files = lib.mq_log_files(self.log)
+        end = self.found.log_end
+        for file in files:
+            if int(file.name) >= end and int(file.name) > self.found.log_min:
+                file.unlink()
+            elif int(file.name) + self.geometry.commitlog_file_size > end:
+                check(lib.mq_files_clear(log_files, max(end, int(file.name))), str(file))
+
+
+def recover(
+    root: Path,
+    log: Any,
+    control: Control,
+    geometry: Geometry,
+    *,
+    checkpoint: Checkpoint,
+    closed_cleanly: bool,
+    known_queues: dict[tuple[str, int], int],
+    writable: bool = True,
+    progress: Progress | None = None,
+) -> Recovered:
+    """Set every word of a fresh control file from what the directory holds, and mend the directory.
+
+    known_queues: (topic, queue id) to next offset as an older control file had it, which tells of queues whose files
+    are gone. Raises StoreCorrupted where the files contradict each other in a way that no crash leaves.
+    """
+    work = Recovery(root, log, control, geometry, progress)
+    files = work.segments()
+    found = work.found
+    if files:
+        found.log_min = int(files[0].name)
+        end = int(files[-1].name) + geometry.commitlog_file_size
+        control.set(lib.MQ_LOG_MIN, found.log_min)
+        # Nothing beyond is touched by a walk, and nothing below is hidden from it.
+        control.set(lib.MQ_LOG_END, end)
+        control.set(lib.MQ_ALLOCATED_END, end)
+        start = work.start(files, None if closed_cleanly else checkpoint.start_time)
+        work.find_end(start, end, None if closed_cleanly else checkpoint.physic_time)
+        if writable:
+            work.clear_tail(files)
+    for word, value in (
+        (lib.MQ_LOG_MIN, found.log_min),
+        (lib.MQ_LOG_END, found.log_end),
+        (lib.MQ_ALLOCATED_END, found.log_end),
+        (lib.MQ_FLUSHED_END, found.log_end),
+        (lib.MQ_LAST_STORE_TIME, found.last_store_time),
+    ):
+        control.set(word, value)
+    work.load_queues(repair=writable)
+    if files:
+        lost = not (root / "consumequeue").is_dir() or any(
+            next_offset > control.next_offset(number) if number >= 0 else next_offset > 0
+            for number, next_offset in _compare(log, known_queues)
+        )
+        if lost or not work.dispatch(start, from_first=False):
+            found.rebuilt = True
+            work.dispatch(found.log_min, from_first=True)
+    for number, _, _ in control.queues():
+        check(lib.mq_queue_trim(log, number, found.log_min), str(root))
+    return found
+
+
+def _compare(log: Any, known_queues: dict[tuple[str, int], int]) -> list[tuple[int, int]]:
+    pairs = []
+    for (topic, queue_id), next_offset in known_queues.items():
+        name = topic.encode()
+        pairs.append((int(lib.mq_log_queue(log, name, len(name), queue_id, 0)), next_offset))
+    return pairs

@@ -1,0 +1,79 @@
+"""What is too old goes: whole commit log files first, then the queue and index files that only spoke of them.
+
+A file of the log expires when its last change is longer ago than the retention; the newest never does. Readers are
+not disturbed: the marks of what is kept move up first, and a file that someone still has mapped lives on for
+him until he lets go of it.
+
+RocketMQ: store/DefaultMessageStore.java, CleanCommitLogService. Unlike it, nothing is deleted before its time
+because a disk is full, unless that was asked for (disk_ratio_max): on a user's machine the disk is full of other things.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mq.store.commitlog import segment_files
+from mq.store.native import check, lib
+from mq.store.store import Store
+
+__all__ = ["Aged", "disk_ratio", "expire", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """A file of the log, and when it was last written to."""
+
+    log_offset: int
+    changed_ms: int
+
+
+def expired(files: Sequence[Aged], now_ms: int, retention_ms: int, *, force_count: int = 0) -> int:
+    """How many of these files, oldest first, are to go. Pure.
+
+    The first that is young enough ends it; the last one stays; the first force_count go whatever their age.
+    """
+    count = 0
+    for file in files[:-1]:
+        if count >= force_count and now_ms < file.changed_ms + retention_ms:
+            break
+        count += 1
+    return count
+
+
+def disk_ratio(path: Path) -> float:
+    """How full the file system is: 0 … 1 of what may be used."""
+    status = os.statvfs(path)
+    used = status.f_blocks - status.f_bfree
+    return used / max(1, used + status.f_bavail)
+
+
+def expire(store: Store, now_ms: int, retention_ms: int, *, disk_ratio_max: float | None = None) -> int:
+    """Delete what is expired now; how many files of the log went. One caller at a time: the duties, or the user."""
+    files = segment_files(store.root / "commitlog")
+    log_end = store.word(lib.MQ_LOG_END)
+    aged = [Aged(int(f.name), f.stat().st_mtime_ns // 1_000_000) for f in files if int(f.name) < log_end]
+    count = expired(aged, now_ms, retention_ms)
+    if disk_ratio_max is not None and disk_ratio(store.root) > disk_ratio_max:
+        # One at a time: the next round looks again.
+        count = expired(aged, now_ms, retention_ms, force_count=max(count, 1))
+    if count == 0:
+        return 0
+    log, control = store.live(), store.control
+    assert control is not None
+    log_min = aged[count].log_offset
+    control.raise_to(lib.MQ_LOG_MIN, log_min)
+    size, unit = store.geometry.queue_file_size, lib.MQ_UNIT_SIZE
+    for number, topic, queue_id in control.queues():
+        oldest = check(lib.mq_queue_trim(log, number, log_min), str(store.root))
+        last = max(control.next_offset(number) - 1, 0) * unit // size * size
+        for file in segment_files(store.root / "consumequeue" / topic / str(queue_id)):
+            if int(file.name) + size <= oldest * unit and int(file.name) < last:
+                file.unlink(missing_ok=True)
+    for old in files[:count]:
+        old.unlink(missing_ok=True)
+    store.index.delete_before(log_min)
+    store.release_old()
+    return count

@@ -1,0 +1,581 @@
+"""A store root: opened, recovered, closed, and the parts that live in it.
+
+    var/orders/
+        commitlog/       the messages                            commitlog.py
+        consumequeue/    where each queue's messages are         consumequeue.py
+        index/           where the messages of a key are         index.py
+        checkpoint       what is known to be on disk             checkpoint.py
+        abort  lock      RocketMQ's marks: open; in use          gate.py
+        config/          topics and offsets, JSON                mq.broker
+        mq/              ours, all of it can be rebuilt:
+            control      shared memory                           control.py
+            gate         who opens, closes, is inside            gate.py
+            members      one place for each open broker          members.py
+            duties       who does what is done for all           mq.broker.duties
+            geometry.json    file sizes                          geometry.py
+
+The first process in finds one of three things: a control file that is to be believed (all others died, or
+closed): attach, at once, whatever the size; another boot's: recover from the checkpoint on; none: the same. Who
+comes while others are inside just maps what they share.
+
+A Store used in a forked child raises ForkedBroker; the at-fork hook drops the child's copies of the locks.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import secrets
+import shutil
+import socket
+import stat
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mq.errors import BrokerClosed, ForkedBroker, MQError, NotPermitted, StoreCorrupted
+from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from mq.store.commitlog import segment_files
+from mq.store.consumequeue import queue_directories
+from mq.store.control import Control
+from mq.store.gate import Gate
+from mq.store.geometry import Geometry, agree, keep
+from mq.store.index import Index
+from mq.store.members import Members
+from mq.store.native import check, ffi, lib
+from mq.store.recovery import Recovered, recover
+
+__all__ = ["Store"]
+
+# Names that RocketMQ or we put into a root; a directory that holds others and none of these is not a store.
+KNOWN = {
+    "commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "checkpoint", "abort",
+    "abort.bak", "lock", "mq", "timerwheel", "timerlog", "compaction", "kvStore", "transaction",
+}  # fmt: skip
+REMOTE_FILE_SYSTEMS = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "afs",
+    "ceph",
+    "lustre",
+    "glusterfs",
+    "fuse.sshfs",
+}
+STORE_HOST = b"\x7f\x00\x00\x01"
+STORE_PORT = 10911
+INDEX_STEP = 16 << 20  # Bytes of log indexed between two looks at whether others want the lock.
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+class Store:
+    """One directory of messages, for one broker of this process.
+
+    options: sizes that must agree with the directory's (see geometry.py), or None.
+    sync: readers of this store see what is on disk, and nothing else.
+    recovered: what a recovery found, None if none was needed.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        sync: bool = False,
+        progress: Callable[[str, int, int], None] | None = None,
+        **options: int | None,
+    ) -> None:
+        self.root = Path(os.fspath(root)).absolute()
+        self.read_only = read_only
+        self.sync = sync
+        self.recovered: Recovered | None = None
+        self._state = "opening"
+        self._index_time = 0
+        self._listed: set[str] | None = None
+        self._descriptors: set[int] = set()
+        self._threads: list[threading.Thread] = []
+        self._closing = threading.Lock()
+        _check_directory(self.root, create=create, read_only=read_only)
+        self.gate = Gate(self.root)
+        self.members: Members | None = None
+        self.control: Control | None = None
+        self.log: Any = None
+        try:
+            with self.gate:
+                self._open(options, progress)
+        except BaseException:
+            self._drop()
+            raise
+        self._state = "open"
+        _stores.add(self)
+        if not read_only:
+            self._start("mq-prepare", lambda: lib.mq_log_prepare(self.log))
+
+    # ---- opening
+
+    def _open(self, options: dict[str, int | None], progress: Callable[[str, int, int], None] | None) -> None:
+        lock_mtime = self.gate.keep_brokers_out()
+        self._listed = _listed_topics(self.root)
+        alone = self.gate.is_alone()
+        self.geometry = agree(self.root, options)
+        self.index = Index(
+            self.root / "index",
+            slot_count=self.geometry.index_slot_count,
+            unit_count=self.geometry.index_unit_count,
+            read_only=self.read_only,
+        )
+        path = self.root / "mq" / "control"
+        checkpoint = read_checkpoint(self.root)
+        old = self._believable(path, lock_mtime) if alone else Control(path, create=False)
+        if old is not None and (not alone or self._complete(old)):
+            self.control = old
+            self._map()
+            if alone and not self.read_only:
+                # Whoever died last may have died with the lock in hand.
+                check(lib.mq_log_lock(self.log, 1000), str(self.root))
+                lib.mq_log_unlock(self.log)
+        else:
+            known = {} if old is None else {(t, q): old.next_offset(n) for n, t, q in old.queues()}
+            known = known or self._hint(path)
+            if old is not None:
+                old.close()
+            self._recover(path, checkpoint, known, progress)
+        assert self.control is not None
+        self.control.set(lib.MQ_LOCK_MTIME, lock_mtime)
+        if self.read_only:
+            return
+        self.control.set(lib.MQ_CLEAN, 0)
+        if not self.index.files():
+            self.control.set(lib.MQ_INDEXED_END, 0)
+        self.gate.mark_open()
+        keep(self.root, self.geometry)
+        self.members = Members(self.root / "mq" / "members")
+        self.members.join()
+        self.gate.enter()
+
+    def _believable(self, path: Path, lock_mtime: int) -> Control | None:
+        """The control file that the last ones left behind, if what it says can be so."""
+        try:
+            control = Control(path, create=False)
+        except (FileNotFoundError, StoreCorrupted, OSError):
+            return None
+        sizes = self.geometry
+        believed = (
+            (control.same_boot() or (control.get(lib.MQ_CLEAN) == 1 and self.gate.was_closed()))
+            and control.get(lib.MQ_LOCK_MTIME) == lock_mtime
+            and control.get(lib.MQ_FILE_SIZE) == sizes.commitlog_file_size
+            and control.get(lib.MQ_QUEUE_FILE_SIZE) == sizes.queue_file_size
+            # What the kernel failed to write may be lost from memory too: look at the disk again.
+            and control.get(lib.MQ_POISONED_WORD) == 0
+        )
+        if believed:
+            return control
+        control.close()
+        return None
+
+    def _hint(self, path: Path) -> dict[tuple[str, int], int]:
+        """Which queues there were, by a control file that is not believed otherwise."""
+        try:
+            control = Control(path, create=False)
+        except (FileNotFoundError, StoreCorrupted, OSError):
+            return {}
+        try:
+            return {(t, q): control.next_offset(n) for n, t, q in control.queues()}
+        except StoreCorrupted:
+            return {}
+        finally:
+            control.close()
+
+    def _complete(self, control: Control) -> bool:
+        """Whether the files that the control file speaks of are there: users delete derived ones."""
+        size = self.geometry.commitlog_file_size
+        log_min, log_end = control.get(lib.MQ_LOG_MIN), control.get(lib.MQ_LOG_END)
+        present = {int(file.name) for file in segment_files(self.root / "commitlog")}
+        needed = set(range(log_min, log_end, size))
+        if not needed <= present or any(offset < log_min for offset in present):
+            return False
+        unit, queue_size = lib.MQ_UNIT_SIZE, self.geometry.queue_file_size
+        for number, topic, queue_id in control.queues():
+            low, high = control.min_offset(number) * unit, control.next_offset(number) * unit
+            directory = self.root / "consumequeue" / topic / str(queue_id)
+            for start in range(low // queue_size * queue_size, high, queue_size):
+                if not (directory / f"{start:020}").exists():
+                    return False
+        return True
+
+    def _map(self) -> None:
+        assert self.control is not None
+        out = ffi.new("mq_log **")
+        control = self.control.handle
+        check(lib.mq_log_open(control, bytes(self.root), not self.read_only, self.sync, out), str(self.root))
+        # Freed when the last call that uses it has returned, in whichever thread; the control file after it.
+        self.log = ffi.gc(out[0], functools.partial(_close_log, control))
+        lib.mq_log_set_host(self.log, STORE_HOST, STORE_PORT)
+
+    def _recover(
+        self,
+        path: Path,
+        checkpoint: Checkpoint,
+        known: dict[tuple[str, int], int],
+        progress: Callable[[str, int, int], None] | None,
+    ) -> None:
+        fresh = path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        self.control = control = Control(fresh, create=True)
+        for word, value in (
+            (lib.MQ_FILE_SIZE, self.geometry.commitlog_file_size),
+            (lib.MQ_QUEUE_FILE_SIZE, self.geometry.queue_file_size),
+            (lib.MQ_INDEX_SLOTS, self.geometry.index_slot_count),
+            (lib.MQ_INDEX_UNITS, self.geometry.index_unit_count),
+        ):
+            control.set(word, value)
+        self._map()
+        with_files = {topic for topic, _, _ in queue_directories(self.root)}
+        found = recover(
+            self.root,
+            self.log,
+            control,
+            self.geometry,
+            checkpoint=checkpoint,
+            closed_cleanly=self.gate.was_closed(),
+            known_queues=known,
+            progress=progress,
+        )
+        if not self.gate.was_closed() and not self.read_only:
+            self.index.discard_after(checkpoint.index_time, found.log_end)
+        begin, end = self.index.begin_log_offset(), self.index.end_log_offset()
+        # Files that do not reach back to the log's first record were deleted, or are a broker's that lost some.
+        whole = begin is not None and end is not None and begin <= found.log_min and end < found.log_end
+        if not whole and not self.read_only:
+            self.index.clear()
+        control.set(lib.MQ_INDEXED_END, end if whole and end is not None else found.log_min)
+        for topic in {topic for _, topic, _ in control.queues()} - with_files:
+            # Its records are in the log, its queues were not: deleted, unless topics.json still has it.
+            if not self.is_listed(topic) and not self.read_only:
+                self._forget(topic)
+        if found.log_end:
+            self.recovered = found
+        if self.read_only:
+            fresh.unlink()
+        else:
+            os.replace(fresh, path)
+
+    def _start(self, name: str, target: Callable[[], object]) -> None:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    # ---- being open
+
+    def live(self) -> Any:
+        """The log's handle. Raises BrokerClosed, ForkedBroker."""
+        if self._state == "open":
+            return self.log
+        raise self.refusal()
+
+    def refusal(self) -> MQError:
+        if self._state == "forked":
+            return ForkedBroker(
+                f"{self.root} was opened by the parent process: call mq.open() again in the forked child"
+            )
+        return BrokerClosed(f"the broker of {self.root} is closed: call mq.open() again")
+
+    def word(self, word: int) -> int:
+        self.live()
+        assert self.control is not None
+        return self.control.get(word)
+
+    def visible_end(self) -> int:
+        """Where the log ends for readers of this store, as a log offset."""
+        return self.word(lib.MQ_FLUSHED_END if self.sync else lib.MQ_LOG_END)
+
+    def topics_version(self) -> Any:
+        """A word that grows with every change of a topic: [0] is its value. Valid while the store is open."""
+        assert self.control is not None
+        return self.control.word(lib.MQ_TOPICS_VERSION)
+
+    def topics_changed(self) -> None:
+        assert self.control is not None
+        self.control.add(lib.MQ_TOPICS_VERSION)
+        # Whoever waits at the end of a queue looks whether it still is there.
+        lib.mq_control_wake_all(self.control.handle)
+
+    def queues(self) -> list[tuple[str, int]]:
+        """(topic, queue id) of every queue that has messages."""
+        self.live()
+        control = self.control
+        assert control is not None
+        return [(t, q) for n, t, q in control.queues() if control.next_offset(n) > control.min_offset(n)]
+
+    def delete_queues(self, topic: str) -> None:
+        """Forget the queues of a topic, for everybody, and remove their files."""
+        self.live()
+        self._forget(topic)
+
+    def _forget(self, topic: str) -> None:
+        control = self.control
+        assert control is not None
+        check(lib.mq_log_lock(self.log, 10_000), str(self.root))
+        try:
+            for number, name, _ in list(control.queues()):
+                if name == topic:
+                    lib.mq_control_queue_set_state(control.handle, number, lib.MQ_QUEUE_DELETED)
+            shutil.rmtree(self.root / "consumequeue" / topic, ignore_errors=True)
+        finally:
+            lib.mq_log_unlock(self.log)
+
+    def is_listed(self, topic: str) -> bool:
+        """Whether topics.json names the topic; True as well where there is no such file."""
+        return self._listed is None or topic in self._listed
+
+    def flush_log(self) -> None:
+        """Have every record on disk that was sent before. Raises StorePoisoned."""
+        check(lib.mq_log_flush(self.live(), self.word(lib.MQ_LOG_END), -1, 60_000), str(self.root))
+
+    def flush_queues(self) -> None:
+        """Have every queue unit on disk that was written before."""
+        check(lib.mq_log_flush_queues(self.live()), str(self.root))
+
+    def release_old(self) -> int:
+        """Let go of files that retention removed, here or in another process; how many."""
+        return check(lib.mq_log_release(self.live(), self.word(lib.MQ_LOG_MIN)), str(self.root))
+
+    def flush(self) -> None:
+        """Have everything on disk that was sent before: messages, queue units, checkpoint."""
+        self.flush_log()
+        self.flush_queues()
+        self.write_checkpoint(sync=True)
+
+    def write_checkpoint(self, *, sync: bool) -> None:
+        control = self.control
+        assert control is not None
+        write_checkpoint(
+            self.root,
+            Checkpoint(
+                control.get(lib.MQ_FLUSHED_STORE_TIME),
+                control.get(lib.MQ_QUEUES_FLUSHED_TIME),
+                self._index_time,
+            ),
+            sync=sync,
+        )
+
+    def bring_index_up(self) -> int:
+        """Index every message that is in the log now; how many bytes of log that took.
+
+        Between steps others get their turn. Raises StoreCorrupted where the log cannot be read; what comes after the
+        damaged record is indexed all the same.
+        """
+        log, control = self.live(), self.control
+        assert control is not None
+        done = 0
+        while True:
+            until = control.get(lib.MQ_LOG_END)
+            begin = control.get(lib.MQ_INDEXED_END)
+            if begin >= until:
+                return done
+            check(lib.mq_control_lock(control.handle, lib.MQ_LOCK_INDEX, 60_000), str(self.root))
+            try:
+                begin = max(control.get(lib.MQ_INDEXED_END), control.get(lib.MQ_LOG_MIN))
+                step = min(until, begin + INDEX_STEP)
+                try:
+                    reached = self.index.put(log, begin, step)
+                except StoreCorrupted:
+                    reached = self._after_damage(begin, until)
+                control.set(lib.MQ_INDEXED_END, max(reached, begin))
+            finally:
+                lib.mq_control_unlock(control.handle, lib.MQ_LOCK_INDEX)
+            done += max(reached - begin, 0)
+
+    def _after_damage(self, begin: int, until: int) -> int:
+        """Where the index goes on behind a record that cannot be read."""
+        walk = ffi.new("mq_walk *")
+        check(lib.mq_log_walk(self.log, begin, until, 0, walk), str(self.root))
+        resumed = int(lib.mq_log_resync(self.log, walk.end, until))
+        return resumed if resumed >= 0 else until
+
+    def sync_index(self) -> None:
+        """Have full index files on disk, so that a crash of the machine does not cost them."""
+        self._index_time = self.index.sync_full(self._index_time)
+
+    # ---- closing
+
+    def close(self) -> None:
+        """Close; the last one inside leaves the directory as a RocketMQ broker would. Twice is fine."""
+        with self._closing:
+            if self._state != "open":
+                return
+            lib.mq_log_stop(self.log)
+            assert self.control is not None
+            lib.mq_control_wake_all(self.control.handle)
+            for thread in self._threads:
+                thread.join()
+            try:
+                with self.gate:
+                    self.gate.leave()
+                    if not self.read_only and self.gate.is_alone():
+                        self._close_cleanly()
+            finally:
+                self._state = "closed"
+                self._drop()
+
+    def _close_cleanly(self) -> None:
+        control = self.control
+        assert control is not None
+        # Nobody else is inside: a lock whose owner died is repaired here, or nowhere.
+        check(lib.mq_log_lock(self.log, 1000), str(self.root))
+        lib.mq_log_unlock(self.log)
+        if control.get(lib.MQ_POISONED_WORD):
+            return  # abort stays: the next one in looks at the disk.
+        try:
+            self.bring_index_up()
+        finally:
+            self.flush()
+        self.index.sync()
+        end = control.get(lib.MQ_LOG_END)
+        size = self.geometry.commitlog_file_size
+        for file in segment_files(self.root / "commitlog"):
+            if int(file.name) >= end:
+                file.unlink()
+            elif int(file.name) + size > end:
+                check(lib.mq_files_clear(lib.mq_log_files(self.log), end), str(file))
+        control.set(lib.MQ_ALLOCATED_END, end)
+        for number, _, _ in control.queues():
+            check(lib.mq_queue_seal(self.log, number), str(self.root))
+        control.set(lib.MQ_CLEAN, 1)
+        self.gate.mark_closed()
+
+    def _drop(self) -> None:
+        """Give everything back, in whatever state the opening or closing was."""
+        self.log = None
+        if self.control is not None:
+            self.control.close()
+        index = getattr(self, "index", None)
+        if index is not None:
+            index.close()
+        if self.members is not None:
+            self.members.close()
+        self.gate.close()
+
+    def close_in_child(self, fd: int) -> None:
+        """A descriptor that holds a lock: a forked child closes its copy at once."""
+        self._descriptors.add(fd)
+
+    def closed_here(self, fd: int) -> None:
+        self._descriptors.discard(fd)
+        os.close(fd)
+
+    def _forked(self) -> None:
+        """In a forked child: be of no use, and hold no lock that is the parent's."""
+        if self._state == "open":
+            self._state = "forked"
+        self.log = None
+        for fd in self._descriptors:
+            os.close(fd)
+        self._descriptors.clear()
+        self.gate.close()
+        if self.members is not None:
+            self.members.close()
+
+
+def _listed_topics(root: Path) -> set[str] | None:
+    """The names in config/topics.json, which mq.broker.topics owns; None if it cannot tell."""
+    try:
+        table = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return set(table) or None
+
+
+def _close_log(control: Any, log: Any) -> None:
+    """`control` is here to stay alive until the log is freed."""
+    lib.mq_log_close(log)
+
+
+def _check_directory(root: Path, *, create: bool, read_only: bool) -> None:
+    """Make the root, or find out early and in words why it will not do."""
+    if not root.exists():
+        if not create or read_only:
+            raise FileNotFoundError(
+                f"{root} does not exist, and create=False or read_only=True was asked for"
+            )
+        root.mkdir(mode=0o700, parents=True)
+    if not root.is_dir():
+        raise NotADirectoryError(f"{root} is not a directory: a store is one")
+    names = {path.name for path in root.iterdir()}
+    if names and not names & KNOWN:
+        raise StoreCorrupted(
+            f"{root} holds other files ({', '.join(sorted(names)[:3])}, …) and no store:"
+            " name an empty or a new directory",
+            path=str(root),
+        )
+    kind = _file_system(root)
+    if kind in REMOTE_FILE_SYSTEMS:
+        raise NotPermitted(
+            f"{root} lies on a network file system ({kind}), where processes of several machines cannot share memory:"
+            " use a local directory"
+        )
+    for path in (root, root / "mq"):
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            owner = path.stat().st_uid
+            whose = (
+                f"belongs to user id {owner}"
+                if owner != os.geteuid()
+                else f"has mode {stat.filemode(path.stat().st_mode)}"
+            )
+            raise NotPermitted(
+                f"{path} {whose} and cannot be written by user id {os.geteuid()}: change it, or use another"
+            )
+    (root / "mq").mkdir(mode=0o700, exist_ok=True)
+    (root / "commitlog").mkdir(mode=0o700, exist_ok=True)
+    (root / "consumequeue").mkdir(mode=0o700, exist_ok=True)
+
+
+def _file_system(path: Path) -> str:
+    """The type of the file system that holds a path, "" if the machine does not say."""
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        if left.split()[2] == wanted:
+            return right.split()[0]
+    return ""
+
+
+def _address() -> bytes:
+    """This machine's IPv4 address, as far as it can be known without sending anything."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(
+                ("192.0.2.1", 9)
+            )  # Of the block for documentation; a datagram socket sends nothing here.
+            return socket.inet_aton(probe.getsockname()[0])
+    except OSError:
+        return secrets.token_bytes(4)
+
+
+def _seed_ids() -> None:
+    """What the unique ids of this process begin with: address, pid, and a constant of this start."""
+    prefix = _address() + (os.getpid() & 0xFFFF).to_bytes(2, "big") + secrets.token_bytes(4)
+    lib.mq_unique_seed(prefix.hex().upper().encode())
+
+
+def _after_fork() -> None:
+    _seed_ids()
+    for store in list(_stores):
+        store._forked()
+
+
+_seed_ids()
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,278 @@
+"""Appending: one C call a message, or a batch.
+
+The hot path of a send. What can be known before is looked up once a queue, and kept until a topic changes; what
+can be read afterwards is read when it is asked for (StoredResult).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mq.broker.protocol import MessageQueue, SendResult, SendStatus
+from mq.errors import MessageInvalid, MessageTooLarge, MQError, NotPermitted
+from mq.message import Message
+from mq.store.native import check, ffi, lib
+from mq.store.store import STORE_HOST, STORE_PORT, Store
+
+__all__ = ["Writer"]
+
+FLUSH_TIMEOUT_MS = (
+    5000  # RocketMQ's syncFlushTimeout: after that the message is stored, and perhaps not on disk.
+)
+HOST = STORE_HOST + STORE_PORT.to_bytes(4, "big")
+RECEIPT = ffi.typeof("mq_receipt *")
+ID_SIZE = lib.MQ_UNIQUE_ID_SIZE
+
+
+class StoredResult(SendResult):
+    """The result of one append, read from its receipt on demand."""
+
+    __slots__ = ("_receipt",)
+
+    def __init__(self, status: SendStatus, queue: MessageQueue, receipt: Any) -> None:
+        self.status = status  # type: ignore[misc]  # set once, here instead of in SendResult
+        self.queue = queue  # type: ignore[misc]
+        self.transaction_id = None  # type: ignore[misc]
+        self._receipt = receipt
+
+    @property
+    def queue_offset(self) -> int:  # type: ignore[override]  # a slot of SendResult, computed here
+        return int(self._receipt.queue_offset)
+
+    @property
+    def msg_id(self) -> str:
+        return str(ffi.string(self._receipt.unique_id, 56).decode())
+
+    @property
+    def msg_ids(self) -> tuple[str, ...]:
+        return (self.msg_id,)
+
+    @property
+    def offset_msg_id(self) -> str:
+        return (HOST + int(self._receipt.log_offset).to_bytes(8, "big")).hex().upper()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = (HOST, int(self._receipt.log_offset))
+        return SendResult, (self.status, self.queue, self.queue_offset, self.msg_id, place)
+
+
+class Writer:
+    """Appends to the queues of one store, from any thread.
+
+    admit(topic, queue_id) raises what forbids a message there; it is asked again after every change of a topic.
+    """
+
+    def __init__(self, store: Store, name: str, version: Any, admit: Callable[[str, int], None]) -> None:
+        self._store = store
+        self._name = name
+        self._admit = admit
+        self._log = store.live()
+        self._sync = store.sync
+        self._version = version  # of the topics: a word in shared memory
+        self._seen = -1
+        self._routes: dict[tuple[str, int], tuple[int, MessageQueue]] = {}
+        self._append = lib.mq_append
+        self._new = ffi.new
+        self._null = ffi.NULL
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        unique_id: str | None = None,
+    ) -> SendResult:
+        """See Broker.append. Raises StoreFull, StorePoisoned, MessageTooLarge, and what `admit` raises."""
+        if self._version[0] != self._seen:
+            self._forget_routes()
+        try:
+            number, queue = self._routes[topic, queue_id]
+        except KeyError:
+            number, queue = self._route(topic, queue_id)
+        if not message.plain or unique_id is not None:
+            return self._append_unusual(number, queue, message, body, sys_flag, unique_id)
+        encoded = message.encoded
+        receipt = self._new(RECEIPT)
+        null = self._null
+        try:
+            result = self._append(
+                self._log,
+                number,
+                message.flag,
+                sys_flag,
+                body,
+                len(body),
+                encoded,
+                len(encoded),
+                null,
+                null,
+                receipt,
+            )
+        except TypeError:
+            self._store.live()  # Raises what is meant if the log is gone.
+            raise
+        if result:
+            if result == lib.MQ_GONE:
+                return self._again(self.append, topic, queue_id, message, body, sys_flag, unique_id)
+            raise self._failure(result, topic, len(body), receipt)
+        if self._sync:
+            return StoredResult(self._flushed(receipt, number), queue, receipt)
+        return StoredResult(SendStatus.SEND_OK, queue, receipt)
+
+    def _append_unusual(
+        self,
+        number: int,
+        queue: MessageQueue,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        unique_id: str | None,
+    ) -> SendResult:
+        if message.delay_level or message.delay_ms is not None or message.deliver_at_ms is not None:
+            raise NotPermitted("delayed messages are not in this release: send without a delay")
+        encoded = message.encoded
+        receipt = ffi.new(RECEIPT)
+        name = ffi.NULL if unique_id is None else ffi.new("char[]", unique_id.encode())
+        result = lib.mq_append(
+            self._store.live(), number, message.flag, sys_flag, body, len(body), encoded, len(encoded), name, ffi.NULL,
+            receipt,
+        )  # fmt: skip
+        if result:
+            if result == lib.MQ_GONE:
+                topic, queue_id = queue.topic, queue.queue_id
+                return self._again(self.append, topic, queue_id, message, body, sys_flag, unique_id)
+            raise self._failure(result, queue.topic, len(body), receipt)
+        status = self._flushed(receipt, number) if self._sync and message.wait else SendStatus.SEND_OK
+        return StoredResult(status, queue, receipt)
+
+    def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
+        """See Broker.append_batch. All bodies and all properties go down in one piece each."""
+        if self._version[0] != self._seen:
+            self._forget_routes()
+        try:
+            number, queue = self._routes[topic, queue_id]
+        except KeyError:
+            number, queue = self._route(topic, queue_id)
+        bodies = [message.body for message in messages]
+        properties = [message.encoded for message in messages]
+        wait = True
+        if not all([message.plain for message in messages]):
+            if any(m.delay_level or m.delay_ms is not None or m.deliver_at_ms is not None for m in messages):
+                raise MessageInvalid("a batch takes no delayed messages: send them one by one")
+            wait = any(message.wait for message in messages)
+        count = len(bodies)
+        flags = ffi.NULL
+        if any([message.flag for message in messages]):
+            flags = ffi.from_buffer("int32_t[]", array("i", [message.flag for message in messages]))
+        ids = ffi.new("char[]", count * ID_SIZE)
+        receipt = ffi.new(RECEIPT)
+        result = lib.mq_append_batch(
+            self._store.live(),
+            number,
+            count,
+            flags,
+            0,
+            b"".join(bodies),
+            ffi.from_buffer("int32_t[]", array("i", map(len, bodies))),
+            b"".join(properties),
+            ffi.from_buffer("int32_t[]", array("i", map(len, properties))),
+            ids,
+            receipt,
+        )
+        if result:
+            if result == lib.MQ_GONE:
+                return self._again(self.append_batch, topic, queue_id, messages)
+            raise self._failure(result, topic, sum(map(len, bodies)), receipt)
+        status = self._flushed(receipt, number) if self._sync and wait else SendStatus.SEND_OK
+        sizes = self._record_sizes(receipt, messages)
+        return SendResult(status, queue, int(receipt.queue_offset), _Ids(ids, count), (HOST, sizes))
+
+    def _record_sizes(self, receipt: Any, messages: Sequence[Message]) -> Sequence[int]:
+        return _Places(int(receipt.log_offset), int(receipt.size), messages)
+
+    def _route(self, topic: str, queue_id: int) -> tuple[int, MessageQueue]:
+        self._admit(topic, queue_id)
+        name = topic.encode()
+        number = check(
+            lib.mq_log_queue(self._store.live(), name, len(name), queue_id, 1), str(self._store.root)
+        )
+        route = self._routes[topic, queue_id] = number, MessageQueue(topic, self._name, queue_id)
+        return route
+
+    def _forget_routes(self) -> None:
+        # The version first: a change that comes between the two is seen the next time.
+        self._seen = self._version[0]
+        self._routes = {}
+
+    def _again(self, append: Callable[..., SendResult], topic: str, *arguments: Any) -> SendResult:
+        """The topic was deleted since its route was looked up: find out whether there is a new one."""
+        self._forget_routes()
+        self._seen = -1
+        self._admit(topic, arguments[0])
+        return append(topic, *arguments)
+
+    def _flushed(self, receipt: Any, number: int) -> SendStatus:
+        result = lib.mq_log_flush(self._store.live(), receipt.end, number, FLUSH_TIMEOUT_MS)
+        if result == lib.MQ_BUSY:
+            return SendStatus.FLUSH_DISK_TIMEOUT
+        try:
+            check(result, str(self._store.root))
+        except MQError as error:
+            error.unique_id = ffi.string(receipt.unique_id, 56).decode()
+            raise
+        return SendStatus.SEND_OK
+
+    def _failure(self, result: int, topic: str, size: int, receipt: Any) -> Exception:
+        if result == lib.MQ_TOO_LARGE:
+            return MessageTooLarge(size, self._store.geometry.commitlog_file_size - 1024)
+        try:
+            check(result, str(self._store.root))
+        except (MQError, OSError, MemoryError) as error:
+            return error
+        raise AssertionError(result)
+
+    def close(self) -> None:
+        """Let go of the log. An append under way in another thread still has it, and is refused."""
+        self._log = None
+        self._version = [-2]
+
+
+class _Ids:
+    """The unique ids of a batch, cut out of one buffer when asked for."""
+
+    __slots__ = ("_buffer", "_count")
+
+    def __init__(self, buffer: Any, count: int) -> None:
+        self._buffer = buffer
+        self._count = count
+
+    def __call__(self) -> list[str]:
+        text = ffi.buffer(self._buffer)[:].decode()
+        return [text[at : at + ID_SIZE] for at in range(0, self._count * ID_SIZE, ID_SIZE)]
+
+
+class _Places(Sequence[int]):
+    """The log offsets of a batch: its records lie side by side, and their sizes differ as the messages' do."""
+
+    __slots__ = ("_first", "_messages", "_overhead")
+
+    def __init__(self, first: int, first_size: int, messages: Sequence[Message]) -> None:
+        self._first = first
+        self._messages = [(len(message.body), len(message.encoded)) for message in messages]
+        self._overhead = first_size - sum(self._messages[0])
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __getitem__(self, place: Any) -> Any:
+        return list(self)[place]
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        at = self._first
+        for body_size, properties_size in self._messages:
+            yield at
+            at += body_size + properties_size + self._overhead
