@@ -238,6 +238,22 @@ def test_putting_again_repeats_the_last_record_alone_and_nothing_is_found_twice(
         assert list(index.find("A", f"key{number}")) == [at]
 
 
+def test_a_record_of_which_some_keys_were_put_before_a_kill_is_put_again_whole(
+    log: Log, index: Index
+) -> None:
+    fill(log, index, 2)
+    at = log.append(T + 2000, "A", {"UNIQ_KEY": "id", "KEYS": "one two"})
+    assert put(index.files()[-1], "A", "id", at, T + 2000) == 1
+    later = log.append(T + 3000, "A", {"UNIQ_KEY": "later"})
+    assert index.put(log.handle, at, log.end) == log.end
+    assert [list(index.find("A", key)) for key in ("id", "one", "two", "later")] == [
+        [at],
+        [at],
+        [at],
+        [later],
+    ]
+
+
 def test_more_is_found_than_one_call_returns(log: Log, tmp_path: Path) -> None:
     index = Index(tmp_path / "index", slot_count=3, unit_count=150)
     places = [log.append(T, "A", {"UNIQ_KEY": f"{number:032}", "KEYS": "hot"}) for number in range(200)]
