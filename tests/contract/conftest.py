@@ -1,0 +1,48 @@
+"""One suite for every Broker: what a test here asks for as `broker`, it gets once as each kind."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from tests.contract.memory import MemoryBroker
+
+# Files so small that a test of a few dozen messages goes through several of each kind.
+SMALL = {
+    "commitlog_file_size": 1 << 20,
+    "queue_file_units": 32,
+    "index_slot_count": 64,
+    "index_unit_count": 128,
+}
+MESSAGE_SIZE_MAX = 256 << 10
+KINDS = ["memory", "local"] if importlib.util.find_spec("mq.broker.local") else ["memory"]
+
+Open = Callable[..., mq.Broker]
+
+
+def open_broker(kind: str, directory: Path, **options: Any) -> mq.Broker:
+    options.setdefault("message_size_max", MESSAGE_SIZE_MAX)
+    return MemoryBroker(**options) if kind == "memory" else mq.open(directory, **SMALL, **options)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def opened(kind: str, directory: Path) -> Iterator[Open]:
+    """Opens a broker with these options; it is closed, and what it wrote verified, after the test."""
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(open_broker(kind, directory, **options))
+
+
+@pytest.fixture
+def broker(opened: Open) -> mq.Broker:
+    return opened()

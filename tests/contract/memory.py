@@ -1,0 +1,411 @@
+"""A Broker in memory: the yardstick that the others are measured by.
+
+As simple as the rules allow, and nothing of mq's store in it. Records are encoded here, in plain Python,
+with the unique id and the checksum that every record of mq has; so a reader's MessageExt takes apart what
+this file put together, and not what the code under test did.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+from mq.broker.protocol import MessageQueue, PullResult, PullStatus, SendResult, SendStatus, Topic
+from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
+from mq.filter.tags import tag_hash
+from mq.message import Message, MessageExt
+from mq.names import SYSTEM_TOPICS, UNSENDABLE_TOPICS, check_topic, is_system_topic
+
+STORE_HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
+AUTO_QUEUES_MAX = 8  # what RocketMQ's template topic has
+SCAN_MAX = 800  # entries that one pull looks at
+PERMS = {"rw", "wr", "r", "w", ""}
+
+_unique = count()
+
+
+def encode_record(
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    log_offset: int,
+    body: bytes,
+    properties: bytes,
+    *,
+    flag: int = 0,
+    sys_flag: int = 0,
+    born_time_ms: int = 0,
+    born_host: bytes = STORE_HOST,
+    store_time_ms: int = 0,
+    store_host: bytes = STORE_HOST,
+    reconsume_times: int = 0,
+    prepared_offset: int = 0,
+    checksum: bool = True,
+) -> bytes:
+    """One record of the commit log, as RocketMQ lays it out."""
+    name = topic.encode()
+    if checksum and properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    properties_size = len(properties) + 20 * checksum
+    long_name = len(topic) > 127
+    tail = (
+        struct.pack(">i", len(body))
+        + body
+        + struct.pack(">H" if long_name else ">B", len(name))
+        + name
+        + struct.pack(">H", properties_size)
+        + properties
+    )
+    size = 68 + len(born_host) + len(store_host) + len(tail) + 20 * checksum
+    record = (
+        struct.pack(
+            ">iIiiiqqiq",
+            size,
+            0xDAA320AB if long_name else 0xDAA320A7,
+            zlib.crc32(body) & 0x7FFFFFFF,
+            queue_id,
+            flag,
+            queue_offset,
+            log_offset,
+            sys_flag,
+            born_time_ms,
+        )
+        + born_host
+        + struct.pack(">q", store_time_ms)
+        + store_host
+        + struct.pack(">iq", reconsume_times, prepared_offset)
+        + tail
+    )
+    if checksum:
+        digits = f"{zlib.crc32(record) & 0x7FFFFFFF:010}"[::-1]
+        record += b"__CRC32#\x01" + digits.encode() + b"\x02"
+    assert len(record) == size
+    return record
+
+
+def unique_id() -> str:
+    """An id in RocketMQ's layout."""
+    place = next(_unique)
+    return struct.pack(">4sHIIH", STORE_HOST[:4], 1, 0x6D71, place >> 16, place & 0xFFFF).hex().upper()
+
+
+@dataclass
+class _TopicState:
+    read_queue_count: int
+    write_queue_count: int
+    perm: str
+    ordered: bool
+    queues: dict[int, list[MessageExt]] = field(default_factory=dict)
+
+    def settings(self) -> tuple[int, int, str, bool]:
+        return self.read_queue_count, self.write_queue_count, self.perm, self.ordered
+
+
+class MemoryBroker:
+    """See mq.broker.protocol.Broker."""
+
+    def __init__(
+        self,
+        *,
+        message_size_max: int = 4 << 20,
+        auto_create_topics: bool = True,
+        default_queue_count: int = 4,
+    ) -> None:
+        self.name = "mq"
+        self.message_size_max = message_size_max
+        self._auto_create = auto_create_topics
+        self._default_queue_count = default_queue_count
+        self._changed = threading.Condition()  # guards all below
+        self._topics: dict[str, _TopicState] = {}
+        self._log: dict[int, MessageExt] = {}
+        self._log_end = 0
+        self._version = 0
+        self._closed = False
+
+    def __enter__(self) -> MemoryBroker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        self._check_open()
+
+    def create_topic(
+        self,
+        name: str,
+        queue_count: int = 4,
+        *,
+        read_queue_count: int | None = None,
+        write_queue_count: int | None = None,
+        perm: str = "rw",
+        ordered: bool = False,
+    ) -> Topic:
+        check_topic(name)
+        reads = queue_count if read_queue_count is None else read_queue_count
+        writes = queue_count if write_queue_count is None else write_queue_count
+        if min(reads, writes) < 1:
+            raise ValueError("a topic has at least one queue")
+        if perm not in PERMS:
+            raise ValueError(f"perm is {perm!r}")
+        if is_system_topic(name):
+            raise NotPermitted(f"{name} is a system topic")
+        with self._changed:
+            self._check_open()
+            fresh = _TopicState(reads, writes, perm, ordered)
+            known = self._topics.get(name)
+            if known is not None:
+                fresh.queues = known.queues
+            if known is None or known.settings() != fresh.settings():
+                self._topics[name] = fresh
+                self._version += 1
+        return Topic(self, name)
+
+    def delete_topic(self, name: str) -> None:
+        with self._changed:
+            self._check_open()
+            if is_system_topic(name):
+                raise NotPermitted(f"{name} is a system topic")
+            if self._topics.pop(name, None) is None:
+                raise TopicNotFound(name)
+            self._version += 1
+            self._changed.notify_all()
+
+    def topics(self) -> list[str]:
+        with self._changed:
+            self._check_open()
+            return sorted(self._topics)
+
+    def topic(self, name: str) -> Topic:
+        self._state(name)
+        return Topic(self, name)
+
+    def route_version(self) -> int:
+        return self._version
+
+    def publishable(self, topic: str) -> Sequence[MessageQueue]:
+        with self._changed:
+            self._check_open()
+            if topic in UNSENDABLE_TOPICS:
+                raise NotPermitted(f"{topic} is a system topic")
+            if topic not in self._topics:
+                if not self._auto_create:
+                    raise TopicNotFound(topic)
+                writes = min(self._default_queue_count, AUTO_QUEUES_MAX)
+                self._topics[topic] = _TopicState(writes, writes, "rw", False)
+                self._version += 1
+            state = self._topics[topic]
+            if "w" not in state.perm:
+                raise NotPermitted(f"{topic} may not be written")
+            return [MessageQueue(topic, self.name, queue_id) for queue_id in range(state.write_queue_count)]
+
+    def readable(self, topic: str) -> Sequence[MessageQueue]:
+        state = self._state(topic)
+        if "r" not in state.perm:
+            raise NotPermitted(f"{topic} may not be read")
+        return [MessageQueue(topic, self.name, queue_id) for queue_id in range(state.read_queue_count)]
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        unique_id: str | None = None,
+    ) -> SendResult:
+        with self._changed:
+            queue = self._writable(topic, queue_id)
+            stored = self._store(topic, queue_id, queue, message, body, sys_flag, unique_id)
+            self._changed.notify_all()
+        return SendResult(
+            SendStatus.SEND_OK,
+            MessageQueue(topic, self.name, queue_id),
+            stored.queue_offset,
+            stored.msg_id,
+            (STORE_HOST, stored.log_offset),
+        )
+
+    def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
+        with self._changed:
+            queue = self._writable(topic, queue_id)
+            all_stored = [self._store(topic, queue_id, queue, each, each.body, 0, None) for each in messages]
+            self._changed.notify_all()
+        return SendResult(
+            SendStatus.SEND_OK,
+            MessageQueue(topic, self.name, queue_id),
+            all_stored[0].queue_offset,
+            [stored.msg_id for stored in all_stored],
+            (STORE_HOST, [stored.log_offset for stored in all_stored]),
+        )
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        count_max: int,
+        byte_max: int,
+        tag_hashes: frozenset[int] | None,
+        wait: float,
+    ) -> PullResult:
+        if count_max < 1:
+            raise ValueError(f"count_max is {count_max}")
+        deadline = time.monotonic() + wait
+        with self._changed:
+            while True:
+                result = self._look(self._queue(queue), offset, count_max, byte_max, tag_hashes)
+                if result.status in {PullStatus.FOUND, PullStatus.OFFSET_ILLEGAL}:
+                    return result
+                offset = result.next_offset
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return result
+                if result.status is PullStatus.NO_NEW_MESSAGE:
+                    self._changed.wait(left)
+
+    def read_arrow(self, queue: MessageQueue, offset: int, count_max: int, byte_max: int) -> Any:
+        raise NotPermitted("the broker in memory makes no Arrow batches")
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        with self._changed:
+            self._queue(queue)
+            return 0
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        with self._changed:
+            return len(self._queue(queue))
+
+    def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        with self._changed:
+            messages = self._queue(queue)
+            return next(
+                (place for place, message in enumerate(messages) if message.store_time_ms >= time_ms),
+                len(messages),
+            )
+
+    def message(self, msg_id: str) -> MessageExt:
+        with self._changed:
+            self._check_open()
+            for message in self._log.values():
+                if msg_id in {message.msg_id, message.offset_msg_id}:
+                    return message
+        raise MessageNotFound(msg_id)
+
+    def query(
+        self, topic: str, key: str, *, count_max: int = 32, begin_ms: int = 0, end_ms: int | None = None
+    ) -> list[MessageExt]:
+        if count_max < 1:
+            raise ValueError(f"count_max is {count_max}")
+        with self._changed:
+            self._check_open()
+            found = [
+                message
+                for _, message in sorted(self._log.items(), reverse=True)
+                if message.topic == topic
+                and (key in message.keys or key == message.msg_id)
+                and begin_ms <= message.store_time_ms
+                and (end_ms is None or message.store_time_ms <= end_ms)
+            ]
+        return found[:count_max]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BrokerClosed("this broker is closed")
+
+    def _state(self, topic: str) -> _TopicState:
+        self._check_open()
+        if topic in SYSTEM_TOPICS:
+            raise NotPermitted(f"{topic} is a system topic")
+        try:
+            return self._topics[topic]
+        except KeyError:
+            raise TopicNotFound(topic) from None
+
+    def _writable(self, topic: str, queue_id: int) -> list[MessageExt]:
+        state = self._state(topic)
+        if "w" not in state.perm:
+            raise NotPermitted(f"{topic} may not be written")
+        if not 0 <= queue_id < max(state.write_queue_count, state.read_queue_count):
+            raise ValueError(f"{topic} has no queue {queue_id}")
+        return state.queues.setdefault(queue_id, [])
+
+    def _queue(self, queue: MessageQueue) -> list[MessageExt]:
+        state = self._state(queue.topic)
+        if "r" not in state.perm:
+            raise NotPermitted(f"{queue.topic} may not be read")
+        if not 0 <= queue.queue_id < state.read_queue_count:
+            raise ValueError(f"{queue.topic} has no queue {queue.queue_id} to read")
+        return state.queues.setdefault(queue.queue_id, [])
+
+    def _store(
+        self,
+        topic: str,
+        queue_id: int,
+        queue: list[MessageExt],
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        given_id: str | None,
+    ) -> MessageExt:
+        if message.delayed:
+            raise NotPermitted("the broker in memory delivers at once")
+        now = time.time_ns() // 1_000_000
+        record = encode_record(
+            topic,
+            queue_id,
+            len(queue),
+            self._log_end,
+            body,
+            message.encoded + f"UNIQ_KEY\x01{given_id or unique_id()}\x02".encode(),
+            flag=message.flag,
+            sys_flag=sys_flag,
+            born_time_ms=now,
+            store_time_ms=now,
+        )
+        stored = MessageExt(record, self.name)
+        queue.append(stored)
+        self._log[self._log_end] = stored
+        self._log_end += len(record)
+        return stored
+
+    def _look(
+        self,
+        messages: list[MessageExt],
+        offset: int,
+        count_max: int,
+        byte_max: int,
+        tag_hashes: frozenset[int] | None,
+    ) -> PullResult:
+        end = len(messages)
+        if not 0 <= offset <= end:
+            return PullResult(PullStatus.OFFSET_ILLEGAL, (), max(0, min(offset, end)), 0, end)
+        if offset == end:
+            return PullResult(PullStatus.NO_NEW_MESSAGE, (), offset, 0, end)
+        found: list[MessageExt] = []
+        size = 0
+        place = offset
+        for message in messages[offset : offset + max(SCAN_MAX, count_max)]:
+            if tag_hashes is None or tag_hash(message.tags or "") in tag_hashes:
+                size += message.store_size
+                if found and size > byte_max:
+                    break
+                found.append(message)
+            place += 1
+            if len(found) == count_max:
+                break
+        status = PullStatus.FOUND if found else PullStatus.NO_MATCHED_MESSAGE
+        return PullResult(status, found, place, 0, end)

@@ -1,0 +1,240 @@
+"""Topics: made, changed, deleted, made by sending to them, and what may not be done to them."""
+
+from __future__ import annotations
+
+import pytest
+
+import mq
+from tests.contract.conftest import Open
+
+UNSENDABLE = [
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "SELF_TEST_TOPIC",
+    "OFFSET_MOVED_EVENT",
+]
+
+
+def queue_ids(topic: mq.Topic) -> list[int]:
+    return [queue.queue_id for queue in topic.queues]
+
+
+def send(broker: mq.Broker, topic: str, body: bytes = b"x") -> mq.SendResult:
+    with mq.Producer(broker) as producer:
+        return producer.send(mq.Message(topic, body))
+
+
+def test_a_topic_has_the_queues_that_were_asked_for(broker: mq.Broker) -> None:
+    topic = broker.create_topic("orders", 3)
+    assert topic.name == "orders"
+    assert queue_ids(topic) == [0, 1, 2]
+    assert {queue.topic for queue in topic.queues} == {"orders"}
+    assert [queue.message_queue for queue in topic.queues] == [
+        mq.MessageQueue("orders", broker.name, queue_id) for queue_id in range(3)
+    ]
+    assert "orders" in broker.topics()
+
+
+def test_a_topic_has_four_queues_by_default(broker: mq.Broker) -> None:
+    assert queue_ids(broker.create_topic("orders")) == [0, 1, 2, 3]
+    assert len(broker.publishable("orders")) == 4
+
+
+def test_topic_finds_what_create_topic_made(broker: mq.Broker) -> None:
+    broker.create_topic("orders", 2)
+    assert queue_ids(broker.topic("orders")) == [0, 1]
+
+
+def test_an_unknown_topic_is_not_found(broker: mq.Broker) -> None:
+    with pytest.raises(mq.TopicNotFound) as caught:
+        broker.topic("orders")
+    assert caught.value.topic == "orders"
+    with pytest.raises(mq.TopicNotFound):
+        broker.delete_topic("orders")
+    assert "orders" not in broker.topics()
+
+
+def test_making_a_topic_again_with_the_same_values_changes_nothing(broker: mq.Broker) -> None:
+    broker.create_topic("orders", 2, perm="rw")
+    sent = send(broker, "orders")
+    version = broker.route_version()
+    topic = broker.create_topic("orders", 2, perm="rw")
+    assert broker.route_version() == version
+    assert topic.queues[sent.queue.queue_id].max_offset == 1
+
+
+def test_making_a_topic_again_with_other_values_changes_it_and_keeps_its_messages(broker: mq.Broker) -> None:
+    broker.create_topic("orders", 1)
+    send(broker, "orders", b"before")
+    version = broker.route_version()
+    topic = broker.create_topic("orders", 3)
+    assert broker.route_version() > version
+    assert queue_ids(topic) == [0, 1, 2]
+    assert topic.queues[0].read(0).messages[0].body == b"before"
+    assert len(broker.publishable("orders")) == 3
+
+
+def test_read_and_write_queues_are_counted_apart(broker: mq.Broker) -> None:
+    topic = broker.create_topic("orders", read_queue_count=4, write_queue_count=2)
+    assert queue_ids(topic) == [0, 1, 2, 3]
+    assert [queue.queue_id for queue in broker.publishable("orders")] == [0, 1]
+    assert [queue.queue_id for queue in broker.readable("orders")] == [0, 1, 2, 3]
+
+
+def test_fewer_write_queues_leave_the_messages_of_the_others_readable(broker: mq.Broker) -> None:
+    topic = broker.create_topic("orders", 2)
+    with mq.Producer(broker) as producer:
+        for queue in topic.queues:
+            producer.send(mq.Message("orders", b"%d" % queue.queue_id), queue=queue)
+        broker.create_topic("orders", read_queue_count=2, write_queue_count=1)
+        for _ in range(4):
+            assert producer.send(mq.Message("orders", b"later")).queue.queue_id == 0
+    assert [len(queue.read(0).messages) for queue in broker.topic("orders").queues] == [5, 1]
+
+
+def test_a_queue_beyond_the_read_queues_cannot_be_read_but_keeps_what_it_got(broker: mq.Broker) -> None:
+    broker.create_topic("orders", read_queue_count=1, write_queue_count=2)
+    with mq.Producer(broker) as producer:
+        producer.send(mq.Message("orders", b"x"), queue=mq.MessageQueue("orders", broker.name, 1))
+    with pytest.raises(ValueError, match="queue"):
+        broker.pull(mq.MessageQueue("orders", broker.name, 1), 0, 32, 1 << 20, None, 0.0)
+    topic = broker.create_topic("orders", 2)
+    assert [message.body for message in topic.queues[1].read(0).messages] == [b"x"]
+
+
+@pytest.mark.parametrize("queue_id", [2, -1, 1 << 20])
+def test_a_queue_that_the_topic_does_not_have_takes_no_message(broker: mq.Broker, queue_id: int) -> None:
+    broker.create_topic("orders", 2)
+    with mq.Producer(broker) as producer, pytest.raises(ValueError, match="queue"):
+        producer.send(mq.Message("orders", b"x"), queue=mq.MessageQueue("orders", broker.name, queue_id))
+
+
+def test_a_topic_without_the_permission_to_write_takes_nothing(broker: mq.Broker) -> None:
+    topic = broker.create_topic("orders", 1)
+    send(broker, "orders", b"kept")
+    broker.create_topic("orders", 1, perm="r")
+    with pytest.raises(mq.NotPermitted):
+        send(broker, "orders")
+    with pytest.raises(mq.NotPermitted):
+        broker.append("orders", 0, mq.Message("orders", b"x"), b"x", 0)
+    assert [message.body for message in topic.queues[0].read(0).messages] == [b"kept"]
+
+
+def test_a_producer_learns_that_a_permission_was_taken_away(broker: mq.Broker) -> None:
+    broker.create_topic("orders", 1)
+    with mq.Producer(broker) as producer:
+        producer.send(mq.Message("orders", b"x"))
+        broker.create_topic("orders", 1, perm="r")
+        with pytest.raises(mq.NotPermitted):
+            producer.send(mq.Message("orders", b"x"))
+        broker.create_topic("orders", 1, perm="rw")
+        assert producer.send(mq.Message("orders", b"x")).queue_offset == 1
+
+
+def test_a_topic_without_the_permission_to_read_gives_nothing(broker: mq.Broker) -> None:
+    topic = broker.create_topic("orders", 1)
+    queue = topic.queues[0]
+    broker.create_topic("orders", 1, perm="w")
+    send(broker, "orders", b"unseen")
+    with pytest.raises(mq.NotPermitted):
+        queue.read(0)
+    broker.create_topic("orders", 1, perm="rw")
+    assert queue.read(0).messages[0].body == b"unseen"
+
+
+@pytest.mark.parametrize("perm", ["x", "rwx", "read", "6", "RW"])
+def test_an_unknown_permission_is_refused(broker: mq.Broker, perm: str) -> None:
+    with pytest.raises(ValueError, match="perm"):
+        broker.create_topic("orders", perm=perm)
+    assert "orders" not in broker.topics()
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_topic_has_at_least_one_queue(broker: mq.Broker, count: int) -> None:
+    with pytest.raises(ValueError, match="queue"):
+        broker.create_topic("orders", count)
+    assert "orders" not in broker.topics()
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "x" * 128, "größe", "a/b", "../up", "a\n", "\x00"])
+def test_a_name_outside_of_rocketmqs_rule_is_refused(broker: mq.Broker, name: str) -> None:
+    with pytest.raises(mq.TopicInvalid):
+        broker.create_topic(name)
+    assert name not in broker.topics()
+
+
+@pytest.mark.parametrize("name", ["x" * 127, "A-z_0%9|", "%RETRY%group", "-"])
+def test_a_name_inside_of_rocketmqs_rule_is_taken(broker: mq.Broker, name: str) -> None:
+    broker.create_topic(name, 1)
+    assert send(broker, name).queue_offset == 0
+    assert broker.topic(name).queues[0].read(0).messages[0].topic == name
+
+
+def test_a_deleted_topic_is_gone_and_starts_anew(broker: mq.Broker) -> None:
+    topic = broker.create_topic("orders", 1)
+    queue = topic.queues[0]
+    send(broker, "orders", b"old")
+    version = broker.route_version()
+    broker.delete_topic("orders")
+    assert broker.route_version() > version
+    assert "orders" not in broker.topics()
+    with pytest.raises(mq.TopicNotFound):
+        queue.read(0)
+    with pytest.raises(mq.TopicNotFound):
+        broker.topic("orders")
+    broker.create_topic("orders", 1)
+    assert queue.read(0).status is mq.PullStatus.NO_NEW_MESSAGE
+    assert send(broker, "orders", b"new").queue_offset == 0
+    assert [message.body for message in queue.read(0).messages] == [b"new"]
+
+
+def test_a_producer_makes_the_topic_again_that_was_deleted_under_it(broker: mq.Broker) -> None:
+    broker.create_topic("orders", 1)
+    with mq.Producer(broker) as producer:
+        producer.send(mq.Message("orders", b"x"))
+        broker.delete_topic("orders")
+        producer.send(mq.Message("orders", b"y"))
+    assert len(broker.topic("orders").queues) == 4
+
+
+def test_sending_makes_an_unknown_topic_with_four_queues(broker: mq.Broker) -> None:
+    send(broker, "orders")
+    assert queue_ids(broker.topic("orders")) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("asked", "made"), [(1, 1), (6, 6), (100, 8)])
+def test_the_template_topic_bounds_what_sending_makes(opened: Open, asked: int, made: int) -> None:
+    broker = opened(default_queue_count=asked)
+    send(broker, "orders")
+    assert len(broker.topic("orders").queues) == made
+
+
+def test_without_auto_creation_sending_to_an_unknown_topic_fails(opened: Open) -> None:
+    broker = opened(auto_create_topics=False)
+    with pytest.raises(mq.TopicNotFound):
+        send(broker, "orders")
+    assert "orders" not in broker.topics()
+    broker.create_topic("orders")
+    assert send(broker, "orders").queue_offset == 0
+
+
+@pytest.mark.parametrize("name", UNSENDABLE)
+def test_a_user_cannot_send_to_rocketmqs_own_topics(broker: mq.Broker, name: str) -> None:
+    with pytest.raises(mq.NotPermitted):
+        send(broker, name)
+
+
+@pytest.mark.parametrize("name", ["TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
+def test_a_user_cannot_delete_rocketmqs_own_topics(broker: mq.Broker, name: str) -> None:
+    with pytest.raises(mq.NotPermitted):
+        broker.delete_topic(name)
+
+
+def test_topics_do_not_see_each_others_messages(broker: mq.Broker) -> None:
+    for name in ("a", "b"):
+        broker.create_topic(name, 1)
+        send(broker, name, name.encode())
+    for name in ("a", "b"):
+        assert [message.body for message in broker.topic(name).queues[0].read(0).messages] == [name.encode()]
