@@ -48,8 +48,9 @@ def test_every_message_is_found_in_every_way(broker: mq.Broker, name: str) -> No
     assert_mq_finds(broker, recorded(name))
 
 
-def test_topics_are_those_with_a_queue(broker: mq.Broker, name: str) -> None:
-    assert set(broker.topics()) >= {topic for topic, _ in recorded(name).queues}
+def test_its_topics_are_those_with_a_queue(broker: mq.Broker, name: str) -> None:
+    own = {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"}
+    assert set(broker.topics()) - {"TBW102"} == {topic for topic, _ in recorded(name).queues} - own
 
 
 def test_sending_goes_on_where_the_store_ends(directory: Path, sizes: dict[str, int], name: str) -> None:

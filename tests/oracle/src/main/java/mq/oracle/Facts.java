@@ -37,7 +37,7 @@ final class Facts {
         facts.put("store_size", message.getStoreSize());
         facts.put("version", record.getInt(start + 4) == MessageVersion.MESSAGE_VERSION_V2.getMagicCode() ? 2 : 1);
         facts.put("flag", message.getFlag());
-        facts.put("sys_flag", message.getSysFlag());
+        facts.put("sys_flag", stored.getSysFlag());
         facts.put("born_time_ms", message.getBornTimestamp());
         facts.put("born_host", Hosts.format(message.getBornHost()));
         facts.put("store_time_ms", message.getStoreTimestamp());
