@@ -219,7 +219,7 @@ def kinds(directory: Path) -> Sizes:
 
 def property_crc(directory: Path) -> Sizes:
     """Every record ends in a checksum property; batches and records without other properties too."""
-    sizes = Sizes(commitlog_file_size=4096, index_unit_count=40, property_crc=True)
+    sizes = Sizes(queue_file_units=10, index_unit_count=40, property_crc=True)
     steps = [
         put("TopicA", b"Hello RocketMQ", queue_id=1, properties={"TAGS": "TagA"}),
         put("TopicA", b"no properties"),

@@ -93,20 +93,6 @@ def test_the_library_finds_everything_in_a_closed_store(directory: Path, tmp_pat
     assert_field_by_field(directory, report)
 
 
-def test_the_library_finds_delayed_messages_where_a_broker_puts_them(directory: Path, tmp_path: Path) -> None:
-    with open_store(directory) as broker:
-        broker.create_topic("orders", queue_count=1)
-        with mq.Producer(broker) as producer:
-            producer.send(mq.Message("orders", b"later", tags="TagA", delay_level=18))
-
-    report = library_report(directory, tmp_path / "copy")
-    (record,) = report.queue("SCHEDULE_TOPIC_XXXX", 17)
-    assert record.properties["REAL_TOPIC"] == "orders"
-    assert record.properties["REAL_QID"] == "0"
-    assert record.properties["DELAY"] == "18"
-    assert record.tags_code == record.store_time_ms + 2 * 3600 * 1000
-
-
 def sender(directory: Path, stop_at: int) -> subprocess.Popen[str]:
     """killed_sender.py as a process of its own."""
     return subprocess.Popen(
