@@ -14,8 +14,9 @@ behind it may change.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mq.broker.local import LocalBroker
 from mq.broker.protocol import (
     Broker,
     MessageQueue,
@@ -50,9 +51,6 @@ from mq.errors import (
 )
 from mq.message import Message, MessageExt
 
-if TYPE_CHECKING:
-    from mq.broker.local import LocalBroker
-
 __all__ = [
     "Broker",
     "BrokerClosed",
@@ -60,6 +58,7 @@ __all__ = [
     "FilterSyntaxError",
     "ForkedBroker",
     "GroupInvalid",
+    "LocalBroker",
     "MQError",
     "Message",
     "MessageExt",
@@ -97,6 +96,4 @@ def open(target: str | os.PathLike[str], **options: Any) -> LocalBroker:  # noqa
         raise RemotingError(
             f"{target}: the TCP transport is not in this release: open a directory on this machine instead"
         )
-    from mq.broker.local import LocalBroker
-
     return LocalBroker(target, **options)

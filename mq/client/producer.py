@@ -127,6 +127,7 @@ class Producer:
                 chosen = queue_of_key(self._routes.queues(topic), shard_key)
                 return self._append(topic, chosen.queue_id, message, body, 0)
             try:
+                version: int | None
                 version, turn = self._turns.of_topic[topic]
             except KeyError:
                 version, turn = NO_TURNS

@@ -36,7 +36,7 @@ def _no_turn() -> MessageQueue:
     raise AssertionError("turns are started before they are taken")
 
 
-NO_TURNS: tuple[int, Callable[[], MessageQueue]] = -1, _no_turn
+NO_TURNS: tuple[int | None, Callable[[], MessageQueue]] = None, _no_turn
 
 
 class Routes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +20,7 @@ SMALL = {
     "index_unit_count": 128,
 }
 MESSAGE_SIZE_MAX = 256 << 10
-KINDS = ["memory", "local"] if importlib.util.find_spec("mq.broker.local") else ["memory"]
+KINDS = ["memory", "local"]
 
 Open = Callable[..., mq.Broker]
 

@@ -96,6 +96,10 @@ def unique_id() -> str:
     return struct.pack(">4sHIIH", STORE_HOST[:4], 1, 0x6D71, place >> 16, place & 0xFFFF).hex().upper()
 
 
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @dataclass
 class _TopicState:
     read_queue_count: int
@@ -230,7 +234,7 @@ class MemoryBroker:
     ) -> SendResult:
         with self._changed:
             queue = self._writable(topic, queue_id)
-            stored = self._store(topic, queue_id, queue, message, body, sys_flag, unique_id)
+            stored = self._store(topic, queue_id, queue, message, body, sys_flag, unique_id, _now())
             self._changed.notify_all()
         return SendResult(
             SendStatus.SEND_OK,
@@ -243,7 +247,10 @@ class MemoryBroker:
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
         with self._changed:
             queue = self._writable(topic, queue_id)
-            all_stored = [self._store(topic, queue_id, queue, each, each.body, 0, None) for each in messages]
+            now = _now()
+            all_stored = [
+                self._store(topic, queue_id, queue, each, each.body, 0, None, now) for each in messages
+            ]
             self._changed.notify_all()
         return SendResult(
             SendStatus.SEND_OK,
@@ -360,10 +367,10 @@ class MemoryBroker:
         body: bytes,
         sys_flag: int,
         given_id: str | None,
+        now: int,
     ) -> MessageExt:
         if message.delayed:
             raise NotPermitted("the broker in memory delivers at once")
-        now = time.time_ns() // 1_000_000
         record = encode_record(
             topic,
             queue_id,
