@@ -288,10 +288,6 @@ void mq_control_queue_set(mq_control *control, int number, int64_t min_offset, i
     atomic_store_explicit(&entry->flushed, 0, memory_order_release);
 }
 
-int64_t *mq_control_index_intent(mq_control *control) {
-    return control->shared->index_intent;
-}
-
 void mq_shared_wake_queue(mq_queue_entry *entry, uint32_t kinds) {
     atomic_fetch_add(&entry->wake, 1);
     if (atomic_load(&entry->waiters) & kinds) {

@@ -20,7 +20,7 @@
  * needed to rebuild it.
  */
 enum {
-    MQ_CONTROL_LAYOUT = 3,      /* raised when a field moves */
+    MQ_CONTROL_LAYOUT = 5,      /* raised when a field moves */
     MQ_QUEUE_MAX = 131072,
     MQ_TOPIC_MAX = 256,         /* bytes of a topic in the table, final zero included */
     MQ_WAIT_MAX = 127,          /* queues one wait may name; more wait for any append */
@@ -94,9 +94,6 @@ void mq_control_queue_set_state(mq_control *control, int number, int state);
 int64_t mq_control_queue_next(mq_control *control, int number);
 int64_t mq_control_queue_min(mq_control *control, int number);
 void mq_control_queue_set(mq_control *control, int number, int64_t min_offset, int64_t next_offset);
-
-/* Four words by which a cut-short index put is undone: see index.h. */
-int64_t *mq_control_index_intent(mq_control *control);
 
 /* Wake every waiter: of all queues and of any append. For closing and deleting. */
 void mq_control_wake_all(mq_control *control);

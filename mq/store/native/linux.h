@@ -21,6 +21,7 @@ int mq_linux_punch(int fd, int64_t from, int64_t to);
 void mq_linux_populate(void *address, size_t size);
 
 int64_t mq_linux_now_ms(void);        /* wall clock */
+int64_t mq_linux_coarse_ms(void);     /* the same as of the last tick: a few ms late, and cheaper */
 int64_t mq_linux_monotonic_ns(void);
 
 static inline void mq_linux_pause(void) {

@@ -56,7 +56,11 @@ typedef struct {
     _Atomic uint32_t bell;
     _Alignas(64) _Atomic uint32_t flush_turn; /* raised after every flush */
     _Atomic uint32_t flush_sleepers;
-    _Alignas(64) int64_t index_intent[8];
+    _Atomic uint32_t flush_arrivals;  /* how many callers have wanted a flush, ever */
+    _Atomic int64_t flush_spinner;    /* until when the one who may spin does so, monotonic ns */
+    uint32_t flush_seen;              /* arrivals that earlier flushes served; holder of the flush lock */
+    uint32_t flush_group;             /* how many the last flush served */
+    int64_t flush_cost_ns;            /* what the last flush took */
     _Alignas(64) mq_queue_entry queues[131072];
 } mq_shared;
 

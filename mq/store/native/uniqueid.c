@@ -35,7 +35,7 @@ static int64_t of_month(int64_t now) {
 }
 
 int mq_unique_id(char *id) {
-    uint32_t time = (uint32_t)of_month(mq_linux_now_ms());
+    uint32_t time = (uint32_t)of_month(mq_linux_coarse_ms());
     uint32_t number = atomic_fetch_add_explicit(&counter, 1, memory_order_relaxed);
     memcpy(id, prefix, sizeof prefix);
     for (int i = 0; i < 8; i++) id[20 + i] = HEX[time >> (28 - 4 * i) & 15];
