@@ -78,7 +78,7 @@ class SendResult:
     ) -> None:
         self.status: Final = status
         self.queue: Final = queue
-        self.queue_offset: Final = queue_offset
+        self.queue_offset = queue_offset
         self._ids = ids
         self._place = place
         self.transaction_id: Final = transaction_id

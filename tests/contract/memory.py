@@ -15,13 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mq.broker.protocol import MessageQueue, PullResult, PullStatus, SendResult, SendStatus, Topic
 from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
 from mq.filter.tags import tag_hash
 from mq.message import Message, MessageExt
 from mq.names import SYSTEM_TOPICS, UNSENDABLE_TOPICS, check_topic, is_system_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 STORE_HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
 AUTO_QUEUES_MAX = 8  # what RocketMQ's template topic has
@@ -133,7 +136,7 @@ class MemoryBroker:
         self._version = 0
         self._closed = False
 
-    def __enter__(self) -> MemoryBroker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
