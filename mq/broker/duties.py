@@ -1,8 +1,8 @@
 """What one process does for all: flush, index, checkpoint, delete what is too old.
 
 Every broker has a thread for it, and mq/duties a lock on one byte: whoever gets it does the work until he
-closes or dies, which drops the lock, and the next one goes on where the words in shared memory say. The others look
-every quarter of a second whether it is their turn.
+closes or dies, which drops the lock, and the next one goes on where the words in shared memory say. The
+others look every quarter of a second whether it is their turn.
 
     flush_interval   log to disk                    RocketMQ: flushIntervalCommitLog, 500 ms
     1 s              queue units to disk, index     flushIntervalConsumeQueue

@@ -1,7 +1,7 @@
 """LocalBroker: RocketMQ's broker over a directory, inside the application's own process.
 
-Any number of processes open the same directory, each with a broker of its own; what they share is the store. A
-broker may be used from any thread, and is of no use in a forked child, which opens its own.
+Any number of processes open the same directory, each with a broker of its own; what they share is the
+store. A broker may be used from any thread, and is of no use in a forked child, which opens its own.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class LocalBroker:
     ) -> Topic:
         """Make a topic, or change one that is there. The same values again change nothing.
 
-        queue_count queues to read and to write, unless one of the two counts is given on its own; perm is "r", "w",
-        "rw" or "". Raises TopicInvalid, NotPermitted for RocketMQ's own topics, ValueError.
+        queue_count queues to read and to write, unless one of the two counts is given on its own; perm is
+        "r", "w", "rw" or "". Raises TopicInvalid, NotPermitted for RocketMQ's own topics, ValueError.
         """
         self._writable()
         check_topic(name)
@@ -169,7 +169,8 @@ class LocalBroker:
         self._store.topics_changed()
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and its queues; its messages leave the log with retention. Raises TopicNotFound, NotPermitted."""
+        """Delete a topic and its queues; its messages leave the log with retention. Raises TopicNotFound,
+        NotPermitted."""
         self._writable()
         check_topic(name)
         if is_system_topic(name):
@@ -211,7 +212,8 @@ class LocalBroker:
         return self._settings
 
     def _adopt_queues(self) -> None:
-        """Topics that have queues but no settings, as a broker's directory or a lost topics.json leaves them."""
+        """Topics that have queues but no settings, as a broker's directory or a lost topics.json leaves
+        them."""
         found: dict[str, int] = {}
         for topic, queue_id in self._store.queues():
             found[topic] = max(queue_id, found.get(topic, 0))
@@ -367,7 +369,8 @@ class LocalBroker:
         self._store.flush()
 
     def expire(self, *, retention_hours: float | None = None) -> int:
-        """Delete commit log files whose last change is longer ago than retention_hours (the broker's own if None).
+        """Delete commit log files whose last change is longer ago than retention_hours (the broker's own if
+        None).
 
         Returns how many files went; the newest stays in any case.
         """

@@ -1,11 +1,11 @@
 """The topics of a store, and what may be done with each.
 
 On disk: config/topics.json, as RocketMQ has it (store-wide table of topic name to settings, with a data
-version), and topics.json.bak, the state before. Strict JSON with quoted keys, which RocketMQ reads; what a broker
-wrote is read with its unquoted keys too. Members that are unknown here are kept as they are.
+version), and topics.json.bak, the state before. Strict JSON with quoted keys, which RocketMQ reads; what a
+broker wrote is read with its unquoted keys too. Members that are unknown here are kept as they are.
 
-A file is never seen half written: the new one is complete and on disk before it takes the name. Processes learn
-of a change through a version word in shared memory, which grows after the file is in place.
+A file is never seen half written: the new one is complete and on disk before it takes the name. Processes
+learn of a change through a version word in shared memory, which grows after the file is in place.
 
 RocketMQ: broker/topic/TopicConfigManager.java, common/TopicConfig.java, common/ConfigManager.java.
 """
@@ -25,7 +25,7 @@ from typing import Any
 from mq.errors import StoreCorrupted
 from mq.store.locks import lock_byte, unlock_byte
 
-__all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "Topics", "TopicSettings"]
+__all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "TopicSettings", "Topics"]
 
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 LOCK_TIMEOUT = 10.0
@@ -99,8 +99,8 @@ class Topics:
                 problems.append(f"{path}: {error}")
         if problems:
             raise StoreCorrupted(
-                f"{'; '.join(problems)}: mend the file, or delete it and its .bak: topics are then found again by"
-                " their queues, with as many queues as have had messages",
+                f"{'; '.join(problems)}: mend the file, or delete it and its .bak: topics are then found"
+                " again by their queues, with as many queues as have had messages",
                 path=str(self.path),
             )
         return {}
@@ -161,7 +161,7 @@ def write_config(path: Path, text: str) -> None:
     if path.exists():
         backup.unlink(missing_ok=True)
         os.link(path, backup)
-    os.replace(fresh, path)
+    fresh.replace(path)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

@@ -2,8 +2,9 @@
 
 The columns are those of the Spark source (brokerName and topic are the same in every row):
 
-    topic string, brokerName string, queueId int32, queueOffset int64, msgId string, tags string, keys string,
-    bornTimestamp timestamp[ms, UTC], storeTimestamp timestamp[ms, UTC], reconsumeTimes int32, flag int32, body binary
+    topic string, brokerName string, queueId int32, queueOffset int64, msgId string, tags string, keys
+    string, bornTimestamp timestamp[ms, UTC], storeTimestamp timestamp[ms, UTC], reconsumeTimes int32, flag
+    int32, body binary
 
 Needs pyarrow, the extra `arrow`.
 """
@@ -35,7 +36,8 @@ class ArrowReader:
         self._name = name
 
     def read(self, queue: MessageQueue, number: int, offset: int, count_max: int, byte_max: int) -> Any:
-        """Messages from `offset` on, at most count_max and about byte_max bytes of body, at least one if there is one.
+        """Messages from `offset` on, at most count_max and about byte_max bytes of body, at least one if
+        there is one.
 
         An offset below the oldest kept or beyond the end gives an empty batch: ask the queue for its offsets.
         """

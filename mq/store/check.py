@@ -11,6 +11,7 @@ Works beside running processes too: what is sent while it looks is not looked at
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +38,8 @@ WORDS = {
 def problems(
     root: str | os.PathLike[str], *, progress: Callable[[str, int, int], None] | None = None
 ) -> Iterator[str]:
-    """Yield each broken invariant in words; nothing if the store is sound. Raises nothing but for arguments."""
+    """Yield each broken invariant in words; nothing if the store is sound. Raises nothing but for
+    arguments."""
     root = Path(os.fspath(root))
     try:
         store = Store(root, create=False, read_only=True, progress=progress)
@@ -59,7 +61,7 @@ def problems(
 def _of_files(store: Store) -> Iterator[str]:
     files = segment_files(store.root / "commitlog")
     size = store.geometry.commitlog_file_size
-    for before, after in zip(files, files[1:]):
+    for before, after in itertools.pairwise(files):
         if int(after.name) != int(before.name) + size:
             yield f"{before.parent}: no file between {before.name} and {after.name}"
     for file in files:
@@ -87,7 +89,7 @@ def _of_records(store: Store) -> Iterator[str]:
     count = check(
         lib.mq_log_check(store.live(), begin, end, found, PROBLEMS_LISTED, records), str(store.root)
     )
-    reported = {offset for offset in (store.recovered.damaged if store.recovered else ())}
+    reported = set(store.recovered.damaged if store.recovered else ())
     for place in range(min(count, PROBLEMS_LISTED)):
         problem = found[place]
         if problem.kind == lib.MQ_WRONG_RECORD and problem.log_offset in reported:

@@ -9,8 +9,9 @@ On disk: checkpoint, 4096 bytes, of which, big-endian:
         24     8  master_flushed_offset   unused here
         32     8  confirm_offset          unused here
 
-Recovery after a crash of the machine starts at the last file whose first record is older than the smaller of
-the first two, less three seconds. Too early a time costs only work; so each is set after the sync it stands for.
+Recovery after a crash of the machine starts at the last file whose first record is older than the smaller
+of the first two, less three seconds. Too early a time costs only work; so each is set after the sync it
+stands for.
 
 RocketMQ: store/StoreCheckpoint.java.
 """
@@ -51,7 +52,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
     if len(data) < FIELDS.size:
         return Checkpoint()
     times = FIELDS.unpack_from(data)[:3]
-    return Checkpoint(*(time if time > 0 else 0 for time in times))
+    return Checkpoint(*(max(0, time) for time in times))
 
 
 def write_checkpoint(root: Path, checkpoint: Checkpoint, *, sync: bool) -> None:

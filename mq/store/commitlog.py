@@ -4,7 +4,8 @@ The only file that holds messages. Consume queues and the index are derived from
 recovery builds them again.
 
 On disk: commitlog/<offset of the first byte, 20 digits>, files of equal size. A record never crosses files:
-eight bytes or more are always left over, and hold a BLANK (size of the rest, its magic) once the file is full.
+eight bytes or more are always left over, and hold a BLANK (size of the rest, its magic) once the file is
+full.
 
 Record, integers big-endian; n is what its own size word says:
 
@@ -30,10 +31,10 @@ Record, integers big-endian; n is what its own size word says:
                2  properties_size
                n  properties       name 01 value 02 …, the last one __CRC32# over all bytes before it
 
-A record is whole when magic is known, all sizes add up, log_offset is its own, and the CRC fits: that of the
-__CRC32# property, which every record of ours carries and which covers the whole of it, else body_crc. The log
-ends before the first record that is not whole, unless whole ones that were on disk follow it: then that one is
-damaged, reading it raises StoreCorrupted, and the others stay.
+A record is whole when magic is known, all sizes add up, log_offset is its own, and the CRC fits: that of
+the __CRC32# property, which every record of ours carries and which covers the whole of it, else body_crc.
+The log ends before the first record that is not whole, unless whole ones that were on disk follow it: then
+that one is damaged, reading it raises StoreCorrupted, and the others stay.
 
 RocketMQ: store/CommitLog.java, common/message/MessageDecoder.java.
 """

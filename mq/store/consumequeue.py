@@ -8,12 +8,12 @@ unit of queue offset q lies at byte 20 * q of the queue. Integers big-endian:
          8     4  size             of the record
         12     8  tags_code        hash of its tag; in SCHEDULE_TOPIC_XXXX when it is due, ms
 
-Units have no checksum: they are derived, the record says topic, queue, offset and place itself, and every reader
-compares. A unit of log offset 0 and size 0x7fffffff fills up what lies before the first message of a queue that
-begins late; readers pass over it.
+Units have no checksum: they are derived, the record says topic, queue, offset and place itself, and every
+reader compares. A unit of log offset 0 and size 0x7fffffff fills up what lies before the first message of a
+queue that begins late; readers pass over it.
 
-An all-zero file would be one phantom message to RocketMQ. So a file appears under its name only with its first
-unit inside, and what is cut is zeroed.
+An all-zero file would be one phantom message to RocketMQ. So a file appears under its name only with its
+first unit inside, and what is cut is zeroed.
 
 RocketMQ: store/ConsumeQueue.java.
 """
@@ -27,7 +27,8 @@ __all__ = ["queue_directories"]
 
 
 def queue_directories(root: Path) -> Iterator[tuple[str, int, Path]]:
-    """(topic, queue id, directory) of every queue that has a directory; other names are RocketMQ's to ignore too."""
+    """(topic, queue id, directory) of every queue that has a directory; other names are RocketMQ's to
+    ignore too."""
     try:
         topics = sorted(path for path in (root / "consumequeue").iterdir() if path.is_dir())
     except (FileNotFoundError, NotADirectoryError):

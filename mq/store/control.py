@@ -3,9 +3,9 @@
 On disk: mq/control, in native byte order; its layout is mq/store/native/control.h and shared.h. Nothing in it
 outlives the machine, except that a cleanly closed store may be believed after a reboot too.
 
-It is believed if its stamp and layout are ours, it is the very file that was made here (a copied directory has
-another inode), it was made in this boot or closed cleanly, and no RocketMQ broker was here since (which shows in
-the mtime of `lock`). Otherwise it is made anew from what the other files say.
+It is believed if its stamp and layout are ours, it is the very file that was made here (a copied directory
+has another inode), it was made in this boot or closed cleanly, and no RocketMQ broker was here since (which
+shows in the mtime of `lock`). Otherwise it is made anew from what the other files say.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ class Gate:
     def __enter__(self) -> Gate:
         if not lock_byte(self._fd, OPENING, timeout=OPEN_TIMEOUT):
             raise StoreLocked(
-                f"{self.root}: another process has been opening or closing this store for {OPEN_TIMEOUT:.0f} s",
+                f"{self.root}: another process has been opening or closing this store"
+                f" for {OPEN_TIMEOUT:.0f} s",
                 path=str(self.root),
             )
         return self
@@ -48,9 +49,7 @@ class Gate:
 
     def is_alone(self) -> bool:
         """Whether nobody else is inside; they stay out as long as the gate is held."""
-        if not lock_byte(self._fd, INSIDE):
-            return False
-        return True
+        return lock_byte(self._fd, INSIDE)
 
     def enter(self) -> None:
         """Count as inside from now on."""

@@ -8,7 +8,6 @@ a broker with other index sizes and without our file asks the user once.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -22,7 +21,8 @@ __all__ = ["Geometry", "agree"]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """File sizes: RocketMQ's mappedFileSizeCommitLog, mappedFileSizeConsumeQueue / 20, maxHashSlotNum, maxIndexNum."""
+    """File sizes: RocketMQ's mappedFileSizeCommitLog, mappedFileSizeConsumeQueue / 20, maxHashSlotNum,
+    maxIndexNum."""
 
     commitlog_file_size: int = 1 << 30
     queue_file_units: int = 300_000
@@ -117,7 +117,8 @@ def agree(root: Path, asked: dict[str, int | None]) -> Geometry:
         if file.stat().st_size != geometry.index_file_size:
             raise ConfigMismatch(
                 f"{file} has {file.stat().st_size:,} bytes, not the {geometry.index_file_size:,} of"
-                f" index_slot_count={geometry.index_slot_count:,} and index_unit_count={geometry.index_unit_count:,}:"
+                f" index_slot_count={geometry.index_slot_count:,} and"
+                f" index_unit_count={geometry.index_unit_count:,}:"
                 " pass the sizes that it was made with, or delete index/ (it is rebuilt)",
                 option="index_slot_count",
                 stored=file.stat().st_size,
@@ -136,4 +137,4 @@ def keep(root: Path, geometry: Geometry) -> None:
         pass
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
-    os.replace(fresh, path)
+    fresh.replace(path)

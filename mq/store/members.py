@@ -53,7 +53,7 @@ def _start_time(pid: int) -> int | None:
 
 def _pid_namespace() -> int:
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return 0
 

@@ -97,8 +97,8 @@ class Reader:
         while True:
             try:
                 code = self._pull(
-                    self._log, number, offset, count_max, byte_max, hashes, hash_count, scratch.buffer, scratch.size,
-                    scratch.sizes, scratch.result,
+                    self._log, number, offset, count_max, byte_max, hashes, hash_count,
+                    scratch.buffer, scratch.size, scratch.sizes, scratch.result,
                 )  # fmt: skip
             except TypeError:
                 self._store.live()
@@ -176,8 +176,8 @@ class Reader:
                 "a file is missing" if code == lib.MQ_MISSING else "the bytes there are not what was stored"
             )
             return StoreCorrupted(
-                f"{self._store.root}: the message at queue offset {result.next_offset} of {queue.topic}/{queue.queue_id}"
-                f" (log offset {result.log_offset}) cannot be read, {what};"
+                f"{self._store.root}: the message at queue offset {result.next_offset} of"
+                f" {queue.topic}/{queue.queue_id} (log offset {result.log_offset}) cannot be read, {what};"
                 f" it is lost, and reading goes on at queue offset {result.next_offset + 1}",
                 path=str(self._store.root),
                 log_offset=int(result.log_offset),

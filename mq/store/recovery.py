@@ -7,13 +7,15 @@ lacks units of earlier records, which means that its files were deleted, the sec
 the log's first record.
 
 Where the bytes are no record, the log ends, unless a whole record that was on disk follows: the time of the
-checkpoint tells, or the clean end. Then one record is damaged; it stays where it is, and reading it is an error.
+checkpoint tells, or the clean end. Then one record is damaged; it stays where it is, and reading it is an
+error.
 
 What lies behind the end is zeroed: RocketMQ takes well-formed bytes there for records.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +64,7 @@ class Recovery:
         if files and files[-1].stat().st_size == 0:
             files.pop().unlink()
         size = self.geometry.commitlog_file_size
-        for before, after in zip(files, files[1:]):
+        for before, after in itertools.pairwise(files):
             if int(after.name) - int(before.name) != size:
                 raise StoreCorrupted(
                     f"{before.parent}: between {before.name} and {after.name} a file is missing",
@@ -131,8 +133,8 @@ class Recovery:
                     files.remove(file)
                 elif file.stat().st_size != size:
                     raise StoreCorrupted(
-                        f"{file} has {file.stat().st_size:,} bytes, not {size:,}: delete {directory} while nothing"
-                        " has the store open, and it is rebuilt from the log",
+                        f"{file} has {file.stat().st_size:,} bytes, not {size:,}: delete {directory} while"
+                        " nothing has the store open, and it is rebuilt from the log",
                         path=str(file),
                     )
             if not files:
@@ -182,8 +184,9 @@ def recover(
 ) -> Recovered:
     """Set every word of a fresh control file from what the directory holds, and mend the directory.
 
-    known_queues: (topic, queue id) to next offset as an older control file had it, which tells of queues whose files
-    are gone. Raises StoreCorrupted where the files contradict each other in a way that no crash leaves.
+    known_queues: (topic, queue id) to next offset as an older control file had it, which tells of queues
+    whose files are gone. Raises StoreCorrupted where the files contradict each other in a way that no crash
+    leaves.
     """
     work = Recovery(root, log, control, geometry, progress)
     files = work.segments()

@@ -1,11 +1,12 @@
 """What is too old goes: whole commit log files first, then the queue and index files that only spoke of them.
 
-A file of the log expires when its last change is longer ago than the retention; the newest never does. Readers are
-not disturbed: the marks of what is kept move up first, and a file that someone still has mapped lives on for
-him until he lets go of it.
+A file of the log expires when its last change is longer ago than the retention; the newest never does.
+Readers are not disturbed: the marks of what is kept move up first, and a file that someone still has mapped
+lives on for him until he lets go of it.
 
-RocketMQ: store/DefaultMessageStore.java, CleanCommitLogService. Unlike it, nothing is deleted before its time
-because a disk is full, unless that was asked for (disk_ratio_max): on a user's machine the disk is full of other things.
+RocketMQ: store/DefaultMessageStore.java, CleanCommitLogService. Unlike it, nothing is deleted before its
+time because a disk is full, unless that was asked for (disk_ratio_max): on a user's machine the disk is
+full of other things.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def disk_ratio(path: Path) -> float:
 
 
 def expire(store: Store, now_ms: int, retention_ms: int, *, disk_ratio_max: float | None = None) -> int:
-    """Delete what is expired now; how many files of the log went. One caller at a time: the duties, or the user."""
+    """Delete what is expired now; how many files of the log went. One caller at a time: the duties, or the
+    user."""
     files = segment_files(store.root / "commitlog")
     log_end = store.word(lib.MQ_LOG_END)
     aged = [Aged(int(f.name), f.stat().st_mtime_ns // 1_000_000) for f in files if int(f.name) < log_end]

@@ -15,62 +15,41 @@
             geometry.json    file sizes                          geometry.py
 
 The first process in finds one of three things: a control file that is to be believed (all others died, or
-closed): attach, at once, whatever the size; another boot's: recover from the checkpoint on; none: the same. Who
-comes while others are inside just maps what they share.
+closed): attach, at once, whatever the size; another boot's: recover from the checkpoint on; none: the same.
+Who comes while others are inside just maps what they share.
 
 A Store used in a forked child raises ForkedBroker; the at-fork hook drops the child's copies of the locks.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import os
-import secrets
 import shutil
-import socket
-import stat
 import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mq.errors import BrokerClosed, ForkedBroker, MQError, NotPermitted, StoreCorrupted
+from mq.errors import BrokerClosed, ForkedBroker, MQError, StoreCorrupted
 from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
 from mq.store.control import Control
+from mq.store.directory import listed_topics, prepare
 from mq.store.gate import Gate
-from mq.store.geometry import Geometry, agree, keep
+from mq.store.geometry import agree, keep
 from mq.store.index import Index
+from mq.store.indexing import bring_up
 from mq.store.members import Members
 from mq.store.native import check, ffi, lib
 from mq.store.recovery import Recovered, recover
+from mq.store.uniqueid import seed_ids
 
 __all__ = ["Store"]
 
-# Names that RocketMQ or we put into a root; a directory that holds others and none of these is not a store.
-KNOWN = {
-    "commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "checkpoint", "abort",
-    "abort.bak", "lock", "mq", "timerwheel", "timerlog", "compaction", "kvStore", "transaction",
-}  # fmt: skip
-REMOTE_FILE_SYSTEMS = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "smbfs",
-    "9p",
-    "afs",
-    "ceph",
-    "lustre",
-    "glusterfs",
-    "fuse.sshfs",
-}
 STORE_HOST = b"\x7f\x00\x00\x01"
 STORE_PORT = 10911
-INDEX_STEP = 16 << 20  # Bytes of log indexed between two looks at whether others want the lock.
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -103,7 +82,7 @@ class Store:
         self._descriptors: set[int] = set()
         self._threads: list[threading.Thread] = []
         self._closing = threading.Lock()
-        _check_directory(self.root, create=create, read_only=read_only)
+        prepare(self.root, create=create, read_only=read_only)
         self.gate = Gate(self.root)
         self.members: Members | None = None
         self.control: Control | None = None
@@ -123,7 +102,7 @@ class Store:
 
     def _open(self, options: dict[str, int | None], progress: Callable[[str, int, int], None] | None) -> None:
         lock_mtime = self.gate.keep_brokers_out()
-        self._listed = _listed_topics(self.root)
+        self._listed = listed_topics(self.root)
         alone = self.gate.is_alone()
         self.geometry = agree(self.root, options)
         self.index = Index(
@@ -217,7 +196,7 @@ class Store:
         control = self.control.handle
         check(lib.mq_log_open(control, bytes(self.root), not self.read_only, self.sync, out), str(self.root))
         # Freed when the last call that uses it has returned, in whichever thread; the control file after it.
-        self.log = ffi.gc(out[0], functools.partial(_close_log, control))
+        self.log = ffi.gc(out[0], lambda log, _control=control: lib.mq_log_close(log))
         lib.mq_log_set_host(self.log, STORE_HOST, STORE_PORT)
 
     def _recover(
@@ -252,7 +231,8 @@ class Store:
         if not self.gate.was_closed() and not self.read_only:
             self.index.discard_after(checkpoint.index_time, found.log_end)
         begin, end = self.index.begin_log_offset(), self.index.end_log_offset()
-        # Files that do not reach back to the log's first record were deleted, or are a broker's that lost some.
+        # Files that do not reach back to the log's first record were deleted, or are a broker's that lost
+        # some.
         whole = begin is not None and end is not None and begin <= found.log_min and end < found.log_end
         if not whole and not self.read_only:
             self.index.clear()
@@ -266,7 +246,7 @@ class Store:
         if self.read_only:
             fresh.unlink()
         else:
-            os.replace(fresh, path)
+            fresh.replace(path)
 
     def _start(self, name: str, target: Callable[[], object]) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -368,38 +348,9 @@ class Store:
         )
 
     def bring_index_up(self) -> int:
-        """Index every message that is in the log now; how many bytes of log that took.
-
-        Between steps others get their turn. Raises StoreCorrupted where the log cannot be read; what comes after the
-        damaged record is indexed all the same.
-        """
-        log, control = self.live(), self.control
-        assert control is not None
-        done = 0
-        while True:
-            until = control.get(lib.MQ_LOG_END)
-            begin = control.get(lib.MQ_INDEXED_END)
-            if begin >= until:
-                return done
-            check(lib.mq_control_lock(control.handle, lib.MQ_LOCK_INDEX, 60_000), str(self.root))
-            try:
-                begin = max(control.get(lib.MQ_INDEXED_END), control.get(lib.MQ_LOG_MIN))
-                step = min(until, begin + INDEX_STEP)
-                try:
-                    reached = self.index.put(log, begin, step)
-                except StoreCorrupted:
-                    reached = self._after_damage(begin, until)
-                control.set(lib.MQ_INDEXED_END, max(reached, begin))
-            finally:
-                lib.mq_control_unlock(control.handle, lib.MQ_LOCK_INDEX)
-            done += max(reached - begin, 0)
-
-    def _after_damage(self, begin: int, until: int) -> int:
-        """Where the index goes on behind a record that cannot be read."""
-        walk = ffi.new("mq_walk *")
-        check(lib.mq_log_walk(self.log, begin, until, 0, walk), str(self.root))
-        resumed = int(lib.mq_log_resync(self.log, walk.end, until))
-        return resumed if resumed >= 0 else until
+        """Index every message that is in the log now; how many bytes of log that took."""
+        assert self.control is not None
+        return bring_up(self.index, self.control, self.live(), str(self.root))
 
     def sync_index(self) -> None:
         """Have full index files on disk, so that a crash of the machine does not cost them."""
@@ -485,97 +436,11 @@ class Store:
             self.members.close()
 
 
-def _listed_topics(root: Path) -> set[str] | None:
-    """The names in config/topics.json, which mq.broker.topics owns; None if it cannot tell."""
-    try:
-        table = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return set(table) or None
-
-
-def _close_log(control: Any, log: Any) -> None:
-    """`control` is here to stay alive until the log is freed."""
-    lib.mq_log_close(log)
-
-
-def _check_directory(root: Path, *, create: bool, read_only: bool) -> None:
-    """Make the root, or find out early and in words why it will not do."""
-    if not root.exists():
-        if not create or read_only:
-            raise FileNotFoundError(
-                f"{root} does not exist, and create=False or read_only=True was asked for"
-            )
-        root.mkdir(mode=0o700, parents=True)
-    if not root.is_dir():
-        raise NotADirectoryError(f"{root} is not a directory: a store is one")
-    names = {path.name for path in root.iterdir()}
-    if names and not names & KNOWN:
-        raise StoreCorrupted(
-            f"{root} holds other files ({', '.join(sorted(names)[:3])}, …) and no store:"
-            " name an empty or a new directory",
-            path=str(root),
-        )
-    kind = _file_system(root)
-    if kind in REMOTE_FILE_SYSTEMS:
-        raise NotPermitted(
-            f"{root} lies on a network file system ({kind}), where processes of several machines cannot share memory:"
-            " use a local directory"
-        )
-    for path in (root, root / "mq"):
-        if path.exists() and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            owner = path.stat().st_uid
-            whose = (
-                f"belongs to user id {owner}"
-                if owner != os.geteuid()
-                else f"has mode {stat.filemode(path.stat().st_mode)}"
-            )
-            raise NotPermitted(
-                f"{path} {whose} and cannot be written by user id {os.geteuid()}: change it, or use another"
-            )
-    (root / "mq").mkdir(mode=0o700, exist_ok=True)
-    (root / "commitlog").mkdir(mode=0o700, exist_ok=True)
-    (root / "consumequeue").mkdir(mode=0o700, exist_ok=True)
-
-
-def _file_system(path: Path) -> str:
-    """The type of the file system that holds a path, "" if the machine does not say."""
-    device = os.stat(path).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        if left.split()[2] == wanted:
-            return right.split()[0]
-    return ""
-
-
-def _address() -> bytes:
-    """This machine's IPv4 address, as far as it can be known without sending anything."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(
-                ("192.0.2.1", 9)
-            )  # Of the block for documentation; a datagram socket sends nothing here.
-            return socket.inet_aton(probe.getsockname()[0])
-    except OSError:
-        return secrets.token_bytes(4)
-
-
-def _seed_ids() -> None:
-    """What the unique ids of this process begin with: address, pid, and a constant of this start."""
-    prefix = _address() + (os.getpid() & 0xFFFF).to_bytes(2, "big") + secrets.token_bytes(4)
-    lib.mq_unique_seed(prefix.hex().upper().encode())
-
-
 def _after_fork() -> None:
-    _seed_ids()
+    seed_ids()
     for store in list(_stores):
         store._forked()
 
 
-_seed_ids()
+seed_ids()
 os.register_at_fork(after_in_child=_after_fork)

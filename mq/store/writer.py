@@ -1,7 +1,7 @@
 """Appending: one C call a message, or a batch.
 
-The hot path of a send. What can be known before is looked up once a queue, and kept until a topic changes; what
-can be read afterwards is read when it is asked for (StoredResult).
+The hot path of a send. What can be known before is looked up once a queue, and kept until a topic changes;
+what can be read afterwards is read when it is asked for (StoredResult).
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ ID_SIZE = lib.MQ_UNIQUE_ID_SIZE
 
 
 class StoredResult(SendResult):
-    """The result of one append, read from its receipt on demand."""
+    """The result of one append that is stored as asked for; read from its receipt on demand."""
 
-    __slots__ = ("_receipt",)
+    __slots__ = ("_receipt", "queue")
 
-    def __init__(self, status: SendStatus, queue: MessageQueue, receipt: Any) -> None:
-        self.status = status  # type: ignore[misc]  # set once, here instead of in SendResult
-        self.queue = queue  # type: ignore[misc]
-        self.transaction_id = None  # type: ignore[misc]
+    status = SendStatus.SEND_OK  # type: ignore[misc]  # the same for all, so no instance carries it
+    transaction_id = None
+
+    def __init__(self, queue: MessageQueue, receipt: Any) -> None:
+        self.queue = queue  # type: ignore[misc]  # set in the one constructor there is
         self._receipt = receipt
 
     @property
-    def queue_offset(self) -> int:  # type: ignore[override]  # a slot of SendResult, computed here
+    def queue_offset(self) -> int:  # type: ignore[override,misc]  # computed here, stored elsewhere
         return int(self._receipt.queue_offset)
 
     @property
@@ -53,6 +54,12 @@ class StoredResult(SendResult):
     def offset_msg_id(self) -> str:
         return (HOST + int(self._receipt.log_offset).to_bytes(8, "big")).hex().upper()
 
+    def plain(self, status: SendStatus = SendStatus.SEND_OK) -> SendResult:
+        """The same with its values read, and another status."""
+        return SendResult(
+            status, self.queue, self.queue_offset, self.msg_id, (HOST, int(self._receipt.log_offset))
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         place = (HOST, int(self._receipt.log_offset))
         return SendResult, (self.status, self.queue, self.queue_offset, self.msg_id, place)
@@ -61,7 +68,8 @@ class StoredResult(SendResult):
 class Writer:
     """Appends to the queues of one store, from any thread.
 
-    admit(topic, queue_id) raises what forbids a message there; it is asked again after every change of a topic.
+    admit(topic, queue_id) raises what forbids a message there; it is asked again after every change of a
+    topic.
     """
 
     def __init__(self, store: Store, name: str, version: Any, admit: Callable[[str, int], None]) -> None:
@@ -119,9 +127,10 @@ class Writer:
             if result == lib.MQ_GONE:
                 return self._again(self.append, topic, queue_id, message, body, sys_flag, unique_id)
             raise self._failure(result, topic, len(body), receipt)
-        if self._sync:
-            return StoredResult(self._flushed(receipt, number), queue, receipt)
-        return StoredResult(SendStatus.SEND_OK, queue, receipt)
+        stored = StoredResult(queue, receipt)
+        if self._sync and self._flushed(receipt, number) is not SendStatus.SEND_OK:
+            return stored.plain(SendStatus.FLUSH_DISK_TIMEOUT)
+        return stored
 
     def _append_unusual(
         self,
@@ -138,8 +147,8 @@ class Writer:
         receipt = ffi.new(RECEIPT)
         name = ffi.NULL if unique_id is None else ffi.new("char[]", unique_id.encode())
         result = lib.mq_append(
-            self._store.live(), number, message.flag, sys_flag, body, len(body), encoded, len(encoded), name, ffi.NULL,
-            receipt,
+            self._store.live(), number, message.flag, sys_flag, body, len(body),
+            encoded, len(encoded), name, ffi.NULL, receipt,
         )  # fmt: skip
         if result:
             if result == lib.MQ_GONE:
@@ -147,7 +156,7 @@ class Writer:
                 return self._again(self.append, topic, queue_id, message, body, sys_flag, unique_id)
             raise self._failure(result, queue.topic, len(body), receipt)
         status = self._flushed(receipt, number) if self._sync and message.wait else SendStatus.SEND_OK
-        return StoredResult(status, queue, receipt)
+        return StoredResult(queue, receipt).plain(status)
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
         """See Broker.append_batch. All bodies and all properties go down in one piece each."""
@@ -160,13 +169,13 @@ class Writer:
         bodies = [message.body for message in messages]
         properties = [message.encoded for message in messages]
         wait = True
-        if not all([message.plain for message in messages]):
+        if not all(message.plain for message in messages):
             if any(m.delay_level or m.delay_ms is not None or m.deliver_at_ms is not None for m in messages):
                 raise MessageInvalid("a batch takes no delayed messages: send them one by one")
             wait = any(message.wait for message in messages)
         count = len(bodies)
         flags = ffi.NULL
-        if any([message.flag for message in messages]):
+        if any(message.flag for message in messages):
             flags = ffi.from_buffer("int32_t[]", array("i", [message.flag for message in messages]))
         ids = ffi.new("char[]", count * ID_SIZE)
         receipt = ffi.new(RECEIPT)
@@ -256,7 +265,8 @@ class _Ids:
 
 
 class _Places(Sequence[int]):
-    """The log offsets of a batch: its records lie side by side, and their sizes differ as the messages' do."""
+    """The log offsets of a batch: its records lie side by side, and their sizes differ as the messages'
+    do."""
 
     __slots__ = ("_first", "_messages", "_overhead")
 

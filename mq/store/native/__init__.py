@@ -16,7 +16,7 @@ from mq.errors import (
     StoreLocked,
     StorePoisoned,
 )
-from mq.store.native import _native
+from mq.store.native import _native  # type: ignore[attr-defined]  # made by the build
 
 lib: Any = _native.lib
 ffi: Any = _native.ffi

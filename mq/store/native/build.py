@@ -33,6 +33,7 @@ SOURCES = (
     "control.c",
     "mappedfiles.c",
     "uniqueid.c",
+    "draft.c",
     "commitlog.c",
     "prepare.c",
     "flush.c",

@@ -5,10 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "draft.h"
 #include "fail.h"
 #include "linux.h"
-
-_Static_assert(sizeof((mq_receipt){0}.unique_id) >= MQ_UNIQUE_ID_SIZE, "an id fits");
 
 enum {
     LOCK_TIMEOUT_MS = 10000, /* only a stopped process holds the lock that long */
@@ -139,139 +138,7 @@ int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_i
     return number;
 }
 
-/* ---- encoding, outside the lock ---- */
-
-/* What is known of a record before its place is. */
-typedef struct {
-    const char *body;
-    const char *tail;         /* topic size, topic, properties size, properties, CRC frame */
-    int32_t body_size;
-    int32_t tail_size;
-    int32_t size;
-    int32_t flag;
-    uint32_t body_crc;
-    uint32_t rest_crc;        /* of body and tail, CRC property excluded */
-    uint32_t rest_operator;
-    int64_t tags_code;
-} mq_draft;
-
-typedef struct {
-    mq_queue *queue;
-    int32_t sys_flag;
-    int32_t reconsume_times;
-    int64_t born_time;
-    int64_t prepared_offset;
-    const uint8_t *born_host;
-    int32_t born_host_size;
-} mq_common;
-
-static int32_t tail_room(const mq_queue *queue, int32_t properties_size) {
-    return 2 + (int32_t)queue->entry->topic_size + 2 + properties_size + 1 + MQ_UNIQUE_PROPERTY_SIZE + 24 +
-           MQ_CRC_PROPERTY_SIZE;
-}
-
-/* Write the tail and take its checksums. `id` receives the unique id, wherever it came from. */
-static int draft(mq_draft *out, const mq_queue *queue, int32_t fixed_size, int32_t flag, const char *body,
-                 int64_t body_size, const char *properties, int64_t properties_size, const char *unique_id, char *tail,
-                 char *id, int id_size) {
-    uint8_t *at = (uint8_t *)tail;
-    int value_at;
-    int value_size;
-    if (properties_size < 0 || properties_size > MQ_PROPERTIES_SIZE_MAX) return MQ_TOO_LARGE;
-    int32_t topic_size = (int32_t)queue->entry->topic_size;
-    int v2 = topic_size > 127;
-    if (v2) {
-        mq_put16(at, topic_size);
-        at += 2;
-    } else {
-        *at++ = (uint8_t)topic_size;
-    }
-    memcpy(at, queue->entry->topic, (size_t)topic_size);
-    at += topic_size;
-    uint8_t *size_at = at;
-    at += 2;
-    uint8_t *start = at;
-    if (properties_size) memcpy(at, properties, (size_t)properties_size);
-    at += properties_size;
-    if (properties_size && at[-1] != 2) *at++ = 2;
-    memset(id, 0, (size_t)id_size);
-    value_size = properties_size > MQ_UNIQUE_ID_SIZE
-                     ? mq_property_find(start, (int)(at - start), "UNIQ_KEY", 8, &value_at)
-                     : -1;
-    if (value_size > 0) {
-        memcpy(id, start + value_at, (size_t)(value_size < id_size ? value_size : id_size));
-    } else {
-        int size = MQ_UNIQUE_ID_SIZE;
-        if (unique_id) {
-            size = (int)strnlen(unique_id, 56);
-            if (size > id_size) return MQ_INVALID;
-            memcpy(id, unique_id, (size_t)size);
-        } else {
-            mq_unique_id(id);
-        }
-        memcpy(at, "UNIQ_KEY\1", 9);
-        memcpy(at + 9, id, (size_t)size);
-        at += 9 + size;
-        *at++ = 2;
-    }
-    int32_t covered = (int32_t)(at - (uint8_t *)tail);
-    memcpy(at, "__CRC32#\1", 9);
-    at[19] = 2;
-    at += MQ_CRC_PROPERTY_SIZE;
-    int64_t stored = at - start;
-    if (stored > MQ_PROPERTIES_SIZE_MAX) return MQ_TOO_LARGE;
-    mq_put16(size_at, (int32_t)stored);
-    int64_t size = fixed_size + body_size + (at - (uint8_t *)tail);
-    if (body_size < 0 || size > INT32_MAX) return MQ_TOO_LARGE;
-    value_size = properties_size > 5 ? mq_property_find(start, (int)properties_size, "TAGS", 4, &value_at) : -1;
-    uint32_t crc = mq_crc32(0, body, body_size);
-    *out = (mq_draft){
-        .body = body,
-        .tail = tail,
-        .body_size = (int32_t)body_size,
-        .tail_size = (int32_t)(at - (uint8_t *)tail),
-        .size = (int32_t)size,
-        .flag = flag,
-        .body_crc = crc & 0x7fffffff,
-        .rest_crc = mq_crc32(crc, tail, covered),
-        .rest_operator = mq_crc32_operator(body_size + covered),
-        .tags_code = value_size > 0 ? mq_string_hash((const char *)start + value_at, value_size) : 0,
-    };
-    return 0;
-}
-
 /* ---- writing, under the lock ---- */
-
-static void write_record(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_common *common, int64_t queue_offset,
-                         int64_t log_offset, int64_t store_time) {
-    uint8_t header[AT_BODY + 24];
-    uint8_t *next = header + AT_BORN_HOST;
-    mq_put32(header + AT_TOTAL_SIZE, draft->size);
-    mq_put32(header + AT_MAGIC, common->queue->entry->topic_size > 127 ? MQ_MAGIC_V2 : MQ_MAGIC_V1);
-    mq_put32(header + AT_BODY_CRC, (int32_t)draft->body_crc);
-    mq_put32(header + AT_QUEUE_ID, common->queue->entry->queue_id);
-    mq_put32(header + AT_FLAG, draft->flag);
-    mq_put64(header + AT_QUEUE_OFFSET, queue_offset);
-    mq_put64(header + AT_LOG_OFFSET, log_offset);
-    mq_put32(header + AT_SYS_FLAG, common->sys_flag);
-    mq_put64(header + AT_BORN_TIME, common->born_time ? common->born_time : store_time);
-    memcpy(next, common->born_host, (size_t)common->born_host_size);
-    next += common->born_host_size;
-    mq_put64(next, store_time);
-    memcpy(next + 8, log->store_host, 8);
-    mq_put32(next + 16, common->reconsume_times);
-    mq_put64(next + 20, common->prepared_offset);
-    mq_put32(next + 28, draft->body_size);
-    size_t fixed = (size_t)(next + 32 - header);
-    uint32_t crc = mq_crc32_join(mq_crc32(0, header, (int64_t)fixed), draft->rest_crc, draft->rest_operator) & 0x7fffffff;
-    memcpy(at, header, fixed);
-    if (draft->body_size) memcpy(at + fixed, draft->body, (size_t)draft->body_size);
-    mq_fail_at(MQ_FAIL_HALF_RECORD);
-    uint8_t *tail = at + fixed + draft->body_size;
-    memcpy(tail, draft->tail, (size_t)draft->tail_size);
-    uint8_t *digits = tail + draft->tail_size - 11;
-    for (int i = 0; i < 10; i++, crc /= 10) digits[i] = (uint8_t)('0' + crc % 10);
-}
 
 int mq_log_allocate(mq_log *log, int64_t to, int64_t step) {
     int64_t from = mq_control_get(log->control, MQ_ALLOCATED_END);
@@ -357,7 +224,7 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     }
     int64_t at = start;
     for (int32_t i = 0; i < count; i++) {
-        write_record(log, bytes + (at - start), &drafts[i], common, has_units ? first + i : 0, at, store_time);
+        mq_draft_write(log, bytes + (at - start), &drafts[i], common, has_units ? first + i : 0, at, store_time);
         at += drafts[i].size;
     }
     mq_files_unpin(pin);
@@ -434,11 +301,11 @@ int mq_append(mq_log *log, int number, int32_t flag, int32_t sys_flag, const cha
     mq_queue *queue = mq_log_open_queue(log, number, &result);
     if (!queue) return result;
     if (properties_size < 0 || properties_size > MQ_PROPERTIES_SIZE_MAX) return MQ_TOO_LARGE;
-    int32_t room = tail_room(queue, (int32_t)properties_size);
+    int32_t room = mq_draft_room(queue, (int32_t)properties_size);
     char *tail = room <= STACK_TAIL ? stack : malloc((size_t)room);
     if (!tail) return MQ_MEMORY;
     int32_t fixed = common_of(&common, log, queue, sys_flag, envelope);
-    result = draft(&record, queue, fixed, flag, body, body_size, properties, properties_size, unique_id, tail,
+    result = mq_draft_make(&record, queue, fixed, flag, body, body_size, properties, properties_size, unique_id, tail,
                    receipt->unique_id, sizeof receipt->unique_id);
     if (!result) result = append(log, &common, &record, 1, record.size, envelope, receipt);
     if (tail != stack) free(tail);
@@ -458,7 +325,7 @@ int mq_append_batch(mq_log *log, int number, int32_t count, const int32_t *flags
     for (int32_t i = 0; i < count; i++) {
         if (properties_sizes[i] < 0 || properties_sizes[i] > MQ_PROPERTIES_SIZE_MAX || body_sizes[i] < 0)
             return MQ_TOO_LARGE;
-        tails_size += tail_room(queue, properties_sizes[i]);
+        tails_size += mq_draft_room(queue, properties_sizes[i]);
     }
     mq_draft *drafts = malloc((size_t)count * sizeof *drafts);
     char *tails = malloc((size_t)tails_size);
@@ -467,7 +334,7 @@ int mq_append_batch(mq_log *log, int number, int32_t count, const int32_t *flags
     int64_t total = 0;
     char *tail = tails;
     for (int32_t i = 0; !result && i < count; i++) {
-        result = draft(&drafts[i], queue, fixed, flags ? flags[i] : 0, bodies, body_sizes[i], properties,
+        result = mq_draft_make(&drafts[i], queue, fixed, flags ? flags[i] : 0, bodies, body_sizes[i], properties,
                        properties_sizes[i], NULL, tail, unique_ids + (int64_t)i * MQ_UNIQUE_ID_SIZE, MQ_UNIQUE_ID_SIZE);
         if (result) break;
         bodies += body_sizes[i];

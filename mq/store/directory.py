@@ -1,0 +1,86 @@
+"""The directory of a store: made, or found not to be one, before anything is touched.
+
+It must be local, since processes of several machines cannot share memory; writable, since even a reader
+takes locks; and either empty, or hold what RocketMQ or mq put there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+from mq.errors import NotPermitted, StoreCorrupted
+
+__all__ = ["listed_topics", "prepare"]
+
+# Names that RocketMQ or we put into a root; a directory that holds others and none of these is not a store.
+KNOWN = frozenset(
+    "commitlog consumequeue batchconsumequeue consumequeue_ext index config checkpoint abort abort.bak lock mq"
+    " timerwheel timerlog compaction kvStore transaction".split()
+)
+REMOTE_FILE_SYSTEMS = frozenset("nfs nfs4 cifs smb3 smbfs 9p afs ceph lustre glusterfs fuse.sshfs".split())
+
+
+def prepare(root: Path, *, create: bool, read_only: bool) -> None:
+    """Make the root, or find out early and in words why it will not do."""
+    if not root.exists():
+        if not create or read_only:
+            raise FileNotFoundError(
+                f"{root} does not exist, and create=False or read_only=True was asked for"
+            )
+        root.mkdir(mode=0o700, parents=True)
+    if not root.is_dir():
+        raise NotADirectoryError(f"{root} is not a directory: a store is one")
+    names = {path.name for path in root.iterdir()}
+    if names and not names & KNOWN:
+        raise StoreCorrupted(
+            f"{root} holds other files ({', '.join(sorted(names)[:3])}, …) and no store:"
+            " name an empty or a new directory",
+            path=str(root),
+        )
+    kind = _file_system(root)
+    if kind in REMOTE_FILE_SYSTEMS:
+        raise NotPermitted(
+            f"{root} lies on a network file system ({kind}), where processes of several machines cannot share"
+            " memory: use a local directory"
+        )
+    for path in (root, root / "mq"):
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            owner = path.stat().st_uid
+            whose = (
+                f"belongs to user id {owner}"
+                if owner != os.geteuid()
+                else f"has mode {stat.filemode(path.stat().st_mode)}"
+            )
+            raise NotPermitted(
+                f"{path} {whose} and cannot be written by user id {os.geteuid()}: change it, or use another"
+            )
+    (root / "mq").mkdir(mode=0o700, exist_ok=True)
+    (root / "commitlog").mkdir(mode=0o700, exist_ok=True)
+    (root / "consumequeue").mkdir(mode=0o700, exist_ok=True)
+
+
+def _file_system(path: Path) -> str:
+    """The type of the file system that holds a path, "" if the machine does not say."""
+    device = path.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        if left.split()[2] == wanted:
+            return right.split()[0]
+    return ""
+
+
+def listed_topics(root: Path) -> set[str] | None:
+    """The names in config/topics.json, which mq.broker.topics owns; None if it cannot tell."""
+    try:
+        table = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return set(table) or None
