@@ -17,10 +17,12 @@ __all__ = ["listed_topics", "prepare"]
 
 # Names that RocketMQ or we put into a root; a directory that holds others and none of these is not a store.
 KNOWN = frozenset(
-    "commitlog consumequeue batchconsumequeue consumequeue_ext index config checkpoint abort abort.bak lock mq"
-    " timerwheel timerlog compaction kvStore transaction".split()
+    ["commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "checkpoint"]
+    + ["abort", "abort.bak", "lock", "mq", "timerwheel", "timerlog", "compaction", "kvStore", "transaction"]
 )
-REMOTE_FILE_SYSTEMS = frozenset("nfs nfs4 cifs smb3 smbfs 9p afs ceph lustre glusterfs fuse.sshfs".split())
+REMOTE_FILE_SYSTEMS = frozenset(
+    ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "glusterfs", "fuse.sshfs"]
+)
 
 
 def prepare(root: Path, *, create: bool, read_only: bool) -> None:
@@ -31,6 +33,7 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
                 f"{root} does not exist, and create=False or read_only=True was asked for"
             )
         root.mkdir(mode=0o700, parents=True)
+        _sync(root.parent)
     if not root.is_dir():
         raise NotADirectoryError(f"{root} is not a directory: a store is one")
     names = {path.name for path in root.iterdir()}
@@ -57,9 +60,23 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
             raise NotPermitted(
                 f"{path} {whose} and cannot be written by user id {os.geteuid()}: change it, or use another"
             )
-    (root / "mq").mkdir(mode=0o700, exist_ok=True)
-    (root / "commitlog").mkdir(mode=0o700, exist_ok=True)
-    (root / "consumequeue").mkdir(mode=0o700, exist_ok=True)
+    made = [root / name for name in ("mq", "commitlog", "consumequeue") if not (root / name).exists()]
+    for path in made:
+        path.mkdir(mode=0o700, exist_ok=True)
+    if made:
+        _sync(root)
+
+
+def _sync(directory: Path) -> None:
+    """Have the names in a directory on disk; where that is not for us to do, the store's own syncs must do."""
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _file_system(path: Path) -> str:

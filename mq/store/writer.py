@@ -32,10 +32,10 @@ class StoredResult(SendResult):
     __slots__ = ("_receipt", "queue")
 
     status = SendStatus.SEND_OK  # type: ignore[misc]  # the same for all, so no instance carries it
-    transaction_id = None
+    transaction_id = None  # type: ignore[misc]
 
     def __init__(self, queue: MessageQueue, receipt: Any) -> None:
-        self.queue = queue  # type: ignore[misc]  # set in the one constructor there is
+        self.queue = queue
         self._receipt = receipt
 
     @property

@@ -20,7 +20,7 @@
  * needed to rebuild it.
  */
 enum {
-    MQ_CONTROL_LAYOUT = 5,      /* raised when a field moves */
+    MQ_CONTROL_LAYOUT = 6,      /* raised when a field moves */
     MQ_QUEUE_MAX = 131072,
     MQ_TOPIC_MAX = 256,         /* bytes of a topic in the table, final zero included */
     MQ_WAIT_MAX = 127,          /* queues one wait may name; more wait for any append */
@@ -46,7 +46,8 @@ enum {
     MQ_INODE = 17,              /* of the control file itself: a copied directory is not trusted */
     MQ_DUTIES_PID = 18,
     MQ_QUEUES_FLUSHED_TIME = 19, /* store time up to which queue units are on disk */
-    MQ_WORD_COUNT = 20,
+    MQ_DIRECTORY_END = 20,      /* log files below are on disk by name as well */
+    MQ_WORD_COUNT = 21,
 
     MQ_LOCK_APPEND = 0,
     MQ_LOCK_FLUSH = 1,

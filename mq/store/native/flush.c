@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "fail.h"
 #include "linux.h"
@@ -34,6 +36,28 @@ static void wait_for_company(mq_shared *shared, int64_t now) {
     }
 }
 
+/* A file that was synced is not on disk until its name is. */
+static int sync_names(mq_log *log, int64_t end) {
+    if (end <= mq_control_get(log->control, MQ_DIRECTORY_END)) return 0;
+    int result = mq_linux_sync_directory(mq_files_directory(log->files));
+    int64_t file_end = (end + log->file_size - 1) / log->file_size * log->file_size;
+    if (!result) mq_control_raise(log->control, MQ_DIRECTORY_END, file_end);
+    return result;
+}
+
+/* The same for a queue: its own directory, its topic's, and that of all. */
+static int sync_queue_names(mq_queue *queue) {
+    char path[MQ_PATH_SIZE];
+    snprintf(path, sizeof path, "%s", mq_files_directory(queue->files));
+    int result = 0;
+    for (int level = 0; !result && level < 3; level++) {
+        result = mq_linux_sync_directory(path);
+        char *cut = strrchr(path, '/');
+        if (cut) *cut = 0;
+    }
+    return result;
+}
+
 /* Sync what is published now. The flush lock is held. */
 static int flush_once(mq_log *log, int is_sender) {
     mq_control *control = log->control;
@@ -47,6 +71,7 @@ static int flush_once(mq_log *log, int is_sender) {
     int64_t from = mq_control_get(control, MQ_FLUSHED_END);
     if (end > from) {
         int result = mq_files_sync(log->files, from, end);
+        if (!result) result = sync_names(log, end);
         if (result) return result == MQ_IO ? poison(log) : result;
         mq_fail_at(MQ_FAIL_FLUSHED);
         mq_control_raise(control, MQ_FLUSHED_END, end);
@@ -129,6 +154,9 @@ int mq_log_flush_queues(mq_log *log) {
         if (flushed < oldest) flushed = oldest;
         result = mq_files_sync(queue->files, flushed * MQ_UNIT_SIZE, next * MQ_UNIT_SIZE);
         if (result == MQ_MISSING) continue; /* retention took the file meanwhile */
+        int64_t last_file = (next - 1) * MQ_UNIT_SIZE / log->queue_file_size;
+        if (!result && (flushed == oldest || (flushed - 1) * MQ_UNIT_SIZE / log->queue_file_size != last_file))
+            result = sync_queue_names(queue);
         if (result) return result == MQ_IO ? poison(log) : result;
         atomic_store_explicit(&entry->flushed, next, memory_order_release);
     }

@@ -73,6 +73,16 @@ int mq_linux_punch(int fd, int64_t from, int64_t to) {
     return fallocate(fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, from, to - from) ? MQ_IO : 0;
 }
 
+int mq_linux_sync_directory(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? 0 : MQ_IO;
+    int result = fsync(fd) ? MQ_IO : 0;
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return result;
+}
+
 void mq_linux_populate(void *address, size_t size) {
     madvise(address, size, MADV_POPULATE_WRITE);
 }

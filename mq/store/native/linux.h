@@ -17,6 +17,8 @@ void mq_linux_wake(_Atomic uint32_t *word);
 int mq_linux_allocate(int fd, int64_t from, int64_t to);
 /* Give blocks back: the range reads as zeros. */
 int mq_linux_punch(int fd, int64_t from, int64_t to);
+/* Have the names in a directory on disk. 0 or MQ_IO; a directory that is gone has none. */
+int mq_linux_sync_directory(const char *path);
 /* Make pages present and writable ahead of use. Best effort. */
 void mq_linux_populate(void *address, size_t size);
 
