@@ -19,7 +19,7 @@ final class Facts {
     /**
      * Decodes the record at the buffer's position. The body is described twice: as stored, and as a consumer gets
      * it (decompressed). The library decodes an empty body, and a record without properties, to null; both are
-     * described as empty.
+     * described as empty. The answer is null where the library cannot decode the bytes.
      */
     static Map<String, Object> of(ByteBuffer record) {
         int start = record.position();
@@ -27,7 +27,7 @@ final class Facts {
         record.position(start);
         MessageExt message = MessageDecoder.decode(record, true, true);
         if (stored == null || message == null) {
-            throw new IllegalStateException("the library cannot decode the record");
+            return null;
         }
         Map<String, Object> facts = new LinkedHashMap<>();
         facts.put("topic", message.getTopic());

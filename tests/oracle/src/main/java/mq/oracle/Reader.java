@@ -84,12 +84,13 @@ final class Reader {
         for (long offset = minOffset; offset < maxOffset; offset++) {
             GetMessageResult result = store.getMessage("oracle", topic, queueId, offset, 1, null);
             try {
-                if (result.getStatus() != GetMessageStatus.FOUND) {
+                boolean found = result.getStatus() == GetMessageStatus.FOUND;
+                Map<String, Object> facts = found ? Facts.of(result.getMessageBufferList().get(0)) : null;
+                if (facts == null) {
                     line("missing", "topic", topic, "queue_id", queueId, "queue_offset", offset,
-                        "reason", result.getStatus().name());
+                        "reason", found ? "NOT_A_RECORD" : result.getStatus().name());
                     continue;
                 }
-                Map<String, Object> facts = Facts.of(result.getMessageBufferList().get(0));
                 CqUnit unit = queue.get(offset);
                 facts.put("unit_log_offset", unit.getPos());
                 facts.put("unit_size", unit.getSize());
@@ -105,7 +106,8 @@ final class Reader {
     private void readUnqueued() {
         int fileSize = store.getMessageStoreConfig().getMappedFileSizeCommitLog();
         long end = store.getMaxPhyOffset();
-        for (long offset = store.getMinPhyOffset(); offset < end; ) {
+        // A log without files begins at -1.
+        for (long offset = Math.max(store.getMinPhyOffset(), 0); offset < end; ) {
             SelectMappedBufferResult record = store.getCommitLogData(offset);
             try {
                 ByteBuffer buffer = record.getByteBuffer();
