@@ -121,7 +121,7 @@ def _serve() -> None:
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # What is printed must not get between the answers.
     scope: dict[str, Any] = {}
-    exec("import mq, os, time; from tests.store.small_store import *", scope)
+    exec("import mq, os, time; from mq.store.native import lib; from tests.store.small_store import *", scope)
     while True:
         try:
             kind, content = _read(requests)

@@ -373,7 +373,7 @@ def test_a_store_that_a_broker_closed_is_read_from_its_last_file_on(tmp_path: Pa
         last_file = offsets[-1] // LOG_FILE_SIZE * LOG_FILE_SIZE
         assert recovered(after).records == sum(offset >= last_file for offset in offsets)
         assert bodies(after) == numbered(90)
-        assert send(after, "A", 0, b"next").queue_offset == 60
+        assert send(after, "A", 0, b"next").queue_offset == 90
 
 
 def test_the_settings_of_topics_may_be_missing(tmp_path: Path, directory: Path) -> None:
