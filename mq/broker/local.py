@@ -20,6 +20,7 @@ from mq.message import MessageExt
 from mq.names import UNSENDABLE_TOPICS, check_topic, is_system_topic
 from mq.store import retention
 from mq.store.arrow import ArrowReader
+from mq.store.directory import BEGIN_MEMBER
 from mq.store.reader import Reader
 from mq.store.store import Store
 from mq.store.writer import Writer
@@ -152,7 +153,7 @@ class LocalBroker:
             known = topics.get(settings.name)
             if known == settings:
                 return
-            others = known.others if known else {}
+            others = known.others if known else {BEGIN_MEMBER: self._store.end()}
             topics[settings.name] = TopicSettings(
                 settings.name,
                 settings.read_queue_count,
@@ -282,9 +283,9 @@ class LocalBroker:
         settings = self.settings(topic)
         if not settings.perm & PERM_READ:
             raise NotPermitted(f"topic {topic} may not be read: its perm is {_letters(settings.perm)!r}")
-        count = max(settings.read_queue_count, settings.write_queue_count)
+        count = settings.read_queue_count
         if not isinstance(queue_id, int) or not 0 <= queue_id < count:
-            raise ValueError(f"topic {topic} has queues 0 to {count - 1}, none of id {queue_id!r}")
+            raise ValueError(f"topic {topic} has queues 0 to {count - 1} to read, none of id {queue_id!r}")
 
     def read_arrow(self, queue: MessageQueue, offset: int, count_max: int, byte_max: int) -> Any:
         """See Broker.read_arrow. Needs pyarrow: pip install 'mq[arrow]'."""

@@ -94,7 +94,9 @@ def _of_records(store: Store) -> Iterator[str]:
         problem = found[place]
         if problem.kind == lib.MQ_WRONG_RECORD and problem.log_offset in reported:
             continue
-        if problem.kind == lib.MQ_WRONG_QUEUE and not store.is_listed(_topic_at(store, problem.log_offset)):
+        if problem.kind == lib.MQ_WRONG_QUEUE and not store.is_listed(
+            _topic_at(store, problem.log_offset), problem.log_offset
+        ):
             continue  # Of a deleted topic: the log keeps its records until they are too old.
         yield f"{store.root}: " + WORDS[problem.kind].format(
             log=problem.log_offset, offset=problem.queue_offset, queue=names.get(problem.queue, "no queue")

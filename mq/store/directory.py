@@ -10,15 +10,19 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 from mq.errors import NotPermitted, StoreCorrupted
 
-__all__ = ["listed_topics", "prepare"]
+__all__ = ["BEGIN_MEMBER", "listed_topics", "prepare", "topics_begin"]
+
+# Of a topic in topics.json: where the log ended when it was made. A broker ignores it.
+BEGIN_MEMBER = "mqBeginLogOffset"
 
 # Names that RocketMQ or we put into a root; a directory that holds others and none of these is not a store.
 KNOWN = frozenset(
-    ["commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "checkpoint"]
-    + ["abort", "abort.bak", "lock", "mq", "timerwheel", "timerlog", "compaction", "kvStore", "transaction"]
+    {"commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "checkpoint"}
+    | {"abort", "abort.bak", "lock", "mq", "timerwheel", "timerlog", "compaction", "kvStore", "transaction"}
 )
 REMOTE_FILE_SYSTEMS = frozenset(
     ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "glusterfs", "fuse.sshfs"]
@@ -68,7 +72,8 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """Have the names in a directory on disk; where that is not for us to do, the store's own syncs must do."""
+    """Have the names in a directory on disk; where that is not for us to do, the store's own syncs must
+    do."""
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
@@ -94,10 +99,24 @@ def _file_system(path: Path) -> str:
     return ""
 
 
-def listed_topics(root: Path) -> set[str] | None:
-    """The names in config/topics.json, which mq.broker.topics owns; None if it cannot tell."""
+def listed_topics(root: Path) -> dict[str, Any] | None:
+    """The table in config/topics.json, which mq.broker.topics owns; None if it cannot tell."""
     try:
         table = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return set(table) or None
+    return table if isinstance(table, dict) and table else None
+
+
+def topics_begin(table: dict[str, Any] | None) -> dict[str, tuple[int, int]]:
+    """Of topics that were made when the log already had records: how many queues, and where the log ended."""
+    found = {}
+    for name, settings in (table or {}).items():
+        try:
+            begin = int(settings.get(BEGIN_MEMBER, 0))
+            counts = int(settings.get("readQueueNums", 0)), int(settings.get("writeQueueNums", 0))
+        except (AttributeError, ValueError, TypeError):
+            continue
+        if begin > 0:
+            found[name] = min(max(counts), 65_536), begin
+    return found

@@ -142,7 +142,7 @@ class Recovery:
             name = topic.encode()
             if len(name) >= lib.MQ_TOPIC_MAX:
                 continue
-            number = check(lib.mq_log_queue(self.log, name, len(name), queue_id, 1), str(directory))
+            number = check(lib.mq_log_queue(self.log, name, len(name), queue_id, 2), str(directory))
             first, last = int(files[0].name), int(files[-1].name)
             check(lib.mq_queue_load(self.log, number, first, last, self.found.log_end), str(directory))
 
@@ -179,14 +179,16 @@ def recover(
     checkpoint: Checkpoint,
     closed_cleanly: bool,
     known_queues: dict[tuple[str, int], int],
+    topics_begin: dict[str, tuple[int, int]],
     writable: bool = True,
     progress: Progress | None = None,
 ) -> Recovered:
     """Set every word of a fresh control file from what the directory holds, and mend the directory.
 
     known_queues: (topic, queue id) to next offset as an older control file had it, which tells of queues
-    whose files are gone. Raises StoreCorrupted where the files contradict each other in a way that no crash
-    leaves.
+    whose files are gone. topics_begin: topic to its number of queues, and the log offset before which
+    records of that name are of a topic that was deleted. Raises StoreCorrupted where the files contradict
+    each other in a way that no crash leaves.
     """
     work = Recovery(root, log, control, geometry, progress)
     files = work.segments()
@@ -210,6 +212,11 @@ def recover(
         (lib.MQ_LAST_STORE_TIME, found.last_store_time),
     ):
         control.set(word, value)
+    for topic, (queue_count, begin) in topics_begin.items():
+        name = topic.encode()
+        for queue_id in range(queue_count):
+            number = check(lib.mq_log_queue(log, name, len(name), queue_id, 2), str(root))
+            lib.mq_control_queue_set_begin(control.handle, number, min(begin, found.log_end))
     work.load_queues(repair=writable)
     if files:
         lost = not (root / "consumequeue").is_dir() or any(

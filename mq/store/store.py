@@ -36,7 +36,7 @@ from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
 from mq.store.control import Control
-from mq.store.directory import listed_topics, prepare
+from mq.store.directory import listed_topics, prepare, topics_begin
 from mq.store.gate import Gate
 from mq.store.geometry import agree, keep
 from mq.store.index import Index
@@ -78,7 +78,7 @@ class Store:
         self.recovered: Recovered | None = None
         self._state = "opening"
         self._index_time = 0
-        self._listed: set[str] | None = None
+        self._listed: dict[str, Any] | None = None
         self._descriptors: set[int] = set()
         self._threads: list[threading.Thread] = []
         self._closing = threading.Lock()
@@ -226,6 +226,7 @@ class Store:
             checkpoint=checkpoint,
             closed_cleanly=self.gate.was_closed(),
             known_queues=known,
+            topics_begin=topics_begin(self._listed),
             progress=progress,
         )
         if not self.gate.was_closed() and not self.read_only:
@@ -273,6 +274,10 @@ class Store:
         assert self.control is not None
         return self.control.get(word)
 
+    def end(self) -> int:
+        """Where the log ends, as a log offset."""
+        return self.word(lib.MQ_LOG_END)
+
     def visible_end(self) -> int:
         """Where the log ends for readers of this store, as a log offset."""
         return self.word(lib.MQ_FLUSHED_END if self.sync else lib.MQ_LOG_END)
@@ -312,9 +317,12 @@ class Store:
         finally:
             lib.mq_log_unlock(self.log)
 
-    def is_listed(self, topic: str) -> bool:
-        """Whether topics.json names the topic; True as well where there is no such file."""
-        return self._listed is None or topic in self._listed
+    def is_listed(self, topic: str, log_offset: int | None = None) -> bool:
+        """Whether topics.json names the topic (of a record at log_offset); True if there is no such file."""
+        if self._listed is None:
+            return True
+        begin = topics_begin(self._listed).get(topic, (0, 0))[1]
+        return topic in self._listed and (log_offset is None or log_offset >= begin)
 
     def flush_log(self) -> None:
         """Have every record on disk that was sent before. Raises StorePoisoned."""

@@ -35,11 +35,11 @@ class StoredResult(SendResult):
     transaction_id = None  # type: ignore[misc]
 
     def __init__(self, queue: MessageQueue, receipt: Any) -> None:
-        self.queue = queue
+        self.queue = queue  # type: ignore[misc]  # set in the one constructor there is
         self._receipt = receipt
 
     @property
-    def queue_offset(self) -> int:  # type: ignore[override,misc]  # computed here, stored elsewhere
+    def queue_offset(self) -> int:  # type: ignore[override]  # computed here, stored elsewhere
         return int(self._receipt.queue_offset)
 
     @property

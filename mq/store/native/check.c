@@ -40,6 +40,7 @@ static void check_record(mq_log *log, findings *to, int64_t *expected, int64_t *
     int64_t tags_code;
     int32_t size;
     int64_t offset = record->queue_offset;
+    if (queue && at < atomic_load(&queue->entry->begin)) return;
     if (!queue || offset >= atomic_load(&queue->entry->next) ||
         mq_unit_read(queue, offset, &log_offset, &size, &tags_code)) {
         find(to, MQ_WRONG_UNIT, number, at, offset);

@@ -133,7 +133,7 @@ int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_i
     if (number != MQ_MISSING || !add) return number;
     int result = mq_log_lock(log, LOCK_TIMEOUT_MS);
     if (result) return result;
-    number = mq_control_queue(log->control, topic, topic_size, queue_id, 1);
+    number = mq_control_queue(log->control, topic, topic_size, queue_id, add);
     mq_log_unlock(log);
     return number;
 }

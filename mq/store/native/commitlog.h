@@ -49,7 +49,7 @@ void mq_log_close(mq_log *log);
 /* The store host that records carry: four address bytes and the port. */
 void mq_log_set_host(mq_log *log, const char *address, int32_t port);
 
-/* The number of a queue in the table; `add` makes the entry if there is none. */
+/* The number of a queue in the table; `add` makes the entry if there is none, as for mq_control_queue. */
 int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_id, int add);
 
 /* The append lock, with the repair of whatever a dead owner left. */

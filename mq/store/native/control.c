@@ -232,6 +232,7 @@ int mq_control_queue(mq_control *control, const char *topic, int topic_size, int
             memcpy(entry->topic, topic, (size_t)topic_size);
             entry->topic_size = (uint32_t)topic_size;
             entry->queue_id = queue_id;
+            if (add == 1) atomic_store(&entry->begin, atomic_load(&shared->words[MQ_LOG_END]));
             atomic_store(&entry->state, MQ_QUEUE_LIVE);
             atomic_store_explicit(&shared->words[MQ_QUEUE_COUNT], count + 1, memory_order_release);
             result = learn(control);
@@ -253,6 +254,11 @@ int mq_control_queue_topic(mq_control *control, int number, char *topic) {
     if (entry->topic_size == 0 || entry->topic_size >= MQ_TOPIC_MAX) return MQ_CORRUPT;
     memcpy(topic, entry->topic, entry->topic_size);
     return (int)entry->topic_size;
+}
+
+void mq_control_queue_set_begin(mq_control *control, int number, int64_t log_offset) {
+    mq_queue_entry *entry = mq_shared_queue(control, number);
+    if (entry) atomic_store(&entry->begin, log_offset);
 }
 
 int32_t mq_control_queue_id(mq_control *control, int number) {

@@ -20,7 +20,7 @@
  * needed to rebuild it.
  */
 enum {
-    MQ_CONTROL_LAYOUT = 6,      /* raised when a field moves */
+    MQ_CONTROL_LAYOUT = 7,      /* raised when a field moves */
     MQ_QUEUE_MAX = 131072,
     MQ_TOPIC_MAX = 256,         /* bytes of a topic in the table, final zero included */
     MQ_WAIT_MAX = 127,          /* queues one wait may name; more wait for any append */
@@ -83,7 +83,8 @@ int mq_control_lock(mq_control *control, int which, int timeout_ms);
 int mq_control_try_lock(mq_control *control, int which);
 void mq_control_unlock(mq_control *control, int which);
 
-/* The queue table. An entry is never used for another queue: one that is deleted stays, and the same name gets
+/* The queue table. `add` 1 makes an entry for messages to come, 2 one for messages that the log may hold already.
+ * An entry is never used for another queue: one that is deleted stays, and the same name gets
  * a new entry, so that whoever still has the old one's files mapped cannot take them for the new one's. Find, or with `add` append, the entry of (topic, queue_id). The
  * caller holds the append lock to add. Returns its number or MQ_MISSING. */
 int mq_control_queue(mq_control *control, const char *topic, int topic_size, int32_t queue_id, int add);
@@ -95,6 +96,8 @@ void mq_control_queue_set_state(mq_control *control, int number, int state);
 int64_t mq_control_queue_next(mq_control *control, int number);
 int64_t mq_control_queue_min(mq_control *control, int number);
 void mq_control_queue_set(mq_control *control, int number, int64_t min_offset, int64_t next_offset);
+/* Records below this log offset are not this queue's, though they bear its name. */
+void mq_control_queue_set_begin(mq_control *control, int number, int64_t log_offset);
 
 /* Wake every waiter: of all queues and of any append. For closing and deleting. */
 void mq_control_wake_all(mq_control *control);

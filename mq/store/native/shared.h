@@ -18,12 +18,13 @@ typedef struct {
     _Atomic int64_t min;       /* of the oldest message kept */
     _Atomic int64_t allocated; /* bytes of the queue's files that may be touched */
     _Atomic int64_t flushed;   /* units below are on disk */
+    _Atomic int64_t begin;     /* log offset; records before it are of a topic of this name that was deleted */
     _Atomic uint32_t wake;
     _Atomic uint32_t waiters;  /* MQ_WAITS_… bits */
     _Atomic uint32_t state;
     int32_t queue_id;
     uint32_t topic_size;
-    uint32_t spare[3];
+    uint32_t spare;
     char topic[256];
 } mq_queue_entry;
 

@@ -99,11 +99,12 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
     if (transaction == 4 || transaction == 12) return 0;
     if (record->topic_size >= MQ_TOPIC_MAX) return 0;
     int error;
-    *number = mq_log_queue(log, (const char *)bytes + record->topic_at, record->topic_size, record->queue_id, 1);
+    *number = mq_log_queue(log, (const char *)bytes + record->topic_at, record->topic_size, record->queue_id, 2);
     if (*number < 0) return *number;
     mq_queue *queue = mq_log_open_queue(log, *number, &error);
     if (!queue) return error;
     if (mq_control_queue_state(log->control, *number) == MQ_QUEUE_DELETED) return 0;
+    if (record->log_offset < atomic_load(&queue->entry->begin)) return 0;
     int64_t next = atomic_load(&queue->entry->next);
     int64_t offset = record->queue_offset;
     if (offset < next) {
