@@ -36,7 +36,7 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
             raise FileNotFoundError(
                 f"{root} does not exist, and create=False or read_only=True was asked for"
             )
-        root.mkdir(mode=0o700, parents=True)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
         _sync(root.parent)
     if not root.is_dir():
         raise NotADirectoryError(f"{root} is not a directory: a store is one")
