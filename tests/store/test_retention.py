@@ -1,0 +1,333 @@
+"""What is too old goes, whole files of it, and nobody who is reading notices more than that it is gone."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.store import retention
+from mq.store.retention import Aged, expired
+from tests.store.peer import Peer
+from tests.store.small_store import (
+    LOG_FILE_SIZE,
+    QUEUE_FILE_UNITS,
+    contents,
+    fill,
+    log_files,
+    messages_of,
+    open_small,
+    queue_files,
+    send,
+)
+
+HOUR_MS = 3_600_000
+ILLEGAL = mq.PullStatus.OFFSET_ILLEGAL
+
+
+@pytest.fixture
+def broker(directory: Path) -> Iterator[LocalBroker]:
+    with open_small(directory) as broker:
+        broker.create_topic("A", 1)
+        yield broker
+
+
+def age(directory: Path, count: int, hours: float) -> None:
+    """As if the oldest files had been written to last so long ago."""
+    for file in log_files(directory)[:count]:
+        moment = time.time() - hours * 3600
+        os.utime(file, (moment, moment))
+
+
+# ---- which
+
+
+AGES = st.lists(st.integers(0, 10), min_size=0, max_size=12)
+
+
+def files_of(ages: list[int]) -> list[Aged]:
+    return [Aged(number * LOG_FILE_SIZE, 100 - age) for number, age in enumerate(ages)]
+
+
+@given(ages=AGES, retention_ms=st.integers(0, 11), force_count=st.integers(0, 14))
+def test_the_oldest_go_up_to_the_first_that_is_young_and_never_the_last(
+    ages: list[int], retention_ms: int, force_count: int
+) -> None:
+    count = expired(files_of(ages), 100, retention_ms, force_count=force_count)
+    assert 0 <= count <= max(0, len(ages) - 1)
+    assert count >= min(force_count, len(ages) - 1)
+    for place, age_ms in enumerate(ages[:-1]):
+        if place < count:
+            assert age_ms >= retention_ms or place < force_count
+        elif place == count:
+            assert age_ms < retention_ms
+
+
+def test_nothing_is_no_file() -> None:
+    assert expired([], 0, 0) == 0
+    assert expired([], 0, 0, force_count=3) == 0
+
+
+def test_the_ratio_is_of_what_may_be_used(tmp_path: Path) -> None:
+    assert 0 < retention.disk_ratio(tmp_path) <= 1
+
+
+# ---- what happens
+
+
+def test_files_older_than_the_retention_go(broker: LocalBroker, directory: Path) -> None:
+    fill(broker, "A", 120)
+    broker.flush()
+    before = log_files(directory)
+    age(directory, 3, 5)
+    assert broker.expire(retention_hours=6) == 0
+    assert broker.expire(retention_hours=4) == 3
+    assert log_files(directory) == before[3:]
+    low, high, messages = contents(broker)["A", 0]
+    assert high == 120
+    assert [offset for offset, _ in messages] == list(range(low, 120))
+    assert messages[0][1] == b"message %d" % low
+    oldest = broker.topic("A").queues[0].read(low).messages[0]
+    assert oldest.log_offset == int(before[3].name)
+
+
+def test_the_newest_file_stays_whatever_its_age(broker: LocalBroker, directory: Path) -> None:
+    fill(broker, "A", 120)
+    broker.flush()
+    age(directory, 99, 1000)
+    broker.expire()
+    kept = [file for file in log_files(directory) if any(file.read_bytes())]
+    assert len(kept) == 1
+    assert len(contents(broker)["A", 0][2]) >= 1
+
+
+def test_the_retention_is_the_option_of_the_broker(directory: Path) -> None:
+    with open_small(directory, retention_hours=10) as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 60)
+        broker.flush()
+        age(directory, 1, 9)
+        assert broker.expire() == 0
+        age(directory, 1, 11)
+        assert broker.expire() == 1
+
+
+def test_files_that_are_not_on_disk_yet_may_go_as_well(directory: Path) -> None:
+    with open_small(directory, flush_interval=3600.0) as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 120)
+        assert broker.expire(retention_hours=0) >= 3
+        broker.flush()
+        fill(broker, "A", 120)
+        assert broker.expire(retention_hours=0) >= 3
+        assert send(broker, "A", 0, b"last").queue_offset == 240
+
+
+def test_a_full_disk_takes_the_oldest_file_at_a_time_if_that_was_asked_for(directory: Path) -> None:
+    with open_small(directory, disk_ratio_max=0.0) as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 120)
+        broker.flush()
+        count = sum(any(file.read_bytes()) for file in log_files(directory))
+        for left in range(count - 1, 0, -1):
+            assert broker.expire() == 1
+            assert len(contents(broker)["A", 0][2]) > 0
+            assert sum(any(file.read_bytes()) for file in log_files(directory)) == left
+        assert broker.expire() == 0
+
+
+def test_offsets_keep_though_every_message_of_a_queue_is_gone(directory: Path) -> None:
+    with open_small(directory) as broker:
+        broker.create_topic("A", 1)
+        broker.create_topic("B", 2)
+        fill(broker, "B", 2 * QUEUE_FILE_UNITS, 1)
+        fill(broker, "B", 1, 1)
+        fill(broker, "A", 120)
+        broker.flush()
+        broker.expire(retention_hours=0)
+        want = contents(broker)
+        assert want["B", 0] == (2 * QUEUE_FILE_UNITS + 1, 2 * QUEUE_FILE_UNITS + 1, [])
+    with open_small(directory) as broker:
+        assert contents(broker) == want
+        assert send(broker, "B", 0, b"next").queue_offset == 2 * QUEUE_FILE_UNITS + 1
+        assert contents(broker)["B", 0][2] == [(2 * QUEUE_FILE_UNITS + 1, b"next")]
+
+
+def test_queue_files_go_with_their_last_message_and_one_stays(broker: LocalBroker, directory: Path) -> None:
+    fill(broker, "A", 120)
+    broker.flush()
+    broker.expire(retention_hours=0)
+    low = contents(broker)["A", 0][0]
+    starts = [int(file.name) // 20 for file in queue_files(directory, "A")]
+    assert starts == list(range(low // QUEUE_FILE_UNITS * QUEUE_FILE_UNITS, 120, QUEUE_FILE_UNITS))
+
+
+def test_index_files_go_when_all_they_know_is_gone(broker: LocalBroker, directory: Path) -> None:
+    fill(broker, "A", 120)
+    assert len(broker.query("A", "message0")) == 1
+    before = sorted((directory / "index").iterdir())
+    assert len(before) >= 3
+    broker.flush()
+    broker.expire(retention_hours=0)
+    after = sorted((directory / "index").iterdir())
+    assert after == before[-len(after) :]
+    assert len(after) < len(before)
+    assert broker.query("A", "message0") == []
+    assert [found.body for found in broker.query("A", "message119")] == [b"message 119"]
+
+
+def test_ids_of_what_is_gone_are_not_found(broker: LocalBroker) -> None:
+    first = send(broker, "A", 0, b"first")
+    fill(broker, "A", 120)
+    broker.flush()
+    broker.expire(retention_hours=0)
+    for msg_id in (first.msg_id, first.offset_msg_id):
+        with pytest.raises(mq.MessageNotFound):
+            broker.message(msg_id)
+
+
+def test_below_what_is_kept_a_read_says_where_messages_begin(broker: LocalBroker) -> None:
+    fill(broker, "A", 120)
+    broker.flush()
+    broker.expire(retention_hours=0)
+    queue = broker.topic("A").queues[0]
+    low = queue.min_offset
+    assert low > 0
+    result = queue.read(0)
+    assert (result.status, result.next_offset, result.min_offset) == (ILLEGAL, low, low)
+    assert queue.read(low).messages[0].queue_offset == low
+    assert queue.offset_at(0) == low
+
+
+def test_half_done_by_one_who_died_it_is_done_again(directory: Path) -> None:
+    """The marks moved up, the files are still there: nothing below the marks is shown as a message."""
+    peer = Peer(directory)
+    peer.do("broker.create_topic('A', 1); fill(broker, 'A', 120); broker.flush()")
+    peer.do(
+        "import pathlib, signal\n"
+        "pathlib.Path.unlink = lambda path, missing_ok=False: os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    with pytest.raises(EOFError):
+        peer.do("broker.expire(retention_hours=0)")
+    peer.kill()
+    with open_small(directory) as broker:
+        low, high, messages = contents(broker)["A", 0]
+        assert high == 120
+        assert [offset for offset, _ in messages] == list(range(low, 120))
+        broker.expire(retention_hours=0)
+        low, high, messages = contents(broker)["A", 0]
+        assert low > 0
+        assert [offset for offset, _ in messages] == list(range(low, 120))
+
+
+# ---- others meanwhile
+
+
+@pytest.mark.timeout(120)
+def test_callers_of_expire_do_not_get_into_each_others_way(directory: Path) -> None:
+    errors: list[BaseException] = []
+    with open_small(directory) as broker, open_small(directory) as other:
+        broker.create_topic("A", 1)
+        done = threading.Event()
+
+        def expire(mine: LocalBroker) -> None:
+            try:
+                while not done.is_set():
+                    mine.expire(retention_hours=0)
+            except BaseException as error:  # noqa: BLE001 - shown by the assertion below
+                errors.append(error)
+
+        threads = [threading.Thread(target=expire, args=(mine,)) for mine in (broker, broker, other)]
+        for thread in threads:
+            thread.start()
+        for number in range(2000):
+            assert send(broker, "A", 0, b"%d" % number).queue_offset == number
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert messages_of(broker.topic("A").queues[0])[-1].body == b"1999"
+
+
+READ_UNTIL_TOLD = """
+import threading
+stopped = threading.Event()
+seen, gone, errors = [], 0, []
+def read():
+    global gone
+    queue = broker.topic("A").queues[0]
+    offset = 0
+    try:
+        while True:
+            last = stopped.is_set()
+            result = queue.read(offset, count_max=5)
+            if result.status is mq.PullStatus.OFFSET_ILLEGAL:
+                assert result.next_offset > offset, result
+                gone += 1
+            for place, message in enumerate(result.messages):
+                assert message.queue_offset == offset + place, (message, offset)
+                assert message.body == b"message %d" % message.queue_offset
+            seen.append(len(result.messages))
+            # The oldest ones again and again, as a reader that lags behind all the time.
+            offset = result.next_offset if len(seen) % 50 else 0
+            if last:
+                return
+    except BaseException as error:
+        errors.append(repr(error))
+thread = threading.Thread(target=read)
+thread.start()
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_reader_in_another_process_gets_messages_or_learns_that_they_are_gone(
+    directory: Path, read_only: bool
+) -> None:
+    with open_small(directory) as broker:
+        broker.create_topic("A", 1)
+        sent = 0
+        with Peer(directory, read_only=read_only) as reader:
+            reader.do(READ_UNTIL_TOLD)
+            for _ in range(60):
+                for _ in range(50):
+                    send(broker, "A", 0, b"message %d" % sent)
+                    sent += 1
+                broker.expire(retention_hours=0)
+            reader.do("stopped.set(); thread.join()")
+            assert reader.ask("errors") == []
+            assert reader.ask("gone") > 0
+            assert sum(reader.ask("seen")) > 0
+            # It goes on to the end from wherever it was.
+            assert reader.ask("contents(broker)") == contents(broker)
+
+
+def test_a_read_that_began_before_keeps_its_messages(broker: LocalBroker) -> None:
+    fill(broker, "A", 120)
+    broker.flush()
+    result = broker.topic("A").queues[0].read(0)
+    broker.expire(retention_hours=0)
+    assert [message.body for message in result.messages] == [b"message %d" % at for at in range(32)]
+
+
+def test_mappings_of_what_is_gone_are_let_go(directory: Path) -> None:
+    with open_small(directory) as broker, open_small(directory) as other:
+        broker.create_topic("A", 1)
+        for _ in range(30):
+            fill(broker, "A", 100)
+            messages_of(other.topic("A").queues[0])
+            broker.flush()
+            broker.expire(retention_hours=0)
+            other._store.release_old()
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        held = [line for line in maps if str(directory) in line and "(deleted)" in line]
+        # What it read last, and what was made ahead; not the hundred files that were.
+        assert len(held) <= 8
