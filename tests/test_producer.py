@@ -19,7 +19,7 @@ from mq.client.producer import ASYNC_COUNT_MAX, RETRIED_CODES
 from mq.client.selector import by_hash, next_but
 from tests.contract.memory import MemoryBroker, encode_record
 
-Failure = Exception | None
+Failure = BaseException | None
 
 
 class ScriptedBroker(MemoryBroker):
@@ -521,6 +521,44 @@ def test_bytes_bound_the_outbox_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with mq.Producer(broker) as another:  # one alone may be over the bound, else it could never be sent
         another.send_async(mq.Message("orders", b"x" * 3000)).result(timeout=10)
     assert len(broker.stored()) == 3
+
+
+def test_a_queue_that_goes_away_meanwhile_is_replaced_by_another() -> None:
+    broker, producer = make()
+    broker.blocked.clear()
+    first = producer.send_async(MESSAGE)
+    while not first.running():
+        pass
+    futures = [producer.send_async(MESSAGE) for _ in range(40)]
+    bound = producer.send_async(MESSAGE, queue=mq.MessageQueue("orders", "mq", 3))
+    broker.create_topic("orders", 1)
+    broker.blocked.set()
+    assert {future.result(timeout=10).queue.queue_id for future in [first, *futures]} == {0}
+    assert isinstance(bound.exception(timeout=10), ValueError)
+    producer.close()
+    assert len(broker.stored()) == 41
+
+
+def test_a_topic_that_shrinks_under_a_send_takes_the_message_elsewhere() -> None:
+    class Shrinking(ScriptedBroker):
+        def append(self, topic: str, queue_id: int, *rest: Any, **options: Any) -> mq.SendResult:
+            if queue_id:
+                self.create_topic("orders", queue_id)
+            return super().append(topic, queue_id, *rest, **options)
+
+    for _ in range(20):
+        broker = Shrinking()
+        broker.create_topic("orders", 4)
+        assert mq.Producer(broker, retries=0).send(MESSAGE).queue.queue_id == 0
+
+
+def test_the_outbox_outlives_any_error() -> None:
+    broker = ScriptedBroker(ZeroDivisionError(), SystemExit())
+    broker.create_topic("orders", 1)
+    with mq.Producer(broker) as producer:
+        for kind in (ZeroDivisionError, SystemExit):
+            assert isinstance(producer.send_async(MESSAGE).exception(timeout=10), kind)
+        assert producer.send_async(MESSAGE).result(timeout=10).queue_offset == 0
 
 
 def test_a_message_that_waited_too_long_is_not_sent() -> None:

@@ -23,13 +23,14 @@ TAKEN_MAX = 256  # at a time, so that the first of many is not answered with the
 
 
 class Letter:
-    """A message on its way."""
+    """A message on its way. Where the caller chose the queue, it goes there or nowhere."""
 
-    __slots__ = ("deadline", "future", "message", "queue", "timeout")
+    __slots__ = ("deadline", "future", "is_bound", "message", "queue", "timeout")
 
-    def __init__(self, message: Message, queue: MessageQueue, timeout: float) -> None:
+    def __init__(self, message: Message, queue: MessageQueue, is_bound: bool, timeout: float) -> None:
         self.message = message
         self.queue = queue
+        self.is_bound = is_bound
         self.timeout = timeout
         self.deadline = monotonic() + timeout
         self.future: Future[SendResult] = Future()
@@ -110,7 +111,13 @@ class Outbox:
                 if not letters:
                     return
                 taken = [letters.popleft() for _ in range(min(len(letters), TAKEN_MAX))]
-            self._post([letter for letter in taken if letter.future.set_running_or_notify_cancel()])
+            wanted = [letter for letter in taken if letter.future.set_running_or_notify_cancel()]
+            try:
+                self._post(wanted)
+            except BaseException as error:  # noqa: BLE001 - the thread goes on, and the callers learn of it
+                for letter in wanted:
+                    if not letter.future.done():
+                        letter.future.set_exception(error)
             with self._lock:
                 self._count -= len(taken)
                 self._size -= sum(len(letter.message.body) for letter in taken)

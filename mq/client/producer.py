@@ -25,7 +25,6 @@ from mq.errors import (
     BrokerClosed,
     MessageInvalid,
     MessageTooLarge,
-    MQError,
     RemotingError,
     RequestTimeout,
     SendFailed,
@@ -136,7 +135,7 @@ class Producer:
             chosen = turn()
             try:
                 return self._append(topic, chosen.queue_id, message, body, 0)
-            except (RemotingError, RequestTimeout) as error:
+            except (RemotingError, RequestTimeout, ValueError) as error:
                 first = chosen, error
         self._check(message)
         store = self._storing(message)
@@ -180,8 +179,9 @@ class Producer:
         trouble with the connection is retried. What is wrong with the message itself is raised here.
         """
         self._check(message)
-        chosen = self._routes.named(message, queue, shard_key) or self._routes.choose(message.topic)
-        letter = Letter(message, chosen, self._timeout if timeout is None else timeout)
+        named = self._routes.named(message, queue, shard_key)
+        chosen = named or self._routes.choose(message.topic)
+        letter = Letter(message, chosen, named is not None, self._timeout if timeout is None else timeout)
         self._outbox.put(letter)
         return letter.future
 
@@ -221,7 +221,7 @@ class Producer:
         named: MessageQueue | None,
         timeout: float | None,
         started: float,
-        first: tuple[MessageQueue, RemotingError | RequestTimeout] | None,
+        first: tuple[MessageQueue, RemotingError | RequestTimeout | ValueError] | None,
     ) -> SendResult:
         """Attempts until one succeeds, none is left, or the time is up; `first` is one that failed."""
         if named is not None:
@@ -236,10 +236,14 @@ class Producer:
                 chosen = self._routes.choose(topic, last_broker)
                 try:
                     return self._attempt(store, messages, chosen, unique_id)
-                except (RemotingError, RequestTimeout) as error:
+                except (RemotingError, RequestTimeout, ValueError) as error:
                     first = chosen, error
             chosen, failure = first
             first = None
+            if isinstance(failure, ValueError):
+                if self._is_gone(chosen, failure):
+                    continue
+                raise failure
             if isinstance(failure, RemotingError) and failure.code not in RETRIED_CODES:
                 raise failure
             last_broker = chosen.broker_name
@@ -337,41 +341,53 @@ class Producer:
         now = monotonic()
         if len(letters) > 1 and all(letter.deadline > now for letter in letters):
             queue = letters[0].queue
-            messages = [letter.message for letter in letters]
             try:
-                results = self._broker.append_batch(queue.topic, queue.queue_id, messages).split()
-            except MQError as error:
-                if error.unique_id is not None:
+                result = self._broker.append_batch(
+                    queue.topic, queue.queue_id, [letter.message for letter in letters]
+                )
+            except Exception as error:  # noqa: BLE001 - each message gets its own, or this one, below
+                if getattr(error, "unique_id", None) is not None:
                     # They may be stored all the same, and sending them again would make duplicates.
                     for letter in letters:
                         letter.future.set_exception(error)
                     return
             else:
-                for letter, result in zip(letters, results, strict=True):
-                    letter.future.set_result(result)
+                for letter, each in zip(letters, result.split(), strict=True):
+                    letter.future.set_result(each)
                 return
         for letter in letters:
             self._post_one(letter)
 
     def _post_one(self, letter: Letter) -> None:
         message = letter.message
+        chosen = letter.queue
         unique_id = None
+        attempts = 0
         try:
             store = self._storing(message)
-            for attempts_left in range(self._retries, -1, -1):
+            while True:
                 if monotonic() > letter.deadline:
                     raise RequestTimeout(f"not sent within {letter.timeout:g} s")
                 try:
-                    result = self._attempt(store, (message,), letter.queue, unique_id)
+                    result = self._attempt(store, (message,), chosen, unique_id)
                     break
                 except (RemotingError, RequestTimeout) as error:
                     unique_id = error.unique_id or unique_id
-                    if not attempts_left or _was_answered(error):
+                    attempts += 1
+                    if attempts > self._retries or _was_answered(error):
                         raise
+                except ValueError as error:
+                    if letter.is_bound or not self._is_gone(chosen, error):
+                        raise
+                    chosen = self._routes.choose(message.topic)
         except BaseException as error:  # noqa: BLE001 - the thread goes on, and the caller learns of it
             letter.future.set_exception(error)
         else:
             letter.future.set_result(result)
+
+    def _is_gone(self, chosen: MessageQueue, error: ValueError) -> bool:
+        """Whether a queue was refused because its topic has got fewer since it was chosen."""
+        return type(error) is ValueError and chosen not in self._routes.queues(chosen.topic)
 
 
 def _was_answered(error: Exception) -> bool:
