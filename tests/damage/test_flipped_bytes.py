@@ -1,0 +1,73 @@
+"""Bytes of a store change, files of it change, while nobody has it open.
+
+Whatever is then read is either what was sent, or an error that names what is wrong, or it is missing: never a signal,
+a hang, or something else. Each seed is one damage to one file. MQ_DAMAGE_CASES=20000 looks longer.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tests.damage import known, rounds
+from tests.damage.children import Child, Failed, call
+from tests.damage.known import Known
+
+CASES = int(os.environ.get("MQ_DAMAGE_CASES", "1200"))
+BATCH = 100
+SECONDS_EACH = 2.0
+
+
+def killed_store(root: Path, seed: int) -> Known:
+    """A store all of whose processes were killed."""
+    with Child(known.make_and_wait, str(root), seed) as child:
+        stored = pickle.loads(bytes.fromhex(child.hear()))
+        child.kill()
+    assert isinstance(stored, Known)
+    return stored
+
+
+def closed_store(root: Path, seed: int) -> Known:
+    stored = call(known.make, str(root), seed)
+    assert isinstance(stored, Known)
+    return stored
+
+
+def run_batch(root: Path, stored: Known, kind: str, first_seed: int, count: int) -> dict[str, int]:
+    last = "no seed yet"
+    with Child(rounds.damage, str(root), stored, kind, first_seed, count, timeout=count * SECONDS_EACH) as child:
+        try:
+            for _ in range(count):
+                last = child.hear()
+            result = child.result()
+        except AssertionError as error:
+            raise type(error)(f"{last}\n{error}") if isinstance(error, Failed) else AssertionError(f"{last}\n{error}") from error
+    assert isinstance(result, dict)
+    return result
+
+
+@pytest.mark.parametrize("kind", ["flip", "unmake"])
+@pytest.mark.parametrize("store", [closed_store, killed_store], ids=["closed", "killed"])
+@pytest.mark.parametrize("batch", range(max(1, CASES // BATCH // 4)))
+def test_damage_is_an_error_or_a_gap(tmp_path: Path, store: object, kind: str, batch: int) -> None:
+    assert callable(store)
+    stored = store(tmp_path / "store", batch)
+    found = run_batch(tmp_path / "store", stored, kind, batch * BATCH, BATCH)
+    # The damage was felt, and by no means all was lost.
+    assert found.keys() - {"delivered"}
+    assert found["delivered"] > BATCH * len(stored.records) // 2
+
+
+def test_undamaged_stores_are_believed(tmp_path: Path) -> None:
+    """Otherwise every round above would only have looked at recoveries."""
+    for name, store in (("closed", closed_store), ("killed", killed_store)):
+        stored = store(tmp_path / name, 5)
+        found = call(recovered_and_count, str(tmp_path / name))
+        assert found == (False, len(stored.records))
+
+
+def recovered_and_count(root: str) -> tuple[bool, int]:
+    raise NotImplementedError
