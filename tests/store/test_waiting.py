@@ -1,0 +1,282 @@
+"""A read waits without working, and wakes when there is news: a message, a deletion, a close, a signal.
+
+Times are bounds far from what is usual: 2 s stands for "at once", and a wait that nothing wakes takes 30 s.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from tests.store.peer import Peer
+from tests.store.small_store import open_small, send
+
+AT_ONCE = 2.0
+FOUND, NO_NEW = mq.PullStatus.FOUND, mq.PullStatus.NO_NEW_MESSAGE
+READ = "broker.topic('A').queues[{}].read({}, wait=30.0)"
+READ_BODY = READ + ".messages[0].body"
+
+
+@pytest.fixture
+def broker(directory: Path) -> Iterator[LocalBroker]:
+    with open_small(directory) as broker:
+        broker.create_topic("A", 2)
+        yield broker
+
+
+def asleep(pid: int, thread: int | None = None) -> None:
+    """Return once this thread of the process sleeps on a futex."""
+    deadline = time.monotonic() + 30
+    path = Path(f"/proc/{pid}/task/{thread or pid}")
+    while True:
+        if (
+            "futex" in (path / "wchan").read_text()
+            or (path / "syscall").read_text().split()[0] in FUTEX_CALLS
+        ):
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+FUTEX_CALLS = {"202", "449", "98"}  # futex and futex_waitv by their numbers on x86-64 and ARM 64
+
+
+class Waiting:
+    """A thread of this process in a call that waits."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(call,))
+        self._thread.start()
+        self.goes_on()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self.result = call()
+        except BaseException as error:  # noqa: BLE001 - handed over to the test
+            self.error = error
+
+    def goes_on(self) -> None:
+        """It sleeps, or does so again."""
+        asleep(os.getpid(), self._thread.native_id)
+
+    def end(self) -> Any:
+        self._thread.join(AT_ONCE)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def test_a_message_of_another_process_wakes_a_read(broker: LocalBroker, directory: Path) -> None:
+    with Peer(directory) as peer:
+        for number in range(20):
+            peer.post("ask", READ_BODY.format(0, number))
+            asleep(peer.pid)
+            began = time.monotonic()
+            send(broker, "A", 0, b"%d" % number)
+            assert peer.answer() == b"%d" % number
+            assert time.monotonic() - began < AT_ONCE
+
+
+def test_a_message_of_the_same_process_wakes_a_read(broker: LocalBroker) -> None:
+    queue = broker.topic("A").queues[0]
+    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    send(broker, "A", 0, b"news")
+    assert waiting.end().messages[0].body == b"news"
+
+
+def test_every_one_of_several_who_wait_is_woken(broker: LocalBroker, directory: Path) -> None:
+    peers = [Peer(directory) for _ in range(3)]
+    for peer in peers:
+        peer.post("ask", READ_BODY.format(0, 0))
+    queue = broker.topic("A").queues[0]
+    waiting = [Waiting(lambda: queue.read(0, wait=30.0)) for _ in range(3)]
+    for peer in peers:
+        asleep(peer.pid)
+    send(broker, "A", 0, b"news")
+    assert [one.end().messages[0].body for one in waiting] == [b"news"] * 3
+    assert [peer.answer() for peer in peers] == [b"news"] * 3
+    for peer in peers:
+        peer.close()
+
+
+def test_messages_of_other_queues_leave_a_wait_alone(broker: LocalBroker) -> None:
+    queue = broker.topic("A").queues[0]
+    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    send(broker, "A", 1, b"for others")
+    waiting.goes_on()
+    send(broker, "A", 0, b"news")
+    assert waiting.end().messages[0].body == b"news"
+
+
+def test_messages_of_other_tags_do_not_end_a_wait(broker: LocalBroker) -> None:
+    queue = broker.topic("A").queues[0]
+    waiting = Waiting(lambda: queue.read(0, expression="wanted", wait=30.0))
+    for number in range(5):
+        send(broker, "A", 0, b"%d" % number, tags="other")
+    waiting.goes_on()
+    send(broker, "A", 0, b"news", tags="wanted")
+    result = waiting.end()
+    assert [message.body for message in result.messages] == [b"news"]
+    assert result.next_offset == 6
+
+
+def test_a_batch_wakes_a_read(broker: LocalBroker) -> None:
+    queue = broker.topic("A").queues[0]
+    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    broker.append_batch("A", 0, [mq.Message("A", b"%d" % number) for number in range(5)])
+    assert len(waiting.end().messages) == 5
+
+
+def test_the_end_of_the_time_ends_a_wait(broker: LocalBroker) -> None:
+    began = time.monotonic()
+    assert broker.topic("A").queues[0].read(0, wait=0.2).status is NO_NEW
+    assert time.monotonic() - began >= 0.2
+
+
+def test_a_read_that_need_not_wait_does_not(broker: LocalBroker) -> None:
+    send(broker, "A", 0, b"there")
+    queue = broker.topic("A").queues[0]
+    began = time.monotonic()
+    assert queue.read(0, wait=30.0).status is FOUND
+    assert queue.read(5, wait=30.0).status is mq.PullStatus.OFFSET_ILLEGAL
+    assert queue.read(1).status is NO_NEW
+    assert time.monotonic() - began < AT_ONCE
+
+
+def test_waiting_costs_no_time_of_the_processor(broker: LocalBroker, directory: Path) -> None:
+    with Peer(directory, read_only=True) as reader:
+        reader.do("queue = broker.topic('A').queues[0]; queue.read(0, wait=0.1)")
+        reader.do(
+            "before = time.process_time(); queue.read(0, wait=2.0); used = time.process_time() - before"
+        )
+        assert reader.ask("used") < 0.2
+
+
+def test_an_idle_broker_costs_next_to_no_time_of_the_processor(directory: Path) -> None:
+    with Peer(directory) as peer:
+        peer.do("time.sleep(0.5)")
+        peer.do("before = time.process_time(); time.sleep(2.0); used = time.process_time() - before")
+        assert peer.ask("used") < 0.2
+
+
+def test_ctrl_c_interrupts_a_wait(broker: LocalBroker, directory: Path) -> None:
+    with Peer(directory) as peer:
+        peer.post("ask", READ.format(0, 0))
+        asleep(peer.pid)
+        began = time.monotonic()
+        peer.interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            peer.answer()
+        assert time.monotonic() - began < AT_ONCE
+        assert peer.send("A", 0, b"still well") == 0
+
+
+def test_a_signal_that_is_handled_lets_the_wait_go_on(broker: LocalBroker, directory: Path) -> None:
+    with Peer(directory) as peer:
+        peer.do("import signal; got = []; signal.signal(signal.SIGINT, lambda *_: got.append(1))")
+        peer.post("ask", READ_BODY.format(0, 0))
+        asleep(peer.pid)
+        peer.interrupt()
+        asleep(peer.pid)
+        send(broker, "A", 0, b"news")
+        assert peer.answer() == b"news"
+        assert peer.ask("got") == [1]
+
+
+def test_a_deleted_topic_wakes_who_waits_for_it(broker: LocalBroker, directory: Path) -> None:
+    queue = broker.topic("A").queues[0]
+    with Peer(directory) as peer:
+        peer.post("ask", READ.format(1, 0))
+        waiting = Waiting(lambda: queue.read(0, wait=30.0))
+        asleep(peer.pid)
+        began = time.monotonic()
+        broker.delete_topic("A")
+        with pytest.raises(mq.TopicNotFound):
+            waiting.end()
+        with pytest.raises(mq.TopicNotFound):
+            peer.answer()
+        assert time.monotonic() - began < AT_ONCE
+
+
+def test_whoever_waits_for_a_topic_made_again_gets_its_messages(broker: LocalBroker) -> None:
+    queue = broker.topic("A").queues[0]
+    send(broker, "A", 0, b"old")
+    broker.delete_topic("A")
+    broker.create_topic("A", 1)
+    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    send(broker, "A", 0, b"new")
+    assert waiting.end().messages[0].body == b"new"
+
+
+def test_a_topic_that_changes_does_not_end_a_wait(broker: LocalBroker) -> None:
+    queue = broker.topic("A").queues[0]
+    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    broker.create_topic("B", 1)
+    broker.create_topic("A", 5)
+    waiting.goes_on()
+    send(broker, "A", 0, b"news")
+    assert waiting.end().messages[0].body == b"news"
+
+
+def test_close_wakes_who_waits(directory: Path) -> None:
+    with open_small(directory) as broker:
+        broker.create_topic("A", 1)
+        queue = broker.topic("A").queues[0]
+        waiting = [Waiting(lambda: queue.read(0, wait=30.0)) for _ in range(3)]
+    for one in waiting:
+        with pytest.raises(mq.BrokerClosed):
+            one.end()
+
+
+def test_others_who_close_or_die_leave_a_wait_alone(broker: LocalBroker, directory: Path) -> None:
+    queue = broker.topic("A").queues[0]
+    first, second, third = Peer(directory), Peer(directory), Peer(directory)
+    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    first.close()
+    second.kill()
+    third.send("A", 0, b"news")
+    assert waiting.end().messages[0].body == b"news"
+    third.close()
+
+
+def test_a_sender_that_dies_leaves_no_one_asleep(broker: LocalBroker, directory: Path) -> None:
+    """Messages sent, their sender killed at once: whoever waits has them, or is told by the next message."""
+    queue = broker.topic("A").queues[0]
+    for offset in range(5):
+        waiting = Waiting(functools.partial(queue.read, offset, wait=30.0))
+        peer = Peer(directory)
+        peer.send("A", 0, b"last words")
+        peer.kill()
+        assert waiting.end().messages[0].body == b"last words"
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_no_wake_up_is_lost_in_a_long_conversation(directory: Path, flush: str) -> None:
+    with open_small(directory, flush=flush) as broker:
+        broker.create_topic("A", 2)
+        count = 300
+        with Peer(directory, flush=flush) as peer:
+            peer.do("queue = broker.topic('A').queues[0]")
+            peer.post(
+                "do",
+                f"for n in range({count}): send(broker, 'A', 1, queue.read(n, wait=30.0).messages[0].body)",
+            )
+            answers = broker.topic("A").queues[1]
+            began = time.monotonic()
+            for number in range(count):
+                send(broker, "A", 0, b"%d" % number)
+                assert answers.read(number, wait=30.0).messages[0].body == b"%d" % number
+            assert time.monotonic() - began < 30.0  # One lost wake-up would take that long.
+            peer.answer()
