@@ -1,3 +1,5 @@
+"""Turns and rates, with a clock that passes only by what is done."""
+
 from collections.abc import Callable
 
 import pytest

@@ -1,3 +1,5 @@
+"""Children begin together, answer, fail and die as the cases expect of them."""
+
 import os
 import time
 from collections.abc import Callable

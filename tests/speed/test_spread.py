@@ -1,3 +1,5 @@
+"""Median and percentiles, against cases done by hand and against what defines them."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

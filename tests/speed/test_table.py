@@ -1,3 +1,5 @@
+"""Goals, verdicts, and how a row is shown and kept."""
+
 from dataclasses import replace
 from pathlib import Path
 
