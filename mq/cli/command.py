@@ -13,6 +13,7 @@ import click
 
 import mq
 from mq.cli.bench import bench
+from mq.cli.expire import expire
 from mq.cli.printing import visible
 from mq.cli.read import query, show
 from mq.cli.send import send
@@ -60,7 +61,7 @@ def command(context: click.Context, target: str, json: bool) -> None:
     context.obj = Session(target, json)
 
 
-for verb in (topics, create, delete, send, tail, query, show, verify, bench):
+for verb in (topics, create, delete, send, tail, query, show, verify, expire, bench):
     command.add_command(verb)
 
 

@@ -3,7 +3,7 @@
 import click
 
 from mq.cli.printing import as_json, emit_json, emit_line, emit_record, visible
-from mq.cli.session import Moment, Session, with_json
+from mq.cli.session import Session, moment, with_json
 
 
 @click.command()
@@ -12,8 +12,8 @@ from mq.cli.session import Moment, Session, with_json
 @click.option(
     "--count", "count_max", type=click.IntRange(min=1), default=32, show_default=True, help="At most."
 )
-@click.option("--begin", type=Moment(), default=0, show_default=False, help="Stored at or after this time.")
-@click.option("--end", type=Moment(), help="Stored at or before this time.")
+@click.option("--begin", type=moment, metavar="TIME", default=0, help="Stored at or after this time.")
+@click.option("--end", type=moment, metavar="TIME", help="Stored at or before this time.")
 @with_json
 @click.pass_obj
 def query(session: Session, topic: str, key: str, count_max: int, begin: int, end: int | None) -> int:

@@ -13,6 +13,8 @@ import mq
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
+RETENTION_HOURS_MAX = 24 * 365 * 100
+
 _AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)\Z")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -24,9 +26,12 @@ class Session:
     target: str
     json: bool
 
-    def open(self, *, create: bool = False, flush: Literal["async", "sync"] = "async") -> mq.Broker:
-        """The broker of the target. Only verbs that write make a directory that is not there."""
-        return mq.open(self.target, create=create, flush=flush)
+    def open(self, *, create: bool = False, flush: Literal["async", "sync"] = "async") -> mq.LocalBroker:
+        """The broker of the target. Only verbs that write make a directory that is not there.
+
+        Retention is the application's affair: while the duties are this process's, nothing becomes too old.
+        """
+        return mq.open(self.target, create=create, flush=flush, retention_hours=RETENTION_HOURS_MAX)
 
 
 def _set_json(context: click.Context, _option: click.Parameter, asked: bool) -> None:
@@ -42,25 +47,20 @@ def with_json(verb: Verb) -> Verb:
     return option(verb)
 
 
-class Moment(click.ParamType):
-    """A point in time, in milliseconds since the epoch: `10m` (ago), an ISO 8601 time, or the number."""
+def moment(text: str | int) -> int:
+    """A point in time, in milliseconds since the epoch: `10m` (ago), an ISO 8601 time, or the number.
 
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read what was typed; a time without a zone is local time."""
-        if isinstance(value, int):
-            return value
-        text = str(value)
-        if text.isascii() and text.isdigit():
-            return int(text)
-        if ago := _AGO.match(text):
-            return int(time.time() * 1000 - float(ago[1]) * _UNIT_MS[ago[2]])
-        try:
-            return int(datetime.fromisoformat(re.sub(r"[zZ]\Z", "+00:00", text)).timestamp() * 1000)
-        except ValueError:
-            self.fail(
-                f"{text!r} is no time: say 10m (ago), 2026-01-31T12:00, or milliseconds since the epoch",
-                param,
-                ctx,
-            )
+    For use as the type of an option. A time without a zone is local time.
+    """
+    if isinstance(text, int):
+        return text
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if ago := _AGO.match(text):
+        return int(time.time() * 1000 - float(ago[1]) * _UNIT_MS[ago[2]])
+    try:
+        return int(datetime.fromisoformat(re.sub(r"[zZ]\Z", "+00:00", text)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{text!r} is no time: say 10m (ago), 2026-01-31T12:00, or milliseconds since the epoch"
+        ) from None

@@ -2,31 +2,30 @@
 
 import heapq
 import time
-from typing import Any
 
 import click
 
 import mq
 from mq.cli.follow import Follower, merged
 from mq.cli.printing import as_json, emit_json, emit_line, visible
-from mq.cli.session import Moment, Session, with_json
+from mq.cli.session import Session, moment, with_json
 
 TOPIC_LOOK_INTERVAL = 0.25  # Seconds between two looks for a topic that is not there yet.
 
 
-class _From(Moment):
+def _place(text: str) -> str | int:
     """`first`, `last`, or a moment."""
-
-    name = "first|last|time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value in {"first", "last"} else super().convert(value, param, ctx)
+    return text if text in {"first", "last"} else moment(text)
 
 
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--from", "begin", type=_From(), help="Begin here instead of with the newest few: first, last, 10m, …"
+    "--from",
+    "begin",
+    type=_place,
+    metavar="first|last|TIME",
+    help="Begin here instead of with the newest few: first, last, 10m, …",
 )
 @click.option("-n", "--last", "last_count", type=click.IntRange(min=0), default=10, show_default=True)
 @click.option("--tags", "expression", default="*", help='Only these, such as "paid || refunded".')

@@ -78,4 +78,5 @@ def start(directory: Path) -> Iterator[Start]:
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        with process:  # Closes its pipes and waits for it.
+            pass

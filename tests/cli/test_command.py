@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import ENVIRONMENT, ROOT, Run
 
-VERBS = ("topics", "create", "delete", "send", "tail", "query", "show", "verify", "bench")
+VERBS = ("topics", "create", "delete", "send", "tail", "query", "show", "verify", "expire", "bench")
 
 
 def test_help_names_every_verb(bare: Run) -> None:
@@ -36,6 +36,8 @@ def test_the_documents_name_every_verb() -> None:
         ("DIR", "send", "dots.are.not.allowed", "body"),
         ("DIR", "send", "orders", "body", "--property", "bad=\x01"),
         ("DIR", "query", "orders", "key", "--begin", "yesterday-ish"),
+        ("DIR", "expire"),
+        ("DIR", "expire", "--hours", "-1"),
     ],
 )
 def test_wrong_usage_is_status_2_and_writes_nothing(

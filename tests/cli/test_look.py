@@ -1,6 +1,8 @@
 """`query`, `show`, `verify`, `bench`: looking into a store."""
 
 import base64
+import os
+import time
 from pathlib import Path
 
 import mq
@@ -63,6 +65,26 @@ def test_verify_lists_what_is_wrong(run: Run, directory: Path) -> None:
     assert run("verify").out.splitlines()[-1].endswith("problems")
     with log.open("r+b") as file:
         file.write(content)
+
+
+def test_expire_deletes_old_files_and_nothing_else_does(run: Run, directory: Path) -> None:
+    body = b"x" * 1000
+    with mq.open(directory, commitlog_file_size=16384) as broker:
+        topic = broker.create_topic("orders", 1)
+        for _ in range(100):
+            topic.send(body)
+    week_ago = time.time() - 7 * 86_400
+    files = sorted((directory / "commitlog").iterdir())
+    for file in files[:-1]:
+        os.utime(file, (week_ago, week_ago))
+    for verb in (("topics",), ("send", "orders", "one more"), ("query", "orders", "none"), ("verify",)):
+        run(*verb)
+    assert run("expire", "--hours", "200", "--json").objects == [{"deleted_files": 0}]
+    assert set(files) <= set((directory / "commitlog").iterdir())
+    [answer] = run("expire", "--hours", "100", "--json").objects
+    assert answer["deleted_files"] > 0
+    assert not files[0].exists()
+    assert files[-1].exists()
 
 
 def test_bench_measures_beside_the_directory_and_leaves_nothing(run: Run, directory: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.cli.printing import emit_json, moment, visible
-from mq.cli.session import Moment
+from mq.cli.session import moment as typed_moment
 
 
 @given(st.binary() | st.text())
@@ -63,7 +63,7 @@ def test_a_moment_can_always_be_shown(time_ms: int) -> None:
     ],
 )
 def test_a_moment_is_read_as_typed(typed: str, expected: int) -> None:
-    assert Moment().convert(typed, None, None) == expected
+    assert typed_moment(typed) == expected
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_a_moment_is_read_as_typed(typed: str, expected: int) -> None:
 )
 def test_a_moment_may_be_so_long_ago(typed: str, ago_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
-    assert Moment().convert(typed, None, None) == 1_700_000_000_000 - ago_ms
+    assert typed_moment(typed) == 1_700_000_000_000 - ago_ms
 
 
 @pytest.mark.parametrize("typed", ["", "soon", "10", "-5m", "10 m", "2023-13-01", "٣"])
 def test_what_is_no_moment_is_refused(typed: str) -> None:
     if typed == "10":  # A bare number is milliseconds, however few.
-        assert Moment().convert(typed, None, None) == 10
+        assert typed_moment(typed) == 10
         return
     with pytest.raises(click.BadParameter):
-        Moment().convert(typed, None, None)
+        typed_moment(typed)
