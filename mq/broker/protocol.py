@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 COMPRESS_OVER = 4096
-READ_SIZE_MAX = 4 << 20
+READ_SIZE_MAX = 256 << 10  # bytes of one read, RocketMQ's figure; a single message may be larger
 
 
 class MessageQueue(NamedTuple):
@@ -331,9 +331,9 @@ class Queue:
     ) -> PullResult:
         """The messages from offset on whose tag the expression names ("paid || refunded"; "*" is all).
 
-        At the end of the queue it waits up to `wait` seconds for a message. It returns less than
-        count_max whenever that is what is there; NO_MATCHED_MESSAGE says that all it looked at was of
-        other tags. Every result's next_offset is where to go on.
+        At the end of the queue it waits up to `wait` seconds for a message. It may return less than
+        count_max: what is there, or what 256 KiB hold. NO_MATCHED_MESSAGE says that all it looked at was
+        of other tags. Every result's next_offset is where to go on.
         """
         if expression == "*" and sql is None:
             return self._pull(self.message_queue, offset, count_max, READ_SIZE_MAX, None, wait)

@@ -20,14 +20,16 @@ SMALL = {
     "index_unit_count": 128,
 }
 MESSAGE_SIZE_MAX = 256 << 10
-KINDS = ["memory", "local"]
+KINDS = ["memory", "local", "local-sync"]
 
 Open = Callable[..., mq.Broker]
 
 
 def open_broker(kind: str, directory: Path, **options: Any) -> mq.Broker:
     options.setdefault("message_size_max", MESSAGE_SIZE_MAX)
-    return MemoryBroker(**options) if kind == "memory" else mq.open(directory, **SMALL, **options)
+    if kind == "memory":
+        return MemoryBroker(**options)
+    return mq.open(directory, flush="sync" if kind == "local-sync" else "async", **SMALL, **options)
 
 
 @pytest.fixture(params=KINDS)

@@ -199,8 +199,11 @@ def test_a_batch_that_is_refused_leaves_nothing(
     assert queue.read(0).status is mq.PullStatus.NO_NEW_MESSAGE
 
 
-def test_a_batch_of_messages_that_do_not_wait_is_stored(producer: mq.Producer, queue: mq.Queue) -> None:
+def test_a_batch_of_messages_that_do_not_wait_is_stored(
+    broker: mq.Broker, producer: mq.Producer, queue: mq.Queue
+) -> None:
     producer.send_batch([mq.Message("orders", b"x", wait=False), mq.Message("orders", b"y", wait=False)])
+    broker.flush()
     assert bodies(queue) == [b"x", b"y"]
     assert queue.read(0).messages[0].properties["WAIT"] == "false"
 
