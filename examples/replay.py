@@ -306,7 +306,7 @@ def main() -> None:
         truth = Tally()
         paths: list[str] = []
         events = Path(scratch) / "events.jsonl"
-        checkout = arguments.git or Path(__file__).parent
+        checkout = arguments.git or Path(__file__).resolve().parent.parent
         with events.open("w") as lines:
             for event in recorded_events(arguments.input) if arguments.input else git_events(checkout):
                 event["seq"] = truth.events
@@ -320,6 +320,7 @@ def main() -> None:
         reports = run(arguments.directory or str(Path(scratch) / "store"), str(events), console)
         seconds = time.monotonic() - started
         statements = verdict(reports, truth, paths)
+    console.print()
     for statement, holds in statements.items():
         console.print(f"[green]holds[/] {statement}" if holds else f"[bold red]FAILS[/] {statement}")
     if not all(statements.values()):
