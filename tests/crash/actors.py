@@ -1,0 +1,283 @@
+"""What the processes of the crash tests do: see processes.py for how they come to life.
+
+Paths are strings here, since arguments travel as JSON. `sizes` are the options of mq.open that the store is
+made with, small ones, so that files are rolled and made often.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.store.check import problems
+from tests.crash.pauses import Stopwatch, pulse
+from tests.crash.processes import stopping
+from tests.crash.trace import (
+    ACK,
+    QUEUE_COUNT,
+    SEEN,
+    TOPIC,
+    Ack,
+    Log,
+    acks,
+    check,
+    log_offset,
+    message_of,
+    seen,
+)
+
+__all__ = ["full", "inspect", "poisoned", "pulse", "reader", "survivor", "visitor", "writer"]
+
+ASYNC_COUNT = 5
+Sizes = dict[str, int]
+
+
+class Sender:
+    """Sends numbered messages and writes down what was acknowledged, each before the next."""
+
+    def __init__(self, broker: mq.Broker, trace: str, run: int, seed: int, *, durable: bool) -> None:
+        self._producer = mq.Producer(broker, compress_over=1 << 30)
+        self._queues = [mq.MessageQueue(TOPIC, broker.name, number) for number in range(QUEUE_COUNT)]
+        self._log = Log(trace, ACK)
+        self._run = run
+        self._sequence = 0
+        self._random = random.Random(seed)
+        self._durable = durable
+
+    def send(self, count: int, size_max: int) -> None:
+        """One message, or a batch."""
+        sequence, size, queue = self._next(size_max)
+        messages = [message_of(self._run, sequence, place, count, size) for place in range(count)]
+        if count == 1:
+            result = self._producer.send(messages[0], queue=queue)
+        else:
+            result = self._producer.send_batch(messages, queue=queue)
+        self._acknowledged(result, sequence, count, size)
+
+    def send_many(self, times: int, size_max: int) -> None:
+        for _ in range(times):
+            self.send(1, size_max)
+
+    def send_async(self, count: int, size_max: int) -> None:
+        """Several messages that are on their way at a time."""
+        futures = []
+        for _ in range(count):
+            sequence, size, queue = self._next(size_max)
+            message = message_of(self._run, sequence, 0, 1, size)
+            futures.append((self._producer.send_async(message, queue=queue), sequence, size))
+        for future, sequence, size in futures:
+            self._acknowledged(future.result(30), sequence, 1, size)
+
+    def flushed(self) -> None:
+        """Everything acknowledged so far is on disk."""
+        self._log.add(Ack(self._run, 0, 0, 0, 0, 0, 0, 1))
+
+    def _next(self, size_max: int) -> tuple[int, int, mq.MessageQueue]:
+        self._sequence += 1
+        size = self._random.choice((0, 16, 64, size_max)) // 16 * 16
+        return self._sequence, size, self._random.choice(self._queues)
+
+    def _acknowledged(self, result: mq.SendResult, sequence: int, count: int, size: int) -> None:
+        durable = int(self._durable and result.status is mq.SendStatus.SEND_OK)
+        queue = result.queue
+        offset = result.queue_offset
+        self._log.add(
+            Ack(self._run, sequence, count, size, queue.queue_id, offset, log_offset(result), durable)
+        )
+
+
+def writer(
+    root: str, trace: str, run: int, *, sizes: Sizes, flush: str, pauses: str, seed: int, idle: float = 0.0
+) -> None:
+    """Sends whatever way comes, until stopped; idle: seconds between two calls, at most."""
+    chance = random.Random(seed)
+    with mq.open(root, flush=flush, flush_interval=0.05, **sizes) as broker:
+        broker.create_topic(TOPIC, QUEUE_COUNT)
+        sender = Sender(broker, trace, run, seed, durable=flush == "sync")
+        watch = Stopwatch(pauses)
+        while not stopping:
+            what = chance.random()
+            with watch:
+                if what < 0.6:
+                    sender.send(1, 200)
+                elif what < 0.8:
+                    sender.send(chance.randint(2, 20), 200)
+                elif what < 0.95:
+                    sender.send_async(ASYNC_COUNT, 200)
+                else:
+                    sender.send(1, 3000)
+            if what > 0.99:
+                broker.flush()
+                sender.flushed()
+            if idle:
+                time.sleep(idle * chance.random())
+
+
+def reader(root: str, trace: str, *, sizes: Sizes, pauses: str) -> None:
+    """Reads every queue from where its trace ends, until stopped."""
+    log = Log(trace, SEEN)
+    offsets = dict.fromkeys(range(QUEUE_COUNT), 0)
+    for item in seen(trace):
+        offsets[item.queue_id] = item.queue_offset + 1
+    with mq.open(root, **sizes) as broker:
+        broker.create_topic(TOPIC, QUEUE_COUNT)
+        queues = broker.topic(TOPIC).queues
+        watch = Stopwatch(pauses)
+        while not stopping:
+            for queue in queues:
+                with watch:
+                    result = queue.read(offsets[queue.queue_id], count_max=100)
+                for message in result.messages:
+                    run, sequence, place = _name(message)
+                    log.add((queue.queue_id, message.queue_offset, run, sequence, place))
+                offsets[queue.queue_id] = result.next_offset
+            time.sleep(0.001)
+
+
+def visitor(root: str, trace: str, run: int, *, sizes: Sizes) -> None:
+    """Opens, sends a little, closes, over and over: somebody dies while opening or closing."""
+    sequence = 0
+    while not stopping:
+        sequence += 1
+        with mq.open(root, **sizes) as broker:
+            broker.create_topic(TOPIC, QUEUE_COUNT)
+            sender = Sender(broker, trace, run * 1000 + sequence % 1000, sequence, durable=False)
+            for _ in range(sequence % 4):
+                sender.send(1 + sequence % 3, 200)
+            if sequence % 5 == 0:
+                sender.send(1, 30_000)
+
+
+def survivor(root: str, trace: str, run: int, *, sizes: Sizes, flush: str, pauses: str, query: bool) -> None:
+    """Sends one by one to all queues and reads them all to their ends, never away from the clock."""
+    with mq.open(root, flush=flush, **sizes) as broker:
+        broker.create_topic(TOPIC, QUEUE_COUNT)
+        sender = Sender(broker, trace, run, run, durable=flush == "sync")
+        offsets = dict.fromkeys(range(QUEUE_COUNT), 0)
+        watch = Stopwatch(pauses)
+        pause = Path(trace).with_suffix(".pause")
+        sequence = 0
+        while not stopping:
+            with watch:
+                sender.send(1, 64)
+            sequence += 1
+            for queue in broker.topic(TOPIC).queues:
+                with watch:
+                    result = queue.read(offsets[queue.queue_id], count_max=100)
+                for message in result.messages:
+                    _name(message)
+                offsets[queue.queue_id] = result.next_offset
+            if query:
+                with watch:
+                    found = broker.query(TOPIC, f"k{run}-{sequence}-0")
+                assert len(found) == 1, f"a query finds {len(found)} of what was sent just before"
+            time.sleep(0.001)
+            if pause.exists():
+                pause.with_suffix(".paused").touch()
+                while pause.exists() and not stopping:
+                    time.sleep(0.001)
+
+
+def victim(
+    root: str, trace: str, run: int, *, sizes: Sizes, flush: str, count: int, size: int, query: bool
+) -> None:
+    """Sends until its fail point kills it. MQ_FAIL is in its environment."""
+    with mq.open(root, flush=flush, **sizes) as broker:
+        sender = Sender(broker, trace, run, run, durable=flush == "sync")
+        while not stopping:
+            sender.send(count, size)
+            if query:
+                broker.query(TOPIC, "k1-1-0")
+            time.sleep(0.0005)
+
+
+def poisoned(root: str, trace: str, run: int, *, sizes: Sizes, flush: str, go: str) -> None:
+    """Sends until the store is poisoned, which it must be soon after `go` exists; then reads on, closes."""
+    with mq.open(root, flush=flush, flush_interval=0.01, **sizes) as broker:
+        broker.create_topic(TOPIC, QUEUE_COUNT)
+        sender = Sender(broker, trace, run, run, durable=flush == "sync")
+        while not Path(go).exists():
+            sender.send(1, 64)
+        try:
+            for _ in range(1000):
+                sender.send(1, 64)
+                broker.flush()
+            raise AssertionError("a sync failed, and nobody is told")
+        except mq.StorePoisoned:
+            pass
+        attempts: dict[str, Callable[[], None]] = {"send": lambda: sender.send(1, 64), "flush": broker.flush}
+        for name, attempt in attempts.items():
+            try:
+                attempt()
+            except mq.StorePoisoned:
+                continue
+            raise AssertionError(f"{name} works in a poisoned store")
+        wrong = check(broker, acks(trace))
+        assert wrong == [], wrong
+
+
+def full(root: str, trace: str, run: int, *, sizes: Sizes, rounds: int, then: int) -> None:
+    """Finds no room for new files, is told so, reads on, and sends on once there is room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with mq.open(root, **sizes) as broker:
+        broker.create_topic(TOPIC, QUEUE_COUNT)
+        sender = Sender(broker, trace, run, run, durable=False)
+        sender.send_many(0 if rounds else then, 3000)
+        for _ in range(rounds):
+            # The kernel refuses to make files longer, as it does on a full disk.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (sizes["commitlog_file_size"] // 2, hard))
+            with pytest.raises(mq.StoreFull):
+                sender.send_many(1000, 3000)
+            wrong = check(broker, acks(trace))
+            assert wrong == [], wrong
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            sender.send_many(then, 3000)
+
+
+def inspect(
+    root: str, traces: list[str], readers: list[str], answer: str, *, problems_too: bool = True
+) -> None:
+    """Write to `answer` what is wrong with a store, beside whoever has it open."""
+    promised = [ack for trace in traces for ack in acks(trace)]
+    with mq.open(root) as broker:
+        recovered = broker._store.recovered
+        wrong = check(broker, promised, [seen(path) for path in readers])
+        if problems_too:
+            wrong += problems(root)
+        count = sum(queue.max_offset for queue in broker.topic(TOPIC).queues)
+        repairs = broker._store.word(_repairs())
+    _answer(answer, wrong, count, len(promised), repairs, recovered is not None)
+
+
+def _answer(path: str, wrong: list[str], stored: int, promised: int, repairs: int, recovered: bool) -> None:
+    fields = {
+        "wrong": wrong[:50],
+        "stored": stored,
+        "promised": promised,
+        "repairs": repairs,
+        "recovered": recovered,
+    }
+    fresh = Path(path + ".new")
+    fresh.write_text(json.dumps(fields))
+    fresh.rename(path)
+
+
+def _repairs() -> int:
+    from mq.store.native import lib
+
+    return int(lib.MQ_REPAIRS)
+
+
+def _name(message: mq.MessageExt) -> tuple[int, int, int]:
+    from tests.crash.trace import stored
+
+    found = stored(message)
+    assert found is not None, f"a torn message was delivered: {message}"
+    return found.run, found.sequence, found.place

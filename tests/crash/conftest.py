@@ -1,0 +1,92 @@
+"""Where the crash tests get their processes from, and the one check that each ends with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.crash.failbuild import TREE, fail_build
+from tests.crash.pauses import longest
+from tests.crash.processes import Nursery
+
+SMALL = {
+    "commitlog_file_size": 65536,
+    "queue_file_units": 50,
+    "index_slot_count": 101,
+    "index_unit_count": 400,
+}
+
+
+@dataclass
+class Answer:
+    wrong: list[str]
+    stored: int
+    promised: int
+    repairs: int
+    recovered: bool
+
+
+@dataclass
+class Crew:
+    """A nursery with the pulse of the machine."""
+
+    nursery: Nursery
+    pulse: Path
+
+    def inspect(self, root: Path, traces: Sequence[Path], readers: Sequence[Path] = ()) -> Answer:
+        """What a process that opens the store now finds."""
+        path = root.parent / "answer.json"
+        path.unlink(missing_ok=True)
+        process = self.nursery.start(
+            "inspect", root=root, traces=list(traces), readers=list(readers), answer=path
+        )
+        assert process.wait(60), "an inspection hangs"
+        self.nursery.forget(process)
+        assert path.exists(), self.nursery.failures()
+        return Answer(**json.loads(path.read_text()))
+
+    def longest_pause(self, watched: Sequence[Path]) -> float:
+        return longest(list(watched), self.pulse)
+
+
+def _no_failures(nursery: Nursery) -> None:
+    if failures := nursery.failures():
+        pytest.fail(failures, pytrace=False)
+
+
+def _hire(directory: Path, python_path: Path) -> Iterator[Crew]:
+    with Nursery(TREE, directory / "report", python_path) as nursery:
+        nursery.start("pulse", path=directory / "pulse")
+        yield Crew(nursery, directory / "pulse")
+    _no_failures(nursery)
+
+
+@pytest.fixture(scope="module")
+def hired_to_fail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    yield from _hire(tmp_path_factory.mktemp("crew"), fail_build())
+
+
+@pytest.fixture(scope="module")
+def hired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    import mq
+
+    assert mq.__file__ is not None
+    yield from _hire(tmp_path_factory.mktemp("crew"), Path(mq.__file__).parents[1])
+
+
+@pytest.fixture
+def failing_crew(hired_to_fail: Crew) -> Iterator[Crew]:
+    """Processes of the build with fail points."""
+    yield hired_to_fail
+    _no_failures(hired_to_fail.nursery)
+
+
+@pytest.fixture
+def crew(hired: Crew) -> Iterator[Crew]:
+    """Processes of the mq that is installed."""
+    yield hired
+    _no_failures(hired.nursery)

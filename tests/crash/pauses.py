@@ -1,0 +1,87 @@
+"""How long a live process was held up, without what the machine itself is to blame for.
+
+A Stopwatch runs around each call and notes the long ones, less the time that the thread was ready to run
+and had no processor (the kernel counts it). A pulse, in a process that never touches the store, sleeps a
+moment, touches a file, and notes when that took long: then the processors or the disk were busy, and
+everybody waited.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from pathlib import Path
+from types import TracebackType
+
+from tests.crash.processes import stopping
+
+__all__ = ["PROMISE", "Stopwatch", "longest", "pulse"]
+
+PROMISE = 0.25  # s: a dead process never holds up a live one for longer.
+NOTED = 0.02
+RECORD = struct.Struct("=dd")  # begin and end on the monotonic clock
+
+
+class Stopwatch:
+    """`with watch:` around a call."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._schedule = -1  # Then there is the pulse alone.
+
+    def _unserved(self) -> float:
+        """Seconds that this thread has waited for a processor so far."""
+        return int(os.pread(self._schedule, 100, 0).split()[1]) / 1e9 if self._schedule >= 0 else 0.0
+
+    def __enter__(self) -> None:
+        self._before = self._unserved()
+        self._began = time.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ended = time.monotonic()
+        if ended - self._began > NOTED:
+            began = self._began + self._unserved() - self._before
+            if ended > began:
+                os.write(self._fd, RECORD.pack(began, ended))
+
+
+def pulse(path: str) -> None:
+    """The actor that notes when the machine stood still."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    touched = os.open(f"{path}.touched", os.O_WRONLY | os.O_CREAT, 0o600)
+    last = time.monotonic()
+    round_ = 0
+    while not stopping:
+        time.sleep(0.002)
+        round_ += 1
+        if round_ % 20 == 0:
+            os.pwrite(touched, b"x" * 4096, round_ % 64 * 4096)
+            os.fdatasync(touched)
+        now = time.monotonic()
+        if now - last > NOTED:
+            os.write(fd, RECORD.pack(last, now))
+        last = now
+
+
+def _spans(path: Path) -> list[tuple[float, float]]:
+    data = path.read_bytes() if path.exists() else b""
+    return [(begin, end) for begin, end in RECORD.iter_unpack(data[: len(data) - len(data) % RECORD.size])]
+
+
+def longest(watched: list[Path], pulse_path: Path) -> float:
+    """Seconds of the longest pause that the machine does not explain."""
+    stalls = _spans(pulse_path)
+    return max(
+        (
+            end - begin - sum(max(0.0, min(end, until) - max(begin, since)) for since, until in stalls)
+            for path in watched
+            for begin, end in _spans(path)
+        ),
+        default=0.0,
+    )

@@ -1,0 +1,77 @@
+"""The kernel refuses: no space for another file, or a page that it could not write.
+
+No space is the trouble of one send: it raises StoreFull and leaves nothing behind, readers go on, and once
+there is room the next send works. A failed write to disk poisons the store in every process, since the
+kernel forgets what it could not write: sends raise, reads go on, and whoever opens the store next looks at
+what the disk holds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.conftest import SMALL, Crew
+from tests.crash.failbuild import fail_points
+from tests.crash.scene import Scene, Way
+
+pytestmark = pytest.mark.crash
+POINT = fail_points()
+
+
+@pytest.mark.parametrize("passage", [1, 2, 3, 5])
+def test_one_refused_allocation_is_made_up_for_by_a_smaller_one(
+    failing_crew: Crew, tmp_path: Path, passage: int
+) -> None:
+    trace = tmp_path / "sender"
+    sender = failing_crew.nursery.start(
+        "full",
+        environment={"MQ_FAIL": f"{POINT['ALLOCATE']}:{passage}:fail"},
+        root=tmp_path / "store",
+        trace=trace,
+        run=1,
+        sizes=SMALL,
+        rounds=0,
+        then=100,
+    )
+    assert sender.wait(30)
+    assert failing_crew.inspect(tmp_path / "store", [trace]).wrong == []
+
+
+def test_no_space_is_raised_and_leaves_nothing_behind(failing_crew: Crew, tmp_path: Path) -> None:
+    scene = Scene(failing_crew, tmp_path, Way())
+    with scene.survivor_paused():
+        scene.traces.append(tmp_path / "full")
+        full = failing_crew.nursery.start(
+            "full", root=scene.root, trace=scene.traces[-1], run=2, sizes=SMALL, rounds=3, then=30
+        )
+        assert full.wait(60)
+    scene.let_live(5)
+    scene.check()
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_failed_sync_poisons_the_store_for_all(failing_crew: Crew, tmp_path: Path, flush: str) -> None:
+    root, go = tmp_path / "store", tmp_path / "go"
+    traces = [tmp_path / "bystander", tmp_path / "poisoner"]
+    bystander, poisoner = (
+        failing_crew.nursery.start(
+            "poisoned",
+            environment={"MQ_FAIL": f"{POINT['SYNC']}:{passage}:fail"},
+            root=root,
+            trace=trace,
+            run=run,
+            sizes=SMALL,
+            flush=flush,
+            go=go,
+        )
+        for run, (trace, passage) in enumerate(zip(traces, (0, 20), strict=True))
+    )
+    go.touch()
+    for process in (bystander, poisoner):
+        assert process.wait(60)
+    answer = failing_crew.inspect(root, traces)
+    assert answer.wrong == []
+    assert answer.recovered, "the store was believed although a write to disk had failed"
+    assert failing_crew.inspect(root, traces).wrong == []

@@ -1,0 +1,210 @@
+"""What processes under fire write down, and what must hold of it.
+
+Each writer appends what was acknowledged to a file of its own before it sends on, each reader what it saw;
+both in records of fixed size, one write each, so that a kill leaves at most one torn record, at the end.
+
+    Ack      run, sequence   which start of a writer sent it, and its place among what that one sent
+             message_count   of a batch; 1 of a single one
+             size            of each body
+             queue_id, queue_offset, log_offset      where the result said that it is
+             durable         1: promised to be on disk
+    Flushed  written as an Ack of no messages: all that this file says before is promised to be on disk
+    Seen     queue_id, queue_offset, run, sequence, place      a message as a reader got it
+
+A body can be made again from its header, so that a byte of another message in it is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import mq
+
+__all__ = ["TOPIC", "Ack", "Log", "Seen", "acks", "body_of", "check", "log_offset", "message_of", "seen"]
+
+TOPIC = "events"
+QUEUE_COUNT = 4
+HEADER = struct.Struct(">IIHHI")
+QUERIES = 20
+
+
+class Ack(NamedTuple):
+    run: int
+    sequence: int
+    message_count: int
+    size: int
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    durable: int
+
+
+class Seen(NamedTuple):
+    queue_id: int
+    queue_offset: int
+    run: int
+    sequence: int
+    place: int
+
+
+ACK = struct.Struct(">IIIIIqqI")
+SEEN = struct.Struct(">IqIII")
+
+
+class Log:
+    """An append-only file of records. What a kill left of a last one is cut off."""
+
+    def __init__(self, path: Path | str, record: struct.Struct) -> None:
+        self._record = record
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        size = os.fstat(self._fd).st_size
+        os.ftruncate(self._fd, size - size % record.size)
+
+    def add(self, *records: tuple[int, ...]) -> None:
+        os.write(self._fd, b"".join(self._record.pack(*record) for record in records))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _records(path: Path | str, record: struct.Struct) -> Iterator[tuple[int, ...]]:
+    data = Path(path).read_bytes() if Path(path).exists() else b""
+    return record.iter_unpack(data[: len(data) - len(data) % record.size])
+
+
+def acks(path: Path | str) -> list[Ack]:
+    """What a writer was promised, durable as far as a later flush made it so."""
+    found: list[Ack] = []
+    undurable = 0
+    for fields in _records(path, ACK):
+        ack = Ack(*fields)
+        if ack.message_count:
+            found.append(ack)
+            continue
+        found[undurable:] = [earlier._replace(durable=1) for earlier in found[undurable:]]
+        undurable = len(found)
+    return found
+
+
+def seen(path: Path | str) -> list[Seen]:
+    return [Seen(*fields) for fields in _records(path, SEEN)]
+
+
+def body_of(run: int, sequence: int, place: int, count: int, size: int) -> bytes:
+    header = HEADER.pack(run, sequence, place, count, size)
+    return header + bytes((run * 31 + sequence * 7 + place + i) & 0xFF for i in range(16)) * (size // 16)
+
+
+def message_of(run: int, sequence: int, place: int, count: int, size: int) -> mq.Message:
+    body = body_of(run, sequence, place, count, size)
+    return mq.Message(TOPIC, body, tags=f"t{run % 3}", keys=f"k{run}-{sequence}-{place}")
+
+
+def log_offset(result: mq.SendResult) -> int:
+    """Of the first message: an offset id ends with it, and a batch has one for each, with commas between."""
+    return int(result.offset_msg_id.split(",")[0][-16:], 16)
+
+
+class Stored(NamedTuple):
+    run: int
+    sequence: int
+    place: int
+    message_count: int  # of its batch
+    size: int
+    log_offset: int
+
+
+def stored(message: mq.MessageExt) -> Stored | None:
+    """What a message says of itself; None if it is torn."""
+    body = message.body
+    if len(body) < HEADER.size:
+        return None
+    run, sequence, place, count, size = HEADER.unpack_from(body)
+    if body != body_of(run, sequence, place, count, size):
+        return None
+    return Stored(run, sequence, place, count, size, message.log_offset)
+
+
+def check(broker: mq.Broker, promised: Sequence[Ack], readers: Sequence[Sequence[Seen]] = ()) -> list[str]:
+    """Everything that is wrong with what is stored, in words."""
+    wrong: list[str] = []
+    queues = {queue.queue_id: list(_read(queue, wrong)) for queue in broker.topic(TOPIC).queues}
+    sent: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for queue_id, messages in queues.items():
+        before: dict[int, int] = {}
+        rest = 0  # of a batch
+        for offset, message in enumerate(messages):
+            if message is None:
+                continue
+            name = (message.run, message.sequence, message.place)
+            if name in sent:
+                wrong.append(f"{name} is stored twice: at {sent[name]} and {(queue_id, offset)}")
+            sent[name] = queue_id, offset
+            if message.sequence < before.get(message.run, 0):
+                wrong.append(f"{name} at {(queue_id, offset)} comes after what was sent later")
+            before[message.run] = message.sequence
+            if message.place != (message.message_count - rest if rest else 0):
+                wrong.append(f"{name} at {(queue_id, offset)} is part of a batch that is not whole")
+            rest = message.message_count - message.place - 1
+        if rest:
+            wrong.append(f"queue {queue_id} ends inside a batch")
+    for ack in promised:
+        for place in range(ack.message_count):
+            at = ack.queue_offset + place
+            messages = queues[ack.queue_id]
+            found = messages[at] if 0 <= at < len(messages) else None
+            if found is None or (found.run, found.sequence, found.place) != (ack.run, ack.sequence, place):
+                wrong.append(f"{ack}, place {place}, was acknowledged; there is {found}")
+            elif place == 0 and found.log_offset != ack.log_offset:
+                wrong.append(f"{ack} was acknowledged; it is at log offset {found.log_offset}")
+    for number, seen_there in enumerate(readers):
+        wrong.extend(f"reader {number}: {what}" for what in _of_reader(seen_there, queues))
+    for ack in promised[:: max(1, len(promised) // QUERIES)]:
+        wrong.extend(_of_look_up(broker, ack))
+    return wrong
+
+
+def _read(queue: mq.Queue, wrong: list[str]) -> Iterator[Stored | None]:
+    offset = 0
+    while offset < queue.max_offset:
+        try:
+            result = queue.read(offset, count_max=1000)
+        except mq.StoreCorrupted as error:
+            wrong.append(f"queue {queue.queue_id} offset {offset}: {error}")
+            offset += 1
+            yield None
+            continue
+        for message in result.messages:
+            if message.queue_offset != offset:
+                wrong.append(f"queue {queue.queue_id}: {message.queue_offset} where {offset} should be")
+            found = stored(message)
+            if found is None:
+                wrong.append(f"queue {queue.queue_id} offset {offset}: a torn message was delivered")
+            yield found
+            offset += 1
+        if not result.messages:
+            wrong.append(f"queue {queue.queue_id} offset {offset} of {queue.max_offset}: {result.status}")
+            return
+
+
+def _of_reader(trace: Sequence[Seen], queues: dict[int, list[Stored | None]]) -> Iterator[str]:
+    expected = dict.fromkeys(queues, 0)
+    for item in trace:
+        if item.queue_offset != expected[item.queue_id]:
+            yield f"saw {item}, after {expected[item.queue_id] - 1}"
+        expected[item.queue_id] = item.queue_offset + 1
+        messages = queues[item.queue_id]
+        found = messages[item.queue_offset] if item.queue_offset < len(messages) else None
+        if found is None or (found.run, found.sequence, found.place) != (item.run, item.sequence, item.place):
+            yield f"saw {item}; there is {found} now"
+
+
+def _of_look_up(broker: mq.Broker, ack: Ack) -> Iterator[str]:
+    key = f"k{ack.run}-{ack.sequence}-0"
+    found = [message.log_offset for message in broker.query(TOPIC, key)]
+    if found != [ack.log_offset]:
+        yield f"{ack} has key {key}, which finds {found}"
