@@ -41,6 +41,10 @@ class Control:
     def same_boot(self) -> bool:
         return bool(lib.mq_control_same_boot(self.handle, boot_id()))
 
+    def set_boot(self) -> None:
+        """Be of this boot from now on."""
+        lib.mq_control_set_boot(self.handle, boot_id())
+
     def get(self, word: int) -> int:
         return int(lib.mq_control_get(self.handle, word))
 

@@ -113,11 +113,12 @@ class Store:
         )
         path = self.root / "mq" / "control"
         checkpoint = read_checkpoint(self.root)
-        old = self._believable(path, lock_mtime) if alone else Control(path, create=False)
+        old = self._believable(path, lock_mtime) if alone else self._shared(path)
         if old is not None and (not alone or self._complete(old)):
             self.control = old
             self._map()
             if alone and not self.read_only:
+                old.set_boot()
                 # Whoever died last may have died with the lock in hand.
                 check(lib.mq_log_lock(self.log, 1000), str(self.root))
                 lib.mq_log_unlock(self.log)
@@ -130,6 +131,11 @@ class Store:
         assert self.control is not None
         self.control.set(lib.MQ_LOCK_MTIME, lock_mtime)
         if self.read_only:
+            # With a control file of its own a reader is nobody's company: others may come and recover.
+            if self.control.path == path:
+                self.gate.enter()
+            else:
+                self.gate.leave()
             return
         self.control.set(lib.MQ_CLEAN, 0)
         if not self.index.files():
@@ -139,6 +145,17 @@ class Store:
         self.members = Members(self.root / "mq" / "members")
         self.members.join()
         self.gate.enter()
+
+    def _shared(self, path: Path) -> Control:
+        """The control file of those who are inside."""
+        try:
+            return Control(path, create=False)
+        except (FileNotFoundError, StoreCorrupted) as error:
+            raise StoreCorrupted(
+                f"{path} was deleted or changed while other processes have the store open ({error}):"
+                " close it in all of them, then open it again",
+                path=str(path),
+            ) from error
 
     def _believable(self, path: Path, lock_mtime: int) -> Control | None:
         """The control file that the last ones left behind, if what it says can be so."""
@@ -227,6 +244,7 @@ class Store:
             closed_cleanly=self.gate.was_closed(),
             known_queues=known,
             topics_begin=topics_begin(self._listed),
+            writable=not self.read_only,
             progress=progress,
         )
         if not self.gate.was_closed() and not self.read_only:

@@ -115,6 +115,7 @@ static int repair(mq_log *log) {
 }
 
 int mq_log_lock(mq_log *log, int timeout_ms) {
+    if (!log->writable) return MQ_READ_ONLY; /* a repair would have to write */
     int result = mq_control_lock(log->control, MQ_LOCK_APPEND, timeout_ms);
     if (result < 0) return result;
     /* Armed without a dead owner: an earlier repair failed (a full disk, say) and is due again. */

@@ -156,6 +156,10 @@ int mq_control_same_boot(mq_control *control, const char *boot_id) {
     return memcmp(control->shared->boot_id, boot_id, sizeof control->shared->boot_id) == 0;
 }
 
+void mq_control_set_boot(mq_control *control, const char *boot_id) {
+    memcpy(control->shared->boot_id, boot_id, sizeof control->shared->boot_id);
+}
+
 int64_t mq_control_get(mq_control *control, int word) {
     if (word < 0 || word >= MQ_WORD_COUNT) return MQ_INVALID;
     return atomic_load_explicit(&control->shared->words[word], memory_order_acquire);

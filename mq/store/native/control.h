@@ -69,6 +69,9 @@ void mq_control_close(mq_control *control);
 /* 1 if the file was made in the boot of this id. */
 int mq_control_same_boot(mq_control *control, const char *boot_id);
 
+/* Say that it is of this boot: after a clean end it is believed over a reboot too. */
+void mq_control_set_boot(mq_control *control, const char *boot_id);
+
 int64_t mq_control_get(mq_control *control, int word);
 void mq_control_set(mq_control *control, int word, int64_t value);
 /* The word itself, for a caller who looks often. Valid until mq_control_close. */

@@ -244,6 +244,7 @@ int mq_files_create(mq_files *files, int64_t offset) {
 
 int mq_files_remove(mq_files *files, int64_t offset) {
     char path[MQ_PATH_SIZE];
+    if (!files->writable) return MQ_READ_ONLY;
     if (mq_files_path(files, offset, path)) return MQ_INVALID;
     if (unlink(path) == 0) return 0;
     return errno == ENOENT ? 1 : MQ_IO;
@@ -251,6 +252,7 @@ int mq_files_remove(mq_files *files, int64_t offset) {
 
 int mq_files_allocate(mq_files *files, int64_t from, int64_t to) {
     if (to <= from) return 0;
+    if (!files->writable) return MQ_READ_ONLY;
     int64_t start = from / files->file_size * files->file_size;
     if (to > start + files->file_size) return MQ_INVALID;
     if (mq_fail_at(MQ_FAIL_ALLOCATE)) return MQ_FULL;
@@ -267,6 +269,7 @@ int mq_files_clear(mq_files *files, int64_t from) {
     uint8_t *bytes;
     int64_t room;
     mq_mapping *mapping;
+    if (!files->writable) return MQ_READ_ONLY;
     int fd = open_file(files, from, O_RDWR);
     if (fd == MQ_MISSING) return 0;
     if (fd < 0) return fd;
