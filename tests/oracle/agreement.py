@@ -107,6 +107,7 @@ def assert_library_looks_up(report: Report) -> None:
     It may find more: it compares hashes, not words, and finds twice what a recovery indexed twice.
     """
     assert report.missing == []
+    assert report.damaged == []
     for record in [*report.records, *report.unqueued]:
         assert report.by_id[record.offset_msg_id] == record.log_offset
         if record.sys_flag & ROLLBACK == ROLLBACK:

@@ -38,6 +38,8 @@ BORN_HOST = "192.168.1.10:51000"
 STORE_HOST = "10.0.0.5:10911"
 BORN_TIME_MS = 1_700_000_000_000
 
+RUN_TIMEOUT = 300.0  # Twenty times what the largest store of the tests takes.
+
 Step = dict[str, Any]
 Properties = Mapping[str, str] | Sequence[tuple[str, str]]
 
@@ -116,6 +118,7 @@ class Report:
     records: list[Record]  # found by queue offset: by topic, queue, offset
     missing: list[tuple[str, int, int, str]]  # (topic, queue_id, queue_offset, why a pull finds nothing)
     unqueued: list[Record]  # prepared and rolled back: in the log only
+    damaged: list[int]  # log offsets where there is no record before the log's end
     by_key: dict[tuple[str, str], list[int]]  # (topic, key) -> log offsets
     by_id: dict[str, int | None]  # offset id -> log offset
     lines: list[str]  # the answer as it was printed
@@ -250,6 +253,7 @@ def parse(lines: list[str]) -> Report:
             for gap in of_kind.get("missing", [])
         ],
         unqueued=[_record(answer) for answer in of_kind.get("unqueued", [])],
+        damaged=[place["log_offset"] for place in of_kind.get("damaged", [])],
         by_key={(found["topic"], found["key"]): found["log_offsets"] for found in of_kind.get("key", [])},
         by_id={found["offset_msg_id"]: found["log_offset"] for found in of_kind.get("id", [])},
         lines=lines,
@@ -310,6 +314,7 @@ def _run(command: str, directory: Path, request: dict[str, Any]) -> list[str]:
             check=False,
             capture_output=True,
             encoding="utf-8",
+            timeout=RUN_TIMEOUT,
         )
     lines = done.stdout.split("\n")[:-1]
     if done.returncode != 0:

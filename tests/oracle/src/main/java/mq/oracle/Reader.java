@@ -33,6 +33,7 @@ import org.apache.rocketmq.store.queue.CqUnit;
  * <li>{@code message}: one for each queue offset, as a pull finds it, with the unit of the queue;
  * <li>{@code missing}: a queue offset where a pull finds nothing, with the reason;
  * <li>{@code unqueued}: a record of the log that has no place in a queue (prepared and rolled back);
+ * <li>{@code damaged}: where the log goes on but not with a record;
  * <li>{@code key}: the records found for one key or unique id of any message;
  * <li>{@code id}: the record found for one offset id.
  * </ul>
@@ -115,7 +116,12 @@ final class Reader {
                     offset += fileSize - offset % fileSize;
                     continue;
                 }
-                offset += buffer.getInt(buffer.position());
+                int size = buffer.getInt(buffer.position());
+                if (size <= 0) {
+                    line("damaged", "log_offset", offset);
+                    return;
+                }
+                offset += size;
                 int type = buffer.getInt(buffer.position() + MessageDecoder.SYSFLAG_POSITION) & 0xC;
                 if (type == 0x4 || type == 0xC) {
                     Map<String, Object> facts = Facts.of(buffer);
