@@ -1,0 +1,431 @@
+"""What is forced to disk, when, and who may see a message before it is.
+
+The calls of msync of other processes are watched, held back and made to fail from outside: watch_sync.c is
+preloaded into them. Where a test holds the flush lock itself, it stands for a disk that takes its time.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.store import writer as writer_module
+from mq.store.check import problems
+from mq.store.checkpoint import read_checkpoint
+from mq.store.native import lib
+from tests.store.peer import Peer
+from tests.store.small_store import LOG_FILE_SIZE, contents, fill, open_small, send
+
+SOON = 30.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# ---- the watched calls
+
+
+class Sync(NamedTuple):
+    thread: int
+    path: str
+    first: int
+    end: int
+
+
+class Watch:
+    """The calls of msync of all processes that were started with its environment."""
+
+    def __init__(self, library: Path, log: Path) -> None:
+        preloaded = [*os.environ.get("LD_PRELOAD", "").split(":"), str(library)]
+        self.environment = {"LD_PRELOAD": ":".join(filter(None, preloaded)), "MQ_SYNC_LOG": str(log)}
+        self.log = log
+        log.touch()
+        self._hold, self._fail = Path(f"{log}.hold"), Path(f"{log}.fail")
+
+    def lines(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+    def syncs(self, below: str) -> list[Sync]:
+        """Of files in this directory of the store, in the order in which they ended."""
+        found = []
+        for line in self.lines():
+            words = line.split()
+            if f"/{below}/" in line and len(words) == 5:
+                found.append(Sync(int(words[1]), words[2], int(words[3]), int(words[4])))
+        return found
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self._hold.touch()
+        try:
+            yield
+        finally:
+            self._hold.unlink()
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        self._fail.touch()
+        try:
+            yield
+        finally:
+            self._fail.unlink()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("watch") / "watch_sync.so"
+    source = Path(__file__).with_name("watch_sync.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", path, source], check=True)
+    return path
+
+
+@pytest.fixture
+def watch(library: Path, tmp_path: Path) -> Watch:
+    return Watch(library, tmp_path / "syncs")
+
+
+def covered(syncs: list[Sync], first: int, end: int, file_size: int = LOG_FILE_SIZE) -> bool:
+    """Whether every byte of [first, end) of a log or queue is in one of the ranges."""
+    ranges = sorted(
+        (int(Path(sync.path).name) + sync.first, int(Path(sync.path).name) + sync.end) for sync in syncs
+    )
+    for low, high in ranges:
+        if low <= first < high:
+            first = high
+    return first >= end
+
+
+# ---- sync mode
+
+
+SEND_AND_NOTE = """
+log = os.open(os.environ["MQ_SYNC_LOG"], os.O_WRONLY | os.O_APPEND)
+for number in range({count}):
+    body = b"x" * (number * 37 % 1500)  + b"."
+    sent = send(broker, "A", number % 2, body)
+    size = broker.message(sent.offset_msg_id).store_size
+    os.write(log, b"sent %d %d\\n" % (log_offset_of(sent), log_offset_of(sent) + size))
+"""
+
+
+def test_a_send_returns_after_an_msync_of_all_its_bytes(directory: Path, watch: Watch) -> None:
+    with Peer(directory, environment=watch.environment, flush="sync") as peer:
+        peer.do("broker.create_topic('A', 2)")
+        peer.do(SEND_AND_NOTE.format(count=60))
+    synced: list[Sync] = []
+    sent = 0
+    for line in watch.lines():
+        words = line.split()
+        if words[0] == "sent":
+            assert covered(synced, int(words[1]), int(words[2])), line
+            sent += 1
+        elif "/commitlog/" in line:
+            synced.append(Sync(int(words[1]), words[2], int(words[3]), int(words[4])))
+    assert sent == 60
+    assert len({sync.path for sync in synced}) > 3  # Files were rolled meanwhile.
+
+
+def test_a_batch_returns_after_an_msync_of_all_its_bytes(directory: Path, watch: Watch) -> None:
+    with Peer(directory, environment=watch.environment, flush="sync") as peer:
+        peer.do("broker.create_topic('A', 1)")
+        for count in (1, 10, 18):
+            peer.do(
+                f"sent = broker.append_batch('A', 0, [mq.Message('A', b'%d' % n) for n in range({count})])"
+            )
+            first, end = peer.ask("log_offset_of(sent.split()[0]), broker._store.word(lib.MQ_LOG_END)")
+            assert covered(watch.syncs("commitlog"), first, end)
+
+
+def test_one_flush_serves_everyone_who_waits_in_all_processes(directory: Path, watch: Watch) -> None:
+    with (
+        Peer(directory, environment=watch.environment, flush="sync", flush_interval=3600.0) as one,
+        Peer(directory, environment=watch.environment, flush="sync", flush_interval=3600.0) as two,
+        open_small(directory, flush="sync", flush_interval=3600.0) as watcher,
+    ):
+        one.do("broker.create_topic('A', 2)")
+        one.send("A", 0, b"first")
+        before = len(watch.syncs("commitlog"))
+        preparing = set()
+        for peer in (one, two):
+            peer.do("import threading; from concurrent.futures import ThreadPoolExecutor")
+            preparing |= set(peer.ask(PREPARING))
+        with watch.held():
+            for peer in (one, two):
+                peer.post(
+                    "do",
+                    "with ThreadPoolExecutor(8) as pool:\n"
+                    "    sent = list(pool.map(lambda n: send(broker, 'A', n % 2, b'x' * 30), range(8)))",
+                )
+            until(lambda: next_offset(watcher) == 17)
+        for peer in (one, two):
+            peer.answer()
+            assert peer.ask("[result.status for result in sent]") == [mq.SendStatus.SEND_OK] * 8
+        syncs = [sync for sync in watch.syncs("commitlog")[before:] if sync.thread not in preparing]
+        # Whoever was first, everyone else, and the seam where two files meet.
+        assert 1 <= len(syncs) <= 6
+        assert covered(watch.syncs("commitlog"), 0, one.ask("broker._store.word(lib.MQ_LOG_END)"))
+
+
+PREPARING = "[thread.native_id for thread in threading.enumerate() if thread.name == 'mq-prepare']"
+
+
+def next_offset(broker: LocalBroker) -> int:
+    """Of all queues together: how many messages are in the log, on disk or not."""
+    control = broker._store.control
+    assert control is not None
+    return sum(control.next_offset(number) for number, _, _ in control.queues())
+
+
+@contextmanager
+def slow_disk(broker: LocalBroker) -> Iterator[None]:
+    """Nothing of the log gets to disk meanwhile."""
+    control = broker._store.control
+    assert control is not None
+    assert lib.mq_control_lock(control.handle, lib.MQ_LOCK_FLUSH, 10_000) >= 0
+    try:
+        yield
+    finally:
+        lib.mq_control_unlock(control.handle, lib.MQ_LOCK_FLUSH)
+
+
+@pytest.fixture
+def pair(directory: Path) -> Iterator[tuple[LocalBroker, LocalBroker]]:
+    with open_small(directory, flush="sync") as broker, open_small(directory, flush="sync") as other:
+        broker.create_topic("A", 1)
+        yield broker, other
+
+
+def test_in_sync_mode_nobody_sees_a_message_before_it_is_on_disk(
+    pair: tuple[LocalBroker, LocalBroker],
+) -> None:
+    broker = pair[0]
+    send(broker, "A", 0, b"before", keys="k")
+    threads = [threading.Thread(target=send, args=(broker, "A", 0, b"after", None, "k")) for _ in range(3)]
+    with slow_disk(broker):
+        for thread in threads:
+            thread.start()
+        until(lambda: next_offset(broker) == 4)
+        for one in pair:
+            queue = one.topic("A").queues[0]
+            result = queue.read(0)
+            assert [message.body for message in result.messages] == [b"before"]
+            assert result.max_offset == queue.max_offset == 1
+            assert queue.read(1).status is mq.PullStatus.NO_NEW_MESSAGE
+            assert queue.read(2).status is mq.PullStatus.OFFSET_ILLEGAL
+            assert queue.offset_at(1 << 42) == 1
+            assert len(one.query("A", "k")) == 1
+        assert all(thread.is_alive() for thread in threads)
+    for thread in threads:
+        thread.join()
+    for one in pair:
+        assert [body for _, body in contents(one)["A", 0][2]] == [b"before", b"after", b"after", b"after"]
+        assert len(one.query("A", "k")) == 4
+
+
+def test_a_wait_ends_when_the_message_is_on_disk(pair: tuple[LocalBroker, LocalBroker]) -> None:
+    broker, other = pair
+    queue = other.topic("A").queues[0]
+    results: list[mq.PullResult] = []
+    reader = threading.Thread(target=lambda: results.append(queue.read(0, wait=30.0)))
+    sender = threading.Thread(target=send, args=(broker, "A", 0, b"news"))
+    with slow_disk(broker):
+        reader.start()
+        sender.start()
+        until(lambda: next_offset(broker) == 1)
+        reader.join(0.1)
+        assert reader.is_alive()
+    reader.join(2.0)
+    assert [message.body for message in results[0].messages] == [b"news"]
+    sender.join()
+
+
+def test_a_message_that_need_not_wait_does_not(pair: tuple[LocalBroker, LocalBroker]) -> None:
+    broker, other = pair
+    with slow_disk(broker):
+        sent = broker.append("A", 0, mq.Message("A", b"x", wait=False), b"x", 0)
+        assert sent.status is mq.SendStatus.SEND_OK
+        assert other.topic("A").queues[0].max_offset == 0
+    broker.flush()
+    assert other.topic("A").queues[0].max_offset == 1
+
+
+def test_a_flush_that_takes_too_long_is_told_and_the_message_is_stored(
+    pair: tuple[LocalBroker, LocalBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, other = pair
+    monkeypatch.setattr(writer_module, "FLUSH_TIMEOUT_MS", 50)
+    with slow_disk(broker):
+        assert send(broker, "A", 0, b"one").status is mq.SendStatus.FLUSH_DISK_TIMEOUT
+        assert (
+            broker.append_batch("A", 0, [mq.Message("A", b"two")]).status is mq.SendStatus.FLUSH_DISK_TIMEOUT
+        )
+    broker.flush()
+    assert [body for _, body in contents(other)["A", 0][2]] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("holding", ["lock", "disk"])
+def test_a_flusher_that_dies_leaves_the_flush_to_the_others(
+    directory: Path, watch: Watch, holding: str
+) -> None:
+    with open_small(directory, flush="sync") as broker:
+        broker.create_topic("A", 1)
+        peer = Peer(directory, environment=watch.environment, flush="sync")
+        with watch.held():
+            if holding == "lock":
+                peer.do("lib.mq_control_lock(broker._store.control.handle, lib.MQ_LOCK_FLUSH, 1000)")
+            else:
+                peer.post("ask", "send(broker, 'A', 0, b'never acknowledged')")
+                until(lambda: next_offset(broker) == 1)
+            sender = threading.Thread(target=send, args=(broker, "A", 0, b"mine"))
+            sender.start()
+            sender.join(0.1)
+            assert sender.is_alive()
+            peer.kill()
+            began = time.monotonic()
+            sender.join(5.0)
+            assert not sender.is_alive()
+            assert time.monotonic() - began < 1.0  # Promised are 250 ms; the rest is a loaded machine's.
+        assert contents(broker)["A", 0][2][-1][1] == b"mine"
+
+
+# ---- async mode
+
+
+def test_in_async_mode_a_message_is_seen_and_acknowledged_before_it_is_on_disk(directory: Path) -> None:
+    with open_small(directory, flush_interval=3600.0) as broker, open_small(directory) as other:
+        broker.create_topic("A", 1)
+        with slow_disk(broker):
+            assert send(broker, "A", 0, b"x").status is mq.SendStatus.SEND_OK
+            assert [body for _, body in contents(other)["A", 0][2]] == [b"x"]
+
+
+def test_in_async_mode_the_log_gets_to_disk_by_itself(directory: Path, watch: Watch) -> None:
+    with Peer(directory, environment=watch.environment, flush_interval=0.02) as peer:
+        peer.do("broker.create_topic('A', 1); fill(broker, 'A', 100)")
+        end = peer.ask("broker._store.word(lib.MQ_LOG_END)")
+        until(lambda: covered(watch.syncs("commitlog"), 0, end))
+        until(lambda: bool(peer.ask("broker._store.word(lib.MQ_FLUSHED_END)") == end))
+
+
+def test_readers_who_want_what_is_on_disk_see_what_async_senders_flushed(directory: Path) -> None:
+    with (
+        open_small(directory, flush_interval=0.02) as sender,
+        open_small(directory, flush="sync") as reader,
+    ):
+        sender.create_topic("A", 1)
+        send(sender, "A", 0, b"x")
+        assert [message.body for message in reader.topic("A").queues[0].read(0, wait=30.0).messages] == [b"x"]
+
+
+def test_flush_has_log_queues_and_checkpoint_on_disk(directory: Path, watch: Watch) -> None:
+    with Peer(directory, environment=watch.environment, flush_interval=3600.0) as peer:
+        peer.do("broker.create_topic('A', 2); fill(broker, 'A', 100, 2)")
+        end, last = peer.ask(
+            "[broker._store.word(word) for word in (lib.MQ_LOG_END, lib.MQ_LAST_STORE_TIME)]"
+        )
+        assert peer.ask("broker._store.word(lib.MQ_FLUSHED_END)") < end
+        peer.do("broker.flush()")
+        assert peer.ask("broker._store.word(lib.MQ_FLUSHED_END)") == end
+        assert covered(watch.syncs("commitlog"), 0, end)
+        for queue_id in range(2):
+            assert covered(watch.syncs(f"consumequeue/A/{queue_id}"), 0, 50 * 20)
+        checkpoint = read_checkpoint(directory)
+        assert (checkpoint.physic_time, checkpoint.logics_time) == (last, last)
+
+
+def test_the_checkpoint_never_says_more_than_what_is_on_disk(directory: Path) -> None:
+    with open_small(directory, flush_interval=3600.0) as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 10)
+        broker.flush()
+        known = read_checkpoint(directory)
+        until(lambda: time.time_ns() // 1_000_000 > known.physic_time)
+        with slow_disk(broker):
+            fill(broker, "A", 10)
+            broker._store.write_checkpoint(sync=True)
+            assert read_checkpoint(directory).physic_time == known.physic_time
+
+
+# ---- a disk that fails
+
+
+def test_a_failed_flush_poisons_the_store_for_everyone_and_reads_go_on(tmp_path: Path, watch: Watch) -> None:
+    directory = tmp_path / "store"
+    with open_small(directory, flush="sync", flush_interval=3600.0) as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 5)
+        with Peer(directory, environment=watch.environment, flush="sync", flush_interval=3600.0) as peer:
+            with watch.failing(), pytest.raises(mq.StorePoisoned) as caught:
+                peer.send("A", 0, b"lost")
+            assert caught.value.unique_id
+            # Never retried as if nothing had happened.
+            for _ in range(2):
+                with pytest.raises(mq.StorePoisoned):
+                    peer.send("A", 0, b"more")
+                with pytest.raises(mq.StorePoisoned):
+                    send(broker, "A", 0, b"more")
+                with pytest.raises(mq.StorePoisoned):
+                    broker.append_batch("A", 0, [mq.Message("A", b"more")])
+                with pytest.raises(mq.StorePoisoned):
+                    broker.flush()
+            want = contents(broker)
+            assert len(want["A", 0][2]) == 5
+            assert peer.ask("contents(broker)") == want
+            assert len(broker.query("A", "message3")) == 1
+    assert (directory / "abort").exists()
+    with open_small(directory, flush="sync") as again:
+        # What the kernel failed to write may be gone from memory too: the disk was looked at.
+        assert again._store.recovered is not None
+        assert contents(again)["A", 0][2][:5] == want["A", 0][2]
+        assert send(again, "A", 0, b"next").queue_offset >= 5
+    assert list(problems(directory)) == []
+
+
+def test_a_failed_flush_of_the_duties_poisons_the_store(tmp_path: Path, watch: Watch) -> None:
+    with Peer(tmp_path / "store", environment=watch.environment, flush_interval=0.02) as peer:
+        peer.do("broker.create_topic('A', 1)")
+        peer.send("A", 0, b"one")
+        until(
+            lambda: bool(
+                peer.ask("broker._store.word(lib.MQ_FLUSHED_END) == broker._store.word(lib.MQ_LOG_END)")
+            )
+        )
+        with watch.failing():
+            peer.send("A", 0, b"two")
+            until(lambda: peer.ask("broker._store.word(lib.MQ_POISONED_WORD)") == 1)
+        with pytest.raises(mq.StorePoisoned):
+            peer.send("A", 0, b"three")
+        assert peer.ask("contents(broker)")["A", 0][2] == [(0, b"one"), (1, b"two")]
+
+
+def test_whoever_waits_for_a_flush_that_fails_is_told(tmp_path: Path, watch: Watch) -> None:
+    with Peer(tmp_path / "store", environment=watch.environment, flush="sync", flush_interval=3600.0) as peer:
+        peer.do("broker.create_topic('A', 1)")
+        peer.do(
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "pool = ThreadPoolExecutor(4)\n"
+            "def attempt(n):\n"
+            "    try: return send(broker, 'A', 0, b'x').status\n"
+            "    except mq.StorePoisoned as error: return 'poisoned', error.unique_id\n"
+        )
+        with watch.failing():
+            with watch.held():
+                peer.do("futures = [pool.submit(attempt, n) for n in range(4)]")
+                until(lambda: peer.ask("broker._store.control.next_offset(0)") == 4)
+            results = peer.ask("[future.result() for future in futures]")
+        assert [kind for kind, _ in results] == ["poisoned"] * 4
+        assert len({unique_id for _, unique_id in results}) == 4
