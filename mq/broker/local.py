@@ -110,8 +110,6 @@ class LocalBroker:
     append_batch: Callable[..., SendResult]
     pull: Callable[..., PullResult]
 
-    # ---- topics
-
     def create_topic(
         self,
         name: str,
@@ -230,8 +228,6 @@ class LocalBroker:
         with self._topics.changing():
             self._save({**topics, **self._topics.load()})
 
-    # ---- what clients ask
-
     def route_version(self) -> int:
         return int(self._version[0])
 
@@ -300,8 +296,6 @@ class LocalBroker:
     def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
         return self._reader.offset_at(queue, time_ms)
 
-    # ---- look-up
-
     def message(self, msg_id: str) -> MessageExt:
         """The message of an offset id or a unique id. Raises MessageNotFound.
 
@@ -361,8 +355,6 @@ class LocalBroker:
             message = self._reader.record(log_offset)
             if message is not None and message.log_offset == log_offset and message.topic == topic:
                 yield message
-
-    # ---- life
 
     def flush(self) -> None:
         """Have everything on disk that was sent before this call. Raises StorePoisoned."""

@@ -8,6 +8,7 @@ a broker with other index sizes and without our file asks the user once.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -114,7 +115,10 @@ def agree(root: Path, asked: dict[str, int | None]) -> Geometry:
             )
     geometry = Geometry(**{**given, **stored})
     for file in sorted((root / "index").glob("[0-9]" * 17)):
-        if file.stat().st_size != geometry.index_file_size:
+        size = file.stat().st_size
+        # One that is being made is empty; with sizes that are known for sure, any other is damaged, and
+        # made anew.
+        if size not in (0, geometry.index_file_size) and "index_slot_count" not in stored:
             raise ConfigMismatch(
                 f"{file} has {file.stat().st_size:,} bytes, not the {geometry.index_file_size:,} of"
                 f" index_slot_count={geometry.index_slot_count:,} and"
@@ -136,5 +140,10 @@ def keep(root: Path, geometry: Geometry) -> None:
     except (OSError, ValueError):
         pass
     fresh = path.with_suffix(".new")
-    fresh.write_text(text)
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, text.encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
     fresh.replace(path)

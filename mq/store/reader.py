@@ -190,8 +190,6 @@ class Reader:
             return error
         raise AssertionError(code)
 
-    # ---- one message, and offsets
-
     def record(self, log_offset: int) -> MessageExt | None:
         """The message whose record is at this place of the log; None if there is none, or not any more."""
         size = ffi.new("int64_t *", 4096)

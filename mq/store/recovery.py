@@ -118,12 +118,13 @@ class Recovery:
             if resumed < 0:
                 return
             time = lib.mq_log_first_time(self.log, resumed)
-            if flushed_time is not None and time > flushed_time:
+            if flushed_time is not None and time >= flushed_time:
                 return
             self.found.damaged.append(walk.end)
             at = resumed
 
-    def load_queues(self, *, repair: bool) -> None:
+    def load_queues(self, lost: set[tuple[str, int]], cut: int, *, repair: bool) -> None:
+        """Find each queue's end. Units of records from log offset `cut` on go: they are written anew."""
         for topic, queue_id, directory in queue_directories(self.root):
             files = segment_files(directory)
             size = self.geometry.queue_file_size
@@ -137,6 +138,11 @@ class Recovery:
                         " nothing has the store open, and it is rebuilt from the log",
                         path=str(file),
                     )
+            if (topic, queue_id) in lost and repair:
+                # What is left of it would keep the missing ones from being written where they belong.
+                for file in files:
+                    file.unlink()
+                continue
             if not files:
                 continue
             name = topic.encode()
@@ -144,7 +150,24 @@ class Recovery:
                 continue
             number = check(lib.mq_log_queue(self.log, name, len(name), queue_id, 2), str(directory))
             first, last = int(files[0].name), int(files[-1].name)
-            check(lib.mq_queue_load(self.log, number, first, last, self.found.log_end), str(directory))
+            check(lib.mq_queue_load(self.log, number, first, last, cut), str(directory))
+
+    def lost_queues(self, known: dict[tuple[str, int], tuple[int, int]]) -> set[tuple[str, int]]:
+        """Queues that lack a file, by their names or by what an older control file knew of them."""
+        unit, size = lib.MQ_UNIT_SIZE, self.geometry.queue_file_size
+        present = {
+            (topic, queue_id): {int(file.name) for file in segment_files(directory)}
+            for topic, queue_id, directory in queue_directories(self.root)
+        }
+        lost = set()
+        for queue, starts in present.items():
+            if starts and len(starts) != (max(starts) - min(starts)) // size + 1:
+                lost.add(queue)
+        for queue, (low, high) in known.items():
+            needed = set(range(low * unit // size * size, high * unit, size))
+            if not needed <= present.get(queue, set()):
+                lost.add(queue)
+        return lost
 
     def dispatch(self, start: int, *, from_first: bool) -> bool:
         """Second pass. Whether it came to the end; False at a queue that lacks earlier units."""
@@ -178,7 +201,7 @@ def recover(
     *,
     checkpoint: Checkpoint,
     closed_cleanly: bool,
-    known_queues: dict[tuple[str, int], int],
+    known_queues: dict[tuple[str, int], tuple[int, int]],
     topics_begin: dict[str, tuple[int, int]],
     writable: bool = True,
     progress: Progress | None = None,
@@ -193,6 +216,7 @@ def recover(
     work = Recovery(root, log, control, geometry, progress)
     files = work.segments()
     found = work.found
+    start = 0
     if files:
         found.log_min = int(files[0].name)
         end = int(files[-1].name) + geometry.commitlog_file_size
@@ -217,23 +241,15 @@ def recover(
         for queue_id in range(queue_count):
             number = check(lib.mq_log_queue(log, name, len(name), queue_id, 2), str(root))
             lib.mq_control_queue_set_begin(control.handle, number, min(begin, found.log_end))
-    work.load_queues(repair=writable)
-    if files:
-        lost = not (root / "consumequeue").is_dir() or any(
-            next_offset > control.next_offset(number) if number >= 0 else next_offset > 0
-            for number, next_offset in _compare(log, known_queues)
-        )
-        if lost or not work.dispatch(start, from_first=False):
+    lost = work.lost_queues(known_queues)
+    # After a crash of the machine, units of records that were never published may have come to disk.
+    cut = found.log_end if closed_cleanly else min(start, found.log_end)
+    work.load_queues(lost, found.log_end if not writable else cut, repair=writable)
+    if files and writable:
+        from_first = bool(lost) or not (root / "consumequeue").is_dir()
+        if from_first or not work.dispatch(start, from_first=False):
             found.rebuilt = True
             work.dispatch(found.log_min, from_first=True)
     for number, _, _ in control.queues():
         check(lib.mq_queue_trim(log, number, found.log_min), str(root))
     return found
-
-
-def _compare(log: Any, known_queues: dict[tuple[str, int], int]) -> list[tuple[int, int]]:
-    pairs = []
-    for (topic, queue_id), next_offset in known_queues.items():
-        name = topic.encode()
-        pairs.append((int(lib.mq_log_queue(log, name, len(name), queue_id, 0)), next_offset))
-    return pairs

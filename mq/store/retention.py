@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +57,11 @@ def expire(store: Store, now_ms: int, retention_ms: int, *, disk_ratio_max: floa
     user."""
     files = segment_files(store.root / "commitlog")
     log_end = store.word(lib.MQ_LOG_END)
-    aged = [Aged(int(f.name), f.stat().st_mtime_ns // 1_000_000) for f in files if int(f.name) < log_end]
+    aged = []
+    for file in files:
+        with suppress(FileNotFoundError):  # Somebody else is at it too.
+            if int(file.name) < log_end:
+                aged.append(Aged(int(file.name), file.stat().st_mtime_ns // 1_000_000))
     count = expired(aged, now_ms, retention_ms)
     if disk_ratio_max is not None and disk_ratio(store.root) > disk_ratio_max:
         # One at a time: the next round looks again.
@@ -74,8 +79,9 @@ def expire(store: Store, now_ms: int, retention_ms: int, *, disk_ratio_max: floa
         for file in segment_files(store.root / "consumequeue" / topic / str(queue_id)):
             if int(file.name) + size <= oldest * unit and int(file.name) < last:
                 file.unlink(missing_ok=True)
-    for old in files[:count]:
-        old.unlink(missing_ok=True)
+    for file in files:
+        if int(file.name) < log_min:
+            file.unlink(missing_ok=True)
     store.index.delete_before(log_min)
     store.release_old()
     return count

@@ -28,10 +28,12 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mq.errors import BrokerClosed, ForkedBroker, MQError, StoreCorrupted
+from mq.errors import BrokerClosed, ForkedBroker, MQError, StoreFull
+from mq.store.attach import Hint, believable, hint, shared
 from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
@@ -98,8 +100,6 @@ class Store:
         if not read_only:
             self._start("mq-prepare", lambda: lib.mq_log_prepare(self.log))
 
-    # ---- opening
-
     def _open(self, options: dict[str, int | None], progress: Callable[[str, int, int], None] | None) -> None:
         lock_mtime = self.gate.keep_brokers_out()
         self._listed = listed_topics(self.root)
@@ -113,8 +113,8 @@ class Store:
         )
         path = self.root / "mq" / "control"
         checkpoint = read_checkpoint(self.root)
-        old = self._believable(path, lock_mtime) if alone else self._shared(path)
-        if old is not None and (not alone or self._complete(old)):
+        old = believable(self.root, self.gate, self.geometry, lock_mtime) if alone else shared(path)
+        if old is not None:
             self.control = old
             self._map()
             if alone and not self.read_only:
@@ -123,19 +123,13 @@ class Store:
                 check(lib.mq_log_lock(self.log, 1000), str(self.root))
                 lib.mq_log_unlock(self.log)
         else:
-            known = {} if old is None else {(t, q): old.next_offset(n) for n, t, q in old.queues()}
-            known = known or self._hint(path)
-            if old is not None:
-                old.close()
-            self._recover(path, checkpoint, known, progress)
+            self._recover(path, checkpoint, hint(self.root, self.geometry, lock_mtime), progress)
         assert self.control is not None
         self.control.set(lib.MQ_LOCK_MTIME, lock_mtime)
         if self.read_only:
-            # With a control file of its own a reader is nobody's company: others may come and recover.
-            if self.control.path == path:
-                self.gate.enter()
-            else:
-                self.gate.leave()
+            # A reader is nobody's company: the last writer closes cleanly beside it, and the first one
+            # recovers.
+            self.gate.leave()
             return
         self.control.set(lib.MQ_CLEAN, 0)
         if not self.index.files():
@@ -145,67 +139,6 @@ class Store:
         self.members = Members(self.root / "mq" / "members")
         self.members.join()
         self.gate.enter()
-
-    def _shared(self, path: Path) -> Control:
-        """The control file of those who are inside."""
-        try:
-            return Control(path, create=False)
-        except (FileNotFoundError, StoreCorrupted) as error:
-            raise StoreCorrupted(
-                f"{path} was deleted or changed while other processes have the store open ({error}):"
-                " close it in all of them, then open it again",
-                path=str(path),
-            ) from error
-
-    def _believable(self, path: Path, lock_mtime: int) -> Control | None:
-        """The control file that the last ones left behind, if what it says can be so."""
-        try:
-            control = Control(path, create=False)
-        except (FileNotFoundError, StoreCorrupted, OSError):
-            return None
-        sizes = self.geometry
-        believed = (
-            (control.same_boot() or (control.get(lib.MQ_CLEAN) == 1 and self.gate.was_closed()))
-            and control.get(lib.MQ_LOCK_MTIME) == lock_mtime
-            and control.get(lib.MQ_FILE_SIZE) == sizes.commitlog_file_size
-            and control.get(lib.MQ_QUEUE_FILE_SIZE) == sizes.queue_file_size
-            # What the kernel failed to write may be lost from memory too: look at the disk again.
-            and control.get(lib.MQ_POISONED_WORD) == 0
-        )
-        if believed:
-            return control
-        control.close()
-        return None
-
-    def _hint(self, path: Path) -> dict[tuple[str, int], int]:
-        """Which queues there were, by a control file that is not believed otherwise."""
-        try:
-            control = Control(path, create=False)
-        except (FileNotFoundError, StoreCorrupted, OSError):
-            return {}
-        try:
-            return {(t, q): control.next_offset(n) for n, t, q in control.queues()}
-        except StoreCorrupted:
-            return {}
-        finally:
-            control.close()
-
-    def _complete(self, control: Control) -> bool:
-        """Whether the files that the control file speaks of are there: users delete derived ones."""
-        size = self.geometry.commitlog_file_size
-        log_min, log_end = control.get(lib.MQ_LOG_MIN), control.get(lib.MQ_LOG_END)
-        present = {int(file.name) for file in segment_files(self.root / "commitlog")}
-        needed = set(range(log_min, log_end, size))
-        if not needed <= present or any(offset < log_min for offset in present):
-            return False
-        unit, queue_size = lib.MQ_UNIT_SIZE, self.geometry.queue_file_size
-        for number, topic, queue_id in control.queues():
-            low, high = control.min_offset(number) * unit, control.next_offset(number) * unit
-            directory = self.root / "consumequeue" / topic / str(queue_id)
-            for start in range(low // queue_size * queue_size, high, queue_size):
-                if not (directory / f"{start:020}").exists():
-                    return False
-        return True
 
     def _map(self) -> None:
         assert self.control is not None
@@ -220,7 +153,7 @@ class Store:
         self,
         path: Path,
         checkpoint: Checkpoint,
-        known: dict[tuple[str, int], int],
+        known: Hint,
         progress: Callable[[str, int, int], None] | None,
     ) -> None:
         fresh = path.with_suffix(".new")
@@ -241,13 +174,14 @@ class Store:
             control,
             self.geometry,
             checkpoint=checkpoint,
-            closed_cleanly=self.gate.was_closed(),
-            known_queues=known,
+            # Where our own last word was another one, it is the mark of being open that got lost.
+            closed_cleanly=self.gate.was_closed() and not known.ours,
+            known_queues=known.queues,
             topics_begin=topics_begin(self._listed),
             writable=not self.read_only,
             progress=progress,
         )
-        if not self.gate.was_closed() and not self.read_only:
+        if not (self.gate.was_closed() and not known.ours) and not self.read_only:
             self.index.discard_after(checkpoint.index_time, found.log_end)
         begin, end = self.index.begin_log_offset(), self.index.end_log_offset()
         # Files that do not reach back to the log's first record were deleted, or are a broker's that lost
@@ -271,8 +205,6 @@ class Store:
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
-
-    # ---- being open
 
     def live(self) -> Any:
         """The log's handle. Raises BrokerClosed, ForkedBroker."""
@@ -361,8 +293,11 @@ class Store:
         self.write_checkpoint(sync=True)
 
     def write_checkpoint(self, *, sync: bool) -> None:
+        """Say what is on disk; nothing new once a flush has failed."""
         control = self.control
         assert control is not None
+        if control.get(lib.MQ_POISONED_WORD):
+            return
         write_checkpoint(
             self.root,
             Checkpoint(
@@ -381,8 +316,6 @@ class Store:
     def sync_index(self) -> None:
         """Have full index files on disk, so that a crash of the machine does not cost them."""
         self._index_time = self.index.sync_full(self._index_time)
-
-    # ---- closing
 
     def close(self) -> None:
         """Close; the last one inside leaves the directory as a RocketMQ broker would. Twice is fine."""
@@ -411,21 +344,22 @@ class Store:
         lib.mq_log_unlock(self.log)
         if control.get(lib.MQ_POISONED_WORD):
             return  # abort stays: the next one in looks at the disk.
-        try:
+        with suppress(StoreFull):  # The index can wait until there is space; what is in the log cannot.
             self.bring_index_up()
-        finally:
-            self.flush()
+        self.flush()
         self.index.sync()
         end = control.get(lib.MQ_LOG_END)
         size = self.geometry.commitlog_file_size
+        # First of all: what is not allocated any more must not be taken for it, should this be cut short.
+        control.set(lib.MQ_ALLOCATED_END, end)
         for file in segment_files(self.root / "commitlog"):
             if int(file.name) >= end:
                 file.unlink()
             elif int(file.name) + size > end:
                 check(lib.mq_files_clear(lib.mq_log_files(self.log), end), str(file))
-        control.set(lib.MQ_ALLOCATED_END, end)
         for number, _, _ in control.queues():
             check(lib.mq_queue_seal(self.log, number), str(self.root))
+        control.set(lib.MQ_CHECKSUM, lib.mq_control_checksum(control.handle))
         control.set(lib.MQ_CLEAN, 1)
         self.gate.mark_closed()
 

@@ -2,6 +2,7 @@
 
 #include "error.h"
 #include "control.h"
+#include "hash.h"
 #include "shared.h"
 
 #include <errno.h>
@@ -154,6 +155,23 @@ void mq_control_close(mq_control *control) {
 
 int mq_control_same_boot(mq_control *control, const char *boot_id) {
     return memcmp(control->shared->boot_id, boot_id, sizeof control->shared->boot_id) == 0;
+}
+
+int64_t mq_control_checksum(mq_control *control) {
+    uint32_t crc = mq_crc32(0, control->shared->boot_id, sizeof control->shared->boot_id);
+    for (int word = 0; word < MQ_WORD_COUNT; word++) {
+        int64_t value = word == MQ_CHECKSUM || word == MQ_CLEAN ? 0 : mq_control_get(control, word);
+        crc = mq_crc32(crc, &value, sizeof value);
+    }
+    int64_t count = mq_control_get(control, MQ_QUEUE_COUNT);
+    for (int64_t i = 0; i < count; i++) {
+        mq_queue_entry *entry = &control->shared->queues[i];
+        int64_t values[] = {atomic_load(&entry->next), atomic_load(&entry->min), atomic_load(&entry->begin),
+                            atomic_load(&entry->state), entry->queue_id, entry->topic_size};
+        crc = mq_crc32(crc, values, sizeof values);
+        crc = mq_crc32(crc, entry->topic, sizeof entry->topic);
+    }
+    return crc;
 }
 
 void mq_control_set_boot(mq_control *control, const char *boot_id) {

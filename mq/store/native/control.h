@@ -20,7 +20,7 @@
  * needed to rebuild it.
  */
 enum {
-    MQ_CONTROL_LAYOUT = 7,      /* raised when a field moves */
+    MQ_CONTROL_LAYOUT = 8,      /* raised when a field moves */
     MQ_QUEUE_MAX = 131072,
     MQ_TOPIC_MAX = 256,         /* bytes of a topic in the table, final zero included */
     MQ_WAIT_MAX = 127,          /* queues one wait may name; more wait for any append */
@@ -47,7 +47,8 @@ enum {
     MQ_DUTIES_PID = 18,
     MQ_QUEUES_FLUSHED_TIME = 19, /* store time up to which queue units are on disk */
     MQ_DIRECTORY_END = 20,      /* log files below are on disk by name as well */
-    MQ_WORD_COUNT = 21,
+    MQ_CHECKSUM = 21,           /* mq_control_checksum at the last clean close */
+    MQ_WORD_COUNT = 22,
 
     MQ_LOCK_APPEND = 0,
     MQ_LOCK_FLUSH = 1,
@@ -68,6 +69,10 @@ void mq_control_close(mq_control *control);
 
 /* 1 if the file was made in the boot of this id. */
 int mq_control_same_boot(mq_control *control, const char *boot_id);
+
+/* CRC-32 over what a clean close leaves behind. After a reboot it tells whether all pages of the file are of
+ * one time: the kernel wrote them when it pleased. */
+int64_t mq_control_checksum(mq_control *control);
 
 /* Say that it is of this boot: after a clean end it is believed over a reboot too. */
 void mq_control_set_boot(mq_control *control, const char *boot_id);

@@ -1,7 +1,8 @@
 /* fail.h: places where a test build fails or dies on purpose. For C alone.
  *
- * In a build with MQ_FAIL_POINTS, the environment variable MQ_FAIL="<point>:<n>[:kill|:fail]"
- * makes the n-th passage of a point kill this process (SIGKILL) or fail as its comment says.
+ * In a build with MQ_FAIL_POINTS, the environment variable MQ_FAIL="<point>:<n>[:kill|:fail|:failing]"
+ * makes the n-th passage of a point kill this process (SIGKILL) or fail as its comment says, with
+ * `failing` the later ones as well.
  * In every other build the calls compile to nothing.
  */
 #ifndef MQ_FAIL_H

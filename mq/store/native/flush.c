@@ -15,7 +15,7 @@ enum {
     COMPANY_MAX_NS = 100000
 };
 
-static int poison(mq_log *log) {
+int mq_log_poison(mq_log *log) {
     /* The kernel forgets what it failed to write: nothing may be promised from here on. */
     mq_control_set(log->control, MQ_POISONED_WORD, 1);
     atomic_fetch_add(&log->shared->flush_turn, 1);
@@ -70,9 +70,14 @@ static int flush_once(mq_log *log, int is_sender) {
     int64_t end = mq_control_get(control, MQ_LOG_END);
     int64_t from = mq_control_get(control, MQ_FLUSHED_END);
     if (end > from) {
-        int result = mq_files_sync(log->files, from, end);
+        int result;
+        do { /* What retention takes meanwhile needs no flush any more. */
+            int64_t log_min = mq_control_get(control, MQ_LOG_MIN);
+            if (from < log_min) from = log_min;
+            result = mq_files_sync(log->files, from, end);
+        } while (result == MQ_MISSING && mq_control_get(control, MQ_LOG_MIN) > from);
         if (!result) result = sync_names(log, end);
-        if (result) return result == MQ_IO ? poison(log) : result;
+        if (result) return result == MQ_IO ? mq_log_poison(log) : result;
         mq_fail_at(MQ_FAIL_FLUSHED);
         mq_control_raise(control, MQ_FLUSHED_END, end);
     }
@@ -139,6 +144,7 @@ int mq_log_flush(mq_log *log, int64_t end, int queue, int timeout_ms) {
 }
 
 int mq_log_flush_queues(mq_log *log) {
+    if (mq_control_get(log->control, MQ_POISONED_WORD)) return MQ_POISONED;
     /* As for the log: the units of every record up to this time are written before they are synced. */
     int64_t time = mq_control_get(log->control, MQ_LAST_STORE_TIME);
     int64_t count = mq_control_get(log->control, MQ_QUEUE_COUNT);
@@ -157,7 +163,7 @@ int mq_log_flush_queues(mq_log *log) {
         int64_t last_file = (next - 1) * MQ_UNIT_SIZE / log->queue_file_size;
         if (!result && (flushed == oldest || (flushed - 1) * MQ_UNIT_SIZE / log->queue_file_size != last_file))
             result = sync_queue_names(queue);
-        if (result) return result == MQ_IO ? poison(log) : result;
+        if (result) return result == MQ_IO ? mq_log_poison(log) : result;
         atomic_store_explicit(&entry->flushed, next, memory_order_release);
     }
     mq_control_raise(log->control, MQ_QUEUES_FLUSHED_TIME, time);

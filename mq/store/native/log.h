@@ -83,6 +83,9 @@ int mq_unit_read(mq_queue *queue, int64_t offset, int64_t *log_offset, int32_t *
 /* Have [from, to) of the log allocated, files made as needed. */
 int mq_log_allocate(mq_log *log, int64_t to, int64_t step);
 
+/* A sync failed: nothing is accepted any more, in any process. Returns MQ_POISONED. */
+int mq_log_poison(mq_log *log);
+
 /* Wake the preparing thread if the log's end came near to what it has prepared. */
 void mq_log_want_prepared(mq_log *log, int64_t end);
 

@@ -32,7 +32,8 @@ static int populate(mq_log *log, int64_t from, int64_t to) {
         mq_files_unpin(pin);
         if (log->sync) {
             result = mq_files_sync(log->files, from, from + size);
-            if (result) return result;
+            /* The kernel tells of this only once, and it was told here. */
+            if (result) return result == MQ_IO ? mq_log_poison(log) : result;
         }
         from += size;
     }

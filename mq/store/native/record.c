@@ -53,6 +53,8 @@ static int crc_frame_matches(const uint8_t *property) {
 }
 
 int mq_record_verify(const uint8_t *bytes, const mq_record *record) {
+    /* No property string ends in a zero byte: the end of the record was never written. */
+    if (record->properties_size && bytes[record->size - 1] == 0) return MQ_CORRUPT;
     if (record->properties_size >= MQ_CRC_PROPERTY_SIZE) {
         const uint8_t *property = bytes + record->size - MQ_CRC_PROPERTY_SIZE;
         int matches = crc_frame_matches(property);

@@ -1,0 +1,136 @@
+"""Whether the control file that the last ones left behind may be believed, and what it tells if not.
+
+Believed, it is attached to at once, whatever the size of the store. It is not if a RocketMQ broker was here
+since (which shows in the mtime of `lock`), if it is of another boot and not of a clean end, if a flush had
+failed, or if files that it speaks of are gone. Then the directory is recovered, and the control file still
+says which queues there were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mq.errors import StoreCorrupted
+from mq.store.commitlog import segment_files
+from mq.store.control import Control
+from mq.store.gate import Gate
+from mq.store.geometry import Geometry
+from mq.store.native import lib
+
+__all__ = ["Hint", "believable", "hint", "shared"]
+
+BLANK_SIZE = 8  # What a record or a BLANK at the least has that is not zero.
+
+
+def shared(path: Path) -> Control:
+    """The control file of those who are inside."""
+    try:
+        return Control(path, create=False)
+    except (FileNotFoundError, StoreCorrupted) as error:
+        raise StoreCorrupted(
+            f"{path} was deleted or changed while other processes have the store open ({error}):"
+            " close it in all of them, then open it again",
+            path=str(path),
+        ) from error
+
+
+def believable(root: Path, gate: Gate, sizes: Geometry, lock_mtime: int) -> Control | None:
+    """The control file that the last ones left behind, if what it says can be so."""
+    try:
+        control = Control(root / "mq" / "control", create=False)
+    except (FileNotFoundError, StoreCorrupted, OSError):
+        return None
+    believed = (
+        (control.same_boot() or _untouched_since_close(control, root, gate, sizes))
+        and control.get(lib.MQ_LOCK_MTIME) == lock_mtime
+        and control.get(lib.MQ_FILE_SIZE) == sizes.commitlog_file_size
+        and control.get(lib.MQ_QUEUE_FILE_SIZE) == sizes.queue_file_size
+        # What the kernel failed to write may be lost from memory too: look at the disk again.
+        and control.get(lib.MQ_POISONED_WORD) == 0
+    )
+    if believed and _complete(control, root, sizes):
+        return control
+    control.close()
+    return None
+
+
+def _untouched_since_close(control: Control, root: Path, gate: Gate, sizes: Geometry) -> bool:
+    """Whether a control file of an earlier boot, closed cleanly, still says what is on disk.
+
+    Its pages may be of different times, and messages may have been flushed since, if the machine died.
+    """
+    if control.get(lib.MQ_CLEAN) != 1 or not gate.was_closed():
+        return False
+    if lib.mq_control_checksum(control.handle) != control.get(lib.MQ_CHECKSUM):
+        return False
+    return not _has_bytes(root, control.get(lib.MQ_LOG_END), sizes.commitlog_file_size)
+
+
+@dataclass(slots=True)
+class Hint:
+    """What is known of a directory from a control file that is not believed as a whole."""
+
+    ours: bool = False  # nobody but mq was here since
+    log: range = range(0)  # starts of log files that were on disk
+    queues: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # first and next offset
+
+
+def hint(root: Path, sizes: Geometry, lock_mtime: int) -> Hint:
+    """What a control file that is not believed still tells. Raises StoreCorrupted for a log file that is
+    gone."""
+    path, found = root / "mq" / "control", Hint()
+    try:
+        control = Control(path, create=False)
+        if control.get(lib.MQ_FILE_SIZE) == sizes.commitlog_file_size:
+            found.ours = control.get(lib.MQ_LOCK_MTIME) == lock_mtime
+            found.log = range(
+                control.get(lib.MQ_LOG_MIN),
+                control.get(lib.MQ_FLUSHED_END),
+                sizes.commitlog_file_size,
+            )
+            found.queues = {
+                (t, q): (control.min_offset(n), control.next_offset(n)) for n, t, q in control.queues()
+            }
+    except (FileNotFoundError, StoreCorrupted, OSError):
+        pass
+    if found.ours:
+        present = {int(file.name) for file in segment_files(root / "commitlog")}
+        gone = sorted(set(found.log) - present)
+        if gone and (present or gone):
+            raise StoreCorrupted(
+                f"{root}/commitlog/{gone[0]:020} is missing, with the messages in it: put it back, or delete"
+                f" {path} to go on without them",
+                path=f"{root}/commitlog/{gone[0]:020}",
+                log_offset=gone[0],
+            )
+    return found
+
+
+def _complete(control: Control, root: Path, sizes: Geometry) -> bool:
+    """Whether the files that the control file speaks of are there: users delete derived ones."""
+    size = sizes.commitlog_file_size
+    log_min, log_end = control.get(lib.MQ_LOG_MIN), control.get(lib.MQ_LOG_END)
+    present = {int(file.name) for file in segment_files(root / "commitlog")}
+    needed = set(range(log_min, log_end, size))
+    if not needed <= present or any(offset < log_min for offset in present):
+        return False
+    unit, queue_size = lib.MQ_UNIT_SIZE, sizes.queue_file_size
+    for number, topic, queue_id in control.queues():
+        low, high = control.min_offset(number) * unit, control.next_offset(number) * unit
+        directory = root / "consumequeue" / topic / str(queue_id)
+        for start in range(low // queue_size * queue_size, high, queue_size):
+            if not (directory / f"{start:020}").exists():
+                return False
+    return True
+
+
+def _has_bytes(root: Path, log_end: int, file_size: int) -> bool:
+    """Whether anything is written where the log ends."""
+    path = root / "commitlog" / f"{log_end // file_size * file_size:020}"
+    try:
+        with path.open("rb") as file:
+            file.seek(log_end % file_size)
+            return any(file.read(BLANK_SIZE))
+    except FileNotFoundError:
+        return False
