@@ -1,10 +1,10 @@
-"""Functions run in processes of their own, so that a signal or a hang is a result and not the end of the tests.
+"""Functions run in processes of their own: a signal or a hang is then a result, not the end of the tests.
 
     value = call(look_at_all, root)          raises Died, Hung, or Failed with the child's traceback
     with Child(keep_reading, root) as child: child.say("stop"); child.result()
 
-A function that is run this way lives in an importable module and takes and returns what can be pickled. It may
-talk through `say` and `hear`, which carry one line of text each.
+A function that is run this way lives in an importable module, and takes and returns what can be pickled. It
+may talk through `say` and `hear`, which carry one line of text each.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ class Failed(AssertionError):
 class Child:
     """One function in one process. Leaving the `with` ends it."""
 
-    def __init__(self, function: Callable[..., Any], *arguments: Any, timeout: float = TIMEOUT, uid: int = 0) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *arguments: Any, timeout: float = TIMEOUT, uid: int = 0
+    ) -> None:
         self._timeout = timeout
-        self.name = f"{function.__name__}{arguments}"
+        self.name = function.__name__
         prefix = [] if uid == 0 else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "tests.damage.children"],

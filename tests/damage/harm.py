@@ -1,7 +1,7 @@
 """Ways to damage a store's files, and to put them back.
 
-A seed stands for one damage, so that a failure can be had again. Files are put back into the very inodes that they
-had, since a store believes its control file only where it was made; that is why a link to each is kept outside.
+A seed stands for one damage, so that a failure can be had again. Files are put back into the very inodes that
+they had, since a store believes its control file only where it was made: a link to each is kept outside.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Snapshot:
         self.root = root
         self._aside = aside
         aside.mkdir()
-        self.files = {str(path.relative_to(root)): _read(path) for path in sorted(root.rglob("*")) if path.is_file()}
+        self.files = {
+            str(path.relative_to(root)): _read(path) for path in sorted(root.rglob("*")) if path.is_file()
+        }
         self._directories = [str(path.relative_to(root)) for path in sorted(root.rglob("*")) if path.is_dir()]
         self._links = {name: aside / str(number) for number, name in enumerate(self.files)}
         for name, link in self._links.items():
@@ -110,7 +112,8 @@ def flip(random_: random.Random, path: Path, used: int, size: int) -> str:
 
 
 NAMES = (
-    "0" * 20, f"{1 << 14:020}", f"{3 << 14:020}", f"{640:020}", f"{1 << 40:020}", "9" * 20, "٠" * 20, "²" * 20,
+    "0" * 20, f"{1 << 14:020}", f"{3 << 14:020}", f"{640:020}", f"{1 << 40:020}",
+    "9" * 20, "\u0660" * 20, "²" * 20,
     "a", ".hidden", "topics.json", "20261121094500123", "99999999999999999", "new\nline", "ä" * 100,
 )  # fmt: skip
 

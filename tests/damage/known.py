@@ -1,13 +1,15 @@
 """A small store whose every message is known, and the look at all of it after damage.
 
-The look opens the store, asks for everything in every way there is, and compares each message that comes back with
-the one that was sent. Damage may make the answer shorter or an error of mq; whatever else happens is a Wrong.
+The look opens the store, asks for everything in every way there is, and compares each message that comes back
+with the one that was sent. Damage may make the answer shorter or an error of mq; all else is a Wrong.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,9 +109,6 @@ def make(root: str, seed: int, count: int = 60) -> Known:
 
 def make_and_wait(root: str, seed: int, count: int = 60) -> Known:
     """A store to be left by kill -9: says when all is sent, and never closes."""
-    import pickle
-    import time
-
     broker = mq.open(root, **SIZES)
     say(pickle.dumps(fill(broker, seed, count)).hex())
     while True:
@@ -215,7 +214,7 @@ class Look:
                 place = self.accept(f"{queue}.read({offset})", message)
                 if place[:2] != (queue.topic, queue.queue_id) or place[2] < offset:
                     raise Wrong(f"{queue}.read({offset}) gave the message of {place}")
-                if expression != "*" and message.tags != expression:
+                if expression not in ("*", message.tags):
                     raise Wrong(f"{queue}.read({offset}, {expression!r}) gave the tag {message.tags!r}")
             if result.next_offset <= offset:
                 return
@@ -253,3 +252,9 @@ def look(root: str, known: Known, *, send: bool = True) -> tuple[int, dict[str, 
     view = Look(root, known)
     view.all(send=send)
     return len(view.delivered), view.errors
+
+
+def is_believed(root: str) -> bool:
+    """Whether opening the store recovers nothing."""
+    with mq.open(root) as broker:
+        return broker._store.recovered is None

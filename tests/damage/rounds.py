@@ -1,4 +1,4 @@
-"""Rounds of damage in one child process: each says its seed before it begins, so that the last one said is to blame."""
+"""Rounds of damage in one child process. Each says its seed first, so that the last one said is to blame."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ OUTSIDE = b"a file of somebody else, of no store at all\n" * 400
 
 
 def copied(known: Known) -> Known:
-    return Known(dict(known.records), dict(known.ids), {key: set(places) for key, places in known.keys.items()})
+    return Known(
+        dict(known.records), dict(known.ids), {key: set(places) for key, places in known.keys.items()}
+    )
 
 
 def damage(root: str, known: Known, kind: str, first_seed: int, count: int) -> dict[str, int]:

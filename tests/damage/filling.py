@@ -1,0 +1,195 @@
+"""What the processes do in the tests of a full disk. Each does one thing for each line that it hears."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import mq
+from tests.damage.children import hear, say
+
+TRIES_MAX = 100_000
+Stored = dict[tuple[str, int, int], str]  # topic, queue id, queue offset -> digest of the body
+
+
+def body_of(name: str, number: int, size: int) -> bytes:
+    text = f"{name} {number} "
+    return (text * (size // len(text) + 1)).encode()[:size]
+
+
+def digest(body: bytes) -> str:
+    return hashlib.sha1(body).hexdigest()
+
+
+def until_full(act: Callable[[int], Any], first: int) -> int:
+    """Act until mq.StoreFull; with which number that was."""
+    for number in range(first, first + TRIES_MAX):
+        try:
+            act(number)
+        except mq.StoreFull as error:
+            if not error.path:
+                raise AssertionError("StoreFull does not say of what") from error
+            return number
+    raise AssertionError(f"not full after {TRIES_MAX} times")
+
+
+def send(root: str, name: str, topic: str, queue_count: int, size: int, options: dict[str, Any]) -> Stored:
+    """What was acknowledged, once it hears "close"; before: send until StoreFull ("fill"), send ten ("more")."""
+    stored: Stored = {}
+    broker = mq.open(root, **options)
+    number = 0
+
+    def act(number: int) -> None:
+        body = body_of(name, number, size)
+        message = mq.Message(topic, body, keys=f"{name}-{number}", tags=name)
+        result = broker.append(topic, number % queue_count, message, body, 0)
+        stored[topic, result.queue.queue_id, result.queue_offset] = digest(body)
+
+    say("open")
+    while (line := hear()) != "close":
+        if line == "fill":
+            number = until_full(act, number)
+        elif line == "more":
+            for _ in range(10):
+                act(number)
+                number += 1
+        else:
+            raise AssertionError(line)
+        say(f"{line} {len(stored)}")
+    _close(broker)
+    return stored
+
+
+def read(root: str) -> None:
+    """ "look": read every queue from its start, compare with what was read before, say how much there is."""
+    broker = mq.open(root)
+    seen: Stored = {}
+    say("open")
+    while (line := hear()) == "look":
+        found = everything(broker)
+        for place, what in seen.items():
+            if found.get(place) != what:
+                raise AssertionError(f"{place} was {what} and is {found.get(place)}")
+        seen = found
+        say(str(len(found)))
+    assert line == "close", line
+    broker.close()
+
+
+def everything(broker: mq.LocalBroker) -> Stored:
+    found: Stored = {}
+    for topic in broker.topics():
+        for queue in broker.topic(topic).queues:
+            offset = queue.min_offset
+            while messages := (result := queue.read(offset, count_max=100)).messages:
+                for message in messages:
+                    found[topic, queue.queue_id, message.queue_offset] = digest(message.body)
+                offset = result.next_offset
+    return found
+
+
+def all_of(root: str) -> Stored:
+    broker = mq.open(root)
+    found = everything(broker)
+    _close(broker)
+    return found
+
+
+def _close(broker: mq.LocalBroker) -> None:
+    """On a disk that is full closing may say so; it closes all the same."""
+    with contextlib.suppress(mq.StoreFull):
+        broker.close()
+
+
+def act_until_full(root: str, what: str, options: dict[str, Any]) -> None:
+    """One kind of growth until the disk is full; then, at "again", ten times more."""
+    with mq.open(root, **options) as broker:
+        body = b"of little size"
+        if what in ("queue files", "queue table"):
+            broker.create_topic("wide", 60_000)
+            queues = broker.topic("wide").queues
+
+        def act(number: int) -> None:
+            if what == "queue files":
+                message = mq.Message("wide", body)
+                broker.append("wide", number, message, body, 0)
+            elif what == "config":
+                broker.create_topic(f"{'a-topic-of-a-long-name-' * 4}{number}", 1)
+            elif what == "queue table":
+                # Asking for its end gives a queue its place in the shared table.
+                for queue in queues[number * 50 : number * 50 + 50]:
+                    assert queue.max_offset == 0
+            elif what == "index":
+                message = mq.Message("keyed", body, keys=[f"{number}-{key}" for key in range(100)])
+                broker.append("keyed", 0, message, body, 0)
+                found = broker.query("keyed", f"{number}-50")
+                # Twice where the first attempt stored it and had no room to index it.
+                assert [one.body for one in found] in ([body], [body, body])
+            else:
+                raise AssertionError(what)
+
+        number = until_full(act, 0)
+        say(f"full {number}")
+        assert hear() == "again"
+        for more in range(10):
+            act(number + more)
+        say("done")
+        assert hear() == "close"
+
+
+def open_on_full_disk(root: str) -> str:
+    """Opening where there is no space left: it works, or says StoreFull."""
+    try:
+        broker = mq.open(root)
+    except mq.StoreFull as error:
+        return f"StoreFull {error.path}"
+    count = len(everything(broker))
+    try:
+        broker.close()
+    except mq.StoreFull:
+        return f"{count}, and closing was StoreFull"
+    return str(count)
+
+
+def send_and_be_killed(root: str, options: dict[str, Any]) -> Stored:
+    """Says what is stored and waits to be killed."""
+    broker = mq.open(root, **options)
+    stored: Stored = {}
+
+    def act(number: int) -> None:
+        body = body_of("k", number, 900)
+        result = broker.append("orders", 0, mq.Message("orders", body), body, 0)
+        stored["orders", 0, result.queue_offset] = digest(body)
+
+    broker.create_topic("orders", 1)
+    until_full(act, 0)
+    say(repr(stored))
+    time.sleep(600)
+    os._exit(3)
+
+
+def send_up_to_a_limit(root: str, options: dict[str, Any], limit: int) -> Stored:
+    """Files may not grow beyond `limit`; then they may."""
+    with mq.open(root, **options) as broker:
+        broker.create_topic("orders", 1)
+        stored: Stored = {}
+
+        def act(number: int) -> None:
+            body = body_of("limit", number, 100_000)
+            result = broker.append("orders", 0, mq.Message("orders", body), body, 0)
+            stored["orders", 0, result.queue_offset] = digest(body)
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        number = until_full(act, 0)
+        assert everything(broker) == stored
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        for more in range(10):
+            act(number + more)
+        assert everything(broker) == stored
+        return stored
