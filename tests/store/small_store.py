@@ -123,3 +123,11 @@ def crash_of(
     write_checkpoint(target, Checkpoint(physic_time, logics_time, 0), sync=False)
     assert (target / "abort").exists()
     return target
+
+
+def as_rocketmq_left_it(broker: LocalBroker, target: Path) -> Path:
+    """Closed cleanly by a broker that knows nothing of mq/."""
+    broker.close()
+    shutil.copytree(broker.path, target, ignore=shutil.ignore_patterns("mq"))
+    assert not (target / "abort").exists()
+    return target

@@ -7,7 +7,6 @@ broker leaves them. Nothing of mq/ is believed in them.
 from __future__ import annotations
 
 import shutil
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tests.store.small_store import (
     QUEUE_FILE_UNITS,
     SMALL,
     Contents,
+    as_rocketmq_left_it,
     contents,
     crash_of,
     fill,
@@ -34,14 +34,11 @@ from tests.store.small_store import (
     log_offset_of,
     messages_of,
     open_small,
-    overwrite,
     overwrite_log,
     queue_files,
     send,
     zero_log_from,
 )
-
-BLANK_UNIT = struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
 
 
 @pytest.fixture
@@ -258,110 +255,7 @@ def test_a_second_crash_during_recovery_finds_the_same(
         assert bodies(twice) == numbered(25)
 
 
-# ---- queues
-
-
-def test_units_that_were_not_written_are_made_again(broker: LocalBroker, directory: Path) -> None:
-    fill(broker, "A", 30)
-    crash_of(broker, directory)
-    files = queue_files(directory, "A")
-    overwrite(files[-2], 20, bytes(60))
-    files[-1].unlink()
-    with open_small(directory) as after:
-        assert bodies(after) == numbered(30)
-
-
-@pytest.mark.parametrize("vouched", [0, FOR_EVER_MS], ids=["no checkpoint", "checkpoint"])
-@pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "middle", "last"])
-def test_one_deleted_queue_file_is_made_again(
-    broker: LocalBroker, directory: Path, which: int, vouched: int
-) -> None:
-    fill(broker, "A", 30)
-    crash_of(broker, directory, physic_time=vouched)
-    queue_files(directory, "A")[which].unlink()
-    with open_small(directory) as after:
-        assert bodies(after) == numbered(30)
-
-
-@pytest.mark.parametrize("vouched", [0, FOR_EVER_MS], ids=["no checkpoint", "checkpoint"])
-@pytest.mark.parametrize("name", ["consumequeue", "consumequeue/A", "consumequeue/A/1", "index"])
-def test_deleted_directories_of_what_is_derived_are_made_again(
-    tmp_path: Path, directory: Path, name: str, vouched: int
-) -> None:
-    with open_small(tmp_path / "before") as broker:
-        broker.create_topic("A", 2)
-        broker.create_topic("B", 1)
-        # Queue 1 of A ends long before the last file of the log begins.
-        fill(broker, "A", 2, 2)
-        fill(broker, "B", 60)
-        want = contents(broker)
-        broker.query("A", "message1")
-        crash_of(broker, directory, physic_time=vouched)
-    shutil.rmtree(directory / name)
-    with open_small(directory) as after:
-        assert contents(after) == want
-        assert [found.queue_id for found in after.query("A", "message1")] == [1]
-
-
-def test_an_all_zero_queue_file_is_no_message(broker: LocalBroker, directory: Path) -> None:
-    fill(broker, "A", 2 * QUEUE_FILE_UNITS)
-    crash_of(broker, directory)
-    phantom = directory / "consumequeue" / "A" / "7"
-    phantom.mkdir()
-    zeros = bytes(20 * QUEUE_FILE_UNITS)
-    (phantom / f"{0:020}").write_bytes(zeros)
-    (directory / "consumequeue" / "A" / "0" / f"{2 * 20 * QUEUE_FILE_UNITS:020}").write_bytes(zeros)
-    with open_small(directory) as after:
-        assert bodies(after) == numbered(2 * QUEUE_FILE_UNITS)
-        assert ("A", 7) not in after._store.queues()
-    # RocketMQ would take one left over for a message.
-    assert all(any(file.read_bytes()) for file in (directory / "consumequeue").rglob("0*") if file.is_file())
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "consumequeue/A/0/00000000000000000400",
-        "consumequeue/A/3/00000000000000000000",
-        "index/20991231235959999",
-        "checkpoint",
-    ],
-)
-def test_files_without_a_byte_are_left_by_whoever_died_making_them(
-    broker: LocalBroker, directory: Path, path: str
-) -> None:
-    fill(broker, "A", 5 * QUEUE_FILE_UNITS)
-    broker.query("A", "message0")
-    crash_of(broker, directory)
-    (directory / path).parent.mkdir(exist_ok=True)
-    (directory / path).write_bytes(b"")
-    with open_small(directory) as after:
-        assert bodies(after) == numbered(5 * QUEUE_FILE_UNITS)
-        assert [found.body for found in after.query("A", "message3")] == [b"message 3"]
-
-
-def test_units_that_point_elsewhere_are_not_believed(broker: LocalBroker, tmp_path: Path) -> None:
-    offsets = fill(broker, "A", 20)
-    after_crash = crash_of(broker, tmp_path / "after", physic_time=FOR_EVER_MS)
-    overwrite(queue_files(after_crash, "A")[1], 0, struct.pack(">q", offsets[7]))
-    with open_small(after_crash) as after:
-        queue = after.topic("A").queues[0]
-        assert [message.body for message in queue.read(0).messages][:4] == numbered(4)
-        with pytest.raises(mq.StoreCorrupted) as caught:
-            queue.read(4)
-        assert caught.value.queue_offset == 4
-        assert [message.body for message in queue.read(5).messages] == numbered(20, start=5)
-
-
 # ---- other ways to close
-
-
-def as_rocketmq_left_it(broker: LocalBroker, target: Path) -> Path:
-    """Closed cleanly by a broker that knows nothing of mq/."""
-    broker.close()
-    shutil.copytree(broker.path, target, ignore=shutil.ignore_patterns("mq"))
-    assert not (target / "abort").exists()
-    return target
 
 
 def test_a_store_that_a_broker_closed_is_read_from_its_last_file_on(tmp_path: Path, directory: Path) -> None:
@@ -414,100 +308,6 @@ def test_a_cleanly_closed_store_opens_at_once_after_a_reboot(
     with open_small(directory) as after:
         assert after._store.recovered is None
         assert bodies(after) == numbered(10)
-
-
-# ---- after retention
-
-
-def test_a_log_that_does_not_begin_at_zero(broker: LocalBroker, directory: Path) -> None:
-    broker.create_topic("B", 1)
-    fill(broker, "B", 3)
-    fill(broker, "A", 90)
-    broker.flush()
-    assert broker.expire(retention_hours=0) >= 3
-    want = contents(broker)
-    low = want["A", 0][0]
-    assert low > 0
-    assert want["B", 0] == (3, 3, [])
-    crash_of(broker, directory)
-    with open_small(directory) as after:
-        assert contents(after) == want
-        assert send(after, "B", 0, b"next").queue_offset == 3
-
-
-def test_a_queue_that_begins_late_is_filled_up_before_its_first_message(
-    broker: LocalBroker, directory: Path
-) -> None:
-    fill(broker, "A", 90)
-    broker.flush()
-    broker.expire(retention_hours=0)
-    want = contents(broker)
-    low = want["A", 0][0]
-    crash_of(broker, directory)
-    shutil.rmtree(directory / "consumequeue")
-    with open_small(directory) as after:
-        assert contents(after) == want
-    first = queue_files(directory, "A")[0]
-    start = int(first.name) // 20
-    assert start == low // QUEUE_FILE_UNITS * QUEUE_FILE_UNITS
-    units = first.read_bytes()
-    assert units[: (low - start) * 20] == BLANK_UNIT * (low - start)
-    assert units[(low - start) * 20 :][:20] != BLANK_UNIT
-    with open_small(directory) as again:
-        assert contents(again) == want
-
-
-# ---- topics
-
-
-def with_topics(root: Path, *names: str) -> LocalBroker:
-    broker = open_small(root)
-    for name in names:
-        broker.create_topic(name, 2)
-    return broker
-
-
-@pytest.mark.parametrize("queues", ["kept", "deleted"])
-@pytest.mark.parametrize("kind", ["crash", "closed"])
-def test_a_deleted_topic_stays_deleted(tmp_path: Path, directory: Path, kind: str, queues: str) -> None:
-    with with_topics(tmp_path / "before", "A", "B") as broker:
-        fill(broker, "A", 9, 2)
-        fill(broker, "B", 9, 2)
-        broker.delete_topic("A")
-        want = contents(broker)
-        _leave(broker, directory, kind, queues)
-    with open_small(directory) as after:
-        assert contents(after) == want
-        assert after.topics() == ["B"]
-        after.create_topic("A", 2)
-        assert contents(after) == {**want, ("A", 0): (0, 0, []), ("A", 1): (0, 0, [])}
-
-
-@pytest.mark.parametrize("queues", ["kept", "deleted"])
-@pytest.mark.parametrize("kind", ["crash", "closed"])
-@pytest.mark.parametrize("again", [0, 1, 30], ids=["nothing", "less", "more"])
-def test_a_topic_made_again_does_not_get_its_old_messages_back(
-    tmp_path: Path, directory: Path, kind: str, queues: str, again: int
-) -> None:
-    with with_topics(tmp_path / "before", "A", "B") as broker:
-        fill(broker, "A", 9, 2, "old")
-        fill(broker, "B", 1)
-        broker.delete_topic("A")
-        broker.create_topic("A", 2)
-        fill(broker, "A", again, 1, "new")
-        want = contents(broker)
-        _leave(broker, directory, kind, queues)
-    with open_small(directory) as after:
-        assert contents(after) == want
-
-
-def _leave(broker: LocalBroker, target: Path, kind: str, queues: str) -> None:
-    if kind == "crash":
-        crash_of(broker, target)
-    else:
-        as_rocketmq_left_it(broker, target)
-    if queues == "deleted":
-        shutil.rmtree(target / "consumequeue")
 
 
 # ---- readers
