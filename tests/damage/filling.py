@@ -39,7 +39,7 @@ def until_full(act: Callable[[int], Any], first: int) -> int:
 
 
 def send(root: str, name: str, topic: str, queue_count: int, size: int, options: dict[str, Any]) -> Stored:
-    """What was acknowledged, once it hears "close"; before: send until StoreFull ("fill"), send ten ("more")."""
+    """Send until StoreFull at "fill", ten at "more"; at "close" return what was acknowledged."""
     stored: Stored = {}
     broker = mq.open(root, **options)
     number = 0

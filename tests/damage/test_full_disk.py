@@ -1,7 +1,7 @@
 """The disk fills up while several processes send and read.
 
 Senders get StoreFull and no signal, readers go on, nothing that was acknowledged is lost, and once there is
-space again every process sends on without having been opened anew. Small file systems of their own are mounted
+space again every process sends on without having been opened anew. Small file systems are mounted
 for this; who may not mount meets the same through a limit on the size of files.
 """
 
