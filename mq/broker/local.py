@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from mq.broker.duties import Duties
-from mq.broker.protocol import MessageQueue, PullResult, SendResult, Topic
+from mq.broker.protocol import Appender, MessageQueue, PullResult, SendResult, Topic
 from mq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topics, TopicSettings, grown
 from mq.errors import MessageNotFound, NotPermitted, TopicNotFound
 from mq.message import MessageExt
@@ -99,6 +99,7 @@ class LocalBroker:
             # Straight to the store: a layer here would cost a tenth of a send.
             self.append = writer.append
             self.append_batch = writer.append_batch
+            self.appender = writer.appender
             self.pull = self._reader.pull
             if not read_only:
                 self._duties = Duties(store, flush_interval, self._retention_ms, disk_ratio_max)
@@ -108,6 +109,7 @@ class LocalBroker:
 
     append: Callable[..., SendResult]
     append_batch: Callable[..., SendResult]
+    appender: Callable[[MessageQueue], Appender]
     pull: Callable[..., PullResult]
 
     def create_topic(

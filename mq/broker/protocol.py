@@ -151,6 +151,14 @@ class PullResult:
         )
 
 
+class Appender(Protocol):
+    """Stores messages in one queue: see Broker.appender."""
+
+    def __call__(
+        self, message: Message, body: bytes, sys_flag: int, unique_id: str | None = None, /
+    ) -> SendResult | None: ...
+
+
 class Broker(Protocol):
     """A store of messages, in a directory or at the other end of a connection."""
 
@@ -210,6 +218,11 @@ class Broker(Protocol):
         """Store a message with this body, which sys_flag may call compressed; wait for the flush where
         the broker flushes each message and the message does not say otherwise. An error after which it
         may have been stored all the same carries the unique_id to give to the next attempt."""
+        ...
+
+    def appender(self, queue: MessageQueue) -> Appender:
+        """The same for one queue, as often as wanted, at the least cost: a function that stores a message.
+        It returns None, having stored nothing, once a topic has changed: ask for another one then."""
         ...
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:

@@ -15,10 +15,10 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mq.broker.protocol import COMPRESS_OVER, Broker, MessageQueue, Queue, SendResult, queue_of_key
+from mq.broker.protocol import COMPRESS_OVER, Appender, Broker, MessageQueue, Queue, SendResult, queue_of_key
 from mq.client.fault import FaultTable
 from mq.client.outbox import Letter, Outbox
-from mq.client.routes import NO_TURNS, Routes
+from mq.client.routes import Routes
 from mq.client.selector import Selector
 from mq.compression import Compression, compressor
 from mq.errors import (
@@ -82,7 +82,6 @@ class Producer:
         self.hook_errors = 0
         self._broker = broker
         self._append = broker.append
-        self._route_version = broker.route_version
         self._timeout = timeout
         self._retries = retries
         self._compress_over = compress_over
@@ -90,7 +89,7 @@ class Producer:
         self._selector = selector
         self._faults = FaultTable() if fault_avoidance else None
         self._routes = Routes(broker, selector, self._faults)
-        self._turns = self._routes.turns
+        self._appenders: dict[str, Callable[[], tuple[MessageQueue, Appender]]] = {}
         self._size_max = broker.message_size_max
         # Messages below this size take the short way, as long as nothing unusual is asked for.
         self._short_max = min(compress_over - 1, self._size_max)
@@ -125,18 +124,18 @@ class Producer:
             if shard_key is not None:
                 chosen = queue_of_key(self._routes.queues(topic), shard_key)
                 return self._append(topic, chosen.queue_id, message, body, 0)
-            try:
-                version: int | None
-                version, turn = self._turns.of_topic[topic]
-            except KeyError:
-                version, turn = NO_TURNS
-            if version != self._route_version():
-                turn = self._routes.new_turns(topic)
-            chosen = turn()
-            try:
-                return self._append(topic, chosen.queue_id, message, body, 0)
-            except (RemotingError, RequestTimeout, ValueError) as error:
-                first = chosen, error
+            turn = self._appenders.get(topic)
+            while first is None:
+                if turn is None:
+                    turn = self._appenders[topic] = self._routes.appenders(topic)
+                chosen, append = turn()
+                try:
+                    result = append(message, body, 0)
+                    if result is not None:
+                        return result
+                    turn = None  # some topic has changed
+                except (RemotingError, RequestTimeout, ValueError) as error:
+                    first = chosen, error
         self._check(message)
         store = self._storing(message)
         named = self._routes.named(message, queue, shard_key)

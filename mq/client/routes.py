@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from time import monotonic
 
-from mq.broker.protocol import Broker, MessageQueue, Queue, queue_of_key
+from mq.broker.protocol import Appender, Broker, MessageQueue, Queue, queue_of_key
 from mq.client.fault import FaultTable
 from mq.client.selector import Selector, next_but
 from mq.message import Message
@@ -56,6 +56,18 @@ class Routes:
     def new_turns(self, topic: str) -> Callable[[], MessageQueue]:
         """Start to go through the queues as they are now, from a random one on."""
         return self.turns.start(topic, *self._route(topic))
+
+    def appenders(self, topic: str) -> Callable[[], tuple[MessageQueue, Appender]]:
+        """All queues with their appenders, in turn and without end, from a random one on. For all threads."""
+        while True:
+            version = self._broker.route_version()
+            try:
+                pairs = [(queue, self._broker.appender(queue)) for queue in self.queues(topic)]
+                break
+            except ValueError:
+                if version == self._broker.route_version():
+                    raise  # not because the topic has got fewer queues just now
+        return islice(cycle(pairs), random.randrange(len(pairs)), None).__next__
 
     def named(
         self, message: Message, queue: MessageQueue | Queue | None, shard_key: str | bytes | int | None

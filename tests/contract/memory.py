@@ -17,7 +17,7 @@ from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mq.broker.protocol import MessageQueue, PullResult, PullStatus, SendResult, SendStatus, Topic
+from mq.broker.protocol import Appender, MessageQueue, PullResult, PullStatus, SendResult, SendStatus, Topic
 from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
 from mq.filter.tags import tag_hash
 from mq.message import Message, MessageExt
@@ -246,6 +246,20 @@ class MemoryBroker:
             stored.msg_id,
             (STORE_HOST, stored.log_offset),
         )
+
+    def appender(self, queue: MessageQueue) -> Appender:
+        version = self.route_version()
+        with self._changed:
+            self._writable(queue.topic, queue.queue_id)
+
+        def append(
+            message: Message, body: bytes, sys_flag: int, unique_id: str | None = None, /
+        ) -> SendResult | None:
+            if self.route_version() != version:
+                return None
+            return self.append(queue.topic, queue.queue_id, message, body, sys_flag, unique_id)
+
+        return append
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
         with self._changed:

@@ -132,6 +132,8 @@ void mq_log_unlock(mq_log *log) { mq_control_unlock(log->control, MQ_LOCK_APPEND
 int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_id, int add) {
     int number = mq_control_queue(log->control, topic, topic_size, queue_id, 0);
     if (number != MQ_MISSING || !add) return number;
+    /* Who recovers for himself alone has a control file of his own, and nobody to lock out. */
+    if (!log->writable) return mq_control_queue(log->control, topic, topic_size, queue_id, add);
     int result = mq_log_lock(log, LOCK_TIMEOUT_MS);
     if (result) return result;
     number = mq_control_queue(log->control, topic, topic_size, queue_id, add);
@@ -291,7 +293,7 @@ static int32_t common_of(mq_common *common, mq_log *log, mq_queue *queue, int32_
     return AT_BODY - 8 + common->born_host_size;
 }
 
-int mq_append(mq_log *log, int number, int32_t flag, int32_t sys_flag, const char *body, int64_t body_size,
+int mq_append(mq_log *log, int number, int64_t topics_version, int32_t flag, int32_t sys_flag, const char *body, int64_t body_size,
               const char *properties, int64_t properties_size, const char *unique_id, const mq_envelope *envelope,
               mq_receipt *receipt) {
     char stack[STACK_TAIL];
@@ -299,6 +301,7 @@ int mq_append(mq_log *log, int number, int32_t flag, int32_t sys_flag, const cha
     mq_draft record;
     int result;
     if (!log->writable) return MQ_READ_ONLY;
+    if (topics_version >= 0 && mq_control_get(log->control, MQ_TOPICS_VERSION) != topics_version) return MQ_STALE;
     mq_queue *queue = mq_log_open_queue(log, number, &result);
     if (!queue) return result;
     if (properties_size < 0 || properties_size > MQ_PROPERTIES_SIZE_MAX) return MQ_TOO_LARGE;

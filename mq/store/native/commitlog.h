@@ -56,9 +56,10 @@ int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_i
 int mq_log_lock(mq_log *log, int timeout_ms);
 void mq_log_unlock(mq_log *log);
 
-/* Append one message. MQ_GONE if the queue was deleted. `properties` is RocketMQ's property string, ending in 02 or empty;
+/* Append one message. MQ_GONE if the queue was deleted; MQ_STALE if MQ_TOPICS_VERSION is not
+ * `topics_version` any more, unless that is negative. `properties` is RocketMQ's property string, ending in 02 or empty;
  * UNIQ_KEY is added unless it is in there, or given (32 or 56 characters, else NULL). */
-int mq_append(mq_log *log, int queue, int32_t flag, int32_t sys_flag, const char *body, int64_t body_size,
+int mq_append(mq_log *log, int queue, int64_t topics_version, int32_t flag, int32_t sys_flag, const char *body, int64_t body_size,
               const char *properties, int64_t properties_size, const char *unique_id,
               const mq_envelope *envelope, mq_receipt *receipt);
 
