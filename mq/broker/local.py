@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from mq.broker.duties import Duties
-from mq.broker.protocol import Appender, MessageQueue, PullResult, SendResult, Topic
+from mq.broker.protocol import Appender, MessageQueue, Puller, PullResult, SendResult, Topic
 from mq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topics, TopicSettings, grown
 from mq.errors import MessageNotFound, NotPermitted, TopicNotFound
 from mq.message import MessageExt
@@ -101,6 +101,7 @@ class LocalBroker:
             self.append_batch = writer.append_batch
             self.appender = writer.appender
             self.pull = self._reader.pull
+            self.puller = self._reader.puller
             if not read_only:
                 self._duties = Duties(store, flush_interval, self._retention_ms, disk_ratio_max)
         except BaseException:
@@ -111,6 +112,7 @@ class LocalBroker:
     append_batch: Callable[..., SendResult]
     appender: Callable[[MessageQueue], Appender]
     pull: Callable[..., PullResult]
+    puller: Callable[[MessageQueue], Puller]
 
     def create_topic(
         self,

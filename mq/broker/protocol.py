@@ -159,6 +159,14 @@ class Appender(Protocol):
     ) -> SendResult | None: ...
 
 
+class Puller(Protocol):
+    """Pulls from one queue: see Broker.pull."""
+
+    def __call__(
+        self, offset: int, count_max: int, byte_max: int, tag_hashes: frozenset[int] | None, wait: float, /
+    ) -> PullResult: ...
+
+
 class Broker(Protocol):
     """A store of messages, in a directory or at the other end of a connection."""
 
@@ -242,6 +250,11 @@ class Broker(Protocol):
         hash alone: the caller compares the tags. Waits up to `wait` seconds at the end of the queue."""
         ...
 
+    def puller(self, queue: MessageQueue) -> Puller:
+        """pull for one queue, as often as wanted, at the least cost. Whether the queue may be read is asked
+        at the first pull, and after every change of a topic."""
+        ...
+
     def read_arrow(self, queue: MessageQueue, offset: int, count_max: int, byte_max: int) -> Any:
         """The same as one pyarrow.RecordBatch, in the columns of the Spark source."""
         ...
@@ -313,7 +326,7 @@ class Queue:
     def __init__(self, broker: Broker, queue: MessageQueue) -> None:
         self.message_queue: Final = queue
         self._broker = broker
-        self._pull = broker.pull
+        self._pull = broker.puller(queue)
 
     @property
     def topic(self) -> str:
@@ -349,13 +362,13 @@ class Queue:
         of other tags. Every result's next_offset is where to go on.
         """
         if expression == "*" and sql is None:
-            return self._pull(self.message_queue, offset, count_max, READ_SIZE_MAX, None, wait)
+            return self._pull(offset, count_max, READ_SIZE_MAX, None, wait)
         if sql is not None:
             raise NotPermitted("SQL92 filters come with consumer groups: filter by tags, or in your own code")
         wanted = parse(expression)
         if wanted is None:
-            return self._pull(self.message_queue, offset, count_max, READ_SIZE_MAX, None, wait)
-        found = self._pull(self.message_queue, offset, count_max, READ_SIZE_MAX, wanted.hashes, wait)
+            return self._pull(offset, count_max, READ_SIZE_MAX, None, wait)
+        found = self._pull(offset, count_max, READ_SIZE_MAX, wanted.hashes, wait)
         return _exactly(found, wanted) if found.messages else found
 
     def read_arrow(self, offset: int, *, count_max: int = 65_536, byte_max: int = 64 << 20) -> Any:

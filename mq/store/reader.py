@@ -6,10 +6,11 @@ No lock is taken. A record is copied first and verified as copied; MessageExt ta
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from time import monotonic
 from typing import Any
 
-from mq.broker.protocol import MessageQueue, PullResult, PullStatus
+from mq.broker.protocol import MessageQueue, Puller, PullResult, PullStatus
 from mq.errors import StoreCorrupted
 from mq.message import MessageExt
 from mq.store.native import check, ffi, lib
@@ -26,42 +27,38 @@ STATUS = {
     lib.MQ_PULL_NO_MATCHED: PullStatus.NO_MATCHED_MESSAGE,
     lib.MQ_PULL_ILLEGAL: PullStatus.OFFSET_ILLEGAL,
 }
-FOUND = lib.MQ_PULL_FOUND
+FOUND, NO_NEW, ILLEGAL, STALE = lib.MQ_PULL_FOUND, lib.MQ_PULL_NO_NEW, lib.MQ_PULL_ILLEGAL, lib.MQ_STALE
+FOUND_STATUS = PullStatus.FOUND
+WAIT_AT_ONCE = 3600.0  # seconds; longer waits are several
 RESULT_WORDS = 7
 
 
-class Scratch:
-    """Where C puts what it found; one for each pull that is under way."""
+# Where C puts what it found, one for each pull that is under way: the buffer, a view of its bytes, its
+# size, the sizes of the records in it, the result, and the result as words.
+Scratch = tuple[Any, Any, int, Any, Any, Any]
 
-    __slots__ = ("buffer", "bytes", "result", "size", "sizes", "words")
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.buffer = ffi.new("char[]", size)
-        self.bytes = ffi.buffer(self.buffer)
-        self.sizes = ffi.new("int32_t[]", COUNT_AT_ONCE)
-        self.result = ffi.new("mq_pull_result *")
-        self.words = ffi.cast("int64_t *", self.result)
+def _scratch(size: int) -> Scratch:
+    buffer, result = ffi.new("char[]", size), ffi.new("mq_pull_result *")
+    sizes = ffi.new("int32_t[]", COUNT_AT_ONCE)
+    return buffer, ffi.buffer(buffer), size, sizes, result, ffi.cast("int64_t *", result)
 
 
 class Reader:
     """Reads the queues of one store, from any thread.
 
-    admit(queue) raises what forbids reading there.
+    admit(queue) raises what forbids reading there; it is asked again after every change of a topic.
     """
 
     def __init__(self, store: Store, name: str, version: Any, admit: Callable[[MessageQueue], None]) -> None:
         self._store = store
         self._name = name
         self._admit = admit
-        self._log = store.live()
         self._version = version
         self._seen = -1
         self._numbers: dict[MessageQueue, int] = {}
-        self._free: list[Scratch] = []
-        self._pull = lib.mq_pull
-        self._unpack = ffi.unpack
-        self._no_hashes = ffi.NULL
+        self._pullers: dict[MessageQueue, Puller] = {}
+        self._make, self._let_go = _pullers(self, store.live(), name)
 
     def pull(
         self,
@@ -73,80 +70,87 @@ class Reader:
         wait: float,
     ) -> PullResult:
         """See Broker.pull. Raises StoreCorrupted where the record at `offset` is not what was stored."""
-        if self._version[0] != self._seen:
-            self._seen = self._version[0]
-            self._numbers = {}
         try:
-            number = self._numbers[queue]
+            puller = self._pullers[queue]
         except KeyError:
-            number = self._number(queue)
+            puller = self._pullers[queue] = self.puller(queue)
+        return puller(offset, count_max, byte_max, tag_hashes, wait)
+
+    def puller(self, queue: MessageQueue) -> Puller:
+        """See Broker.puller."""
+        return self._make(queue)
+
+    def place(self, queue: MessageQueue) -> tuple[int, int]:
+        """The queue's place in the table, and the version of the topics for which that is so."""
+        # The version first: a change that comes between the two is noticed by the next pull.
+        version = int(self._version[0])
+        return self._number(queue), version
+
+    def pull_slowly(
+        self,
+        log: Any,
+        queue: MessageQueue,
+        scratch: Scratch,
+        offset: int,
+        count_max: int,
+        byte_max: int,
+        tag_hashes: frozenset[int] | None,
+        wait: float,
+    ) -> PullResult:
+        """A pull that filters, waits, finds nothing or finds something too large for the usual buffer."""
+        if not isinstance(count_max, int) or count_max < 1:
+            raise ValueError(f"count_max is {count_max!r}: ask for at least one message")
+        count_max = min(count_max, COUNT_AT_ONCE)
+        hashes, hash_count = ffi.NULL, -1
+        if tag_hashes is not None:
+            hashes, hash_count = ffi.new("int32_t[]", list(tag_hashes)), len(tag_hashes)
+        deadline = monotonic() + wait
+        number, version = self.place(queue)
+        while True:
             if number < 0:
                 status = PullStatus.OFFSET_ILLEGAL if offset else PullStatus.NO_NEW_MESSAGE
                 return PullResult(status, (), 0, 0, 0)
-        try:
-            scratch = self._free.pop()
-        except IndexError:
-            scratch = Scratch(BUFFER_SIZE)
-        if tag_hashes is None:
-            hashes, hash_count = self._no_hashes, -1
-        else:
-            hashes, hash_count = ffi.new("int32_t[]", list(tag_hashes)), len(tag_hashes)
-        if not 0 < count_max <= COUNT_AT_ONCE:
-            count_max = _bounded(count_max)
-        deadline = 0.0
-        while True:
-            try:
-                code = self._pull(
-                    self._log, number, offset, count_max, byte_max, hashes, hash_count,
-                    scratch.buffer, scratch.size, scratch.sizes, scratch.result,
-                )  # fmt: skip
-            except TypeError:
-                self._store.live()
-                raise
-            except OverflowError:
-                raise ValueError(f"offset {offset} does not fit into 64 bits") from None
-            if code:
-                if code == lib.MQ_ROOM:
-                    scratch = Scratch(int(scratch.result.bytes))
-                    continue
-                raise self._failure(code, queue, scratch)
-            status, count, _, next_offset, min_offset, max_offset, _ = self._unpack(
-                scratch.words, RESULT_WORDS
+            buffer, view, size, sizes, result, words = scratch
+            code = lib.mq_pull(
+                log,
+                number,
+                version,
+                offset,
+                count_max,
+                byte_max,
+                hashes,
+                hash_count,
+                buffer,
+                size,
+                sizes,
+                result,
             )
+            if code == lib.MQ_ROOM:
+                scratch = _scratch(int(result.bytes))
+                continue
+            if code == lib.MQ_STALE:
+                number, version = self.place(queue)
+                continue
+            if code:
+                raise self._failure(code, queue, result)
+            status, count, _, next_offset, min_offset, max_offset, _ = ffi.unpack(words, RESULT_WORDS)
             if status == FOUND:
-                name = self._name
-                data = scratch.bytes
-                if count == 1:
-                    messages = [MessageExt(data[: scratch.sizes[0]], name)]
-                else:
-                    messages = []
-                    at = 0
-                    for size in self._unpack(scratch.sizes, count):
-                        messages.append(MessageExt(data[at : at + size], name))
-                        at += size
-                if scratch.size == BUFFER_SIZE:
-                    self._free.append(scratch)
+                messages = _messages(view, sizes, count, self._name)
                 return PullResult(PullStatus.FOUND, messages, next_offset, min_offset, max_offset)
-            if wait > 0:
-                # Nothing of interest: on from where the scan ended, until the time is up.
-                if deadline == 0.0:
-                    deadline = monotonic() + wait
-                left = deadline - monotonic()
-                if left > 0 and status != lib.MQ_PULL_ILLEGAL:
-                    offset = next_offset
-                    if status == lib.MQ_PULL_NO_NEW:
-                        self._wait(number, offset, left)
-                        if self._version[0] != self._seen:
-                            number = self._number(queue)
-                    continue
-            self._free.append(scratch)
-            return PullResult(STATUS[status], (), next_offset, min_offset, max_offset)
+            left = deadline - monotonic()
+            if left <= 0 or status == ILLEGAL:
+                return PullResult(STATUS[status], (), next_offset, min_offset, max_offset)
+            # Nothing of interest: on from where the scan ended, until the time is up.
+            offset = next_offset
+            if status == NO_NEW:
+                self._wait(number, offset, left)
 
     def _wait(self, number: int, offset: int, seconds: float) -> None:
         log = self._store.live()
         queues = ffi.new("int32_t[1]", [number])
         offsets = ffi.new("int64_t[1]", [offset])
-        check(lib.mq_wait(log, queues, offsets, 1, int(seconds * 1e9), SPIN_NS), str(self._store.root))
+        nanoseconds = int(min(seconds, WAIT_AT_ONCE) * 1e9)
+        check(lib.mq_wait(log, queues, offsets, 1, nanoseconds, SPIN_NS), str(self._store.root))
 
     def number(self, queue: MessageQueue) -> int:
         """The queue's place in the table; -1 if it has never had a message and this broker only reads."""
@@ -169,8 +173,7 @@ class Reader:
         self._numbers[queue] = check(number, str(self._store.root))
         return int(number)
 
-    def _failure(self, code: int, queue: MessageQueue, scratch: Scratch) -> Exception:
-        result = scratch.result
+    def _failure(self, code: int, queue: MessageQueue, result: Any) -> Exception:
         if code in (lib.MQ_CORRUPT, lib.MQ_MISSING):
             what = (
                 "a file is missing" if code == lib.MQ_MISSING else "the bytes there are not what was stored"
@@ -218,13 +221,87 @@ class Reader:
         time_ms = max(-(1 << 62), min(time_ms, 1 << 62))
         return check(lib.mq_queue_offset_at(self._store.live(), number, time_ms), str(self._store.root))
 
+    def check_open(self) -> None:
+        """Raises BrokerClosed, ForkedBroker."""
+        self._store.live()
+
     def close(self) -> None:
         """Let go of the log; a pull under way in another thread still has it."""
-        self._log = None
+        self._let_go()
         self._version = [-2]
 
 
-def _bounded(count_max: int) -> int:
-    if not isinstance(count_max, int) or count_max < 1:
-        raise ValueError(f"count_max is {count_max!r}: ask for at least one message")
-    return min(count_max, COUNT_AT_ONCE)
+def _messages(view: Any, sizes: Any, count: int, name: str) -> list[MessageExt]:
+    """The records that lie one after the other in a view, each with bytes of its own."""
+    ends = list(accumulate(ffi.unpack(sizes, count)))
+    return [MessageExt(view[at:end], name) for at, end in zip([0, *ends], ends, strict=False)]
+
+
+def _pullers(
+    reader: Reader, log: Any, name: str
+) -> tuple[Callable[[MessageQueue], Puller], Callable[[], None]]:
+    """What makes pullers for queues, and what takes the log away from all of them. Closures, as in
+    writer.py."""
+    mq_pull, unpack, null = lib.mq_pull, ffi.unpack, ffi.NULL
+    free: list[Scratch] = []
+
+    def make(queue: MessageQueue) -> Puller:
+        number, version = -1, -1
+
+        def pull(
+            offset: int, count_max: int, byte_max: int, tag_hashes: frozenset[int] | None, wait: float
+        ) -> PullResult:
+            nonlocal number, version
+            if number < 0:
+                number, version = reader.place(queue)
+            try:
+                scratch = free.pop()
+            except IndexError:
+                scratch = _scratch(BUFFER_SIZE)
+            buffer, view, size, sizes, result, words = scratch
+            try:
+                if tag_hashes is None and number >= 0 and 0 < count_max <= COUNT_AT_ONCE:
+                    code = mq_pull(
+                        log,
+                        number,
+                        version,
+                        offset,
+                        count_max,
+                        byte_max,
+                        null,
+                        -1,
+                        buffer,
+                        size,
+                        sizes,
+                        result,
+                    )
+                    if not code:
+                        status, count, used, next_offset, min_offset, max_offset, _ = unpack(
+                            words, RESULT_WORDS
+                        )
+                        if status == FOUND:
+                            if count == 1:
+                                messages = [MessageExt(view[:used], name)]
+                            else:
+                                messages = _messages(view, sizes, count, name)
+                            return PullResult(FOUND_STATUS, messages, next_offset, min_offset, max_offset)
+                        if wait <= 0:
+                            return PullResult(STATUS[status], (), next_offset, min_offset, max_offset)
+                    elif code == STALE:
+                        number = -1
+                return reader.pull_slowly(log, queue, scratch, offset, count_max, byte_max, tag_hashes, wait)
+            except TypeError:
+                reader.check_open()  # Raises what is meant if the log is gone.
+                raise
+            except OverflowError:
+                raise ValueError(f"offset {offset} does not fit into 64 bits") from None
+            finally:
+                free.append(scratch)
+
+        return pull
+
+    def let_go() -> None:
+        nonlocal log
+        log = None
+
+    return make, let_go

@@ -13,11 +13,21 @@ import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mq.broker.protocol import Appender, MessageQueue, PullResult, PullStatus, SendResult, SendStatus, Topic
+from mq.broker.protocol import (
+    Appender,
+    MessageQueue,
+    Puller,
+    PullResult,
+    PullStatus,
+    SendResult,
+    SendStatus,
+    Topic,
+)
 from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
 from mq.filter.tags import tag_hash
 from mq.message import Message, MessageExt
@@ -260,6 +270,9 @@ class MemoryBroker:
             return self.append(queue.topic, queue.queue_id, message, body, sys_flag, unique_id)
 
         return append
+
+    def puller(self, queue: MessageQueue) -> Puller:
+        return partial(self.pull, queue)
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
         with self._changed:

@@ -27,9 +27,9 @@ typedef struct {
 
 /* Copy up to count_max records, one after the other, whose tag hash is among `hashes`
  * (hash_count < 0: all), from queue offset `offset` on, about byte_max bytes of them but at
- * least one. sizes[i] is the size of the i-th. MQ_CORRUPT if the first one is bad: next_offset
+ * least one. sizes[i] is the size of the i-th. MQ_STALE as in mq_append. MQ_CORRUPT if the first one is bad: next_offset
  * and log_offset then name it; a bad one further on ends the result before it. */
-int mq_pull(mq_log *log, int queue, int64_t offset, int32_t count_max, int64_t byte_max, const int32_t *hashes,
+int mq_pull(mq_log *log, int queue, int64_t topics_version, int64_t offset, int32_t count_max, int64_t byte_max, const int32_t *hashes,
             int32_t hash_count, char *buffer, int64_t buffer_size, int32_t *sizes, mq_pull_result *result);
 
 /* The queue's end as readers of this handle see it. */

@@ -187,9 +187,10 @@ static int copy(sink *to, const uint8_t *bytes, int32_t size, const mq_queue *qu
     return 0;
 }
 
-int mq_pull(mq_log *log, int number, int64_t offset, int32_t count_max, int64_t byte_max, const int32_t *hashes,
+int mq_pull(mq_log *log, int number, int64_t topics_version, int64_t offset, int32_t count_max, int64_t byte_max, const int32_t *hashes,
             int32_t hash_count, char *buffer, int64_t buffer_size, int32_t *sizes, mq_pull_result *result) {
     int error;
+    if (topics_version >= 0 && mq_control_get(log->control, MQ_TOPICS_VERSION) != topics_version) return MQ_STALE;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
     copier into = {{copy}, buffer, buffer_size, byte_max, sizes};
