@@ -1,9 +1,12 @@
 /* Reading a queue: units scanned by tag hash, records copied out and then verified. */
 #include "log.h"
 
+#include <sched.h>
 #include <string.h>
 
 #include "linux.h"
+
+enum { EAGER_NS = 3000 };
 
 /* A window on one file, kept pinned while the reads stay inside. */
 typedef struct {
@@ -335,8 +338,11 @@ int mq_wait(mq_log *log, const int32_t *numbers, const int64_t *offsets, int32_t
     for (;;) {
         int place = has_news(log, queues, offsets, count);
         if (place < count) return place;
-        if (mq_linux_monotonic_ns() >= spin_until) break;
-        for (int i = 0; i < 8; i++) mq_linux_pause();
+        int64_t now = mq_linux_monotonic_ns();
+        if (now >= spin_until) break;
+        /* The one who is waited for may be waiting for this very processor. */
+        if (now - start > EAGER_NS) sched_yield();
+        else mq_linux_pause();
     }
     int64_t left = deadline - mq_linux_monotonic_ns();
     if (left <= 0 || atomic_load(&log->stopping)) return count;
