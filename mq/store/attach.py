@@ -96,13 +96,14 @@ def hint(root: Path, sizes: Geometry, lock_mtime: int) -> Hint:
         pass
     if found.ours:
         present = {int(file.name) for file in segment_files(root / "commitlog")}
-        gone = sorted(set(found.log) - present)
-        if gone and (present or gone):
+        # One after the other: the numbers may be nonsense, and then the first file they name is missing.
+        gone = next((offset for offset in found.log if offset not in present), None)
+        if gone is not None:
             raise StoreCorrupted(
-                f"{root}/commitlog/{gone[0]:020} is missing, with the messages in it: put it back, or delete"
+                f"{root}/commitlog/{gone:020} is missing, with the messages in it: put it back, or delete"
                 f" {path} to go on without them",
-                path=f"{root}/commitlog/{gone[0]:020}",
-                log_offset=gone[0],
+                path=f"{root}/commitlog/{gone:020}",
+                log_offset=gone,
             )
     return found
 
@@ -112,8 +113,9 @@ def _complete(control: Control, root: Path, sizes: Geometry) -> bool:
     size = sizes.commitlog_file_size
     log_min, log_end = control.get(lib.MQ_LOG_MIN), control.get(lib.MQ_LOG_END)
     present = {int(file.name) for file in segment_files(root / "commitlog")}
-    needed = set(range(log_min, log_end, size))
-    if not needed <= present or any(offset < log_min for offset in present):
+    if log_min < 0 or not all(offset in present for offset in range(log_min, log_end, size)):
+        return False
+    if any(offset < log_min for offset in present):
         return False
     unit, queue_size = lib.MQ_UNIT_SIZE, sizes.queue_file_size
     for number, topic, queue_id in control.queues():

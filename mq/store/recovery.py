@@ -164,8 +164,10 @@ class Recovery:
             if starts and len(starts) != (max(starts) - min(starts)) // size + 1:
                 lost.add(queue)
         for queue, (low, high) in known.items():
-            needed = set(range(low * unit // size * size, high * unit, size))
-            if not needed <= present.get(queue, set()):
+            starts = present.get(queue, set())
+            if low < 0 or not all(
+                start in starts for start in range(low * unit // size * size, high * unit, size)
+            ):
                 lost.add(queue)
         return lost
 
