@@ -9,8 +9,9 @@ from typing import Any
 import mq
 from tests.oracle.oracle import Sizes
 
-# Small enough that some hundred messages fill several files of each sort, but not so small that the library makes
-# two index files within a millisecond while it recovers: it names them by the clock, and the second would be the first.
+# Small enough that some hundred messages fill several files of each sort. Index files are large enough that
+# the library, while it recovers, makes no two of them within a millisecond: it names them by the clock, and
+# the second would overwrite the first.
 SIZES = Sizes(commitlog_file_size=32 * 1024, queue_file_units=20, index_slot_count=10, index_unit_count=400)
 TOPICS = {"orders": 3, "TopicA": 1, "a" * 127: 1}
 

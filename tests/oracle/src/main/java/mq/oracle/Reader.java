@@ -157,7 +157,10 @@ final class Reader {
                 try {
                     List<Long> logOffsets = new ArrayList<>();
                     for (ByteBuffer buffer : result.getMessageBufferList()) {
-                        logOffsets.add(buffer.getLong(buffer.position() + MessageDecoder.PHY_POS_POSITION));
+                        // The index may lead to bytes that are no record: nothing is found there.
+                        if (buffer.remaining() > MessageDecoder.SYSFLAG_POSITION) {
+                            logOffsets.add(buffer.getLong(buffer.position() + MessageDecoder.PHY_POS_POSITION));
+                        }
                     }
                     line("key", "topic", topic, "key", key, "log_offsets", logOffsets);
                 } finally {
