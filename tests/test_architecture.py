@@ -5,8 +5,10 @@ Read as data: nothing here imports mq but the test of its public names.
 
 import ast
 import inspect
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -305,3 +307,33 @@ def test_links_between_the_documents_lead_somewhere() -> None:
         if not (document.parent / target).exists()
     ]
     assert broken == []
+
+
+AT_WORK = """
+import os, sys, mq
+with mq.open(sys.argv[1]) as broker, mq.Producer(broker) as producer:
+    topic = broker.create_topic("orders", 1)
+    producer.send_async(mq.Message("orders", b"one")).result()
+    assert topic.queues[0].read(0).messages[0].body == b"one"
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            print(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:
+            continue
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/children") as children:
+            print("".join(f"child {child}\\n" for child in children.read().split()), end="")
+"""
+
+
+def test_a_broker_at_work_has_no_socket_and_no_child(directory: Path) -> None:
+    completed = subprocess.run(
+        [sys.executable, "-c", AT_WORK, directory],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    held = completed.stdout.splitlines()
+    assert any(str(directory) in path for path in held)
+    assert [path for path in held if path.startswith(("socket:", "child"))] == []
