@@ -42,6 +42,7 @@ class Known:
     records: dict[Place, bytes] = field(default_factory=dict)
     ids: dict[str, Place] = field(default_factory=dict)
     keys: dict[str, set[Place]] = field(default_factory=dict)
+    lenient: bool = False  # Records that nobody sent may be there, whole by every checksum.
 
     def add(self, message: mq.MessageExt) -> None:
         place = message.topic, message.queue_id, message.queue_offset
@@ -140,6 +141,8 @@ class Look:
         if place is not None and place != found:
             raise Wrong(f"{what}: asked for {place}, got the message of {found}")
         if self.known.records.get(found) != message.record:
+            if self.known.lenient:
+                return found
             raise Wrong(f"{what}: the message of {found} is not what was sent")
         self.delivered.add(found)
         return found
@@ -177,7 +180,7 @@ class Look:
                 messages = self.attempt("query", lambda t=topic, k=key: broker.query(t, k))  # type: ignore[misc]
                 for message in messages or ():
                     place = self.accept(f"query({key})", message)
-                    if place not in self.known.keys.get(key, ()):
+                    if not self.known.lenient and place not in self.known.keys.get(key, ()):
                         raise Wrong(f"query({key}): {place} has no such key")
 
     def queue(self, queue: mq.Queue) -> None:
@@ -191,9 +194,11 @@ class Look:
         for expression in ("*", "paid"):
             self.offsets(queue, max(low, 0), expression)
         batch = self.attempt("read_arrow", lambda: queue.read_arrow(low))
-        for row in batch.to_pylist() if batch is not None else ():
+        for row in batch.select(["topic", "queueId", "queueOffset", "body"]).to_pylist() if batch else ():
             place = row["topic"], row["queueId"], row["queueOffset"]
             known = self.known.records.get(place)
+            if self.known.lenient:
+                continue
             if known is None or mq.MessageExt(known, "mq").body != row["body"]:
                 raise Wrong(f"read_arrow: the message of {place} is not what was sent")
 

@@ -16,12 +16,12 @@ import mq
 from tests.damage.known import SIZES
 
 NUMBERS: list[Any] = [
-    None, -1, 0, 1, 1 << 31, -(1 << 31) - 1, (1 << 63) - 1, 1 << 63, -(1 << 63), -(1 << 63) - 1, 1 << 200, 0.5,
-    math.nan, math.inf, -math.inf, 1e300, True, "1", b"1", [], (1,), object(),
+    None, -1, 0, 1, 1 << 31, -(1 << 31) - 1, (1 << 63) - 1, 1 << 63, -(1 << 63), -(1 << 63) - 1, 1 << 200,
+    0.5, math.nan, math.inf, -math.inf, 1e300, True, "1", b"1", [], (1,), object(),
 ]  # fmt: skip
 TEXTS: list[Any] = [
-    None, "", " ", "a b", "a\0b", "\ud800", "ä" * 40_000, "x" * 40_000, "..", "../..", "/", 5, b"bytes", [], object(),
-    True, "\x01", "\x02", "%RETRY%", "TBW102",
+    None, "", " ", "a b", "a\0b", "\ud800", "ä" * 40_000, "x" * 40_000, "..", "../..", "/", 5, b"bytes", [],
+    object(), True, "\x01", "\x02", "%RETRY%", "TBW102",
 ]  # fmt: skip
 NAMED = (TypeError, ValueError, mq.MQError)
 

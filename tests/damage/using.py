@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,10 @@ def use_in_forked_child(root: str) -> tuple[dict[str, str], str, int, int]:
     return told, "".join(closing.values()), before, after
 
 
+def wait_at_end(queue: mq.Queue) -> None:
+    queue.read(queue.max_offset, wait=3600.0)
+
+
 def close_while_used(root: str, kinds: list[str], rounds: int) -> dict[str, int]:
     """Close under the hands of three threads of each kind. The errors that they ended with."""
     sys.setswitchinterval(1e-6)
@@ -135,7 +140,7 @@ def close_while_used(root: str, kinds: list[str], rounds: int) -> dict[str, int]
         broker, producer = opened(str(Path(root) / str(round_ % 3)))
         queue = broker.topic("orders").queues[0]
         all_uses = uses(broker, producer)
-        all_uses["wait"] = lambda queue=queue: queue.read(queue.max_offset, wait=3600.0)
+        all_uses["wait"] = partial(wait_at_end, queue)
         busy = threading.Barrier(3 * len(kinds) + 1)
 
         def use(

@@ -1,0 +1,128 @@
+"""The store's tests once more, on a build of the extension that watches every access and every overflow.
+
+Built with MQ_BUILD=sanitize (see mq/store/native/build.py) outside of the checkout, once for each state of the C
+sources, and run with the sanitizers' runtime loaded before the interpreter. Any report fails: a child process
+that finds something dies by SIGABRT, which its test sees, and the report is looked for in what was printed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = Path("mq", "store", "native")
+# The interpreter never frees all that it has, so leaks are not asked for.
+ASAN = "detect_leaks=0:abort_on_error=1:handle_segv=1:handle_sigbus=1"
+UBSAN = "halt_on_error=1:abort_on_error=1:print_stacktrace=1"
+REPORT = re.compile(r"ERROR: AddressSanitizer|runtime error:|SUMMARY: \w+Sanitizer")
+SECONDS_MAX = 1500
+
+
+def source_hash() -> str:
+    digest = hashlib.sha256(sys.version.encode())
+    for path in sorted([*(ROOT / NATIVE).glob("*.[ch]"), ROOT / NATIVE / "build.py", ROOT / "setup.py"]):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:20]
+
+
+def copy_tree(to: Path) -> None:
+    """The package and its tests, without what was built."""
+    left_out = shutil.ignore_patterns("*.so", "__pycache__", "build", "sanitize", "oracle", "speed")
+    for part in ("mq", "tests"):
+        shutil.copytree(ROOT / part, to / part, ignore=left_out)
+    for name in ("pyproject.toml", "setup.py", "README.md"):
+        shutil.copy(ROOT / name, to)
+    (to / "tests" / "sanitize").mkdir()
+    shutil.copy(ROOT / "tests" / "sanitize" / "few_examples.py", to / "tests" / "sanitize")
+
+
+@pytest.fixture(scope="session")
+def extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sanitized extension, from an earlier run where the sources are the same."""
+    kept = Path(tempfile.gettempdir(), f"mq-sanitize-{os.getuid()}-{source_hash()}")
+    found = list(kept.glob("*.so"))
+    if not found:
+        tree = tmp_path_factory.mktemp("build") / "tree"
+        tree.mkdir()
+        copy_tree(tree)
+        subprocess.run(
+            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+            cwd=tree, env={**os.environ, "MQ_BUILD": "sanitize"}, check=True,
+        )  # fmt: skip
+        fresh = kept.with_name(f"{kept.name}.{os.getpid()}")
+        fresh.mkdir(mode=0o700)
+        for path in (tree / NATIVE).glob("*.so"):
+            shutil.copy(path, fresh)
+        try:
+            fresh.rename(kept)
+        except OSError:  # Another run was faster.
+            shutil.rmtree(fresh)
+        found = list(kept.glob("*.so"))
+    (path,) = found
+    assert kept.stat().st_uid == os.getuid()
+    return path
+
+
+def runtime() -> str:
+    """The libraries that must be loaded before everything else."""
+    paths = []
+    for name in ("libasan.so", "libubsan.so"):
+        path = subprocess.run(
+            [os.environ.get("CC", "gcc"), f"-print-file-name={name}"],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        assert Path(path).is_absolute(), f"the compiler has no {name}: install its sanitizer runtime"
+        paths.append(path)
+    return ":".join(paths)
+
+
+def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], cwd=tree, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, timeout=SECONDS_MAX,
+        env={
+            **os.environ, "LD_PRELOAD": runtime(), "ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": UBSAN,
+            "PYTHONPATH": str(tree), "MQ_DAMAGE_CASES": "200",
+        },
+    )  # fmt: skip
+
+
+@pytest.fixture
+def tree(tmp_path: Path, extension: Path) -> Path:
+    path = tmp_path / "tree"
+    path.mkdir()
+    copy_tree(path)
+    shutil.copy(extension, path / NATIVE)
+    return path
+
+
+def test_the_build_reports_what_it_should(tree: Path) -> None:
+    """Otherwise all that follows would prove nothing."""
+    code = "import mq; from mq.store.native import ffi, lib; print(lib.mq_crc32(0, ffi.new('char[8]'), 64))"
+    done = run(tree, "-c", code)
+    assert done.returncode != 0
+    assert REPORT.search(done.stdout)
+    assert run(tree, "-c", code.replace("64", "8")).returncode == 0
+
+
+@pytest.mark.timeout(SECONDS_MAX + 60)
+@pytest.mark.parametrize("folder", ["tests/store", "tests/contract", "tests/damage"])
+def test_passes_under_the_sanitizers(tree: Path, folder: str) -> None:
+    done = run(
+        tree, "-m", "pytest", "-q", "-x", "-p", "tests.sanitize.few_examples", "-p", "no:cacheprovider", folder,
+        "-m", "not scale and not speed and not oracle and not crash",
+    )  # fmt: skip
+    found = REPORT.search(done.stdout)
+    assert found is None, done.stdout[max(0, found.start() - 500) : found.start() + 6000]
+    assert done.returncode == 0, done.stdout[-6000:]
