@@ -7,18 +7,22 @@ made with, small ones, so that files are rolled and made often.
 from __future__ import annotations
 
 import json
+import os
 import random
 import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mq
+from mq.broker import duties
 from mq.store.check import problems
 from tests.crash.pauses import Stopwatch, pulse
 from tests.crash.processes import stopping
+from tests.crash.recorder import record as start_recording
 from tests.crash.trace import (
     ACK,
     QUEUE_COUNT,
@@ -33,7 +37,18 @@ from tests.crash.trace import (
     seen,
 )
 
-__all__ = ["full", "inspect", "poisoned", "pulse", "reader", "survivor", "visitor", "writer"]
+__all__ = [
+    "full",
+    "inspect",
+    "poisoned",
+    "powered",
+    "pulse",
+    "reader",
+    "restarted",
+    "survivor",
+    "visitor",
+    "writer",
+]
 
 ASYNC_COUNT = 5
 Sizes = dict[str, int]
@@ -120,13 +135,13 @@ def writer(
                 time.sleep(idle * chance.random())
 
 
-def reader(root: str, trace: str, *, sizes: Sizes, pauses: str) -> None:
+def reader(root: str, trace: str, *, sizes: Sizes, pauses: str, flush: str = "async") -> None:
     """Reads every queue from where its trace ends, until stopped."""
     log = Log(trace, SEEN)
     offsets = dict.fromkeys(range(QUEUE_COUNT), 0)
     for item in seen(trace):
         offsets[item.queue_id] = item.queue_offset + 1
-    with mq.open(root, **sizes) as broker:
+    with mq.open(root, flush=flush, **sizes) as broker:
         broker.create_topic(TOPIC, QUEUE_COUNT)
         queues = broker.topic(TOPIC).queues
         watch = Stopwatch(pauses)
@@ -254,6 +269,68 @@ def inspect(
         count = sum(queue.max_offset for queue in broker.topic(TOPIC).queues)
         repairs = broker._store.word(_repairs())
     _answer(answer, wrong, count, len(promised), repairs, recovered is not None)
+
+
+def powered(who: str, record: dict[str, Any], **arguments: Any) -> None:
+    """Any actor on a disk that forgets (see disk.py), and with duties that have no time to lose."""
+    start_recording(str(arguments["root"]), **record)
+    duties.TURN_INTERVAL, duties.QUEUES_INTERVAL, duties.CHECKPOINT_INTERVAL = 0.005, 0.02, 0.03
+    globals()[who](**arguments)
+
+
+def restarted(
+    root: str,
+    traces: list[str],
+    readers: list[str],
+    answer: str,
+    kept: str,
+    *,
+    sizes: Sizes,
+    trace: str,
+    run: int,
+    close: bool,
+) -> None:
+    """The first one after a power cut: writes to `answer` what is wrong, goes on, and opens once more.
+
+    What it finds is on disk, and so promised for after the next cut: `kept` has it as a reader's trace.
+    """
+    promised = [ack for path in traces for ack in acks(path) if ack.durable]
+    with mq.open(root, flush="sync", **sizes) as broker:
+        broker.create_topic(TOPIC, QUEUE_COUNT)
+        recovered = broker._store.recovered
+        wrong = check(broker, promised, [seen(path) for path in readers], whole_batches=False)
+        wrong += problems(root)
+        if wrong:
+            _answer(answer, wrong, 0, len(promised), 0, recovered is not None)
+            os._exit(0)
+        _keep(broker, kept)
+        sender = Sender(broker, trace, run, run, durable=True)
+        for count in (1, 3, 1, 1):
+            sender.send(count, 200)
+        wrong += check(broker, acks(trace), [seen(kept)], whole_batches=False)
+        count = sum(queue.max_offset for queue in broker.topic(TOPIC).queues)
+        _answer(answer, wrong, count, len(promised), 0, recovered is not None)
+        if wrong or not close:
+            os._exit(0)
+    again = f"{answer}.again"
+    with mq.open(root, **sizes) as broker:
+        wrong = check(broker, promised + acks(trace), [seen(kept)], whole_batches=False)
+        if broker._store.recovered is not None:
+            wrong.append("closed and opened again, and there was something to recover")
+        Sender(broker, again, run + 1, run, durable=False).send(1, 200)
+    wrong += problems(root)
+    _answer(answer, wrong, count, len(promised), 0, recovered is not None)
+
+
+def _keep(broker: mq.Broker, path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+    log = Log(path, SEEN)
+    for queue in broker.topic(TOPIC).queues:
+        offset = 0
+        while messages := queue.read(offset, count_max=1000).messages:
+            log.add(*((queue.queue_id, message.queue_offset, *_name(message)) for message in messages))
+            offset = messages[-1].queue_offset + 1
+    log.close()
 
 
 def _answer(path: str, wrong: list[str], stored: int, promised: int, repairs: int, recovered: bool) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.crash.failbuild import TREE, fail_build
 from tests.crash.pauses import longest
 from tests.crash.processes import Nursery
+from tests.crash.recorder import build
 
 SMALL = {
     "commitlog_file_size": 65536,
@@ -58,8 +59,8 @@ def _no_failures(nursery: Nursery) -> None:
         pytest.fail(failures, pytrace=False)
 
 
-def _hire(directory: Path, python_path: Path) -> Iterator[Crew]:
-    with Nursery(TREE, directory / "report", python_path) as nursery:
+def _hire(directory: Path, python_path: Path, **environment: str) -> Iterator[Crew]:
+    with Nursery(TREE, directory / "report", python_path, **environment) as nursery:
         nursery.start("pulse", path=directory / "pulse")
         yield Crew(nursery, directory / "pulse")
     _no_failures(nursery)
@@ -78,11 +79,27 @@ def hired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
     yield from _hire(tmp_path_factory.mktemp("crew"), Path(mq.__file__).parents[1])
 
 
+@pytest.fixture(scope="module")
+def hired_with_recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    import mq
+
+    assert mq.__file__ is not None
+    directory = tmp_path_factory.mktemp("crew")
+    yield from _hire(directory, Path(mq.__file__).parents[1], LD_PRELOAD=str(build(directory)))
+
+
 @pytest.fixture
 def failing_crew(hired_to_fail: Crew) -> Iterator[Crew]:
     """Processes of the build with fail points."""
     yield hired_to_fail
     _no_failures(hired_to_fail.nursery)
+
+
+@pytest.fixture
+def recorded_crew(hired_with_recorder: Crew) -> Iterator[Crew]:
+    """Processes that can be recorded, see recorder.py."""
+    yield hired_with_recorder
+    _no_failures(hired_with_recorder.nursery)
 
 
 @pytest.fixture
