@@ -43,6 +43,6 @@ def bring_up(index: Index, control: Control, log: Any, path: str) -> int:
 def _behind_damage(log: Any, begin: int, until: int, path: str) -> int:
     """Where the index goes on behind a record that cannot be read."""
     walk = ffi.new("mq_walk *")
-    check(lib.mq_log_walk(log, begin, until, 0, walk), path)
+    check(lib.mq_log_walk(log, begin, until, 0, -1, walk), path)
     resumed = int(lib.mq_log_resync(log, walk.end, until))
     return resumed if resumed >= 0 else until

@@ -49,9 +49,17 @@ class Recovered:
 
 class Recovery:
     def __init__(
-        self, root: Path, log: Any, control: Control, geometry: Geometry, progress: Progress | None
+        self,
+        root: Path,
+        log: Any,
+        control: Control,
+        geometry: Geometry,
+        progress: Progress | None,
+        *,
+        writable: bool,
     ) -> None:
         self.root = root
+        self.writable = writable
         self.log = log
         self.control = control
         self.geometry = geometry
@@ -62,7 +70,9 @@ class Recovery:
         """The log's files, checked; an empty one at the end is a crash while it was made."""
         files = segment_files(self.root / "commitlog")
         if files and files[-1].stat().st_size == 0:
-            files.pop().unlink()
+            empty = files.pop()
+            if self.writable:
+                empty.unlink()
         size = self.geometry.commitlog_file_size
         for before, after in itertools.pairwise(files):
             if int(after.name) - int(before.name) != size:
@@ -85,12 +95,12 @@ class Recovery:
                 return int(file.name)
         return int(files[0].name)
 
-    def walk(self, what: str, start: int, end: int, dispatch: int) -> Any:
+    def walk(self, what: str, start: int, end: int, dispatch: int, hole: int = -1) -> Any:
         """Walk until something stops it, in steps that end between records."""
         walk = ffi.new("mq_walk *")
         last_time, records, at = 0, 0, start
         while at < end:
-            check(lib.mq_log_walk(self.log, at, min(end, at + STEP), dispatch, walk), str(self.root))
+            check(lib.mq_log_walk(self.log, at, min(end, at + STEP), dispatch, hole, walk), str(self.root))
             records += walk.records
             if walk.records:
                 last_time = walk.last_store_time
@@ -123,13 +133,13 @@ class Recovery:
             self.found.damaged.append(walk.end)
             at = resumed
 
-    def load_queues(self, lost: set[tuple[str, int]], cut: int, *, repair: bool) -> None:
-        """Find each queue's end. Units of records from log offset `cut` on go: they are written anew."""
+    def load_queues(self, lost: set[tuple[str, int]]) -> None:
+        """Find each queue's end, at the latest where the log ends."""
         for topic, queue_id, directory in queue_directories(self.root):
             files = segment_files(directory)
             size = self.geometry.queue_file_size
             for file in list(files):
-                if file.stat().st_size == 0 and repair:
+                if file.stat().st_size == 0:
                     file.unlink()
                     files.remove(file)
                 elif file.stat().st_size != size:
@@ -138,7 +148,7 @@ class Recovery:
                         " nothing has the store open, and it is rebuilt from the log",
                         path=str(file),
                     )
-            if (topic, queue_id) in lost and repair:
+            if (topic, queue_id) in lost:
                 # What is left of it would keep the missing ones from being written where they belong.
                 for file in files:
                     file.unlink()
@@ -150,7 +160,7 @@ class Recovery:
                 continue
             number = check(lib.mq_log_queue(self.log, name, len(name), queue_id, 2), str(directory))
             first, last = int(files[0].name), int(files[-1].name)
-            check(lib.mq_queue_load(self.log, number, first, last, cut), str(directory))
+            check(lib.mq_queue_load(self.log, number, first, last, self.found.log_end), str(directory))
 
     def lost_queues(self, known: dict[tuple[str, int], tuple[int, int]]) -> set[tuple[str, int]]:
         """Queues that lack a file, by their names or by what an older control file knew of them."""
@@ -173,24 +183,33 @@ class Recovery:
 
     def dispatch(self, start: int, *, from_first: bool) -> bool:
         """Second pass. Whether it came to the end; False at a queue that lacks earlier units."""
-        at, end = start, self.found.log_end
+        at, end, hole = start, self.found.log_end, -1
         holes = [offset for offset in self.found.damaged if offset >= start]
         while True:
-            walk = self.walk("indexing", at, holes[0] if holes else end, 2 if from_first else 1)
+            walk = self.walk(
+                "indexing", at, holes[0] if holes else end, 2 if from_first or hole >= 0 else 1, hole
+            )
             if walk.stopped == 2:
                 return False
             if not holes:
-                return True
-            at = lib.mq_log_resync(self.log, holes.pop(0), end)
+                break
+            hole = holes.pop(0)
+            at = lib.mq_log_resync(self.log, hole, end)
             if at < 0:
-                return True
+                break
+        damaged = ffi.new("int64_t[]", self.found.damaged)
+        for number, _, _ in self.control.queues():
+            check(
+                lib.mq_queue_settle(self.log, number, start, damaged, len(self.found.damaged)), str(self.root)
+            )
+        return True
 
     def clear_tail(self, files: list[Path]) -> None:
         log_files = lib.mq_log_files(self.log)
         end = self.found.log_end
         for file in files:
             if int(file.name) >= end and int(file.name) > self.found.log_min:
-                file.unlink()
+                check(lib.mq_files_remove(log_files, int(file.name)), str(file))
             elif int(file.name) + self.geometry.commitlog_file_size > end:
                 check(lib.mq_files_clear(log_files, max(end, int(file.name))), str(file))
 
@@ -213,9 +232,10 @@ def recover(
     known_queues: (topic, queue id) to next offset as an older control file had it, which tells of queues
     whose files are gone. topics_begin: topic to its number of queues, and the log offset before which
     records of that name are of a topic that was deleted. Raises StoreCorrupted where the files contradict
-    each other in a way that no crash leaves.
+    each other in a way that no crash leaves. Without writable the log is left alone; queues are mended all
+    the same, so they are copies then.
     """
-    work = Recovery(root, log, control, geometry, progress)
+    work = Recovery(root, log, control, geometry, progress, writable=writable)
     files = work.segments()
     found = work.found
     start = 0
@@ -244,10 +264,8 @@ def recover(
             number = check(lib.mq_log_queue(log, name, len(name), queue_id, 2), str(root))
             lib.mq_control_queue_set_begin(control.handle, number, min(begin, found.log_end))
     lost = work.lost_queues(known_queues)
-    # After a crash of the machine, units of records that were never published may have come to disk.
-    cut = found.log_end if closed_cleanly else min(start, found.log_end)
-    work.load_queues(lost, found.log_end if not writable else cut, repair=writable)
-    if files and writable:
+    work.load_queues(lost)
+    if files:
         from_first = bool(lost) or not (root / "consumequeue").is_dir()
         if from_first or not work.dispatch(start, from_first=False):
             found.rebuilt = True

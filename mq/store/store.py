@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable
@@ -52,6 +53,7 @@ __all__ = ["Store"]
 
 STORE_HOST = b"\x7f\x00\x00\x01"
 STORE_PORT = 10911
+READ, APPEND, READ_PRIVATELY = 0, 1, 2  # see mq_log_open
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -80,6 +82,7 @@ class Store:
         self.recovered: Recovered | None = None
         self._state = "opening"
         self._index_time = 0
+        self._private: tempfile.TemporaryDirectory[str] | None = None
         self._listed: dict[str, Any] | None = None
         self._descriptors: set[int] = set()
         self._threads: list[threading.Thread] = []
@@ -116,7 +119,7 @@ class Store:
         old = believable(self.root, self.gate, self.geometry, lock_mtime) if alone else shared(path)
         if old is not None:
             self.control = old
-            self._map()
+            self._map(self.root, READ if self.read_only else APPEND)
             if alone and not self.read_only:
                 old.set_boot()
                 # Whoever died last may have died with the lock in hand.
@@ -140,11 +143,11 @@ class Store:
         self.members.join()
         self.gate.enter()
 
-    def _map(self) -> None:
+    def _map(self, root: Path, mode: int) -> None:
         assert self.control is not None
         out = ffi.new("mq_log **")
         control = self.control.handle
-        check(lib.mq_log_open(control, bytes(self.root), not self.read_only, self.sync, out), str(self.root))
+        check(lib.mq_log_open(control, bytes(root), mode, self.sync, out), str(root))
         # Freed when the last call that uses it has returned, in whichever thread; the control file after it.
         self.log = ffi.gc(out[0], lambda log, _control=control: lib.mq_log_close(log))
         lib.mq_log_set_host(self.log, STORE_HOST, STORE_PORT)
@@ -156,7 +159,10 @@ class Store:
         known: Hint,
         progress: Callable[[str, int, int], None] | None,
     ) -> None:
-        fresh = path.with_suffix(".new")
+        root, mode = self.root, APPEND
+        if self.read_only:
+            root, mode = self._private_root(), READ_PRIVATELY
+        fresh = root / "mq" / "control.new"
         fresh.unlink(missing_ok=True)
         self.control = control = Control(fresh, create=True)
         for word, value in (
@@ -166,10 +172,10 @@ class Store:
             (lib.MQ_INDEX_UNITS, self.geometry.index_unit_count),
         ):
             control.set(word, value)
-        self._map()
+        self._map(root, mode)
         with_files = {topic for topic, _, _ in queue_directories(self.root)}
         found = recover(
-            self.root,
+            root,
             self.log,
             control,
             self.geometry,
@@ -196,10 +202,18 @@ class Store:
                 self._forget(topic)
         if found.log_end:
             self.recovered = found
-        if self.read_only:
-            fresh.unlink()
-        else:
+        if not self.read_only:
             fresh.replace(path)
+
+    def _private_root(self) -> Path:
+        """A directory in which queues can be mended without a change to the store: the log is the store's."""
+        self._private = tempfile.TemporaryDirectory(prefix="mq-reader-")
+        root = Path(self._private.name)
+        (root / "mq").mkdir()
+        (root / "commitlog").symlink_to(self.root / "commitlog")
+        if (self.root / "consumequeue").is_dir():
+            shutil.copytree(self.root / "consumequeue", root / "consumequeue")
+        return root
 
     def _start(self, name: str, target: Callable[[], object]) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -354,7 +368,7 @@ class Store:
         control.set(lib.MQ_ALLOCATED_END, end)
         for file in segment_files(self.root / "commitlog"):
             if int(file.name) >= end:
-                file.unlink()
+                check(lib.mq_files_remove(lib.mq_log_files(self.log), int(file.name)), str(file))
             elif int(file.name) + size > end:
                 check(lib.mq_files_clear(lib.mq_log_files(self.log), end), str(file))
         for number, _, _ in control.queues():
@@ -373,6 +387,8 @@ class Store:
             index.close()
         if self.members is not None:
             self.members.close()
+        if self._private is not None:
+            self._private.cleanup()
         self.gate.close()
 
     def close_in_child(self, fd: int) -> None:

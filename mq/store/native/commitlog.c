@@ -29,13 +29,14 @@ int mq_log_open(mq_control *control, const char *root, int writable, int sync, m
     log->shared = control->shared;
     log->file_size = mq_control_get(control, MQ_FILE_SIZE);
     log->queue_file_size = mq_control_get(control, MQ_QUEUE_FILE_SIZE);
-    log->writable = writable;
+    log->writable = writable == 1;
+    log->queues_writable = writable != 0;
     log->sync = sync;
     log->root = strdup(root);
     log->queues = calloc(MQ_QUEUE_MAX, sizeof *log->queues);
     int result = log->root && log->queues ? 0 : MQ_MEMORY;
     if (!result && log->queue_file_size % MQ_UNIT_SIZE) result = MQ_INVALID;
-    if (!result) result = mq_files_open(path, log->file_size, writable, &log->files);
+    if (!result) result = mq_files_open(path, log->file_size, writable == 1, &log->files);
     if (result) {
         free(log->root);
         free(log->queues);

@@ -40,7 +40,8 @@ typedef struct {
     char unique_id[56];        /* of the first message; unused bytes are zero */
 } mq_receipt;
 
-/* Open the log and the queues under `root` (which has its control file mapped).
+/* Open the log and the queues under `root` (which has its control file mapped). `writable` 0: to read, 1: to
+ * append, 2: to read the log while queues are recovered, on private copies of their files.
  * `sync`: readers of this handle see a message only once it is on disk. */
 int mq_log_open(mq_control *control, const char *root, int writable, int sync, mq_log **log);
 /* No other call may be under way. */
@@ -94,8 +95,10 @@ typedef struct {
 
 /* Verify every record in [from, until). With `dispatch` 1, give each the queue unit that it lacks, and stop
  * where a queue lacks units of earlier records. With 2 (from the log's first record on) a queue may begin
- * anywhere. Units are written as mq_append writes them; call with nobody else attached. */
-int mq_log_walk(mq_log *log, int64_t from, int64_t until, int dispatch, mq_walk *walk);
+ * anywhere. Where a queue offset is left out, the unit points to `hole`, a damaged record, so that whoever reads there
+ * learns of it; -1 leaves it blank. Units that say something else are written anew. Units are written as
+ * mq_append writes them; call with nobody else attached. */
+int mq_log_walk(mq_log *log, int64_t from, int64_t until, int dispatch, int64_t hole, mq_walk *walk);
 
 /* The record at log_offset, verified, copied to `buffer`. Returns its size; MQ_ROOM if the buffer
  * is too small (*size then tells), MQ_GONE outside the log, MQ_CORRUPT if there is no record. */

@@ -25,7 +25,7 @@ static int open_files(mq_log *log, mq_queue *queue) {
     if (memchr(topic, '/', (size_t)size) || memchr(topic, 0, (size_t)size) || topic[0] == '.') return MQ_CORRUPT;
     int length = snprintf(path, sizeof path, "%s/consumequeue/%s/%d", log->root, topic, queue->entry->queue_id);
     if (length < 0 || length >= (int)sizeof path) return MQ_INVALID;
-    return mq_files_open(path, log->queue_file_size, log->writable, &queue->files);
+    return mq_files_open(path, log->queue_file_size, log->queues_writable, &queue->files);
 }
 
 mq_queue *mq_log_open_queue(mq_log *log, int number, int *error) {
@@ -176,6 +176,12 @@ int mq_unit_write(mq_log *log, mq_queue *queue, int64_t offset, int64_t log_offs
     return result;
 }
 
+int mq_unit_rewrite(mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size, int64_t tags_code) {
+    uint8_t unit[MQ_UNIT_SIZE];
+    put_unit(unit, log_offset, size, tags_code);
+    return mq_files_write(queue->files, offset * MQ_UNIT_SIZE, (const char *)unit, sizeof unit);
+}
+
 int mq_unit_void(mq_log *log, mq_queue *queue, int64_t offset, int64_t count) {
     for (int64_t i = offset; i < offset + count; i++) {
         uint8_t *bytes;
@@ -244,13 +250,13 @@ int mq_queue_load(mq_log *log, int number, int64_t first, int64_t last, int64_t 
             if (!is_unit(log_offset, size) || (!blank && (log_offset >= log_end || size > log_end - log_offset))) break;
             next++;
         }
-        if (next > file || !log->writable) break;
+        if (next > file || !log->queues_writable) break;
         mq_files_remove(queue->files, file * MQ_UNIT_SIZE);
         mq_files_forget(queue->files, file * MQ_UNIT_SIZE);
     }
     mq_control_queue_set(log->control, number, low, next);
     atomic_store(&queue->entry->allocated, next * MQ_UNIT_SIZE);
-    return log->writable ? mq_queue_seal(log, number) : 0;
+    return log->queues_writable ? mq_queue_seal(log, number) : 0;
 }
 
 int mq_queue_seal(mq_log *log, int number) {
@@ -283,4 +289,42 @@ int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
     }
     atomic_store_explicit(&queue->entry->min, low, memory_order_release);
     return low;
+}
+
+/* Whether the record at log_offset is that of the unit. */
+static int is_of(mq_log *log, const mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size) {
+    int64_t at;
+    const uint8_t *bytes;
+    mq_record record;
+    mq_mapping *pin;
+    int64_t next = mq_log_next(log, log_offset, mq_control_get(log->control, MQ_LOG_END), &at, &bytes, &record, &pin);
+    if (next < 0) return 0;
+    int same = at == log_offset && record.size == size && record.queue_offset == offset &&
+               record.queue_id == queue->entry->queue_id && record.topic_size == (int32_t)queue->entry->topic_size &&
+               memcmp(bytes + record.topic_at, queue->entry->topic, (size_t)record.topic_size) == 0;
+    mq_files_unpin(pin);
+    return same;
+}
+
+int mq_queue_settle(mq_log *log, int number, int64_t from, const int64_t *damaged, int32_t damaged_count) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    if (!queue) return error;
+    int64_t min = mq_control_queue_min(log->control, number);
+    int64_t next = mq_control_queue_next(log->control, number);
+    int64_t end = next;
+    for (; end > min; end--) {
+        int64_t log_offset;
+        int64_t tags_code;
+        int32_t size;
+        int result = mq_unit_read(queue, end - 1, &log_offset, &size, &tags_code);
+        if (result) return result;
+        int known = log_offset < from;
+        for (int32_t i = 0; i < damaged_count; i++) known |= log_offset == damaged[i];
+        if (known || is_of(log, queue, end - 1, log_offset, size)) break;
+    }
+    if (end == next) return 0;
+    int result = mq_unit_void(log, queue, end, next - end);
+    mq_control_queue_set(log->control, number, min, end);
+    return result;
 }

@@ -50,6 +50,9 @@ int mq_queue_unit(mq_log *log, int queue, int64_t offset, int64_t *log_offset, i
 /* For recovery, with nobody else attached. Find the end of the units in the files that start at
  * byte offsets [first, last] and cut all that point at or beyond log_end; set next and min. */
 int mq_queue_load(mq_log *log, int queue, int64_t first, int64_t last, int64_t log_end);
+/* After the log was walked from log offset `from` on: cut units at the queue's end that point there and to no record
+ * of this queue, unless to a damaged one. They are of messages that were never published. */
+int mq_queue_settle(mq_log *log, int queue, int64_t from, const int64_t *damaged, int32_t damaged_count);
 /* The oldest offset whose record is at or above log_min; the end if none. Sets min. */
 int64_t mq_queue_trim(mq_log *log, int queue, int64_t log_min);
 /* Zero what is allocated behind the last unit, and unlink queue files without any. */

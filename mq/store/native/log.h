@@ -30,6 +30,7 @@ struct mq_log {
     int64_t file_size;
     int64_t queue_file_size;
     int writable;
+    int queues_writable;
     int sync;
     uint8_t store_host[8];
     _Atomic(mq_queue *) *queues;      /* by number in the table */
@@ -76,6 +77,8 @@ mq_queue *mq_log_open_queue(mq_log *log, int number, int *error);
 /* Write a unit at `offset`, which is the queue's end: makes the file if it is the first of it.
  * The holder of the append lock calls this. */
 int mq_unit_write(mq_log *log, mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size, int64_t tags_code);
+/* Put another unit in the place of one that is there. */
+int mq_unit_rewrite(mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size, int64_t tags_code);
 /* Void the units [offset, offset + count), and files that hold no other. */
 int mq_unit_void(mq_log *log, mq_queue *queue, int64_t offset, int64_t count);
 int mq_unit_read(mq_queue *queue, int64_t offset, int64_t *log_offset, int32_t *size, int64_t *tags_code);

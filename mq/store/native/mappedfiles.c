@@ -246,8 +246,10 @@ int mq_files_remove(mq_files *files, int64_t offset) {
     char path[MQ_PATH_SIZE];
     if (!files->writable) return MQ_READ_ONLY;
     if (mq_files_path(files, offset, path)) return MQ_INVALID;
-    if (unlink(path) == 0) return 0;
-    return errno == ENOENT ? 1 : MQ_IO;
+    int result = unlink(path) == 0 ? 0 : errno == ENOENT ? 1 : MQ_IO;
+    /* A file made anew under the name is another one: what is written to the old one is lost. */
+    mq_files_forget(files, offset);
+    return result;
 }
 
 int mq_files_allocate(mq_files *files, int64_t from, int64_t to) {

@@ -22,7 +22,8 @@ void mq_files_close(mq_files *files);
  * directory if need be. 0 if made, 1 if it was there. */
 int mq_files_create(mq_files *files, int64_t offset);
 
-/* Remove the file that holds `offset`. Mappings of it live on. 0 or 1 if there was none. */
+/* Remove the file that holds `offset`, and unmap it here unless it is pinned; in other processes mappings of it
+ * live on. 0 or 1 if there was none. */
 int mq_files_remove(mq_files *files, int64_t offset);
 
 /* Reserve blocks for [from, to), which lies in one file. */

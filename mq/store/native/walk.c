@@ -94,7 +94,8 @@ static int start_over(mq_log *log, mq_queue *queue) {
 }
 
 /* 0, 2 at a gap, or a code. */
-static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, int from_start, int32_t *number) {
+static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, int from_start, int64_t hole,
+                    int32_t *number) {
     int transaction = record->sys_flag & MQ_FLAG_TRANSACTION;
     if (transaction == 4 || transaction == 12) return 0;
     if (record->topic_size >= MQ_TOPIC_MAX) return 0;
@@ -113,7 +114,10 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
         int32_t size;
         int result = mq_unit_read(queue, offset, &log_offset, &size, &tags_code);
         if (result && result != MQ_MISSING) return result;
-        if (offset || result || log_offset >= record->log_offset) return 0;
+        if (result || (log_offset == record->log_offset && size == record->size)) return 0;
+        /* Of a later message of the same place: this one is of a topic that was deleted. */
+        if (log_offset > record->log_offset && size != MQ_UNIT_BLANK_SIZE) return 0;
+        if (offset) return mq_unit_rewrite(queue, offset, record->log_offset, record->size, tags_code_of(bytes, record));
         result = start_over(log, queue);
         if (result) return result;
         next = 0;
@@ -123,9 +127,10 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
         mq_control_queue_set(log->control, *number, offset, offset);
         next = offset;
     }
-    /* A hole inside a queue: blank units keep the later messages at their offsets. */
+    /* A hole inside a queue: the later messages keep their offsets. */
     for (; next < offset; next++) {
-        int result = mq_unit_write(log, queue, next, 0, MQ_UNIT_BLANK_SIZE, 0);
+        int32_t size = hole < 0 ? MQ_UNIT_BLANK_SIZE : MQ_RECORD_SIZE_MIN;
+        int result = mq_unit_write(log, queue, next, hole < 0 ? 0 : hole, size, 0);
         if (result) return result;
     }
     int result = mq_unit_write(log, queue, offset, record->log_offset, record->size, tags_code_of(bytes, record));
@@ -133,7 +138,7 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
     return result;
 }
 
-int mq_log_walk(mq_log *log, int64_t from, int64_t until, int with_dispatch, mq_walk *walk) {
+int mq_log_walk(mq_log *log, int64_t from, int64_t until, int with_dispatch, int64_t hole, mq_walk *walk) {
     *walk = (mq_walk){.end = from, .last_offset = -1, .queue = -1};
     while (walk->end < until) {
         int64_t at;
@@ -150,7 +155,7 @@ int mq_log_walk(mq_log *log, int64_t from, int64_t until, int with_dispatch, mq_
             return 0;
         }
         if (next < 0) return (int)next;
-        int result = with_dispatch ? dispatch(log, bytes, &record, with_dispatch == 2, &walk->queue) : 0;
+        int result = with_dispatch ? dispatch(log, bytes, &record, with_dispatch == 2, hole, &walk->queue) : 0;
         mq_files_unpin(pin);
         if (result == 2) {
             walk->stopped = 2;
