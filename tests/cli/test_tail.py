@@ -75,7 +75,12 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(start: Start, directory: 
 
 def test_an_interrupt_ends_it_quietly(start: Start, directory: Path) -> None:
     fill(directory, 1)
-    tail = start("tail", "orders")
+    # Where the tests run in the background of a shell, SIGINT is ignored, and a child would inherit that.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        tail = start("tail", "orders")
+    finally:
+        signal.signal(signal.SIGINT, inherited)
     read_line(tail)
     tail.send_signal(signal.SIGINT)
     out, err = tail.communicate(timeout=30)
