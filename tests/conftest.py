@@ -7,7 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# A machine under load takes its time for an example; that proves nothing. MQ_HYPOTHESIS=thorough looks longer.
+# A machine under load takes its time, and that proves nothing. MQ_HYPOTHESIS=thorough searches longer.
 hypothesis.settings.register_profile("usual", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=5000)
 hypothesis.settings.load_profile(os.environ.get("MQ_HYPOTHESIS", "usual"))
