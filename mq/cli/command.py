@@ -94,6 +94,8 @@ def run(arguments: Sequence[str]) -> int:
 def _refuse(error: Exception, status: int) -> int:
     if isinstance(error, OSError) and error.strerror and error.filename:
         text = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, mq.MessageNotFound):
+        text = f"there is no message with the id {error}"
     else:
         text = str(error) or type(error).__name__
     click.echo(f"mq: {visible(text)}", err=True)

@@ -1,10 +1,12 @@
 """What every verb of the command shares: the target, the form of the output, the moments a user may name."""
 
+import errno
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
@@ -31,6 +33,8 @@ class Session:
 
         Retention is the application's affair: while the duties are this process's, nothing becomes too old.
         """
+        if not create and "://" not in self.target and not Path(self.target).exists():
+            raise FileNotFoundError(errno.ENOENT, "there is no such directory", self.target)
         return mq.open(self.target, create=create, flush=flush, retention_hours=RETENTION_HOURS_MAX)
 
 

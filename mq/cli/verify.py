@@ -1,5 +1,6 @@
 """`verify`: every invariant of the directory, and each one that does not hold."""
 
+import errno
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ def verify(session: Session) -> int:
     """Walk the whole directory and list what is wrong with it."""
     directory = Path(session.target)
     if not directory.is_dir():
-        raise NotADirectoryError(20, "not a directory", session.target)
+        raise NotADirectoryError(errno.ENOTDIR, "not a directory", session.target)
     count = 0
     with _progress() as progress:
         for problem in problems(directory, progress=progress):
