@@ -228,7 +228,7 @@ def test_longer_names_make_records_of_the_second_version(
     )
     body, encoded = b"longtopic", properties(TAGS="TagA")
     result = lib.mq_append(
-        log, number, 5, 0x10, body, len(body), encoded, len(encoded), ffi.NULL, envelope, receipt
+        log, number, -1, 5, 0x10, body, len(body), encoded, len(encoded), ffi.NULL, envelope, receipt
     )
     assert result == 0
     buffer, needed = ffi.new("char[]", 4096), ffi.new("int64_t *")
@@ -255,7 +255,7 @@ def test_prepared_and_rolled_back_records_have_no_unit(
     number = lib.mq_log_queue(log, b"A", 1, 0, 1)
     receipt = ffi.new("mq_receipt *")
     send(broker, "A", 0, b"before")
-    assert lib.mq_append(log, number, 0, sys_flag, b"x", 1, b"", 0, ffi.NULL, ffi.NULL, receipt) == 0
+    assert lib.mq_append(log, number, -1, 0, sys_flag, b"x", 1, b"", 0, ffi.NULL, ffi.NULL, receipt) == 0
     assert broker.topic("A").queues[0].max_offset == 1 + has_unit
     assert receipt.queue_offset == (1 if has_unit else 0)
 
