@@ -1,4 +1,4 @@
-"""A pytest plugin: Hypothesis tries few examples, since a sanitized build is slow and the usual one tries many."""
+"""A pytest plugin: Hypothesis tries few examples, since a sanitized build is slow."""
 
 import hypothesis
 import pytest

@@ -1,7 +1,7 @@
 """The store's tests once more, on a build of the extension that watches every access and every overflow.
 
-Built with MQ_BUILD=sanitize (see mq/store/native/build.py) outside of the checkout, once for each state of the C
-sources, and run with the sanitizers' runtime loaded before the interpreter. Any report fails: a child process
+Built with MQ_BUILD=sanitize (mq/store/native/build.py) outside of the checkout, once for each state of the
+C sources, and run with the runtime of the sanitizers loaded first. Any report fails: a child process
 that finds something dies by SIGABRT, which its test sees, and the report is looked for in what was printed.
 """
 
@@ -120,7 +120,8 @@ def test_the_build_reports_what_it_should(tree: Path) -> None:
 @pytest.mark.parametrize("folder", ["tests/store", "tests/contract", "tests/damage"])
 def test_passes_under_the_sanitizers(tree: Path, folder: str) -> None:
     done = run(
-        tree, "-m", "pytest", "-q", "-x", "-p", "tests.sanitize.few_examples", "-p", "no:cacheprovider", folder,
+        tree, "-m", "pytest", "-q", "-x", "-p", "tests.sanitize.few_examples", "-p", "no:cacheprovider",
+        folder,
         "-m", "not scale and not speed and not oracle and not crash",
     )  # fmt: skip
     found = REPORT.search(done.stdout)
