@@ -326,7 +326,7 @@ def _keep(broker: mq.Broker, path: str) -> None:
     Path(path).unlink(missing_ok=True)
     log = Log(path, SEEN)
     for queue in broker.topic(TOPIC).queues:
-        offset = 0
+        offset = queue.min_offset
         while messages := queue.read(offset, count_max=1000).messages:
             log.add(*((queue.queue_id, message.queue_offset, *_name(message)) for message in messages))
             offset = messages[-1].queue_offset + 1

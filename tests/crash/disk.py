@@ -10,7 +10,7 @@ been killed, `cut` makes of `root` what the disk might hold after the power fail
               brings to disk all that were made before it; fdatasync and msync bring those up to the last one
               of the file itself, its making or its length.
               Strict: an fsync of a directory, and nothing else, makes its entries certain. Of the changes
-              since, each is found or lost on its own.
+              since, each directory keeps a prefix of its own. (Lengths are as they were set last.)
 
 Inodes stay the same, as on a disk, so a control file finds itself again. There is a new boot id.
 """
@@ -151,15 +151,20 @@ class Disk:
         return [place < kept for place in range(len(changes))]
 
     def _kept_strictly(self, changes: list[Change]) -> list[bool]:
-        part = self._chance.choice((0.0, 0.3, 0.7))
-        kept: list[bool] = []
-        named: set[str] = set()
-        for change in reversed(changes):
+        places: dict[str, list[int]] = {}  # of the changes in each directory
+        certain: dict[str, int] = {}  # how many of them are
+        for place, change in enumerate(changes):
             if change.kind == "named":
-                named.add(change.path)
-            where = _parent(change.to or change.path)
-            kept.append(where in named or self._chance.random() < part)
-        return kept[::-1]
+                certain[change.path] = len(places.get(change.path, ()))
+            elif change.kind in NAMES:
+                places.setdefault(_parent(change.to or change.path), []).append(place)
+        lost = set()
+        for directory, its_places in places.items():
+            least = certain.get(directory, 0)
+            lost.update(
+                its_places[self._chance.choice((least, self._chance.randint(least, len(its_places)))) :]
+            )
+        return [place not in lost for place in range(len(changes))]
 
     def _replayed(self, changes: list[Change], kept: list[bool]) -> Found:
         """Do the changes that are kept. Each is of the file that it was of, whatever was lost before it."""

@@ -1,10 +1,9 @@
 """The power fails, over and over, at any moment of sending, flushing, opening and closing.
 
 Each round is a store on a disk that forgets (disk.py), with up to three lives, each ended by a power cut:
-some writers, synchronous and asynchronous ones, and perhaps a reader that is shown what is on disk and nothing
-else. Now and then one of them dies alone, or all do, or all close, or somebody deletes mq/. What is left
-is opened as after a reboot, by one who looks at all of it or by writers at once. Then
-holds:
+some writers, synchronous and asynchronous ones, and perhaps a reader that is shown what is on disk and
+nothing else. Now and then one of them dies alone, or all do, or all close, or somebody deletes mq/. What is
+left is opened as after a reboot, by one who looks at all of it or by writers at once. Then holds:
 
     what was acknowledged with flush="sync", or before a broker.flush() that returned, is where it was
     what a reader of flush="sync" has seen is still there
@@ -139,7 +138,7 @@ class Round:
         for _ in range(self.chance.choice((1, 1, 2, 3))):
             time.sleep(self.chance.uniform(0.01, 0.12))
             if self.processes:
-                self.chance.choices(events, (6, 2, 1, 1))[0]()
+                self.chance.choices(events, (4, 2, 2, 1))[0]()
             else:
                 self._people()
         if self.processes:

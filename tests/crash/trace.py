@@ -175,7 +175,9 @@ def check(
 
 
 def _read(queue: mq.Queue, wrong: list[str]) -> Iterator[Stored | None]:
-    offset = 0
+    """What each offset from 0 on holds; None where the message is gone, or cannot be read."""
+    offset = queue.min_offset
+    yield from [None] * offset
     while offset < queue.max_offset:
         try:
             result = queue.read(offset, count_max=1000)
@@ -198,9 +200,9 @@ def _read(queue: mq.Queue, wrong: list[str]) -> Iterator[Stored | None]:
 
 
 def _of_reader(trace: Sequence[Seen], queues: dict[int, list[Stored | None]]) -> Iterator[str]:
-    expected = dict.fromkeys(queues, 0)
+    expected: dict[int, int] = {}
     for item in trace:
-        if item.queue_offset != expected[item.queue_id]:
+        if item.queue_offset != expected.get(item.queue_id, item.queue_offset):
             yield f"saw {item}, after {expected[item.queue_id] - 1}"
         expected[item.queue_id] = item.queue_offset + 1
         messages = queues[item.queue_id]
