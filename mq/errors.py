@@ -124,6 +124,10 @@ class GroupInvalid(MQError, ValueError):
 class MessageNotFound(MQError):
     """It was never there, or is too old to be kept."""
 
+    def __init__(self, msg_id: str) -> None:
+        super().__init__(f"no message has the id {msg_id!r}: it was never sent here, or retention took it")
+        self.msg_id = msg_id
+
 
 class MessageInvalid(MQError, ValueError):
     """Nothing was written."""

@@ -12,14 +12,13 @@ others look every quarter of a second whether it is their turn.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 
 from mq.errors import MQError
 from mq.store import retention
-from mq.store.locks import lock_byte
+from mq.store.locks import lock_byte, open_own_file
 from mq.store.store import Store
 
 __all__ = ["Duties"]
@@ -42,7 +41,7 @@ class Duties:
         self._disk_ratio_max = disk_ratio_max
         self.last_error: BaseException | None = None
         self._stopping = threading.Event()
-        self._fd = os.open(store.root / "mq" / "duties", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = open_own_file(store.root / "mq" / "duties")
         store.close_in_child(self._fd)
         self._thread = threading.Thread(target=self._run, name="mq-duties", daemon=True)
         self._thread.start()

@@ -63,8 +63,13 @@ class LocalBroker:
             raise ValueError(f"flush is {flush!r}: give 'async' or 'sync'")
         _check_number("flush_interval", flush_interval, 0.001, 3600.0)
         _check_number("retention_hours", retention_hours, 0, 24 * 365 * 100)
-        _check_number("default_queue_count", default_queue_count, 1, QUEUE_COUNT_MAX)
-        _check_number("message_size_max", message_size_max, 1, (1 << 31) - (1 << 17))
+        for option, value, high in (
+            ("default_queue_count", default_queue_count, QUEUE_COUNT_MAX),
+            ("message_size_max", message_size_max, (1 << 31) - (1 << 17)),
+        ):
+            _check_number(option, value, 1, high)
+            if not isinstance(value, int):
+                raise TypeError(f"{option} is a number of type int, not {type(value).__name__}")
         if disk_ratio_max is not None:
             _check_number("disk_ratio_max", disk_ratio_max, 0.0, 1.0)
         self.name: Final = "mq"
@@ -388,12 +393,11 @@ class LocalBroker:
         """Close; sends and reads under way in other threads end with BrokerClosed. Twice is fine."""
         if self._duties is not None:
             self._duties.close()
-        self._version = [-1]
-        writer, reader, arrow = (getattr(self, part, None) for part in ("_writer", "_reader", "_arrow"))
-        self._store.close()
-        for part in (writer, reader, arrow):
-            if part is not None:
-                part.close()
+        try:
+            self._store.close()
+        finally:
+            self._writer.close()
+            self._reader.close()
 
     def __enter__(self) -> Self:
         return self

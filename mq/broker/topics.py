@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from mq.errors import StoreCorrupted
-from mq.store.locks import lock_byte, unlock_byte
+from mq.store.locks import lock_byte, open_own_file, unlock_byte
+from mq.store.named import named_errors
 
 __all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "TopicSettings", "Topics"]
 
@@ -88,14 +89,13 @@ class Topics:
         problems = []
         for path in (self.path, self.path.with_name("topics.json.bak")):
             try:
-                text = path.read_text()
+                text = path.read_bytes().decode()
+                if not text.strip():
+                    continue
+                return self._parse(text)
             except FileNotFoundError:
                 continue
-            if not text.strip():
-                continue
-            try:
-                return self._parse(text)
-            except (ValueError, TypeError, AttributeError) as error:
+            except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 problems.append(f"{path}: {error}")
         if problems:
             raise StoreCorrupted(
@@ -134,7 +134,7 @@ class Topics:
     def changing(self) -> Iterator[None]:
         """One process at a time changes topics; the lock is dropped by the kernel if it dies."""
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(self._root / "mq" / "topics.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_own_file(self._root / "mq" / "topics.lock")
         try:
             if not lock_byte(fd, 0, timeout=LOCK_TIMEOUT):
                 raise TimeoutError(
@@ -148,8 +148,13 @@ class Topics:
 
 def write_config(path: Path, text: str) -> None:
     """Replace a config file so that either the old or the new state is found; the old one stays as .bak."""
+    with named_errors(path):
+        _write_config(path, text)
+
+
+def _write_config(path: Path, text: str) -> None:
     fresh = path.with_name(path.name + ".new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         data = text.encode()
         while data:

@@ -45,6 +45,8 @@ class ArrowReader:
             import pyarrow as pa
         except ImportError:
             raise MQError("read_arrow needs pyarrow: pip install 'mq[arrow]'") from None
+        if not -(1 << 63) <= offset < 1 << 63:
+            raise ValueError(f"offset {offset} does not fit into 64 bits")
         if count_max < 1 or byte_max < 1:
             raise ValueError(f"count_max is {count_max} and byte_max is {byte_max}: both must be at least 1")
         count = min(count_max, COUNT_MAX)
@@ -78,9 +80,6 @@ class ArrowReader:
             check(code, str(self._store.root))
             break
         return columns.batch(queue, self._name, int(result.count))
-
-    def close(self) -> None:
-        """Nothing is held between reads."""
 
 
 class _Columns:

@@ -42,12 +42,14 @@ def believable(root: Path, gate: Gate, sizes: Geometry, lock_mtime: int) -> Cont
     except (FileNotFoundError, StoreCorrupted, OSError):
         return None
     believed = (
-        (control.same_boot() or _untouched_since_close(control, root, gate, sizes))
-        and control.get(lib.MQ_LOCK_MTIME) == lock_mtime
+        control.get(lib.MQ_LOCK_MTIME) == lock_mtime
         and control.get(lib.MQ_FILE_SIZE) == sizes.commitlog_file_size
         and control.get(lib.MQ_QUEUE_FILE_SIZE) == sizes.queue_file_size
         # What the kernel failed to write may be lost from memory too: look at the disk again.
         and control.get(lib.MQ_POISONED_WORD) == 0
+        and _is_possible(control, root, sizes)
+        and (_as_it_was_closed(control) if control.get(lib.MQ_CLEAN) else control.same_boot())
+        and (control.same_boot() or gate.was_closed())
     )
     if believed and _complete(control, root, sizes):
         return control
@@ -55,16 +57,22 @@ def believable(root: Path, gate: Gate, sizes: Geometry, lock_mtime: int) -> Cont
     return None
 
 
-def _untouched_since_close(control: Control, root: Path, gate: Gate, sizes: Geometry) -> bool:
-    """Whether a control file of an earlier boot, closed cleanly, still says what is on disk.
+def _as_it_was_closed(control: Control) -> bool:
+    """Whether a control file of a clean end says what it said then: after a reboot its pages may be of
+    different times, and bytes of any file may change while nobody looks."""
+    return int(lib.mq_control_checksum(control.handle)) == control.get(lib.MQ_CHECKSUM)
 
-    Its pages may be of different times, and messages may have been flushed since, if the machine died.
-    """
-    if control.get(lib.MQ_CLEAN) != 1 or not gate.was_closed():
+
+def _is_possible(control: Control, root: Path, sizes: Geometry) -> bool:
+    """Whether the ends are in order, and the log is zero where it ends, unless an append was cut short
+    there."""
+    low, flushed, end = (control.get(word) for word in (lib.MQ_LOG_MIN, lib.MQ_FLUSHED_END, lib.MQ_LOG_END))
+    indexed = control.get(lib.MQ_INDEXED_END)
+    if not (0 <= low <= end and flushed <= end and 0 <= indexed <= end) or low % sizes.commitlog_file_size:
         return False
-    if lib.mq_control_checksum(control.handle) != control.get(lib.MQ_CHECKSUM):
-        return False
-    return not _has_bytes(root, control.get(lib.MQ_LOG_END), sizes.commitlog_file_size)
+    if lib.mq_control_armed(control.handle):
+        return True
+    return not _has_bytes(root, end, sizes.commitlog_file_size)
 
 
 @dataclass(slots=True)

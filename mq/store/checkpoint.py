@@ -23,6 +23,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from mq.store.locks import open_own_file
+
 __all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
 
 SIZE = 4096
@@ -56,7 +58,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
 
 
 def write_checkpoint(root: Path, checkpoint: Checkpoint, *, sync: bool) -> None:
-    fd = os.open(root / "checkpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_own_file(root / "checkpoint")
     try:
         if os.fstat(fd).st_size != SIZE:
             os.ftruncate(fd, SIZE)

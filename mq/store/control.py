@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mq.errors import BrokerClosed, MQError
 from mq.store.native import check, ffi, lib
 
-__all__ = ["Control", "boot_id"]
+__all__ = ["Control", "Word", "boot_id"]
 
 
 def boot_id() -> bytes:
@@ -36,7 +37,16 @@ class Control:
             raise FileNotFoundError(path)
         check(result, str(path))
         # Unmapped when the last one who uses it lets go: a log, or a call in another thread.
-        self.handle: Any = ffi.gc(out[0], lib.mq_control_close)
+        self._handle: Any = ffi.gc(out[0], lib.mq_control_close)
+        self._refusal: MQError = BrokerClosed(f"{path} is closed: call mq.open() again")
+
+    @property
+    def handle(self) -> Any:
+        """Raises BrokerClosed, or what close() was told."""
+        handle = self._handle
+        if handle is None:
+            raise self._refusal.with_traceback(None)
+        return handle
 
     def same_boot(self) -> bool:
         return bool(lib.mq_control_same_boot(self.handle, boot_id()))
@@ -74,9 +84,25 @@ class Control:
     def min_offset(self, number: int) -> int:
         return int(lib.mq_control_queue_min(self.handle, number))
 
-    def word(self, word: int) -> Any:
-        """A word to look at often: word(n)[0] is its value, in some 30 ns. Valid while the handle is held."""
-        return lib.mq_control_word(self.handle, word)
+    def word(self, word: int) -> Word:
+        """A word to look at often."""
+        return Word(self.handle, word)
 
-    def close(self) -> None:
-        self.handle = None
+    def close(self, refusal: MQError | None = None) -> None:
+        """Let go of it; whoever comes later gets this error."""
+        if refusal is not None:
+            self._refusal = refusal
+        self._handle = None
+
+
+class Word:
+    """One word of a control file: word[0] is its value. Keeps the file mapped as long as it lives."""
+
+    __slots__ = ("_handle", "_pointer")
+
+    def __init__(self, handle: Any, word: int) -> None:
+        self._handle = handle
+        self._pointer = lib.mq_control_word(handle, word)
+
+    def __getitem__(self, place: int) -> int:
+        return int(self._pointer[place])

@@ -102,8 +102,8 @@ def _file_system(path: Path) -> str:
 def listed_topics(root: Path) -> dict[str, Any] | None:
     """The table in config/topics.json, which mq.broker.topics owns; None if it cannot tell."""
     try:
-        table = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
-    except (OSError, ValueError, KeyError, TypeError):
+        table = json.loads((root / "config" / "topics.json").read_bytes())["topicConfigTable"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return table if isinstance(table, dict) and table else None
 
@@ -115,7 +115,7 @@ def topics_begin(table: dict[str, Any] | None) -> dict[str, tuple[int, int]]:
         try:
             begin = int(settings.get(BEGIN_MEMBER, 0))
             counts = int(settings.get("readQueueNums", 0)), int(settings.get("writeQueueNums", 0))
-        except (AttributeError, ValueError, TypeError):
+        except (AttributeError, ValueError, TypeError, OverflowError):
             continue
         if begin > 0:
             found[name] = min(max(counts), 65_536), begin

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mq.errors import StoreLocked
-from mq.store.locks import byte_owner, lock_byte, unlock_byte
+from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
 
 __all__ = ["Gate"]
 
@@ -29,7 +29,7 @@ class Gate:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._fd = os.open(root / "mq" / "gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = open_own_file(root / "mq" / "gate")
         self._lock_fd = -1
 
     def __enter__(self) -> Gate:
@@ -61,7 +61,7 @@ class Gate:
         Raises StoreLocked if a RocketMQ broker has the directory open.
         """
         path = self.root / "lock"
-        self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock_fd = open_own_file(path)
         if not lock_byte(self._lock_fd, 0, shared=True):
             pid = byte_owner(self._lock_fd, 0)
             self._close_lock()
@@ -78,9 +78,14 @@ class Gate:
 
     def mark_open(self) -> None:
         """`abort` with this process's id: a directory found with it and nobody inside was not closed."""
-        path = self.root / "abort"
-        if not path.exists():
-            path.write_text(str(os.getpid()))
+        try:
+            fd = os.open(self.root / "abort", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            return
+        try:
+            os.write(fd, str(os.getpid()).encode())
+        finally:
+            os.close(fd)
 
     def mark_closed(self) -> None:
         (self.root / "abort").unlink(missing_ok=True)

@@ -74,8 +74,9 @@ def _stored(root: Path) -> dict[str, int]:
         table = json.loads(path.read_text())
         found = {field.name: int(table[field.name]) for field in fields(Geometry) if field.name in table}
         validated(dict(found))
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError):
         found = {}  # Ours, and derived: what cannot be read is read off the files.
+    said = dict(found)
     segments = segment_files(root / "commitlog")
     sizes = {segment.stat().st_size for segment in segments} - {0}
     if len(sizes) > 1:
@@ -94,6 +95,15 @@ def _stored(root: Path) -> dict[str, int]:
                 )
             found["queue_file_units"] = size // lib.MQ_UNIT_SIZE
             break
+    for name, value in found.items():
+        low, high = BOUNDS[name]
+        if said.get(name, value) != value or not low <= value <= high:
+            expected = f"{said[name]:,} when they were made" if name in said else f"from {low:,} to {high:,}"
+            raise StoreCorrupted(
+                f"{root}: its files say {name}={value:,}, which must be {expected}: one was cut or stretched;"
+                " put it back, or delete it if it is a queue's or the index's",
+                path=str(root),
+            )
     return found
 
 
@@ -140,7 +150,7 @@ def keep(root: Path, geometry: Geometry) -> None:
     except (OSError, ValueError):
         pass
     fresh = path.with_suffix(".new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(fd, text.encode())
         os.fsync(fd)

@@ -14,8 +14,9 @@ import fcntl
 import os
 import struct
 import time
+from pathlib import Path
 
-__all__ = ["byte_owner", "lock_byte", "unlock_byte"]
+__all__ = ["byte_owner", "lock_byte", "open_own_file", "unlock_byte"]
 
 # struct flock on 64-bit Linux: type, whence, start, length, pid.
 FLOCK = struct.Struct("@hhqqi4x")
@@ -23,6 +24,11 @@ FLOCK = struct.Struct("@hhqqi4x")
 
 def _flock(kind: int, byte: int) -> bytes:
     return FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0)
+
+
+def open_own_file(path: Path) -> int:
+    """A descriptor of a file of the store, to lock or write it; made if it is missing, never through a link."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def lock_byte(fd: int, byte: int, *, shared: bool = False, timeout: float | None = 0.0) -> bool:

@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from mq.store.locks import byte_owner, lock_byte
+from mq.store.locks import byte_owner, lock_byte, open_own_file
 
 __all__ = ["Member", "Members"]
 
@@ -60,7 +60,7 @@ def _pid_namespace() -> int:
 
 class Members:
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = open_own_file(path)
         self.place = -1
 
     def join(self) -> int:

@@ -59,6 +59,7 @@ class Reader:
         self._numbers: dict[MessageQueue, int] = {}
         self._pullers: dict[MessageQueue, Puller] = {}
         self._make, self._let_go = _pullers(self, store.live(), name)
+        store.let_go_with(self._let_go)
 
     def pull(
         self,
@@ -207,6 +208,7 @@ class Reader:
 
     def min_offset(self, queue: MessageQueue) -> int:
         number = self.number(queue)
+        self._store.live()
         assert self._store.control is not None
         return max(self._store.control.min_offset(number), 0)
 
@@ -228,7 +230,6 @@ class Reader:
     def close(self) -> None:
         """Let go of the log; a pull under way in another thread still has it."""
         self._let_go()
-        self._version = [-2]
 
 
 def _messages(view: Any, sizes: Any, count: int, name: str) -> list[MessageExt]:

@@ -38,13 +38,14 @@ from mq.store.attach import Hint, believable, hint, shared
 from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
-from mq.store.control import Control
+from mq.store.control import Control, Word
 from mq.store.directory import listed_topics, prepare, topics_begin
 from mq.store.gate import Gate
-from mq.store.geometry import agree, keep
+from mq.store.geometry import agree, keep, validated
 from mq.store.index import Index
 from mq.store.indexing import bring_up
 from mq.store.members import Members
+from mq.store.named import named_errors
 from mq.store.native import check, ffi, lib
 from mq.store.recovery import Recovered, recover
 from mq.store.uniqueid import seed_ids
@@ -76,6 +77,9 @@ class Store:
         progress: Callable[[str, int, int], None] | None = None,
         **options: int | None,
     ) -> None:
+        if not os.fspath(root):
+            raise ValueError("the path of a store is empty: name a directory")
+        validated(options)
         self.root = Path(os.fspath(root)).absolute()
         self.read_only = read_only
         self.sync = sync
@@ -85,15 +89,17 @@ class Store:
         self._private: tempfile.TemporaryDirectory[str] | None = None
         self._listed: dict[str, Any] | None = None
         self._descriptors: set[int] = set()
+        self._holders: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
         self._closing = threading.Lock()
-        prepare(self.root, create=create, read_only=read_only)
-        self.gate = Gate(self.root)
+        with named_errors(self.root):
+            prepare(self.root, create=create, read_only=read_only)
+            self.gate = Gate(self.root)
         self.members: Members | None = None
         self.control: Control | None = None
         self.log: Any = None
         try:
-            with self.gate:
+            with named_errors(self.root), self.gate:
                 self._open(options, progress)
         except BaseException:
             self._drop()
@@ -122,7 +128,8 @@ class Store:
             self._map(self.root, READ if self.read_only else APPEND)
             if alone and not self.read_only:
                 old.set_boot()
-                # Whoever died last may have died with the lock in hand.
+                # Whoever died last may have died with a lock in hand, or in the middle of an append.
+                check(lib.mq_control_new_locks(old.handle), str(path))
                 check(lib.mq_log_lock(self.log, 1000), str(self.root))
                 lib.mq_log_unlock(self.log)
         else:
@@ -246,8 +253,8 @@ class Store:
         """Where the log ends for readers of this store, as a log offset."""
         return self.word(lib.MQ_FLUSHED_END if self.sync else lib.MQ_LOG_END)
 
-    def topics_version(self) -> Any:
-        """A word that grows with every change of a topic: [0] is its value. Valid while the store is open."""
+    def topics_version(self) -> Word:
+        """A word that grows with every change of a topic: [0] is its value."""
         assert self.control is not None
         return self.control.word(lib.MQ_TOPICS_VERSION)
 
@@ -302,9 +309,10 @@ class Store:
 
     def flush(self) -> None:
         """Have everything on disk that was sent before: messages, queue units, checkpoint."""
-        self.flush_log()
-        self.flush_queues()
-        self.write_checkpoint(sync=True)
+        with named_errors(self.root):
+            self.flush_log()
+            self.flush_queues()
+            self.write_checkpoint(sync=True)
 
     def write_checkpoint(self, *, sync: bool) -> None:
         """Say what is on disk; nothing new once a flush has failed."""
@@ -342,7 +350,7 @@ class Store:
             for thread in self._threads:
                 thread.join()
             try:
-                with self.gate:
+                with named_errors(self.root), self.gate:
                     self.gate.leave()
                     if not self.read_only and self.gate.is_alone():
                         self._close_cleanly()
@@ -396,14 +404,23 @@ class Store:
         self._descriptors.add(fd)
 
     def closed_here(self, fd: int) -> None:
-        self._descriptors.discard(fd)
-        os.close(fd)
+        if fd in self._descriptors:  # Not in a forked child, where it is closed already.
+            self._descriptors.remove(fd)
+            os.close(fd)
+
+    def let_go_with(self, let_go: Callable[[], None]) -> None:
+        """To be called when the log is no longer to be used: in a forked child."""
+        self._holders.append(let_go)
 
     def _forked(self) -> None:
         """In a forked child: be of no use, and hold no lock that is the parent's."""
         if self._state == "open":
             self._state = "forked"
         self.log = None
+        if self.control is not None:
+            self.control.close(self.refusal())
+        for let_go in self._holders:
+            let_go()
         for fd in self._descriptors:
             os.close(fd)
         self._descriptors.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mq.broker.protocol import Appender, MessageQueue, SendResult, SendStatus
@@ -86,6 +86,7 @@ class Writer:
         self._routes: dict[tuple[str, int], tuple[int, MessageQueue]] = {}
         self._appenders: dict[tuple[str, int], Appender] = {}
         self._make, self._let_go = _appenders(self, store.live(), store.sync)
+        store.let_go_with(self._let_go)
 
     def append(
         self,
@@ -243,7 +244,6 @@ class Writer:
     def close(self) -> None:
         """Let go of the log. An append under way in another thread still has it, and is refused."""
         self._let_go()
-        self._version = [-2]
 
 
 def _appenders(
@@ -337,7 +337,7 @@ class _Places(Sequence[int]):
     def __getitem__(self, place: Any) -> Any:
         return list(self)[place]
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[int]:
         at = self._first
         for body_size, properties_size in self._messages:
             yield at

@@ -24,6 +24,10 @@ ffi: Any = _native.ffi
 __all__ = ["check", "ffi", "lib"]
 
 
+# Something else stands where one of our files should: a directory, a file, a link.
+MISPLACED = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
+
+
 def check(result: int, path: str = "") -> int:
     """The result of a C call, or the error that it stands for.
 
@@ -38,7 +42,7 @@ def check(result: int, path: str = "") -> int:
             f"no space left for {path or 'the store'}: free some, then send again; nothing was written",
             path=path,
         )
-    if result == lib.MQ_CORRUPT:
+    if result in (lib.MQ_CORRUPT, lib.MQ_INVALID) or (result == lib.MQ_IO and number in MISPLACED):
         raise StoreCorrupted(f"{path or 'the store'} holds bytes that contradict its layout", path=path)
     if result == lib.MQ_MISSING:
         raise StoreCorrupted(f"{path or 'the store'} lacks a file that should be there", path=path)

@@ -15,7 +15,7 @@ enum {
     STACK_TAIL = 1024
 };
 
-/* ---- opening ---- */
+/* Opening. */
 
 int mq_log_open(mq_control *control, const char *root, int writable, int sync, mq_log **out) {
     char path[MQ_PATH_SIZE];
@@ -69,7 +69,7 @@ void mq_log_set_host(mq_log *log, const char *address, int32_t port) {
 
 mq_files *mq_log_files(mq_log *log) { return log->files; }
 
-/* ---- the append lock and its repair ---- */
+/* The append lock and its repair. */
 
 /* Zero [from, to) of the log, which a dead owner may have written in part. */
 static int void_log(mq_log *log, int64_t from, int64_t to) {
@@ -92,15 +92,31 @@ static int void_log(mq_log *log, int64_t from, int64_t to) {
     return 0;
 }
 
+/* Whether an intent says what an append would have said here. */
+static int is_honest(mq_log *log, const mq_queue *queue, const mq_intent *intent, int64_t log_end) {
+    int64_t next = atomic_load(&queue->entry->next);
+    if (intent->start < 0 || intent->end <= intent->start || intent->end - intent->start > 2 * log->file_size) return 0;
+    if (intent->start != log_end && intent->end != log_end) return 0;
+    if (intent->count < 0 || intent->count > intent->end - intent->start) return 0;
+    if (intent->count == 0) return 1;
+    return intent->queue_offset == next || (intent->end == log_end && intent->queue_offset + intent->count == next);
+}
+
 /* Finish or void what the intent describes. Under the append lock; may itself be cut short and
  * done again, since the intent stays armed until all is done. */
 static int repair(mq_log *log) {
     mq_intent *intent = &log->shared->intent;
     if (!atomic_load(&intent->armed)) return 0;
     int error = 0;
+    int64_t log_end = mq_control_get(log->control, MQ_LOG_END);
     mq_queue *queue = mq_log_open_queue(log, intent->queue, &error);
-    if (!queue) return error;
-    if (mq_control_get(log->control, MQ_LOG_END) == intent->end) {
+    if (!queue && error != MQ_INVALID) return error;
+    if (!queue || !is_honest(log, queue, intent, log_end)) {
+        /* Damaged bytes: to act on them would destroy what is sound. */
+        atomic_store(&intent->armed, 0);
+        return 0;
+    }
+    if (log_end == intent->end) {
         atomic_store_explicit(&queue->entry->next, intent->queue_offset + intent->count, memory_order_release);
         mq_shared_wake_queue(queue->entry, MQ_WAITS_FOR_APPEND | MQ_WAITS_FOR_FLUSH);
         mq_shared_wake_any(log->shared);
@@ -142,10 +158,11 @@ int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_i
     return number;
 }
 
-/* ---- writing, under the lock ---- */
+/* Writing, under the lock. */
 
 int mq_log_allocate(mq_log *log, int64_t to, int64_t step) {
     int64_t from = mq_control_get(log->control, MQ_ALLOCATED_END);
+    if (from < 0 || to < 0 || to - from > (int64_t)1 << 40) return MQ_CORRUPT;
     int64_t wanted = (to + step - 1) / step * step;
     while (from < wanted) {
         int64_t file_end = (from / log->file_size + 1) * log->file_size;
@@ -180,6 +197,8 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     if (mq_control_get(control, MQ_POISONED_WORD)) return MQ_POISONED;
     if (atomic_load_explicit(&log->stopping, memory_order_relaxed)) return MQ_CLOSED;
     if (atomic_load_explicit(&entry->state, memory_order_relaxed) != MQ_QUEUE_LIVE) return MQ_GONE;
+    int64_t log_end = mq_control_get(control, MQ_LOG_END);
+    if (log_end < 0 || log_end > INT64_MAX / 2 || atomic_load(&entry->next) > MQ_OFFSET_MAX) return MQ_CORRUPT;
     int64_t now = mq_linux_now_ms();
     int64_t last = mq_control_get(control, MQ_LAST_STORE_TIME);
     int64_t store_time = now > last ? now : last;

@@ -82,9 +82,8 @@ static int write_fully(int fd, const uint8_t *bytes, size_t size, int64_t at) {
 /* Fill a new queue file up to and with its first unit, at byte `inside`. */
 static int fill_file(mq_log *log, int fd, int64_t inside, const uint8_t *unit) {
     uint8_t blanks[FILL_UNITS * MQ_UNIT_SIZE];
-    int64_t allocated = inside + ALLOCATE_STEP < log->queue_file_size ? inside + ALLOCATE_STEP : log->queue_file_size;
     if (ftruncate(fd, log->queue_file_size)) return errno == ENOSPC ? MQ_FULL : MQ_IO;
-    int result = mq_linux_allocate(fd, 0, allocated);
+    int result = 0;
     for (int i = 0; i < FILL_UNITS; i++) put_unit(blanks + i * MQ_UNIT_SIZE, 0, MQ_UNIT_BLANK_SIZE, 0);
     for (int64_t at = 0; !result && at < inside; at += (int64_t)sizeof blanks) {
         int64_t size = inside - at < (int64_t)sizeof blanks ? inside - at : (int64_t)sizeof blanks;
@@ -127,7 +126,7 @@ static int new_file(mq_log *log, mq_queue *queue, int64_t byte, const uint8_t *u
     if (snprintf(fresh, sizeof fresh, "%s/mq/queue-file.new", log->root) >= (int)sizeof fresh) return MQ_INVALID;
     int result = mq_files_path(queue->files, byte, path);
     if (result) return result;
-    int fd = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
     int64_t start = byte / log->queue_file_size * log->queue_file_size;
     result = fill_file(log, fd, byte - start, unit);
@@ -143,9 +142,8 @@ static int new_file(mq_log *log, mq_queue *queue, int64_t byte, const uint8_t *u
     }
     mq_fail_at(MQ_FAIL_LINKED_QUEUE_FILE);
     mq_files_forget(queue->files, byte);
-    int64_t allocated = byte + ALLOCATE_STEP;
-    if (allocated > start + log->queue_file_size) allocated = start + log->queue_file_size;
-    atomic_store(&queue->entry->allocated, allocated);
+    /* The next unit reserves the pages that follow, through the map. */
+    atomic_store(&queue->entry->allocated, byte + MQ_UNIT_SIZE);
     return 0;
 }
 
@@ -209,6 +207,7 @@ int mq_unit_read(mq_queue *queue, int64_t offset, int64_t *log_offset, int32_t *
     int64_t room;
     mq_mapping *pin;
     if (offset < 0) return MQ_GONE;
+    if (offset > MQ_OFFSET_MAX) return MQ_CORRUPT;
     int result = mq_files_pin(queue->files, offset * MQ_UNIT_SIZE, &bytes, &room, &pin);
     if (result) return result;
     *log_offset = mq_get64(bytes);
@@ -225,7 +224,7 @@ int mq_queue_unit(mq_log *log, int number, int64_t offset, int64_t *log_offset, 
     return mq_unit_read(queue, offset, log_offset, size, tags_code);
 }
 
-/* ---- recovery and closing: nobody else is attached ---- */
+/* Recovery and closing: nobody else is attached. */
 
 static int is_unit(int64_t log_offset, int32_t size) { return log_offset >= 0 && size > 0; }
 

@@ -6,6 +6,7 @@
  */
 enum {
     MQ_UNIT_SIZE = 20,
+    MQ_OFFSET_MAX_BITS = 56,         /* no queue gets that far; what says so is damaged */
     MQ_UNIT_BLANK_SIZE = 2147483647, /* size word of units that fill up a file before its first message */
     MQ_PULL_FOUND = 0,
     MQ_PULL_NO_NEW = 1,

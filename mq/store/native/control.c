@@ -38,6 +38,8 @@ static int allocate_table(mq_control *control, int64_t count) {
     if (wanted > (int64_t)sizeof(mq_shared)) wanted = (int64_t)sizeof(mq_shared);
     if (wanted <= atomic_load(&control->shared->table_allocated)) return 0;
     int result = mq_linux_allocate(control->fd, 0, wanted);
+    int64_t from = atomic_load(&control->shared->table_allocated);
+    if (!result) result = mq_linux_populate((char *)control->shared + from, wanted - from);
     if (result < 0) return result;
     atomic_store(&control->shared->table_allocated, wanted);
     return 0;
@@ -63,7 +65,7 @@ static uint32_t bucket_of(const char *topic, int topic_size, int32_t queue_id) {
 /* Bring the process-local look-up up to the table's count. Under control->local. */
 static int learn(mq_control *control) {
     int64_t count = atomic_load_explicit(&control->shared->words[MQ_QUEUE_COUNT], memory_order_acquire);
-    if (count > MQ_QUEUE_MAX) return MQ_CORRUPT;
+    if (count < control->known || count > MQ_QUEUE_MAX) return MQ_CORRUPT;
     if (count > control->known_room) {
         int64_t room = count + count / 2 + 64;
         int32_t *chain = realloc(control->chain, (size_t)room * sizeof *chain);
@@ -73,6 +75,7 @@ static int learn(mq_control *control) {
     }
     for (; control->known < count; control->known++) {
         mq_queue_entry *entry = &control->shared->queues[control->known];
+        if (entry->topic_size == 0 || entry->topic_size >= MQ_TOPIC_MAX) return MQ_CORRUPT;
         uint32_t bucket = bucket_of(entry->topic, (int)entry->topic_size, entry->queue_id);
         control->chain[control->known] = control->heads[bucket];
         control->heads[bucket] = (int32_t)control->known + 1;
@@ -84,7 +87,7 @@ static int look_up(mq_control *control, const char *topic, int topic_size, int32
     int32_t next = control->heads[bucket_of(topic, topic_size, queue_id)];
     for (; next; next = control->chain[next - 1]) {
         mq_queue_entry *entry = &control->shared->queues[next - 1];
-        if (atomic_load(&entry->state) != MQ_QUEUE_DELETED && entry->queue_id == queue_id && entry->topic_size == (uint32_t)topic_size &&
+        if (atomic_load(&entry->state) == MQ_QUEUE_LIVE && entry->queue_id == queue_id && entry->topic_size == (uint32_t)topic_size &&
             memcmp(entry->topic, topic, (size_t)topic_size) == 0)
             return next - 1;
     }
@@ -96,7 +99,7 @@ int mq_control_open(const char *path, const char *boot_id, int create, mq_contro
     if (!control) return MQ_MEMORY;
     control->heads = calloc(HASH_SIZE, sizeof *control->heads);
     int result = control->heads ? 0 : MQ_MEMORY;
-    control->fd = result < 0 ? -1 : open(path, create ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDWR | O_CLOEXEC, 0600);
+    control->fd = result < 0 ? -1 : open(path, create ? O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW : O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (!result && control->fd < 0) result = errno == ENOENT ? MQ_MISSING : MQ_IO;
     struct stat status = {0};
     if (!result && create && (ftruncate(control->fd, 0) || ftruncate(control->fd, sizeof(mq_shared))))
@@ -109,6 +112,7 @@ int mq_control_open(const char *path, const char *boot_id, int create, mq_contro
         if (map == MAP_FAILED) result = MQ_IO;
         else control->shared = map;
     }
+    if (!result && create) result = mq_linux_populate(control->shared, TABLE_STEP);
     if (!result && create) {
         mq_shared *shared = control->shared;
         shared->layout = MQ_CONTROL_LAYOUT;
@@ -125,6 +129,8 @@ int mq_control_open(const char *path, const char *boot_id, int create, mq_contro
             shared->size != sizeof(mq_shared))
             result = MQ_CORRUPT;
         else if (mq_control_get(control, MQ_INODE) != (int64_t)status.st_ino)
+            result = MQ_CORRUPT;
+        else if (mq_control_get(control, MQ_QUEUE_COUNT) < 0 || mq_control_get(control, MQ_QUEUE_COUNT) > MQ_QUEUE_MAX)
             result = MQ_CORRUPT;
         else if (table_bytes(mq_control_get(control, MQ_QUEUE_COUNT)) > atomic_load(&shared->table_allocated) ||
                  atomic_load(&shared->table_allocated) > (int64_t)sizeof(mq_shared))
@@ -156,6 +162,10 @@ void mq_control_close(mq_control *control) {
 int mq_control_same_boot(mq_control *control, const char *boot_id) {
     return memcmp(control->shared->boot_id, boot_id, sizeof control->shared->boot_id) == 0;
 }
+
+int mq_control_armed(mq_control *control) { return atomic_load(&control->shared->intent.armed) != 0; }
+
+int mq_control_new_locks(mq_control *control) { return make_locks(control->shared); }
 
 int64_t mq_control_checksum(mq_control *control) {
     uint32_t crc = mq_crc32(0, control->shared->boot_id, sizeof control->shared->boot_id);

@@ -70,6 +70,12 @@ void mq_control_close(mq_control *control);
 /* 1 if the file was made in the boot of this id. */
 int mq_control_same_boot(mq_control *control, const char *boot_id);
 
+/* Whether an append was cut short, and waits for its repair. */
+int mq_control_armed(mq_control *control);
+
+/* Make the locks anew. For who is alone: what a dead owner left is told by the intent, not by its lock. */
+int mq_control_new_locks(mq_control *control);
+
 /* CRC-32 over what a clean close leaves behind. After a reboot it tells whether all pages of the file are of
  * one time: the kernel wrote them when it pleased. */
 int64_t mq_control_checksum(mq_control *control);

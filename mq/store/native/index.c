@@ -118,7 +118,7 @@ int mq_index_open(const char *path, int32_t slot_count, int32_t unit_count, int 
     index->size = file_size(slot_count, unit_count);
     index->slot_count = slot_count;
     index->unit_count = unit_count;
-    index->fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    index->fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
     int result = index->fd < 0 || fstat(index->fd, &status) ? system_error() : 0;
     if (!result && status.st_size != index->size) result = MQ_CORRUPT;
     if (!result) {
@@ -175,6 +175,8 @@ static int allocate(mq_index *index, int64_t end) {
     if (index->fd < 0) return MQ_READ_ONLY;
     int64_t to = end > index->size - ALLOCATE_STEP ? index->size : end + ALLOCATE_STEP;
     int result = mq_fail_at(MQ_FAIL_ALLOCATE) ? MQ_FULL : mq_linux_allocate(index->fd, index->allocated, to);
+    /* Touched here, where no room is a result: see mq_linux_populate. */
+    if (!result) result = mq_linux_populate(index->bytes + index->allocated, to - index->allocated);
     if (!result) index->allocated = to;
     return result;
 }

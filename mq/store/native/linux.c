@@ -83,8 +83,12 @@ int mq_linux_sync_directory(const char *path) {
     return result;
 }
 
-void mq_linux_populate(void *address, size_t size) {
-    madvise(address, size, MADV_POPULATE_WRITE);
+int mq_linux_populate(void *address, int64_t size) {
+    uintptr_t page = (uintptr_t)address & ~(uintptr_t)4095;
+    int result;
+    do result = madvise((void *)page, (size_t)((uintptr_t)address - page) + (size_t)size, MADV_POPULATE_WRITE);
+    while (result && (errno == EINTR || errno == EAGAIN));
+    return result && errno == EFAULT ? MQ_FULL : 0;
 }
 
 int64_t mq_linux_now_ms(void) {

@@ -19,8 +19,9 @@ int mq_linux_allocate(int fd, int64_t from, int64_t to);
 int mq_linux_punch(int fd, int64_t from, int64_t to);
 /* Have the names in a directory on disk. 0 or MQ_IO; a directory that is gone has none. */
 int mq_linux_sync_directory(const char *path);
-/* Make pages present and writable ahead of use. Best effort. */
-void mq_linux_populate(void *address, size_t size);
+/* Make the pages of [address, address + size) present and writable. MQ_FULL if a store there would be a signal,
+ * since the file system has no room after all; 0 otherwise, also on kernels that do not know how. */
+int mq_linux_populate(void *address, int64_t size);
 
 int64_t mq_linux_now_ms(void);        /* wall clock */
 int64_t mq_linux_coarse_ms(void);     /* the same as of the last tick: a few ms late, and cheaper */

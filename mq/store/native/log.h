@@ -40,6 +40,8 @@ struct mq_log {
     _Atomic uint32_t stopping;
 };
 
+static const int64_t MQ_OFFSET_MAX = (int64_t)1 << MQ_OFFSET_MAX_BITS;
+
 static inline int32_t mq_get32(const uint8_t *at) {
     uint32_t value;
     __builtin_memcpy(&value, at, 4);

@@ -87,9 +87,10 @@ static table *table_with(mq_files *files, int64_t number) {
     if (old && number >= old->first && number < old->first + old->count) return old;
     int64_t first = old && old->first < number ? old->first : number;
     int64_t end = old && old->first + old->count > number + 1 ? old->first + old->count : number + 1;
-    int64_t room = old ? old->count * 2 : 0;
-    if (room < TABLE_MIN) room = TABLE_MIN;
-    if (first + room > end) end = first + room;
+    /* Spare room on the side that grows: files may be met in falling order too. */
+    int64_t spare = old ? old->count : TABLE_MIN;
+    if (old && number < old->first) first = first > spare ? first - spare : 0;
+    else end += spare;
     if (end - first > INT32_MAX) return NULL;
     table *grown = calloc(1, sizeof *grown + (size_t)(end - first) * sizeof(mq_mapping *));
     if (!grown) return NULL;
@@ -119,7 +120,7 @@ static int map_file(mq_files *files, int64_t number) {
     pthread_mutex_lock(&files->lock);
     int result = mq_files_path(files, number * files->file_size, path);
     /* The file comes before the table: a nonsense offset must not make the table grow. */
-    int fd = result ? -1 : open(path, (files->writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    int fd = result ? -1 : open(path, (files->writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
     if (!result && fd < 0) result = errno == ENOENT || errno == ENOTDIR ? MQ_MISSING : MQ_IO;
     if (!result && fstat(fd, &status)) result = MQ_IO;
     if (!result && status.st_size != files->file_size) result = MQ_CORRUPT;
@@ -203,7 +204,7 @@ int mq_files_mapped(mq_files *files) { return atomic_load(&files->mapped); }
 static int open_file(mq_files *files, int64_t offset, int flags) {
     char path[MQ_PATH_SIZE];
     if (mq_files_path(files, offset, path)) return MQ_INVALID;
-    int fd = open(path, flags | O_CLOEXEC, 0600);
+    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd >= 0) return fd;
     return errno == ENOENT ? MQ_MISSING : errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
 }
@@ -252,6 +253,19 @@ int mq_files_remove(mq_files *files, int64_t offset) {
     return result;
 }
 
+/* Blocks that are reserved may still need others to be written to (an extent split in two): the kernel finds out
+ * now, and says so, instead of by a signal in the middle of an append. */
+static int touch(mq_files *files, int64_t from, int64_t to) {
+    uint8_t *bytes;
+    int64_t room;
+    mq_mapping *mapping;
+    int result = mq_files_pin(files, from, &bytes, &room, &mapping);
+    if (result) return result;
+    result = mq_linux_populate(bytes, to - from < room ? to - from : room);
+    mq_files_unpin(mapping);
+    return result;
+}
+
 int mq_files_allocate(mq_files *files, int64_t from, int64_t to) {
     if (to <= from) return 0;
     if (!files->writable) return MQ_READ_ONLY;
@@ -264,7 +278,7 @@ int mq_files_allocate(mq_files *files, int64_t from, int64_t to) {
     int saved = errno;
     close(fd);
     errno = saved;
-    return result;
+    return result ? result : touch(files, from, to);
 }
 
 int mq_files_clear(mq_files *files, int64_t from) {

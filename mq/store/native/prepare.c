@@ -27,9 +27,9 @@ static int populate(mq_log *log, int64_t from, int64_t to) {
         if (result) return result;
         int64_t size = to - from < room ? to - from : room;
         if (size > CHUNK) size = CHUNK;
-        uintptr_t page = (uintptr_t)bytes & ~(uintptr_t)4095;
-        mq_linux_populate((void *)page, (size_t)((uintptr_t)bytes - page + (uintptr_t)size));
+        result = mq_linux_populate(bytes, size);
         mq_files_unpin(pin);
+        if (result) return result;
         if (log->sync) {
             result = mq_files_sync(log->files, from, from + size);
             /* The kernel tells of this only once, and it was told here. */

@@ -68,6 +68,7 @@ static int64_t first_beyond(mq_queue *queue, int64_t low, int64_t high, int64_t 
 
 static int64_t visible_max(mq_log *log, mq_queue *queue) {
     int64_t next = atomic_load_explicit(&queue->entry->next, memory_order_acquire);
+    if (next < 0 || next > MQ_OFFSET_MAX) return MQ_CORRUPT;
     if (!log->sync) return next;
     int64_t limit = mq_control_get(log->control, MQ_FLUSHED_END);
     if (limit >= mq_control_get(log->control, MQ_LOG_END)) return next;
@@ -105,7 +106,9 @@ struct sink {
 static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max, const int32_t *hashes,
                 int32_t hash_count, sink *to, mq_pull_result *result) {
     int64_t max = visible_max(log, queue);
+    if (max < 0) return (int)max;
     int64_t min = atomic_load_explicit(&queue->entry->min, memory_order_acquire);
+    if (min < 0 || min > MQ_OFFSET_MAX) return MQ_CORRUPT;
     if (min > max) max = min;
     *result = (mq_pull_result){.next_offset = offset, .min_offset = min, .max_offset = max, .log_offset = -1};
     if (offset < min || offset > max) {
@@ -200,7 +203,7 @@ int mq_pull(mq_log *log, int number, int64_t topics_version, int64_t offset, int
     return pull(log, queue, offset, count_max, hashes, hash_count, &into.sink, result);
 }
 
-/* ---- columns ---- */
+/* Columns. */
 
 typedef struct {
     sink sink;
@@ -281,7 +284,7 @@ int mq_pull_columns(mq_log *log, int number, int64_t offset, int32_t count_max, 
     return pull(log, queue, offset, count_max, hashes, hash_count, &into.sink, result);
 }
 
-/* ---- waiting ---- */
+/* Waiting. */
 
 static int has_news(mq_log *log, mq_queue *const *queues, const int64_t *offsets, int32_t count) {
     for (int32_t i = 0; i < count; i++) {
@@ -306,7 +309,7 @@ static int sleep_on(mq_log *log, mq_queue *const *queues, const int64_t *offsets
     /* Flag up before the last look: a sender publishes first and looks at the flag after. */
     atomic_thread_fence(memory_order_seq_cst);
     int place = has_news(log, queues, offsets, count);
-    if (place < count) return place;
+    if (place < count || atomic_load(&log->stopping)) return place;
     if (count == 1) mq_linux_wait(words[0], seen[0], timeout_ns);
     else mq_linux_wait_any(words, seen, count, timeout_ns);
     return has_news(log, queues, offsets, count);
@@ -349,7 +352,7 @@ int mq_wait(mq_log *log, const int32_t *numbers, const int64_t *offsets, int32_t
     return sleep_on(log, queues, offsets, count, left);
 }
 
-/* ---- by time ---- */
+/* By time. */
 
 int64_t mq_queue_offset_at(mq_log *log, int number, int64_t time_ms) {
     int error;
@@ -357,6 +360,8 @@ int64_t mq_queue_offset_at(mq_log *log, int number, int64_t time_ms) {
     if (!queue) return error;
     int64_t low = atomic_load_explicit(&queue->entry->min, memory_order_acquire);
     int64_t high = visible_max(log, queue);
+    if (high < 0) return high;
+    if (low < 0) return MQ_CORRUPT;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
         int64_t log_offset;
@@ -377,6 +382,7 @@ int64_t mq_queue_offset_at(mq_log *log, int number, int64_t time_ms) {
             low = middle + 1;
             continue;
         }
+        if (next == MQ_GONE) return MQ_CORRUPT;
         if (next < 0) return next;
         int64_t time = record.store_time;
         mq_files_unpin(pin);

@@ -52,6 +52,13 @@ static int crc_frame_matches(const uint8_t *property) {
     return matches;
 }
 
+/* Whether mq made the record: it puts its store host for the born host too, which no client of a broker has.
+ * Such a record has the checksum of all its bytes, or is damaged. */
+static int is_ours(const uint8_t *bytes, const mq_record *record) {
+    return !(record->sys_flag & (MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6)) &&
+           memcmp(bytes + AT_BORN_HOST, bytes + AT_STORE_HOST, 8) == 0;
+}
+
 int mq_record_verify(const uint8_t *bytes, const mq_record *record) {
     /* No property string ends in a zero byte: the end of the record was never written. */
     if (record->properties_size && bytes[record->size - 1] == 0) return MQ_CORRUPT;
@@ -70,6 +77,7 @@ int mq_record_verify(const uint8_t *bytes, const mq_record *record) {
             return matches == 10 && crc == stored ? 0 : MQ_CORRUPT;
         }
     }
+    if (is_ours(bytes, record)) return MQ_CORRUPT;
     uint32_t crc = record->body_size ? mq_crc32(0, bytes + record->body_at, record->body_size) & 0x7fffffff : 0;
     return crc == (uint32_t)record->body_crc ? 0 : MQ_CORRUPT;
 }
