@@ -225,6 +225,18 @@ def test_sending_goes_on_behind_the_examples(examples: LocalBroker) -> None:
     assert read(examples, "TopicB", 0)[0].store_time_ms >= T + 127
 
 
+def test_a_record_that_lies_in_another_place_than_it_says_ends_the_log(directory: Path) -> None:
+    """As old bytes that were not overwritten do; nothing else tells, since RocketMQ's have no checksum for it."""
+    elsewhere = SMALLEST[:28] + bytes.fromhex("00000000000002bf") + SMALLEST[36:]
+    (directory / "commitlog").mkdir(parents=True)
+    data = b"".join([*EXAMPLES[:4], elsewhere])
+    (directory / "commitlog" / f"{0:020}").write_bytes(data.ljust(LOG_FILE_SIZE, b"\0"))
+    with open_small(directory) as broker:
+        assert broker._store.recovered is not None
+        assert broker._store.recovered.log_end == 702
+        assert [message.record for message in read(broker, "TopicA", 1)] == [PLAIN]
+
+
 def test_the_checkpoint_of_the_examples(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, Checkpoint(T + 127, T + 127, 0), sync=True)
     assert (tmp_path / "checkpoint").read_bytes() == CHECKPOINT
