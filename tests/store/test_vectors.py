@@ -226,7 +226,7 @@ def test_sending_goes_on_behind_the_examples(examples: LocalBroker) -> None:
 
 
 def test_a_record_that_lies_in_another_place_than_it_says_ends_the_log(directory: Path) -> None:
-    """As old bytes that were not overwritten do; nothing else tells, since RocketMQ's have no checksum for it."""
+    """As old bytes that were not overwritten; nothing else tells, since RocketMQ has no checksum of it."""
     elsewhere = SMALLEST[:28] + bytes.fromhex("00000000000002bf") + SMALLEST[36:]
     (directory / "commitlog").mkdir(parents=True)
     data = b"".join([*EXAMPLES[:4], elsewhere])
