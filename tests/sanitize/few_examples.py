@@ -8,6 +8,7 @@ hypothesis.settings.register_profile(
 )
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """After the tests' own choice of a profile, before a test module reads it."""
     hypothesis.settings.load_profile("few")
