@@ -278,6 +278,17 @@ def test_a_topic_made_again_does_not_get_its_old_messages_back(
         assert contents(after) == want
 
 
+def test_a_key_of_a_deleted_topic_is_not_found_in_the_one_made_again(directory: Path) -> None:
+    with with_topics(directory, "A") as broker:
+        send(broker, "A", 0, b"old", keys="k")
+        assert len(broker.query("A", "k")) == 1
+        broker.delete_topic("A")
+        broker.create_topic("A", 2)
+        assert broker.query("A", "k") == []
+        send(broker, "A", 0, b"new", keys="k")
+        assert [found.body for found in broker.query("A", "k")] == [b"new"]
+
+
 def _leave(broker: LocalBroker, target: Path, kind: str, queues: str) -> None:
     if kind == "crash":
         crash_of(broker, target)
