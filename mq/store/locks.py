@@ -27,7 +27,7 @@ def _flock(kind: int, byte: int) -> bytes:
 
 
 def open_own_file(path: Path) -> int:
-    """A descriptor of a file of the store, to lock or write it; made if it is missing, never through a link."""
+    """A descriptor of a file of the store, to lock or write it; made if missing, never through a link."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
