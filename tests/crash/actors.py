@@ -45,6 +45,7 @@ __all__ = [
     "pulse",
     "reader",
     "restarted",
+    "scripted",
     "survivor",
     "visitor",
     "writer",
@@ -272,9 +273,10 @@ def inspect(
 
 
 def powered(who: str, record: dict[str, Any], **arguments: Any) -> None:
-    """Any actor on a disk that forgets (see disk.py), and with duties that have no time to lose."""
+    """Any actor on a disk that forgets (see disk.py). Where its clock runs fast, its duties do too."""
     start_recording(str(arguments["root"]), **record)
-    duties.TURN_INTERVAL, duties.QUEUES_INTERVAL, duties.CHECKPOINT_INTERVAL = 0.005, 0.02, 0.03
+    if record["clock_factor"] > 1:
+        duties.TURN_INTERVAL, duties.QUEUES_INTERVAL, duties.CHECKPOINT_INTERVAL = 0.005, 0.02, 0.03
     globals()[who](**arguments)
 
 
@@ -317,6 +319,29 @@ def restarted(
         Sender(broker, f"{trace}.again", run + 1, run, durable=False).send(1, 200)
     wrong += problems(root)
     _answer(answer, wrong, count, len(promised), 0, recovered)
+
+
+def scripted(root: str, *, sizes: Sizes, flush: str, steps: list[tuple[str, int]], answer: str) -> None:
+    """Sends (word, queue id), or does what the word says; then writes down what the queues hold, and waits."""
+    with mq.open(root, flush=flush, flush_interval=3600.0, **sizes) as broker:
+        broker.create_topic(TOPIC, 2)
+        producer = mq.Producer(broker, compress_over=1 << 30)
+        for word, queue_id in steps:
+            if word == "flush":
+                broker.flush()
+            elif word == "flush units":
+                broker._store.flush_queues()
+            else:
+                message = mq.Message(TOPIC, word.encode().ljust(2000))
+                producer.send(message, queue=mq.MessageQueue(TOPIC, broker.name, queue_id))
+        found = {
+            str(queue.queue_id): [message.body.strip().decode() for message in queue.read(0).messages]
+            for queue in broker.topic(TOPIC).queues
+        }
+        fresh = Path(answer + ".new")
+        fresh.write_text(json.dumps({**found, "problems": list(problems(root))}))
+        fresh.rename(answer)
+        signal.pause()
 
 
 def _keep(broker: mq.Broker, path: str) -> None:

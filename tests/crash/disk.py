@@ -74,6 +74,10 @@ class Disk:
             fcntl.flock(journal, fcntl.LOCK_EX)
             yield
 
+    def on_disk(self, path: Path) -> Path:
+        """Where that is which a file of the store holds on disk."""
+        return self.state / "disk" / str(path.stat().st_ino)
+
     def write_back(self) -> None:
         """What the kernel does now and then: some of what was written comes to disk unasked."""
         with self.standstill():
