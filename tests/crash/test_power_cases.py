@@ -88,7 +88,7 @@ class Case:
 
 
 def test_what_was_found_in_the_page_cache_alone_is_flushed_too(recorded_crew: Crew, tmp_path: Path) -> None:
-    """All are killed, mq/ is deleted: the next one finds the messages, and nothing that says what is on disk."""
+    """All are killed, mq/ is deleted: the messages are found, and nothing that says what is on disk."""
     case = Case(recorded_crew, tmp_path)
     case.live([("early", 0)] * 10)
     case.disk.remove("mq")
