@@ -146,9 +146,6 @@ def call(function: Callable[..., Any], *arguments: Any, timeout: float = TIMEOUT
         return child.result()
 
 
-# ---- in the child
-
-
 def say(line: str) -> None:
     _send(b"L", line.encode())
 

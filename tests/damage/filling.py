@@ -111,7 +111,7 @@ def act_until_full(root: str, what: str, options: dict[str, Any]) -> None:
     with mq.open(root, **options) as broker:
         body = b"of little size"
         if what in ("queue files", "queue table"):
-            broker.create_topic("wide", 60_000)
+            broker.create_topic("wide", 3000 if what == "queue files" else 60_000)
             queues = broker.topic("wide").queues
 
         def act(number: int) -> None:

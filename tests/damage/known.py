@@ -166,18 +166,18 @@ class Look:
     def read(self, broker: mq.LocalBroker) -> None:
         topics = self.attempt("topics", broker.topics) or []
         for topic in topics:
-            bound = self.attempt("topic", lambda topic=topic: broker.topic(topic))  # type: ignore[misc]
-            queues = self.attempt("queues", lambda bound=bound: bound.queues) if bound else ()  # type: ignore[misc]
+            bound = self.attempt("topic", lambda topic=topic: broker.topic(topic))  # type: ignore[misc]  # bound early
+            queues = self.attempt("queues", lambda bound=bound: bound.queues) if bound else ()  # type: ignore[misc]  # bound early
             # Damage may make a count of queues enormous; those beyond are empty.
             for queue in (queues or ())[:8]:
                 self.queue(queue)
         for msg_id, place in list(self.known.ids.items())[::3]:
-            found = self.attempt("message", lambda msg_id=msg_id: broker.message(msg_id))  # type: ignore[misc]
+            found = self.attempt("message", lambda msg_id=msg_id: broker.message(msg_id))  # type: ignore[misc]  # bound early
             if found is not None:
                 self.accept(f"message({msg_id})", found, place)
         for topic in TOPICS:
             for key in KEYS[::2]:
-                messages = self.attempt("query", lambda t=topic, k=key: broker.query(t, k))  # type: ignore[misc]
+                messages = self.attempt("query", lambda t=topic, k=key: broker.query(t, k))  # type: ignore[misc]  # bound early
                 for message in messages or ():
                     place = self.accept(f"query({key})", message)
                     if not self.known.lenient and place not in self.known.keys.get(key, ()):
@@ -232,13 +232,13 @@ class Look:
                 message = mq.Message(topic, b"sent after the damage", keys="late")
                 result = self.attempt(
                     "send",
-                    lambda m=message, q=queue_id: broker.append(m.topic, q, m, m.body, 0),  # type: ignore[misc]
+                    lambda m=message, q=queue_id: broker.append(m.topic, q, m, m.body, 0),  # type: ignore[misc]  # bound early
                 )
                 if result is None:
                     continue
                 place = topic, queue_id, result.queue_offset
                 queue = mq.Queue(broker, mq.MessageQueue(topic, broker.name, queue_id))
-                found: Any = self.attempt("read", lambda q=queue, p=place: q.read(p[2], count_max=1))  # type: ignore[misc]
+                found: Any = self.attempt("read", lambda q=queue, p=place: q.read(p[2], count_max=1))  # type: ignore[misc]  # bound early
                 if found is None:
                     # Stored, and not to be read: an error, at least no lie.
                     self.known.without(place)

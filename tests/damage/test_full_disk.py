@@ -8,6 +8,7 @@ for this; who may not mount meets the same through a limit on the size of files.
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import subprocess
 from collections.abc import Iterator
@@ -82,6 +83,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     try:
         yield Disk(place)
     finally:
+        # What a broker of this process had mapped it gives back with its memory; only then the disk can go.
+        gc.collect()
         subprocess.run(["umount", str(place)], check=True)
 
 
