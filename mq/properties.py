@@ -53,6 +53,8 @@ def encode(
     if joined := " ".join(_checked_key(key) for key in ((keys,) if isinstance(keys, str) else keys)):
         text += f"KEYS\x01{joined}\x02"
     if properties is not None:
+        if not isinstance(properties, Mapping):
+            raise TypeError(f"properties are a dict of texts, not {type(properties).__name__}")
         for name, value in properties.items():
             text += f"{_checked_name(name)}\x01{_checked(f'property {name!r}', value)}\x02"
     if type(wait) is not bool:

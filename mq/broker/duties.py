@@ -19,6 +19,7 @@ from collections.abc import Callable
 from mq.errors import MQError
 from mq.store import retention
 from mq.store.locks import lock_byte, open_own_file
+from mq.store.named import named_errors
 from mq.store.store import Store
 
 __all__ = ["Duties"]
@@ -41,7 +42,8 @@ class Duties:
         self._disk_ratio_max = disk_ratio_max
         self.last_error: BaseException | None = None
         self._stopping = threading.Event()
-        self._fd = open_own_file(store.root / "mq" / "duties")
+        with named_errors(store.root):
+            self._fd = open_own_file(store.root / "mq" / "duties")
         store.close_in_child(self._fd)
         self._thread = threading.Thread(target=self._run, name="mq-duties", daemon=True)
         self._thread.start()

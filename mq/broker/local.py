@@ -35,6 +35,7 @@ RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 TEMPLATE = TopicSettings(TEMPLATE_TOPIC, 8, 8, PERM_READ | PERM_WRITE | PERM_INHERIT)
 QUEUE_COUNT_MAX = 65_536
 QUERY_COUNT_MAX = 4096
+CLOSED = (-1,)
 
 
 class LocalBroker:
@@ -90,7 +91,7 @@ class LocalBroker:
             index_unit_count=index_unit_count,
         )
         self.path: Final = store.root
-        self._version = store.topics_version()
+        self._version: Any = store.topics_version()
         self._topics = Topics(store.root)
         self._seen = -1
         self._settings: dict[str, TopicSettings] = {}
@@ -242,15 +243,18 @@ class LocalBroker:
 
     def publishable(self, topic: str) -> Sequence[MessageQueue]:
         """See Broker.publishable."""
+        count = self._sendable(topic).write_queue_count
+        return tuple(MessageQueue(topic, self.name, queue_id) for queue_id in range(count))
+
+    def _sendable(self, topic: str) -> TopicSettings:
+        """The settings of a topic that may be sent to, which makes it if need be."""
         self._writable()
         settings = self._current().get(topic) or self._auto_created(topic)
         if topic in UNSENDABLE_TOPICS:
             raise NotPermitted(f"{topic} is one of RocketMQ's own topics: nobody sends to it")
         if not settings.perm & PERM_WRITE:
             raise NotPermitted(f"topic {topic} may not be written: its perm is {_letters(settings.perm)!r}")
-        return tuple(
-            MessageQueue(topic, self.name, queue_id) for queue_id in range(settings.write_queue_count)
-        )
+        return settings
 
     def _auto_created(self, topic: str) -> TopicSettings:
         check_topic(topic)
@@ -276,8 +280,8 @@ class LocalBroker:
         )
 
     def _admit_write(self, topic: str, queue_id: int) -> None:
-        queues = self.publishable(topic)
-        count = max(len(queues), self.settings(topic).read_queue_count)
+        settings = self._sendable(topic)
+        count = max(settings.write_queue_count, settings.read_queue_count)
         if not isinstance(queue_id, int) or not 0 <= queue_id < count:
             raise ValueError(f"topic {topic} has queues 0 to {count - 1}, none of id {queue_id!r}")
 
@@ -358,9 +362,12 @@ class LocalBroker:
 
     def _candidates(self, topic: str, key: str, begin_ms: int, end_ms: int | None) -> Any:
         visible = self._store.visible_end()
+        begin = int(self.settings(topic).others.get(BEGIN_MEMBER, 0))
         for log_offset in self._store.index.find(topic, key, begin_ms, end_ms):
             if log_offset >= visible:
                 continue
+            if log_offset < begin:
+                continue  # of a topic of this name that was deleted
             message = self._reader.record(log_offset)
             if message is not None and message.log_offset == log_offset and message.topic == topic:
                 yield message
@@ -398,6 +405,7 @@ class LocalBroker:
         finally:
             self._writer.close()
             self._reader.close()
+            self._version = CLOSED  # The word would keep the control file mapped.
 
     def __enter__(self) -> Self:
         return self

@@ -230,6 +230,7 @@ class Reader:
     def close(self) -> None:
         """Let go of the log; a pull under way in another thread still has it."""
         self._let_go()
+        self._version = (-1,)
 
 
 def _messages(view: Any, sizes: Any, count: int, name: str) -> list[MessageExt]:

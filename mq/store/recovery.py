@@ -241,12 +241,17 @@ def recover(
     start = 0
     if files:
         found.log_min = int(files[0].name)
-        end = int(files[-1].name) + geometry.commitlog_file_size
+        # Files made ahead have nothing in them, and the last one that has something ends with a hole.
+        ends = [int(lib.mq_files_data_end(lib.mq_log_files(log), int(file.name))) for file in files]
+        written = [
+            file for file, data_end in zip(files, ends, strict=True) if data_end > int(file.name)
+        ] or files[:1]
+        end = ends[files.index(written[-1])]
         control.set(lib.MQ_LOG_MIN, found.log_min)
         # Nothing beyond is touched by a walk, and nothing below is hidden from it.
         control.set(lib.MQ_LOG_END, end)
         control.set(lib.MQ_ALLOCATED_END, end)
-        start = work.start(files, None if closed_cleanly else checkpoint.start_time)
+        start = work.start(written, None if closed_cleanly else checkpoint.start_time)
         work.find_end(start, end, None if closed_cleanly else checkpoint.physic_time)
         if writable:
             work.clear_tail(files)

@@ -244,6 +244,7 @@ class Writer:
     def close(self) -> None:
         """Let go of the log. An append under way in another thread still has it, and is refused."""
         self._let_go()
+        self._version = (-1,)
 
 
 def _appenders(

@@ -185,9 +185,6 @@ def test_whoever_dies_in_the_gate_leaves_it_open(directory: Path) -> None:
         broker.create_topic("A", 1)
 
 
-# ---- duties
-
-
 def test_duties_pass_to_another_when_the_one_who_does_them_dies(directory: Path) -> None:
     first = Peer(directory, flush_interval=0.01)
     first.do("broker.create_topic('A', 1)")
@@ -206,9 +203,6 @@ def test_duties_pass_to_another_when_the_one_who_does_them_dies(directory: Path)
 
 FLUSHED = "broker._store.word(lib.MQ_FLUSHED_END) == broker._store.word(lib.MQ_LOG_END)"
 INDEXED = "broker._store.word(lib.MQ_INDEXED_END) == broker._store.word(lib.MQ_LOG_END)"
-
-
-# ---- readers
 
 
 def test_a_reader_beside_writers_sees_what_they_send(directory: Path) -> None:
@@ -269,9 +263,6 @@ def test_a_reader_of_a_store_that_died_sees_all_of_it(directory: Path) -> None:
     with open_small(directory) as writer:
         assert writer._store.recovered is None
         assert contents(writer) == want
-
-
-# ---- directories that move
 
 
 def test_a_store_may_be_moved_while_it_is_closed(tmp_path: Path, directory: Path) -> None:

@@ -36,9 +36,6 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-# ---- the watched calls
-
-
 class Sync(NamedTuple):
     thread: int
     path: str
@@ -107,9 +104,6 @@ def covered(syncs: list[Sync], first: int, end: int, file_size: int = LOG_FILE_S
         if low <= first < high:
             first = high
     return first >= end
-
-
-# ---- sync mode
 
 
 SEND_AND_NOTE = """
@@ -311,9 +305,6 @@ def test_a_flusher_that_dies_leaves_the_flush_to_the_others(
         assert contents(broker)["A", 0][2][-1][1] == b"mine"
 
 
-# ---- async mode
-
-
 def test_in_async_mode_a_message_is_seen_and_acknowledged_before_it_is_on_disk(directory: Path) -> None:
     with open_small(directory, flush_interval=3600.0) as broker, open_small(directory) as other:
         broker.create_topic("A", 1)
@@ -367,9 +358,6 @@ def test_the_checkpoint_never_says_more_than_what_is_on_disk(directory: Path) ->
             fill(broker, "A", 10)
             broker._store.write_checkpoint(sync=True)
             assert read_checkpoint(directory).physic_time == known.physic_time
-
-
-# ---- a disk that fails
 
 
 def test_a_failed_flush_poisons_the_store_for_everyone_and_reads_go_on(tmp_path: Path, watch: Watch) -> None:

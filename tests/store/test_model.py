@@ -57,8 +57,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.count = 0
         self.mode = "async"
 
-    # ---- who is in
-
     @initialize(mode=st.sampled_from(["async", "sync"]))
     def open_first(self, mode: str) -> None:
         # One for all: a broker in sync mode does not see yet what one in async mode has not flushed.
@@ -91,8 +89,6 @@ class StoreMachine(RuleBasedStateMachine):
                 return broker
         self.brokers[0] = broker = open_small(self.path, flush=self.mode)
         return broker
-
-    # ---- what users do
 
     @rule(topic=topics)
     def create_topic(self, topic: str) -> None:
@@ -194,8 +190,6 @@ class StoreMachine(RuleBasedStateMachine):
         ]
         assert [message.body for message in self.somebody().query(topic, f"key{number}")] == want
 
-    # ---- what time does
-
     @rule(oldest=st.integers(1, 4))
     def expire(self, oldest: int) -> None:
         broker = self.somebody()
@@ -230,8 +224,6 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.somebody().flush()
-
-    # ---- what is done to the directory while it is closed
 
     def may_forget_offsets(self) -> bool:
         """A queue whose messages are all gone is known by its own files alone."""
@@ -281,8 +273,6 @@ class StoreMachine(RuleBasedStateMachine):
                 shutil.rmtree(self.path / "mq")
         elif files := sorted(root.glob("*/*/*")):
             data.draw(st.sampled_from(files)).unlink()
-
-    # ---- what holds at any time
 
     @invariant()
     def everything_is_there(self) -> None:

@@ -142,9 +142,6 @@ def test_the_hash_of_a_tag_stands_in_its_unit(
     assert string_hash(tag) == int.from_bytes(bytes.fromhex(code), "big", signed=True)
 
 
-# ---- the end of a file
-
-
 def overhead(broker: LocalBroker) -> int:
     """What a record has besides its body."""
     send(broker, "A", 0, b"x")
@@ -193,9 +190,6 @@ def test_what_no_file_could_hold_is_refused_and_leaves_nothing(broker: LocalBrok
     assert send(broker, "A", 0, b"x" * largest).queue_offset == 1
     files = [file for file in log_files(directory) if any(file.read_bytes())]
     assert len(files) == 2
-
-
-# ---- topics with long names
 
 
 def test_a_retry_topic_of_the_longest_group_is_still_of_the_first_version(broker: LocalBroker) -> None:
@@ -258,9 +252,6 @@ def test_prepared_and_rolled_back_records_have_no_unit(
     assert lib.mq_append(log, number, -1, 0, sys_flag, b"x", 1, b"", 0, ffi.NULL, ffi.NULL, receipt) == 0
     assert broker.topic("A").queues[0].max_offset == 1 + has_unit
     assert receipt.queue_offset == (1 if has_unit else 0)
-
-
-# ---- ids, hashes, properties
 
 
 def test_a_unique_id_has_host_process_time_and_count() -> None:

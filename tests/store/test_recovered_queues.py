@@ -193,9 +193,6 @@ def test_units_that_point_elsewhere_are_not_believed(tmp_path: Path) -> None:
     assert len(list(problems(tmp_path / "store"))) == 1
 
 
-# ---- after retention
-
-
 def test_a_log_that_does_not_begin_at_zero(broker: LocalBroker, directory: Path) -> None:
     broker.create_topic("B", 1)
     fill(broker, "B", 3)
@@ -232,9 +229,6 @@ def test_a_queue_that_begins_late_is_filled_up_before_its_first_message(
     assert units[(low - start) * 20 :][:20] != BLANK_UNIT
     with open_small(directory) as again:
         assert contents(again) == want
-
-
-# ---- topics
 
 
 def with_topics(root: Path, *names: str) -> LocalBroker:

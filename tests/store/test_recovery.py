@@ -62,9 +62,6 @@ def numbered(count: int, prefix: str = "message", start: int = 0) -> list[bytes]
     return [f"{prefix} {number}".encode() for number in range(start, count)]
 
 
-# ---- where it starts
-
-
 def test_what_the_checkpoint_vouches_for_is_not_read_again(broker: LocalBroker, directory: Path) -> None:
     offsets = fill(broker, "A", 90)
     last_file = offsets[-1] // LOG_FILE_SIZE * LOG_FILE_SIZE
@@ -110,9 +107,6 @@ def test_a_checkpoint_that_is_nonsense_costs_only_work(
     (directory / "checkpoint").write_bytes(content)
     with open_small(directory) as after:
         assert bodies(after) == numbered(30)
-
-
-# ---- where the log ends
 
 
 @pytest.mark.parametrize(
@@ -255,9 +249,6 @@ def test_a_second_crash_during_recovery_finds_the_same(
         assert bodies(twice) == numbered(25)
 
 
-# ---- other ways to close
-
-
 def test_a_store_that_a_broker_closed_is_read_from_its_last_file_on(tmp_path: Path, directory: Path) -> None:
     broker = open_small(tmp_path / "before")
     broker.create_topic("A", 1)
@@ -308,9 +299,6 @@ def test_a_cleanly_closed_store_opens_at_once_after_a_reboot(
     with open_small(directory) as after:
         assert after._store.recovered is None
         assert bodies(after) == numbered(10)
-
-
-# ---- readers
 
 
 @pytest.mark.parametrize("damage", ["none", "torn", "queue", "everything derived"])

@@ -47,9 +47,6 @@ def age(directory: Path, count: int, hours: float) -> None:
         os.utime(file, (moment, moment))
 
 
-# ---- which
-
-
 AGES = st.lists(st.integers(0, 10), min_size=0, max_size=12)
 
 
@@ -78,9 +75,6 @@ def test_nothing_is_no_file() -> None:
 
 def test_the_ratio_is_of_what_may_be_used(tmp_path: Path) -> None:
     assert 0 < retention.disk_ratio(tmp_path) <= 1
-
-
-# ---- what happens
 
 
 def test_files_older_than_the_retention_go(broker: LocalBroker, directory: Path) -> None:
@@ -226,9 +220,6 @@ def test_half_done_by_one_who_died_it_is_done_again(directory: Path) -> None:
         low, high, messages = contents(broker)["A", 0]
         assert low > 0
         assert [offset for offset, _ in messages] == list(range(low, 120))
-
-
-# ---- others meanwhile
 
 
 @pytest.mark.timeout(120)

@@ -241,7 +241,8 @@ int mq_queue_load(mq_log *log, int number, int64_t first, int64_t last, int64_t 
         int64_t tags_code;
         int32_t size;
         next = file;
-        while (next < file + units) {
+        int64_t data_end = mq_files_data_end(queue->files, file * MQ_UNIT_SIZE);
+        while (next < file + units && (next + 1) * MQ_UNIT_SIZE <= data_end) {
             int result = mq_unit_read(queue, next, &log_offset, &size, &tags_code);
             if (result == MQ_MISSING) break;
             if (result) return result;

@@ -326,6 +326,15 @@ int mq_files_sync(mq_files *files, int64_t from, int64_t to) {
     return 0;
 }
 
+int64_t mq_files_data_end(mq_files *files, int64_t offset) {
+    int64_t start = offset / files->file_size * files->file_size;
+    int fd = open_file(files, offset, O_RDONLY);
+    if (fd < 0) return fd;
+    off_t hole = lseek(fd, 0, SEEK_HOLE);
+    close(fd);
+    return start + (hole < 0 || hole > files->file_size ? files->file_size : hole);
+}
+
 int mq_files_read(mq_files *files, int64_t offset, char *out, int64_t size) {
     uint8_t *bytes;
     int64_t room;

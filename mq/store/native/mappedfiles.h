@@ -44,6 +44,10 @@ void mq_files_forget(mq_files *files, int64_t offset);
 /* How many files are mapped. */
 int mq_files_mapped(mq_files *files);
 
+/* Where the file that holds `offset` has its first hole, as an offset of this log; its end if it has none. What
+ * lies behind was never written, and reading it may take space that a full disk does not have. */
+int64_t mq_files_data_end(mq_files *files, int64_t offset);
+
 /* Copy `size` bytes at `offset` out of, or into, one file. MQ_MISSING if there is no such file. */
 int mq_files_read(mq_files *files, int64_t offset, char *bytes, int64_t size);
 int mq_files_write(mq_files *files, int64_t offset, const char *bytes, int64_t size);

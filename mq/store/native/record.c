@@ -36,6 +36,9 @@ int mq_record_parse(const uint8_t *bytes, int64_t room, mq_record *record) {
     record->topic_size = topic_word == 1 ? (int8_t)bytes[at] : (int16_t)(bytes[at] << 8 | bytes[at + 1]);
     record->topic_at = at + topic_word;
     if (record->topic_size <= 0 || record->topic_size > size - record->topic_at - 2) return MQ_CORRUPT;
+    /* Topics are ASCII letters, digits and a few signs, and become names of directories. */
+    for (int32_t i = 0; i < record->topic_size; i++)
+        if (bytes[record->topic_at + i] <= ' ' || bytes[record->topic_at + i] > '~') return MQ_CORRUPT;
     at = record->topic_at + record->topic_size;
     record->properties_size = (int16_t)(bytes[at] << 8 | bytes[at + 1]);
     record->properties_at = at + 2;
