@@ -322,7 +322,7 @@ def restarted(
 
 
 def scripted(root: str, *, sizes: Sizes, flush: str, steps: list[tuple[str, int]], answer: str) -> None:
-    """Sends (word, queue id), or does what the word says; writes down what the queues hold then, and waits."""
+    """Sends (word, queue id), or does what the word says; writes down what the queues then hold; waits."""
     with mq.open(root, flush=flush, flush_interval=3600.0, **sizes) as broker:
         broker.create_topic(TOPIC, 2)
         producer = mq.Producer(broker, compress_over=1 << 30)
