@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mq.errors import StoreCorrupted
+from mq.store.directory import sync_names
 from mq.store.locks import lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
 
@@ -133,7 +134,9 @@ class Topics:
     @contextmanager
     def changing(self) -> Iterator[None]:
         """One process at a time changes topics; the lock is dropped by the kernel if it dies."""
-        self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        if not self.path.parent.is_dir():
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            sync_names(self._root)
         fd = open_own_file(self._root / "mq" / "topics.lock")
         try:
             if not lock_byte(fd, 0, timeout=LOCK_TIMEOUT):
@@ -167,11 +170,7 @@ def _write_config(path: Path, text: str) -> None:
         backup.unlink(missing_ok=True)
         os.link(path, backup)
     fresh.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_names(path.parent)
 
 
 def grown(settings: TopicSettings, queue_id: int) -> TopicSettings:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mq.errors import NotPermitted, StoreCorrupted
 
-__all__ = ["BEGIN_MEMBER", "listed_topics", "prepare", "topics_begin"]
+__all__ = ["BEGIN_MEMBER", "listed_topics", "prepare", "sync_file", "sync_names", "topics_begin"]
 
 # Of a topic in topics.json: where the log ended when it was made. A broker ignores it.
 BEGIN_MEMBER = "mqBeginLogOffset"
@@ -37,7 +38,7 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
                 f"{root} does not exist, and create=False or read_only=True was asked for"
             )
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sync(root.parent)
+        sync_names(root.parent)
     if not root.is_dir():
         raise NotADirectoryError(f"{root} is not a directory: a store is one")
     names = {path.name for path in root.iterdir()}
@@ -68,16 +69,23 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
     for path in made:
         path.mkdir(mode=0o700, exist_ok=True)
     if made:
-        _sync(root)
+        sync_names(root)
 
 
-def _sync(directory: Path) -> None:
+def sync_names(directory: Path) -> None:
     """Have the names in a directory on disk; where that is not for us to do, the store's own syncs must
     do."""
-    try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:
-        return
+    with suppress(PermissionError):
+        _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Have a file on disk, with where its blocks are."""
+    _sync(path, os.O_RDWR | os.O_NOFOLLOW)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mq.errors import StoreLocked
+from mq.store.directory import sync_names
 from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
 
 __all__ = ["Gate"]
@@ -86,6 +87,7 @@ class Gate:
             os.write(fd, str(os.getpid()).encode())
         finally:
             os.close(fd)
+        sync_names(self.root)  # Lost with the power, the mark would say that all was closed.
 
     def mark_closed(self) -> None:
         (self.root / "abort").unlink(missing_ok=True)

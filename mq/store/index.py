@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mq.errors import StoreCorrupted
+from mq.store.directory import sync_names
 from mq.store.native import check, ffi, lib
 
 NAME = re.compile(r"[0-9]{17}")
@@ -241,6 +242,7 @@ class Index:
             if not state.full or next_state.units == 0 or next_state.begin_time <= state.end_time:
                 break
             check(lib.mq_index_sync(file.handle), str(file.path))
+            self._sync_names()
             index_msg_timestamp = state.end_time
         return index_msg_timestamp
 
@@ -248,6 +250,12 @@ class Index:
         """Force everything to disk: for a clean shutdown."""
         for file in self.files():
             check(lib.mq_index_sync(file.handle), str(file.path))
+        self._sync_names()
+
+    def _sync_names(self) -> None:
+        if self._directory.is_dir():
+            sync_names(self._directory)
+            sync_names(self._directory.parent)
 
     def _newest(self) -> IndexFile:
         files = self.files()

@@ -26,6 +26,7 @@ from mq.store.checkpoint import Checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
 from mq.store.control import Control
+from mq.store.directory import sync_file, sync_names
 from mq.store.geometry import Geometry
 from mq.store.native import check, ffi, lib
 
@@ -69,7 +70,7 @@ class Recovery:
     def segments(self) -> list[Path]:
         """The log's files, checked; an empty one at the end is a crash while it was made."""
         files = segment_files(self.root / "commitlog")
-        if files and files[-1].stat().st_size == 0:
+        while files and files[-1].stat().st_size == 0:
             empty = files.pop()
             if self.writable:
                 empty.unlink()
@@ -212,6 +213,9 @@ class Recovery:
                 check(lib.mq_files_remove(log_files, int(file.name)), str(file))
             elif int(file.name) + self.geometry.commitlog_file_size > end:
                 check(lib.mq_files_clear(log_files, max(end, int(file.name))), str(file))
+                # On disk before anything is appended: what is cut must not come back with the next crash.
+                sync_file(file)
+        sync_names(self.root / "commitlog")
 
 
 def recover(
@@ -259,10 +263,13 @@ def recover(
         (lib.MQ_LOG_MIN, found.log_min),
         (lib.MQ_LOG_END, found.log_end),
         (lib.MQ_ALLOCATED_END, found.log_end),
-        (lib.MQ_FLUSHED_END, found.log_end),
+        (lib.MQ_FLUSHED_END, min(start, found.log_end) if writable else found.log_end),
         (lib.MQ_LAST_STORE_TIME, found.last_store_time),
     ):
         control.set(word, value)
+    if writable:
+        # What was read may be in memory alone, and later flushes begin behind it.
+        check(lib.mq_log_flush(log, found.log_end, -1, 600_000), str(root))
     for topic, (queue_count, begin) in topics_begin.items():
         name = topic.encode()
         for queue_id in range(queue_count):

@@ -291,21 +291,6 @@ int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
     return low;
 }
 
-/* Whether the record at log_offset is that of the unit. */
-static int is_of(mq_log *log, const mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size) {
-    int64_t at;
-    const uint8_t *bytes;
-    mq_record record;
-    mq_mapping *pin;
-    int64_t next = mq_log_next(log, log_offset, mq_control_get(log->control, MQ_LOG_END), &at, &bytes, &record, &pin);
-    if (next < 0) return 0;
-    int same = at == log_offset && record.size == size && record.queue_offset == offset &&
-               record.queue_id == queue->entry->queue_id && record.topic_size == (int32_t)queue->entry->topic_size &&
-               memcmp(bytes + record.topic_at, queue->entry->topic, (size_t)record.topic_size) == 0;
-    mq_files_unpin(pin);
-    return same;
-}
-
 int mq_queue_settle(mq_log *log, int number, int64_t from, const int64_t *damaged, int32_t damaged_count) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
@@ -321,7 +306,7 @@ int mq_queue_settle(mq_log *log, int number, int64_t from, const int64_t *damage
         if (result) return result;
         int known = log_offset < from;
         for (int32_t i = 0; i < damaged_count; i++) known |= log_offset == damaged[i];
-        if (known || is_of(log, queue, end - 1, log_offset, size)) break;
+        if (known || mq_log_holds(log, queue, end - 1, log_offset, size)) break;
     }
     if (end == next) return 0;
     int result = mq_unit_void(log, queue, end, next - end);

@@ -100,6 +100,10 @@ void mq_log_want_prepared(mq_log *log, int64_t end);
 int64_t mq_log_next(mq_log *log, int64_t offset, int64_t limit, int64_t *at, const uint8_t **bytes, mq_record *record,
                     mq_mapping **pin);
 
+/* Whether the record at log_offset is what a unit at this queue offset should point to. It may be of a message
+ * that was lost with an earlier end of the log. */
+int mq_log_holds(mq_log *log, const mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size);
+
 /* How far readers of this handle may see. */
 static inline int64_t mq_log_visible(mq_log *log) {
     return mq_control_get(log->control, log->sync ? MQ_FLUSHED_END : MQ_LOG_END);

@@ -93,6 +93,20 @@ static int start_over(mq_log *log, mq_queue *queue) {
     return 0;
 }
 
+int mq_log_holds(mq_log *log, const mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size) {
+    int64_t at;
+    const uint8_t *bytes;
+    mq_record record;
+    mq_mapping *pin;
+    int64_t next = mq_log_next(log, log_offset, mq_control_get(log->control, MQ_LOG_END), &at, &bytes, &record, &pin);
+    if (next < 0) return 0;
+    int same = at == log_offset && record.size == size && record.queue_offset == offset &&
+               record.queue_id == queue->entry->queue_id && record.topic_size == (int32_t)queue->entry->topic_size &&
+               memcmp(bytes + record.topic_at, queue->entry->topic, (size_t)record.topic_size) == 0;
+    mq_files_unpin(pin);
+    return same;
+}
+
 /* 0, 2 at a gap, or a code. */
 static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, int from_start, int64_t hole,
                     int32_t *number) {
@@ -116,7 +130,7 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
         if (result && result != MQ_MISSING) return result;
         if (result || (log_offset == record->log_offset && size == record->size)) return 0;
         /* Of a later message of the same place: this one is of a topic that was deleted. */
-        if (log_offset > record->log_offset && size != MQ_UNIT_BLANK_SIZE) return 0;
+        if (log_offset > record->log_offset && mq_log_holds(log, queue, offset, log_offset, size)) return 0;
         if (offset) return mq_unit_rewrite(queue, offset, record->log_offset, record->size, tags_code_of(bytes, record));
         result = start_over(log, queue);
         if (result) return result;
