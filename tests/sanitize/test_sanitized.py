@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -99,12 +100,14 @@ def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def tree(tmp_path: Path, extension: Path) -> Path:
-    path = tmp_path / "tree"
-    path.mkdir()
+def tree(extension: Path) -> Iterator[Path]:
+    """Where other users find it too: some tests run as one, and pytest's own directories are closed to them."""
+    path = Path(tempfile.mkdtemp(prefix="mq-sanitized-"))
+    path.chmod(0o755)
     copy_tree(path)
     shutil.copy(extension, path / NATIVE)
-    return path
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def test_the_build_reports_what_it_should(tree: Path) -> None:
