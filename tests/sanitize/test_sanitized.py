@@ -101,7 +101,7 @@ def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def tree(extension: Path) -> Iterator[Path]:
-    """Where other users find it too: some tests run as one, and pytest's own directories are closed to them."""
+    """Where other users find it too: some tests run as one, and pytest's directories are closed to them."""
     path = Path(tempfile.mkdtemp(prefix="mq-sanitized-"))
     path.chmod(0o755)
     copy_tree(path)

@@ -143,6 +143,6 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    # A shell's background job inherits that Ctrl-C is ignored; who is asked to be interrupted must not be one.
+    # A shell's background job inherits that Ctrl-C is ignored; who is to be interrupted must not.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _serve()
