@@ -1,0 +1,56 @@
+"""Which messages a reader wants: by tags.
+
+A selection works on both sides of a pull. `hashes` goes with it: the broker passes over queue entries of
+other tags without reading the log. `keep` takes what came, and leaves out what shares no more than a hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from mq.errors import NotPermitted
+from mq.filter.tags import parse
+
+if TYPE_CHECKING:
+    from mq.message import MessageExt
+
+Keep = Callable[["list[MessageExt]"], "list[MessageExt]"]
+
+
+class Selection:
+    """The messages that an expression selects: see of. Equal expressions share one."""
+
+    __slots__ = ("hashes", "keep")
+
+    def __init__(self, hashes: frozenset[int] | None, keep: Keep) -> None:
+        self.hashes: Final = hashes
+        """The tag hashes to pull by; None for all."""
+        self.keep: Final = keep
+        """Those of the messages that are selected, in their order; the list itself where all may pass."""
+
+    @staticmethod
+    def of(expression: str | None = "*", sql: str | None = None) -> Selection:
+        """The selection by a tag expression ("paid || refunded", "*").
+
+        Raises FilterSyntaxError where it cannot be parsed.
+        """
+        if sql is not None:
+            raise NotPermitted("SQL92 filters come with consumer groups: filter by tags, or in your own code")
+        return _of_tags(expression)
+
+
+@lru_cache(maxsize=1024)
+def _of_tags(expression: str | None) -> Selection:
+    wanted = parse(expression)
+    if wanted is None:
+        return Selection(None, _all)
+    tags = wanted.tags
+    return Selection(
+        wanted.hashes, lambda messages: [message for message in messages if message.tags in tags]
+    )
+
+
+def _all(messages: list[MessageExt]) -> list[MessageExt]:
+    return messages
