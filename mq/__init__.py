@@ -19,12 +19,16 @@ from typing import Any
 from mq.broker.local import LocalBroker
 from mq.broker.protocol import (
     Broker,
+    Group,
+    Member,
     MessageQueue,
     PullResult,
     PullStatus,
     Queue,
+    QueueState,
     SendResult,
     SendStatus,
+    Subscription,
     Topic,
 )
 from mq.client.producer import Producer
@@ -46,6 +50,7 @@ from mq.errors import (
     StoreFull,
     StoreLocked,
     StorePoisoned,
+    SubscriptionConflict,
     TopicInvalid,
     TopicNotFound,
 )
@@ -57,9 +62,11 @@ __all__ = [
     "ConfigMismatch",
     "FilterSyntaxError",
     "ForkedBroker",
+    "Group",
     "GroupInvalid",
     "LocalBroker",
     "MQError",
+    "Member",
     "Message",
     "MessageExt",
     "MessageInvalid",
@@ -71,6 +78,7 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "Queue",
+    "QueueState",
     "RemotingError",
     "RequestTimeout",
     "SendFailed",
@@ -80,6 +88,8 @@ __all__ = [
     "StoreFull",
     "StoreLocked",
     "StorePoisoned",
+    "Subscription",
+    "SubscriptionConflict",
     "Topic",
     "TopicInvalid",
     "TopicNotFound",

@@ -11,6 +11,7 @@
     +-- TopicNotFound         no such topic, and it may not be made by sending to it
     +-- TopicInvalid          not a name for a topic (also a ValueError)
     +-- GroupInvalid          not a name for a group (also a ValueError)
+    |   +-- SubscriptionConflict   live members of the group subscribe otherwise
     +-- MessageNotFound       no message has this id
     +-- MessageInvalid        breaks a limit of RocketMQ's format (also a ValueError)
     |   +-- MessageTooLarge   the body is larger than the broker accepts
@@ -119,6 +120,20 @@ class TopicInvalid(MQError, ValueError):
 
 class GroupInvalid(MQError, ValueError):
     """mq.names says what is allowed."""
+
+
+class SubscriptionConflict(GroupInvalid):
+    """group is its name, ours and theirs are the subscriptions that differ, pid is the other member's.
+
+    All members of a group subscribe to the same, or queues would go to members that want nothing of them.
+    """
+
+    def __init__(self, message: str, *, group: str, ours: Any, theirs: Any, pid: int | None = None) -> None:
+        super().__init__(message)
+        self.group = group
+        self.ours = ours
+        self.theirs = theirs
+        self.pid = pid
 
 
 class MessageNotFound(MQError):

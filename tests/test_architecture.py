@@ -28,6 +28,8 @@ FLOORS = {
     "mq.compression": 0,
     "mq.filter": 0,
     "mq.broker.protocol": 0,
+    "mq.broker.results": 0,
+    "mq.broker.membership": 0,
     "mq.store": 1,
     "mq.txn.half": 2,
     "mq.txn.check": 0,

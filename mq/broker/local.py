@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from mq.broker.duties import Duties
+from mq.broker.finding import Finder
+from mq.broker.groups import Groups
+from mq.broker.membership import Group, Member, Membership, QueueState
 from mq.broker.protocol import Appender, MessageQueue, Puller, PullResult, SendResult, Topic
 from mq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topics, TopicSettings, grown
-from mq.errors import MessageNotFound, NotPermitted, TopicNotFound
+from mq.errors import NotPermitted, TopicNotFound
 from mq.message import MessageExt
-from mq.names import UNSENDABLE_TOPICS, check_topic, is_system_topic
+from mq.names import UNSENDABLE_TOPICS, check_group, check_topic, is_system_topic
 from mq.store import retention
 from mq.store.arrow import ArrowReader
 from mq.store.directory import BEGIN_MEMBER
@@ -34,7 +37,6 @@ TEMPLATE_TOPIC = "TBW102"
 RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 TEMPLATE = TopicSettings(TEMPLATE_TOPIC, 8, 8, PERM_READ | PERM_WRITE | PERM_INHERIT)
 QUEUE_COUNT_MAX = 65_536
-QUERY_COUNT_MAX = 4096
 CLOSED = (-1,)
 
 
@@ -102,12 +104,22 @@ class LocalBroker:
             self._writer = writer
             self._reader = Reader(store, self.name, self._version, self._admit_read)
             self._arrow = ArrowReader(store, self.name)
+            self._finder = Finder(store, self._reader, self._current)
+            self._groups = groups = Groups(store, self.readable)
             # Straight to the store: a layer here would cost a tenth of a send.
             self.append = writer.append
             self.append_batch = writer.append_batch
             self.appender = writer.appender
             self.pull = self._reader.pull
             self.puller = self._reader.puller
+            self.join = groups.join
+            self.group_members = groups.members
+            self.group_topics = groups.topics
+            self.group_offsets = groups.offsets
+            self.group_states = groups.states
+            self.reset_offsets = groups.reset
+            self.committed = groups.committed
+            self.commit = groups.commit
             if not read_only:
                 self._duties = Duties(store, flush_interval, self._retention_ms, disk_ratio_max)
         except BaseException:
@@ -119,6 +131,14 @@ class LocalBroker:
     appender: Callable[[MessageQueue], Appender]
     pull: Callable[..., PullResult]
     puller: Callable[[MessageQueue], Puller]
+    join: Callable[..., Membership]
+    group_members: Callable[[str], list[Member]]
+    group_topics: Callable[[str], list[str]]
+    group_offsets: Callable[[str, str], dict[MessageQueue, int]]
+    group_states: Callable[[str, str], list[QueueState]]
+    reset_offsets: Callable[[str, Mapping[MessageQueue, int]], None]
+    committed: Callable[[str, MessageQueue], int | None]
+    commit: Callable[[str, MessageQueue, int], None]
 
     def create_topic(
         self,
@@ -314,26 +334,7 @@ class LocalBroker:
 
         Sees every message sent before. Of an id that was stored twice (by a retry), the newest.
         """
-        self._store.live()
-        if not isinstance(msg_id, str):
-            raise TypeError(f"a message id is a str, not {type(msg_id).__name__}")
-        log_offset = _log_offset(msg_id)
-        if log_offset is not None:
-            found = self._reader.record(log_offset)
-            if found is not None and found.log_offset == log_offset and found.offset_msg_id == msg_id.upper():
-                return found
-        if 1 <= len(msg_id) <= 256 and msg_id.isprintable():
-            self._index_up()
-            newest: MessageExt | None = None
-            for topic in self._current():
-                for candidate in self._candidates(topic, msg_id, 0, None):
-                    if candidate.msg_id == msg_id:
-                        if newest is None or candidate.log_offset > newest.log_offset:
-                            newest = candidate
-                        break
-            if newest is not None:
-                return newest
-        raise MessageNotFound(msg_id)
+        return self._finder.message(msg_id)
 
     def query(
         self, topic: str, key: str, *, count_max: int = 32, begin_ms: int = 0, end_ms: int | None = None
@@ -342,35 +343,23 @@ class LocalBroker:
 
         Sees every message sent before. Raises TopicNotFound.
         """
-        check_topic(topic)
-        self.settings(topic)
-        if not isinstance(key, str) or not key:
-            raise ValueError(f"key is {key!r}: give the text of one key")
-        _check_number("count_max", count_max, 1, QUERY_COUNT_MAX)
-        self._index_up()
-        found: list[MessageExt] = []
-        for candidate in self._candidates(topic, key, begin_ms, end_ms):
-            if (key in candidate.keys or key == candidate.msg_id) and _within(candidate, begin_ms, end_ms):
-                found.append(candidate)
-                if len(found) == count_max:
-                    break
-        return found
+        return self._finder.query(topic, key, count_max, begin_ms, end_ms)
 
-    def _index_up(self) -> None:
-        if not self._store.read_only:
-            self._store.bring_index_up()
+    def groups(self) -> list[str]:
+        """Names of all consumer groups that have members or offsets, sorted."""
+        return self._groups.names()
 
-    def _candidates(self, topic: str, key: str, begin_ms: int, end_ms: int | None) -> Any:
-        visible = self._store.visible_end()
-        begin = int(self.settings(topic).others.get(BEGIN_MEMBER, 0))
-        for log_offset in self._store.index.find(topic, key, begin_ms, end_ms):
-            if log_offset >= visible:
-                continue
-            if log_offset < begin:
-                continue  # of a topic of this name that was deleted
-            message = self._reader.record(log_offset)
-            if message is not None and message.log_offset == log_offset and message.topic == topic:
-                yield message
+    def group(self, name: str) -> Group:
+        """A consumer group, which need not have been used before. Raises GroupInvalid."""
+        check_group(name)
+        return Group(self, name)
+
+    def send_back(
+        self, message: MessageExt, group: str, *, delay_level: int = 0, max_reconsume_times: int = 16
+    ) -> None:
+        """See Broker.send_back."""
+        self._writable()
+        raise NotPermitted(f"{self.path}: retries are not in this release")
 
     def flush(self) -> None:
         """Have everything on disk that was sent before this call. Raises StorePoisoned."""
@@ -421,21 +410,6 @@ class LocalBroker:
 
 def _letters(perm: int) -> str:
     return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "")
-
-
-def _within(message: MessageExt, begin_ms: int, end_ms: int | None) -> bool:
-    return message.store_time_ms >= begin_ms and (end_ms is None or message.store_time_ms <= end_ms)
-
-
-def _log_offset(msg_id: str) -> int | None:
-    """The place in the log that an offset id names; None if it cannot be one."""
-    if len(msg_id) not in (32, 56):
-        return None
-    try:
-        offset = int.from_bytes(bytes.fromhex(msg_id)[-8:], "big", signed=True)
-    except ValueError:
-        return None
-    return offset if offset >= 0 else None
 
 
 def _check_number(name: str, value: Any, low: float, high: float) -> None:

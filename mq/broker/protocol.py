@@ -1,21 +1,22 @@
 """What a client may ask of a broker, and the values that it gets back.
 
 Broker is the border: producers and consumers know it alone, and never ask which one they have. Its
-primitives take and return plain values; Topic and Queue are those primitives bound to a name, written
-here once for all brokers.
+primitives take and return plain values; Topic, Queue and Group are those primitives bound to a name, written
+once for all brokers.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from enum import Enum
+from collections.abc import Mapping, Sequence
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import xxhash
 
+from mq.broker.membership import Claim, Group, Member, Membership, QueueState, Subscription
+from mq.broker.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from mq.compression import compressor
 from mq.errors import MessageTooLarge, NotPermitted
 from mq.filter.tags import TagFilter, parse
@@ -24,131 +25,30 @@ from mq.message import Message, MessageExt
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+__all__ = [
+    "COMPRESS_OVER",
+    "READ_SIZE_MAX",
+    "Appender",
+    "Broker",
+    "Claim",
+    "Group",
+    "Member",
+    "Membership",
+    "MessageQueue",
+    "PullResult",
+    "PullStatus",
+    "Puller",
+    "Queue",
+    "QueueState",
+    "SendResult",
+    "SendStatus",
+    "Subscription",
+    "Topic",
+    "queue_of_key",
+]
+
 COMPRESS_OVER = 4096
 READ_SIZE_MAX = 256 << 10  # bytes of one read, RocketMQ's figure; a single message may be larger
-
-
-class MessageQueue(NamedTuple):
-    """One queue of a topic, by name: a value that can be sorted, hashed, and sent elsewhere."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-
-
-class SendStatus(Enum):
-    """How safe a message is that was stored. Whatever it says, the message is in the log."""
-
-    SEND_OK = 0
-    FLUSH_DISK_TIMEOUT = 10
-    SLAVE_NOT_AVAILABLE = 11
-    FLUSH_SLAVE_TIMEOUT = 12
-
-
-class PullStatus(Enum):
-    """What a read found."""
-
-    FOUND = 0
-    NO_NEW_MESSAGE = 19
-    NO_MATCHED_MESSAGE = 20
-    OFFSET_ILLEGAL = 21
-
-
-Place = tuple[bytes, "int | Sequence[int]"]
-
-
-class SendResult:
-    """Where a message, or a batch, was stored; ids are written out when they are asked for.
-
-    `ids` is the unique id, `place` the store host (address and port as in a record) and the log offset.
-    Of a batch, `ids` are all of them, or a function that makes them; `place` has all log offsets, or is a
-    function that makes it.
-    """
-
-    __slots__ = ("_ids", "_place", "queue", "queue_offset", "status", "transaction_id")
-
-    def __init__(
-        self,
-        status: SendStatus,
-        queue: MessageQueue,
-        queue_offset: int,
-        ids: str | Sequence[str] | Callable[[], Sequence[str]],
-        place: Place | Callable[[], Place],
-        transaction_id: str | None = None,
-    ) -> None:
-        self.status: Final = status
-        self.queue: Final = queue
-        self.queue_offset = queue_offset
-        self._ids = ids
-        self._place = place
-        self.transaction_id: Final = transaction_id
-
-    @property
-    def msg_ids(self) -> tuple[str, ...]:
-        """One unique id per message, in order."""
-        ids = self._ids
-        if isinstance(ids, str):
-            return (ids,)
-        if callable(ids):
-            self._ids = ids = tuple(ids())
-        return tuple(ids)
-
-    @property
-    def msg_id(self) -> str:
-        """The unique id; of a batch all of them, with commas between, as RocketMQ has it."""
-        ids = self._ids
-        return ids if isinstance(ids, str) else ",".join(self.msg_ids)
-
-    @property
-    def offset_msg_id(self) -> str:
-        """The offset id; of a batch all of them, with commas between."""
-        host, offsets = self._placed()
-        return ",".join((host + offset.to_bytes(8, "big")).hex().upper() for offset in offsets)
-
-    def split(self) -> list[SendResult]:
-        """One result for each message of a batch."""
-        host, offsets = self._placed()
-        return [
-            SendResult(self.status, self.queue, self.queue_offset + at, msg_id, (host, offset))
-            for at, (msg_id, offset) in enumerate(zip(self.msg_ids, offsets, strict=True))
-        ]
-
-    def _placed(self) -> tuple[bytes, Sequence[int]]:
-        if callable(self._place):
-            self._place = self._place()
-        host, offsets = self._place
-        return host, ((offsets,) if isinstance(offsets, int) else offsets)
-
-    def __repr__(self) -> str:
-        return (
-            f"SendResult({self.status.name}, {self.msg_id}, {self.queue}, queue_offset={self.queue_offset})"
-        )
-
-
-class PullResult:
-    """What one read of a queue gave: go on at next_offset, whatever the status."""
-
-    __slots__ = ("max_offset", "messages", "min_offset", "next_offset", "status")
-
-    def __init__(
-        self,
-        status: PullStatus,
-        messages: Sequence[MessageExt],
-        next_offset: int,
-        min_offset: int,
-        max_offset: int,
-    ) -> None:
-        self.status: Final = status
-        self.messages: Final = messages
-        self.next_offset: Final = next_offset
-        self.min_offset: Final = min_offset
-        self.max_offset: Final = max_offset
-
-    def __repr__(self) -> str:
-        return (
-            f"PullResult({self.status.name}, {len(self.messages)} messages, next_offset={self.next_offset},"
-            f" min_offset={self.min_offset}, max_offset={self.max_offset})"
-        )
 
 
 class Appender(Protocol):
@@ -193,6 +93,8 @@ class Broker(Protocol):
     def query(
         self, topic: str, key: str, *, count_max: int = 32, begin_ms: int = 0, end_ms: int | None = None
     ) -> list[MessageExt]: ...
+    def groups(self) -> list[str]: ...
+    def group(self, name: str) -> Group: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
@@ -263,6 +165,55 @@ class Broker(Protocol):
     def max_offset(self, queue: MessageQueue) -> int: ...
     def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
         """The first offset stored at time_ms or later; the end of the queue where there is none."""
+        ...
+
+    # Of consumer groups: see mq.broker.membership.
+    def join(
+        self,
+        group: str,
+        *,
+        client_id: str,
+        model: str,
+        consume_type: str,
+        ordered: bool,
+        subscriptions: Sequence[Subscription],
+        consume_from: str | int = "first",
+    ) -> Membership:
+        """Become a consumer of a group. model is "clustering" or "broadcasting", consume_type "push" or
+        "pull".
+
+        Where the group has no offset of a subscribed topic, it starts where consume_from says: "first",
+        "last", or a time in ms. Raises SubscriptionConflict, GroupInvalid, NotPermitted, StoreFull.
+        """
+        ...
+
+    def send_back(
+        self, message: MessageExt, group: str, *, delay_level: int = 0, max_reconsume_times: int = 16
+    ) -> None:
+        """Have the group get a message again, later: at a delay level, or by its times of consumption (0).
+        It goes to the dead letters after max_reconsume_times, or at once (below 0)."""
+        ...
+
+    def group_members(self, group: str) -> list[Member]: ...
+    def group_topics(self, group: str) -> list[str]:
+        """Topics that the group has offsets of, or a member subscribes to; sorted."""
+        ...
+
+    def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        """What is committed, of the queues that have an offset."""
+        ...
+
+    def group_states(self, group: str, topic: str) -> list[QueueState]: ...
+    def reset_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Set offsets, also downwards; members that are at work go on from there."""
+        ...
+
+    def committed(self, group: str, queue: MessageQueue) -> int | None:
+        """What is committed of one queue; None where nothing is."""
+        ...
+
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Raise an offset; a smaller one is ignored. For who reads queues without joining the group."""
         ...
 
 

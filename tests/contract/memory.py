@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -20,18 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 from mq.broker.protocol import (
     Appender,
+    Group,
+    Member,
+    Membership,
     MessageQueue,
     Puller,
     PullResult,
     PullStatus,
+    QueueState,
     SendResult,
     SendStatus,
+    Subscription,
     Topic,
 )
 from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
 from mq.filter.tags import tag_hash
 from mq.message import Message, MessageExt
-from mq.names import SYSTEM_TOPICS, UNSENDABLE_TOPICS, check_topic, is_system_topic
+from mq.names import SYSTEM_TOPICS, UNSENDABLE_TOPICS, check_group, check_topic, is_system_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -333,6 +338,52 @@ class MemoryBroker:
                 (place for place, message in enumerate(messages) if message.store_time_ms >= time_ms),
                 len(messages),
             )
+
+    def groups(self) -> list[str]:
+        raise NotPermitted("the broker in memory has no consumer groups")
+
+    def group(self, name: str) -> Group:
+        check_group(name)
+        return Group(self, name)
+
+    def join(
+        self,
+        group: str,
+        *,
+        client_id: str,
+        model: str,
+        consume_type: str,
+        ordered: bool,
+        subscriptions: Sequence[Subscription],
+        consume_from: str | int = "first",
+    ) -> Membership:
+        raise NotPermitted("the broker in memory has no consumer groups")
+
+    def send_back(
+        self, message: MessageExt, group: str, *, delay_level: int = 0, max_reconsume_times: int = 16
+    ) -> None:
+        raise NotPermitted("the broker in memory has no consumer groups")
+
+    def group_members(self, group: str) -> list[Member]:
+        raise NotPermitted("the broker in memory has no consumer groups")
+
+    def group_topics(self, group: str) -> list[str]:
+        raise NotPermitted("the broker in memory has no consumer groups")
+
+    def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        raise NotPermitted("the broker in memory has no consumer groups")
+
+    def group_states(self, group: str, topic: str) -> list[QueueState]:
+        raise NotPermitted("the broker in memory has no consumer groups")
+
+    def reset_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        raise NotPermitted("the broker in memory has no consumer groups")
+
+    def committed(self, group: str, queue: MessageQueue) -> int | None:
+        raise NotPermitted("the broker in memory has no consumer groups")
+
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        raise NotPermitted("the broker in memory has no consumer groups")
 
     def message(self, msg_id: str) -> MessageExt:
         with self._changed:

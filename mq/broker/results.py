@@ -1,0 +1,134 @@
+"""What a broker answers: queues by name, and what became of a send or a read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from mq.message import MessageExt
+
+__all__ = ["MessageQueue", "PullResult", "PullStatus", "SendResult", "SendStatus"]
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic, by name: a value that can be sorted, hashed, and sent elsewhere."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class SendStatus(Enum):
+    """How safe a message is that was stored. Whatever it says, the message is in the log."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+class PullStatus(Enum):
+    """What a read found."""
+
+    FOUND = 0
+    NO_NEW_MESSAGE = 19
+    NO_MATCHED_MESSAGE = 20
+    OFFSET_ILLEGAL = 21
+
+
+Place = tuple[bytes, "int | Sequence[int]"]
+
+
+class SendResult:
+    """Where a message, or a batch, was stored; ids are written out when they are asked for.
+
+    `ids` is the unique id, `place` the store host (address and port as in a record) and the log offset.
+    Of a batch, `ids` are all of them, or a function that makes them; `place` has all log offsets, or is a
+    function that makes it.
+    """
+
+    __slots__ = ("_ids", "_place", "queue", "queue_offset", "status", "transaction_id")
+
+    def __init__(
+        self,
+        status: SendStatus,
+        queue: MessageQueue,
+        queue_offset: int,
+        ids: str | Sequence[str] | Callable[[], Sequence[str]],
+        place: Place | Callable[[], Place],
+        transaction_id: str | None = None,
+    ) -> None:
+        self.status: Final = status
+        self.queue: Final = queue
+        self.queue_offset = queue_offset
+        self._ids = ids
+        self._place = place
+        self.transaction_id: Final = transaction_id
+
+    @property
+    def msg_ids(self) -> tuple[str, ...]:
+        """One unique id per message, in order."""
+        ids = self._ids
+        if isinstance(ids, str):
+            return (ids,)
+        if callable(ids):
+            self._ids = ids = tuple(ids())
+        return tuple(ids)
+
+    @property
+    def msg_id(self) -> str:
+        """The unique id; of a batch all of them, with commas between, as RocketMQ has it."""
+        ids = self._ids
+        return ids if isinstance(ids, str) else ",".join(self.msg_ids)
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The offset id; of a batch all of them, with commas between."""
+        host, offsets = self._placed()
+        return ",".join((host + offset.to_bytes(8, "big")).hex().upper() for offset in offsets)
+
+    def split(self) -> list[SendResult]:
+        """One result for each message of a batch."""
+        host, offsets = self._placed()
+        return [
+            SendResult(self.status, self.queue, self.queue_offset + at, msg_id, (host, offset))
+            for at, (msg_id, offset) in enumerate(zip(self.msg_ids, offsets, strict=True))
+        ]
+
+    def _placed(self) -> tuple[bytes, Sequence[int]]:
+        if callable(self._place):
+            self._place = self._place()
+        host, offsets = self._place
+        return host, ((offsets,) if isinstance(offsets, int) else offsets)
+
+    def __repr__(self) -> str:
+        return (
+            f"SendResult({self.status.name}, {self.msg_id}, {self.queue}, queue_offset={self.queue_offset})"
+        )
+
+
+class PullResult:
+    """What one read of a queue gave: go on at next_offset, whatever the status."""
+
+    __slots__ = ("max_offset", "messages", "min_offset", "next_offset", "status")
+
+    def __init__(
+        self,
+        status: PullStatus,
+        messages: Sequence[MessageExt],
+        next_offset: int,
+        min_offset: int,
+        max_offset: int,
+    ) -> None:
+        self.status: Final = status
+        self.messages: Final = messages
+        self.next_offset: Final = next_offset
+        self.min_offset: Final = min_offset
+        self.max_offset: Final = max_offset
+
+    def __repr__(self) -> str:
+        return (
+            f"PullResult({self.status.name}, {len(self.messages)} messages, next_offset={self.next_offset},"
+            f" min_offset={self.min_offset}, max_offset={self.max_offset})"
+        )
