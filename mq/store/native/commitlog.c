@@ -255,6 +255,7 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     at = start;
     for (int32_t i = 0; has_units && i < count; i++) {
         int64_t tags_code = envelope && envelope->has_tags_code ? envelope->tags_code : drafts[i].tags_code;
+        if (envelope && envelope->has_tags_code == 2) tags_code += store_time;
         result = mq_unit_write(log, common->queue, first + i, at, drafts[i].size, tags_code);
         if (result) {
             int voided = repair(log);

@@ -24,7 +24,7 @@ typedef struct {
     int64_t born_time;         /* 0: now */
     int64_t prepared_offset;
     int64_t tags_code;         /* used if has_tags_code */
-    int32_t has_tags_code;
+    int32_t has_tags_code;     /* 2: the store time is added, as for a message that is due so many ms later */
     int32_t reconsume_times;
     int32_t has_born_host;
     uint8_t born_host[20];     /* address and port as in the record */
