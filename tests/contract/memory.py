@@ -11,32 +11,21 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mq.broker.protocol import (
-    Appender,
-    Group,
-    Member,
-    Membership,
-    MessageQueue,
-    Puller,
-    PullResult,
-    PullStatus,
-    QueueState,
-    SendResult,
-    SendStatus,
-    Subscription,
-    Topic,
-)
+from mq.broker.membership import Group, Member, Membership, QueueState, Subscription
+from mq.broker.protocol import Appender, Puller, Topic
+from mq.broker.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
 from mq.filter.tags import tag_hash
 from mq.message import Message, MessageExt
 from mq.names import SYSTEM_TOPICS, UNSENDABLE_TOPICS, check_group, check_topic, is_system_topic
+from tests.contract.memory_groups import RETRY_PREFIX, MemoryGroups, Position, new_member, raised
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,6 +33,11 @@ if TYPE_CHECKING:
 STORE_HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
 AUTO_QUEUES_MAX = 8  # what RocketMQ's template topic has
 SCAN_MAX = 800  # entries that one pull looks at
+DEAD_PREFIX = "%DLQ%"
+# Delays of the levels 1 to 18: client-semantics of RocketMQ, in ms.
+DELAYS_MS: list[int] = [
+    1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
+]
 PERMS = {"rw", "wr", "r", "w", ""}
 
 _unique = count()
@@ -118,6 +112,19 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _encoded(properties: Mapping[str, str]) -> bytes:
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+
+
+class _Header(NamedTuple):
+    """What a message keeps of its fixed fields when it is stored again."""
+
+    flag: int
+    sys_flag: int
+    born_time_ms: int
+    reconsume_times: int = 0
+
+
 @dataclass
 class _TopicState:
     read_queue_count: int
@@ -139,8 +146,10 @@ class MemoryBroker:
         message_size_max: int = 4 << 20,
         auto_create_topics: bool = True,
         default_queue_count: int = 4,
+        clock: Callable[[], int] = _now,
     ) -> None:
         self.name = "mq"
+        self._clock = clock
         self.message_size_max = message_size_max
         self._auto_create = auto_create_topics
         self._default_queue_count = default_queue_count
@@ -150,6 +159,10 @@ class MemoryBroker:
         self._log_end = 0
         self._version = 0
         self._closed = False
+        # A queue for each level, as in RocketMQ's SCHEDULE_TOPIC_XXXX, and how far each was delivered.
+        self._schedule: list[list[MessageExt]] = [[] for _ in DELAYS_MS]
+        self._delivered = [0] * len(DELAYS_MS)
+        self._groups = MemoryGroups(self, self._changed)
 
     def __enter__(self) -> Self:
         return self
@@ -195,6 +208,7 @@ class MemoryBroker:
             if known is None or known.settings() != fresh.settings():
                 self._topics[name] = fresh
                 self._version += 1
+                self._changed.notify_all()
         return Topic(self, name)
 
     def delete_topic(self, name: str) -> None:
@@ -204,6 +218,7 @@ class MemoryBroker:
                 raise NotPermitted(f"{name} is a system topic")
             if self._topics.pop(name, None) is None:
                 raise TopicNotFound(name)
+            self._groups.forget_topic(name)
             self._version += 1
             self._changed.notify_all()
 
@@ -225,11 +240,13 @@ class MemoryBroker:
             if topic in UNSENDABLE_TOPICS:
                 raise NotPermitted(f"{topic} is a system topic")
             if topic not in self._topics:
-                if not self._auto_create:
+                groups_own = topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
+                if not self._auto_create and not groups_own:
                     raise TopicNotFound(topic)
-                writes = min(self._default_queue_count, AUTO_QUEUES_MAX)
+                writes = 1 if groups_own else min(self._default_queue_count, AUTO_QUEUES_MAX)
                 self._topics[topic] = _TopicState(writes, writes, "rw", False)
                 self._version += 1
+                self._changed.notify_all()
             state = self._topics[topic]
             if "w" not in state.perm:
                 raise NotPermitted(f"{topic} may not be written")
@@ -252,7 +269,7 @@ class MemoryBroker:
     ) -> SendResult:
         with self._changed:
             queue = self._writable(topic, queue_id)
-            stored = self._store(topic, queue_id, queue, message, body, sys_flag, unique_id, _now())
+            stored = self._append(topic, queue_id, queue, message, body, sys_flag, unique_id)
             self._changed.notify_all()
         return SendResult(
             SendStatus.SEND_OK,
@@ -282,10 +299,7 @@ class MemoryBroker:
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
         with self._changed:
             queue = self._writable(topic, queue_id)
-            now = _now()
-            all_stored = [
-                self._store(topic, queue_id, queue, each, each.body, 0, None, now) for each in messages
-            ]
+            all_stored = [self._append(topic, queue_id, queue, each, each.body, 0, None) for each in messages]
             self._changed.notify_all()
         return SendResult(
             SendStatus.SEND_OK,
@@ -309,7 +323,7 @@ class MemoryBroker:
         deadline = time.monotonic() + wait
         with self._changed:
             while True:
-                result = self._look(self._queue(queue), offset, count_max, byte_max, tag_hashes)
+                result = self._look(self.stored(queue), offset, count_max, byte_max, tag_hashes)
                 if result.status in {PullStatus.FOUND, PullStatus.OFFSET_ILLEGAL}:
                     return result
                 offset = result.next_offset
@@ -317,7 +331,7 @@ class MemoryBroker:
                 if left <= 0:
                     return result
                 if result.status is PullStatus.NO_NEW_MESSAGE:
-                    self._changed.wait(left)
+                    self._changed.wait(min(left, self.until_due()))
 
     def read_arrow(self, queue: MessageQueue, offset: int, count_max: int, byte_max: int) -> Any:
         raise NotPermitted("the broker in memory makes no Arrow batches")
@@ -329,61 +343,15 @@ class MemoryBroker:
 
     def max_offset(self, queue: MessageQueue) -> int:
         with self._changed:
-            return len(self._queue(queue))
+            return len(self.stored(queue))
 
     def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
         with self._changed:
-            messages = self._queue(queue)
+            messages = self.stored(queue)
             return next(
                 (place for place, message in enumerate(messages) if message.store_time_ms >= time_ms),
                 len(messages),
             )
-
-    def groups(self) -> list[str]:
-        raise NotPermitted("the broker in memory has no consumer groups")
-
-    def group(self, name: str) -> Group:
-        check_group(name)
-        return Group(self, name)
-
-    def join(
-        self,
-        group: str,
-        *,
-        client_id: str,
-        model: str,
-        consume_type: str,
-        ordered: bool,
-        subscriptions: Sequence[Subscription],
-        consume_from: str | int = "first",
-    ) -> Membership:
-        raise NotPermitted("the broker in memory has no consumer groups")
-
-    def send_back(
-        self, message: MessageExt, group: str, *, delay_level: int = 0, max_reconsume_times: int = 16
-    ) -> None:
-        raise NotPermitted("the broker in memory has no consumer groups")
-
-    def group_members(self, group: str) -> list[Member]:
-        raise NotPermitted("the broker in memory has no consumer groups")
-
-    def group_topics(self, group: str) -> list[str]:
-        raise NotPermitted("the broker in memory has no consumer groups")
-
-    def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
-        raise NotPermitted("the broker in memory has no consumer groups")
-
-    def group_states(self, group: str, topic: str) -> list[QueueState]:
-        raise NotPermitted("the broker in memory has no consumer groups")
-
-    def reset_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        raise NotPermitted("the broker in memory has no consumer groups")
-
-    def committed(self, group: str, queue: MessageQueue) -> int | None:
-        raise NotPermitted("the broker in memory has no consumer groups")
-
-    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        raise NotPermitted("the broker in memory has no consumer groups")
 
     def message(self, msg_id: str) -> MessageExt:
         with self._changed:
@@ -409,6 +377,97 @@ class MemoryBroker:
                 and (end_ms is None or message.store_time_ms <= end_ms)
             ]
         return found[:count_max]
+
+    def groups(self) -> list[str]:
+        with self._changed:
+            self._check_open()
+            return self._groups.names()
+
+    def group(self, name: str) -> Group:
+        check_group(name)
+        self._check_open()
+        return Group(self, name)
+
+    def join(
+        self,
+        group: str,
+        *,
+        client_id: str,
+        model: str,
+        consume_type: str,
+        ordered: bool,
+        subscriptions: Sequence[Subscription],
+        consume_from: str | int = "first",
+    ) -> Membership:
+        with self._changed:
+            self._check_open()
+            member = new_member(client_id, self._clock(), model, consume_type, ordered)
+            return self._groups.join(group, member, subscriptions, consume_from)
+
+    def send_back(
+        self, message: MessageExt, group: str, *, delay_level: int = 0, max_reconsume_times: int = 16
+    ) -> None:
+        check_group(group)
+        with self._changed:
+            self._check_open()
+            original = self._log.get(message.log_offset)
+            if original is None:
+                raise MessageNotFound(message.offset_msg_id)
+            properties = original.properties
+            properties.setdefault("RETRY_TOPIC", original.topic)
+            properties.setdefault("ORIGIN_MESSAGE_ID", original.offset_msg_id)
+            properties.pop("DELAY", None)
+            times = original.reconsume_times
+            header = _Header(original.flag, original.sys_flag, original.born_time_ms, times + 1)
+            if delay_level < 0 or times >= max_reconsume_times:
+                properties["DLQ_ORIGIN_TOPIC"] = properties["RETRY_TOPIC"]
+                properties["DLQ_ORIGIN_MESSAGE_ID"] = properties["ORIGIN_MESSAGE_ID"]
+                dead = DEAD_PREFIX + group
+                self.publishable(dead)
+                queue = self._writable(dead, 0)
+                self._store(dead, 0, queue, original.stored_body, _encoded(properties), header)
+            else:
+                retry = RETRY_PREFIX + group
+                self.publishable(retry)
+                level = min(delay_level or 3 + times, len(DELAYS_MS))
+                properties["DELAY"] = str(level)
+                self._postpone(level, retry, 0, original.stored_body, _encoded(properties), header)
+            self._changed.notify_all()
+
+    def group_members(self, group: str) -> list[Member]:
+        with self._changed:
+            self._check_open()
+            return self._groups.members(group)
+
+    def group_topics(self, group: str) -> list[str]:
+        with self._changed:
+            self._check_open()
+            return self._groups.topics(group)
+
+    def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        with self._changed:
+            self._check_open()
+            return self._groups.offsets(group, topic)
+
+    def group_states(self, group: str, topic: str) -> list[QueueState]:
+        with self._changed:
+            self._check_open()
+            return self._groups.states(group, topic)
+
+    def reset_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        with self._changed:
+            self._check_open()
+            self._groups.reset(group, offsets)
+
+    def committed(self, group: str, queue: MessageQueue) -> int | None:
+        with self._changed:
+            self._check_open()
+            return self._groups.state(group).offsets.get(queue)
+
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        with self._changed:
+            self._check_open()
+            raised(self._groups.state(group).offsets, queue, offset)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -439,7 +498,7 @@ class MemoryBroker:
             raise ValueError(f"{queue.topic} has no queue {queue.queue_id} to read")
         return state.queues.setdefault(queue.queue_id, [])
 
-    def _store(
+    def _append(
         self,
         topic: str,
         queue_id: int,
@@ -448,27 +507,99 @@ class MemoryBroker:
         body: bytes,
         sys_flag: int,
         given_id: str | None,
-        now: int,
     ) -> MessageExt:
-        if message.delayed:
-            raise NotPermitted("the broker in memory delivers at once")
+        if message.delay_ms is not None or message.deliver_at_ms is not None:
+            raise NotPermitted("the broker in memory knows delay levels alone")
+        now = self._clock()
+        properties = message.encoded + f"UNIQ_KEY\x01{given_id or unique_id()}\x02".encode()
+        header = _Header(message.flag, sys_flag, now)
+        if message.delay_level:
+            return self._postpone(message.delay_level, topic, queue_id, body, properties, header)
+        return self._store(topic, queue_id, queue, body, properties, header)
+
+    def _store(
+        self,
+        topic: str,
+        queue_id: int,
+        queue: list[MessageExt],
+        body: bytes,
+        properties: bytes,
+        header: _Header,
+    ) -> MessageExt:
         record = encode_record(
             topic,
             queue_id,
             len(queue),
             self._log_end,
             body,
-            message.encoded + f"UNIQ_KEY\x01{given_id or unique_id()}\x02".encode(),
-            flag=message.flag,
-            sys_flag=sys_flag,
-            born_time_ms=now,
-            store_time_ms=now,
+            properties,
+            store_time_ms=self._clock(),
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            born_time_ms=header.born_time_ms,
+            reconsume_times=header.reconsume_times,
         )
         stored = MessageExt(record, self.name)
         queue.append(stored)
         self._log[self._log_end] = stored
         self._log_end += len(record)
         return stored
+
+    def _postpone(
+        self, level: int, topic: str, queue_id: int, body: bytes, properties: bytes, header: _Header
+    ) -> MessageExt:
+        """Store under the level now, in its queue at the level's delay from now."""
+        properties += f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02".encode()
+        queue = self._schedule[level - 1]
+        return self._store("SCHEDULE_TOPIC_XXXX", level - 1, queue, body, properties, header)
+
+    def deliver_due(self) -> None:
+        """Store again, where they belong, the messages whose time has come."""
+        with self._changed:
+            for level, queue in enumerate(self._schedule):
+                while self._delivered[level] < len(queue) and self._due_in(level) <= 0:
+                    self._deliver(queue[self._delivered[level]])
+                    self._delivered[level] += 1
+                    self._changed.notify_all()
+
+    def _due_in(self, level: int) -> int:
+        waiting = self._schedule[level][self._delivered[level]]
+        return waiting.store_time_ms + DELAYS_MS[level] - self._clock()
+
+    def _deliver(self, waiting: MessageExt) -> None:
+        properties = waiting.properties
+        del properties["DELAY"]
+        topic, queue_id = properties.pop("REAL_TOPIC"), int(properties.pop("REAL_QID"))
+        state = self._topics.get(topic)
+        if state is not None:
+            self._store(
+                topic,
+                queue_id,
+                state.queues.setdefault(queue_id, []),
+                waiting.stored_body,
+                _encoded(properties),
+                _Header(waiting.flag, waiting.sys_flag, waiting.born_time_ms, waiting.reconsume_times),
+            )
+
+    # What groups ask: see memory_groups.Queues.
+
+    def stored(self, queue: MessageQueue) -> list[MessageExt]:
+        self.deliver_due()
+        return self._queue(queue)
+
+    def matches(self, position: Position) -> bool:
+        queue, offset, hashes = position
+        try:
+            stored = self.stored(queue)
+        except (TopicNotFound, NotPermitted, ValueError):
+            return True  # Whoever waits for it has something to do about it.
+        return any(hashes is None or tag_hash(each.tags or "") in hashes for each in stored[offset:])
+
+    def until_due(self) -> float:
+        """Seconds until the next delivery."""
+        self._check_open()
+        waiting = [level for level, queue in enumerate(self._schedule) if self._delivered[level] < len(queue)]
+        return min((self._due_in(level) / 1000 for level in waiting), default=3600.0)
 
     def _look(
         self,

@@ -1,0 +1,299 @@
+"""Groups of the broker in memory: who is in them, who has which queue, how far each queue is consumed.
+
+Everything is a dict under the broker's one lock. Nobody dies here: a member leaves, or stays.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mq.broker.membership import Member, QueueState, Subscription
+from mq.broker.results import MessageQueue
+from mq.errors import NotPermitted, SubscriptionConflict, TopicNotFound
+from mq.message import MessageExt
+from mq.names import check_group
+
+RETRY_PREFIX = "%RETRY%"
+MODELS = {"clustering", "broadcasting"}
+CONSUME_TYPES = {"push", "pull"}
+
+Position = tuple[MessageQueue, int, "frozenset[int] | None"]
+
+
+class Queues(Protocol):
+    """What groups ask of their broker, its lock held."""
+
+    def readable(self, topic: str) -> Sequence[MessageQueue]: ...
+    def stored(self, queue: MessageQueue) -> list[MessageExt]: ...
+    def matches(self, position: Position) -> bool: ...
+    def route_version(self) -> int: ...
+    def until_due(self) -> float: ...
+
+
+@dataclass
+class _GroupState:
+    name: str
+    members: dict[str, MemoryMembership] = field(default_factory=dict)
+    offsets: dict[MessageQueue, int] = field(default_factory=dict)
+    resets: defaultdict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
+    owners: dict[MessageQueue, MemoryClaim] = field(default_factory=dict)
+    version: int = 0
+
+
+class MemoryGroups:
+    """All groups of one broker. `changed` guards everything and is told of every change."""
+
+    def __init__(self, broker: Queues, changed: threading.Condition) -> None:
+        self.broker = broker
+        self.changed = changed
+        self._groups: dict[str, _GroupState] = {}
+
+    def names(self) -> list[str]:
+        return sorted(name for name, state in self._groups.items() if state.members or state.offsets)
+
+    def state(self, name: str) -> _GroupState:
+        check_group(name)
+        return self._groups.setdefault(name, _GroupState(name))
+
+    def touch(self, state: _GroupState) -> None:
+        state.version += 1
+        self.changed.notify_all()
+
+    def join(
+        self, name: str, member: Member, subscriptions: Sequence[Subscription], consume_from: str | int
+    ) -> MemoryMembership:
+        state = self.state(name)
+        membership = MemoryMembership(self, state, member, consume_from)
+        membership.subscribe(subscriptions)
+        return membership
+
+    def members(self, name: str) -> list[Member]:
+        return [membership.member for _, membership in sorted(self.state(name).members.items())]
+
+    def topics(self, name: str) -> list[str]:
+        state = self.state(name)
+        wanted = {
+            each.topic for membership in state.members.values() for each in membership.member.subscriptions
+        }
+        return sorted(wanted | {queue.topic for queue in state.offsets})
+
+    def offsets(self, name: str, topic: str) -> dict[MessageQueue, int]:
+        return {
+            queue: offset
+            for queue, offset in sorted(self.state(name).offsets.items())
+            if queue.topic == topic
+        }
+
+    def reset(self, name: str, offsets: Mapping[MessageQueue, int]) -> None:
+        state = self.state(name)
+        for queue, offset in offsets.items():
+            state.offsets[queue] = offset
+            state.resets[queue] += 1
+        self.touch(state)
+
+    def forget_topic(self, topic: str) -> None:
+        for state in self._groups.values():
+            for queue in [queue for queue in state.offsets if queue.topic == topic]:
+                del state.offsets[queue]
+
+    def start(self, state: _GroupState, topic: str, consume_from: str | int) -> None:
+        """Commit where this topic begins for a group that has not begun it."""
+        if any(queue.topic == topic for queue in state.offsets):
+            return
+        try:
+            queues = self.broker.readable(topic)
+        except (TopicNotFound, NotPermitted):
+            return
+        for queue in queues:
+            stored = self.broker.stored(queue)
+            # What is in the retry topic was taken by the group before.
+            if consume_from == "first" or topic == RETRY_PREFIX + state.name:
+                offset = 0
+            elif consume_from == "last":
+                offset = len(stored)
+            else:
+                assert isinstance(consume_from, int)
+                offset = sum(message.store_time_ms < consume_from for message in stored)
+            state.offsets[queue] = offset
+
+    def states(self, name: str, topic: str) -> list[QueueState]:
+        state = self.state(name)
+        found = []
+        for queue in self.broker.readable(topic):
+            stored = self.broker.stored(queue)
+            committed = state.offsets.get(queue)
+            claim = state.owners.get(queue)
+            unconsumed = stored[committed or 0 :]
+            if claim is not None:
+                reason = claim.reason
+            elif any(_subscribes(membership.member, topic) for membership in state.members.values()):
+                reason = "no member has taken it yet"
+            else:
+                reason = "no member subscribes"
+            found.append(
+                QueueState(
+                    queue,
+                    claim.member.member if claim else None,
+                    committed,
+                    len(stored),
+                    len(unconsumed),
+                    unconsumed[0].store_time_ms if unconsumed else None,
+                    reason,
+                )
+            )
+        return found
+
+
+class MemoryMembership:
+    """See mq.broker.protocol.Membership."""
+
+    def __init__(
+        self, groups: MemoryGroups, state: _GroupState, member: Member, consume_from: str | int
+    ) -> None:
+        self.client_id = member.client_id
+        self.member = member
+        self._groups = groups
+        self._state = state
+        self._consume_from = consume_from
+        self._poked = False
+
+    def members(self) -> list[Member]:
+        with self._groups.changed:
+            return self._groups.members(self._state.name)
+
+    def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
+        with self._groups.changed:
+            fresh = Member(
+                self.member.client_id,
+                self.member.pid,
+                self.member.host,
+                self.member.since_ms,
+                self.member.model,
+                self.member.consume_type,
+                self.member.ordered,
+                tuple(sorted(subscriptions)),
+            )
+            for client_id, other in self._state.members.items():
+                if client_id != self.client_id and _kind(other.member) != _kind(fresh):
+                    raise SubscriptionConflict(
+                        f"{fresh} would join {other.member}: members of a group have the same subscriptions",
+                        group=self._state.name,
+                        ours=fresh.subscriptions,
+                        theirs=other.member.subscriptions,
+                        pid=other.member.pid,
+                    )
+            self.member = fresh
+            self._state.members[self.client_id] = self
+            if fresh.model == "clustering":
+                for subscription in subscriptions:
+                    self._groups.start(self._state, subscription.topic, self._consume_from)
+            self._groups.touch(self._state)
+
+    def version(self) -> int:
+        return self._state.version + self._groups.broker.route_version()
+
+    def claim(self, queue: MessageQueue) -> MemoryClaim | None:
+        with self._groups.changed:
+            if queue in self._state.owners:
+                return None
+            claim = MemoryClaim(self._groups, self._state, self, queue)
+            self._state.owners[queue] = claim
+            self._groups.touch(self._state)
+            return claim
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        with self._groups.changed:
+            return self._state.offsets.get(queue)
+
+    def wait(self, positions: Sequence[Position], version: int, timeout: float) -> None:
+        broker, changed = self._groups.broker, self._groups.changed
+        deadline = time.monotonic() + timeout
+        with changed:
+            while not self._poked and self.version() == version:
+                if any(broker.matches(position) for position in positions):
+                    break
+                left = min(deadline - time.monotonic(), broker.until_due())
+                if left <= 0:
+                    break
+                changed.wait(left)
+            self._poked = False
+
+    def poke(self) -> None:
+        with self._groups.changed:
+            self._poked = True
+            self._groups.changed.notify_all()
+
+    def leave(self) -> None:
+        with self._groups.changed:
+            for claim in [claim for claim in self._state.owners.values() if claim.member is self]:
+                claim.release()
+            if self._state.members.get(self.client_id) is self:
+                del self._state.members[self.client_id]
+                self._groups.touch(self._state)
+
+
+class MemoryClaim:
+    """See mq.broker.protocol.Claim."""
+
+    def __init__(
+        self, groups: MemoryGroups, state: _GroupState, member: MemoryMembership, queue: MessageQueue
+    ) -> None:
+        self.queue = queue
+        self.member = member
+        self.reason = ""
+        self._groups = groups
+        self._state = state
+        self._seen = state.resets[queue]
+
+    def committed(self) -> int | None:
+        with self._groups.changed:
+            self._seen = self._state.resets[self.queue]
+            return self._state.offsets.get(self.queue)
+
+    def commit(self, offset: int) -> bool:
+        with self._groups.changed:
+            if self._state.resets[self.queue] != self._seen:
+                return False
+            raised(self._state.offsets, self.queue, offset)
+            return True
+
+    def correct(self, offset: int) -> None:
+        with self._groups.changed:
+            self._state.offsets[self.queue] = offset
+
+    def note(self, reason: str) -> None:
+        self.reason = reason
+
+    def release(self) -> None:
+        with self._groups.changed:
+            if self._state.owners.get(self.queue) is self:
+                del self._state.owners[self.queue]
+                self._groups.touch(self._state)
+
+
+def new_member(client_id: str, since_ms: int, model: str, consume_type: str, ordered: bool) -> Member:
+    if model not in MODELS or consume_type not in CONSUME_TYPES:
+        raise ValueError(f"model is {model!r}, consume_type {consume_type!r}")
+    return Member(
+        client_id, os.getpid(), socket.gethostname(), since_ms, model, consume_type, ordered, subscriptions=()
+    )
+
+
+def raised(offsets: dict[MessageQueue, int], queue: MessageQueue, offset: int) -> None:
+    offsets[queue] = max(offset, offsets.get(queue, offset))
+
+
+def _subscribes(member: Member, topic: str) -> bool:
+    return any(subscription.topic == topic for subscription in member.subscriptions)
+
+
+def _kind(member: Member) -> tuple[str, bool, tuple[Subscription, ...]]:
+    """What all members of a group have in common."""
+    return member.model, member.ordered, member.subscriptions
