@@ -62,6 +62,8 @@ def believable(root: Path, gate: Gate, sizes: Geometry, lock_mtime: int) -> Cont
 def _as_it_was_closed(control: Control) -> bool:
     """Whether a control file of a clean end says what it said then: after a reboot its pages may be of
     different times, and bytes of any file may change while nobody looks."""
+    if lib.mq_control_armed(control.handle):
+        return False
     return int(lib.mq_control_checksum(control.handle)) == control.get(lib.MQ_CHECKSUM)
 
 

@@ -14,8 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from mq.errors import NotPermitted, StoreCorrupted
+from mq.names import is_system_topic
 
-__all__ = ["BEGIN_MEMBER", "listed_topics", "prepare", "sync_file", "sync_names", "topics_begin"]
+__all__ = [
+    "BEGIN_MEMBER",
+    "listed_queues",
+    "listed_topics",
+    "prepare",
+    "sync_file",
+    "sync_names",
+    "topics_begin",
+]
 
 # Of a topic in topics.json: where the log ended when it was made. A broker ignores it.
 BEGIN_MEMBER = "mqBeginLogOffset"
@@ -114,6 +123,19 @@ def listed_topics(root: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return table if isinstance(table, dict) and table else None
+
+
+def listed_queues(table: dict[str, Any] | None) -> set[tuple[str, int]]:
+    """(topic, queue id) of every queue that may have messages: RocketMQ's own topics are mostly empty."""
+    found = set()
+    for name, settings in (table or {}).items():
+        try:
+            count = int(settings.get("writeQueueNums", 0))
+        except (AttributeError, ValueError, TypeError, OverflowError):
+            continue
+        if not is_system_topic(name):
+            found.update((name, queue_id) for queue_id in range(min(count, 65_536)))
+    return found
 
 
 def topics_begin(table: dict[str, Any] | None) -> dict[str, tuple[int, int]]:

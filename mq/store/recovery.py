@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mq.errors import StoreCorrupted
-from mq.store.checkpoint import Checkpoint
+from mq.store.checkpoint import Checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
 from mq.store.control import Control
@@ -163,6 +163,14 @@ class Recovery:
             first, last = int(files[0].name), int(files[-1].name)
             check(lib.mq_queue_load(self.log, number, first, last, self.found.log_end), str(directory))
 
+    def queue_starts(self) -> dict[tuple[str, int], int]:
+        """Where the first file of each queue that has files starts, in bytes."""
+        return {
+            (topic, queue_id): int(files[0].name)
+            for topic, queue_id, directory in queue_directories(self.root)
+            if (files := segment_files(directory))
+        }
+
     def lost_queues(self, known: dict[tuple[str, int], tuple[int, int]]) -> set[tuple[str, int]]:
         """Queues that lack a file, by their names or by what an older control file knew of them."""
         unit, size = lib.MQ_UNIT_SIZE, self.geometry.queue_file_size
@@ -181,6 +189,13 @@ class Recovery:
             ):
                 lost.add(queue)
         return lost
+
+    def vouch_for_nothing(self) -> None:
+        """Before queues are made anew: should the power fail meanwhile, the old checkpoint would speak of
+        units that are gone, and the next recovery would not look for them."""
+        if self.writable:
+            write_checkpoint(self.root, Checkpoint(), sync=True)
+            sync_names(self.root)
 
     def dispatch(self, start: int, *, from_first: bool) -> bool:
         """Second pass. Whether it came to the end; False at a queue that lacks earlier units."""
@@ -227,17 +242,19 @@ def recover(
     checkpoint: Checkpoint,
     closed_cleanly: bool,
     known_queues: dict[tuple[str, int], tuple[int, int]],
+    listed_queues: set[tuple[str, int]],
     topics_begin: dict[str, tuple[int, int]],
     writable: bool = True,
     progress: Progress | None = None,
 ) -> Recovered:
     """Set every word of a fresh control file from what the directory holds, and mend the directory.
 
-    known_queues: (topic, queue id) to next offset as an older control file had it, which tells of queues
-    whose files are gone. topics_begin: topic to its number of queues, and the log offset before which
-    records of that name are of a topic that was deleted. Raises StoreCorrupted where the files contradict
-    each other in a way that no crash leaves. Without writable the log is left alone; queues are mended all
-    the same, so they are copies then.
+    known_queues: (topic, queue id) to first and next offset as an older control file had it, which tells of
+    queues whose files are gone. listed_queues: those that topics.json has; where no control file tells which
+    of them had messages, one without files is looked for in the whole log. topics_begin: topic to its number
+    of queues, and the log offset before which records of that name are of a topic that was deleted. Raises
+    StoreCorrupted where the files contradict each other in a way that no crash leaves. Without writable the
+    log is left alone; queues are mended all the same, so they are copies then.
     """
     work = Recovery(root, log, control, geometry, progress, writable=writable)
     files = work.segments()
@@ -276,12 +293,19 @@ def recover(
             number = check(lib.mq_log_queue(log, name, len(name), queue_id, 2), str(root))
             lib.mq_control_queue_set_begin(control.handle, number, min(begin, found.log_end))
     lost = work.lost_queues(known_queues)
+    from_first = bool(lost) or not (root / "consumequeue").is_dir()
+    if not from_first:
+        starts = work.queue_starts()
+        from_first = not known_queues and not listed_queues <= starts.keys()
+        # As long as retention took nothing, every queue begins with its first message.
+        from_first = from_first or (found.log_min == 0 and any(start > 0 for start in starts.values()))
+    if from_first:
+        work.vouch_for_nothing()
     work.load_queues(lost)
-    if files:
-        from_first = bool(lost) or not (root / "consumequeue").is_dir()
-        if from_first or not work.dispatch(start, from_first=False):
-            found.rebuilt = True
-            work.dispatch(found.log_min, from_first=True)
+    if files and (from_first or not work.dispatch(start, from_first=False)):
+        work.vouch_for_nothing()
+        found.rebuilt = True
+        work.dispatch(found.log_min, from_first=True)
     for number, _, _ in control.queues():
         check(lib.mq_queue_trim(log, number, found.log_min), str(root))
     return found

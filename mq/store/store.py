@@ -39,7 +39,7 @@ from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
 from mq.store.control import Control, Word
-from mq.store.directory import listed_topics, prepare, topics_begin
+from mq.store.directory import listed_queues, listed_topics, prepare, topics_begin
 from mq.store.gate import Gate
 from mq.store.geometry import agree, keep, validated
 from mq.store.index import Index
@@ -167,8 +167,12 @@ class Store:
         progress: Callable[[str, int, int], None] | None,
     ) -> None:
         root, mode = self.root, APPEND
+        # Where our own last word was another one, it is the mark of being open that got lost.
+        closed_cleanly = self.gate.was_closed() and not known.ours
         if self.read_only:
             root, mode = self._private_root(), READ_PRIVATELY
+        else:
+            self.gate.mark_open()  # From here on the directory changes: cut short, it was not closed.
         fresh = root / "mq" / "control.new"
         fresh.unlink(missing_ok=True)
         self.control = control = Control(fresh, create=True)
@@ -187,14 +191,14 @@ class Store:
             control,
             self.geometry,
             checkpoint=checkpoint,
-            # Where our own last word was another one, it is the mark of being open that got lost.
-            closed_cleanly=self.gate.was_closed() and not known.ours,
+            closed_cleanly=closed_cleanly,
             known_queues=known.queues,
+            listed_queues=listed_queues(self._listed),
             topics_begin=topics_begin(self._listed),
             writable=not self.read_only,
             progress=progress,
         )
-        if not (self.gate.was_closed() and not known.ours) and not self.read_only:
+        if not closed_cleanly and not self.read_only:
             self.index.discard_after(checkpoint.index_time, found.log_end)
         begin, end = self.index.begin_log_offset(), self.index.end_log_offset()
         # Files that do not reach back to the log's first record were deleted, or are a broker's that lost

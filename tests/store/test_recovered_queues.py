@@ -16,7 +16,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store import control as control_module
 from mq.store.check import problems
-from mq.store.checkpoint import Checkpoint, write_checkpoint
+from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.recovery import Recovered
 from tests.store.small_store import (
     FOR_EVER_MS,
@@ -95,7 +95,7 @@ def test_one_deleted_queue_file_is_made_again(
 
 
 @vouched_or_not
-@pytest.mark.parametrize("which", [1, -1], ids=["middle", "last"])
+@pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "middle", "last"])
 def test_one_deleted_queue_file_of_a_copied_store_is_made_again(
     broker: LocalBroker, directory: Path, which: int, vouched: int
 ) -> None:
@@ -104,6 +104,31 @@ def test_one_deleted_queue_file_of_a_copied_store_is_made_again(
     queue_files(directory, "A")[which].unlink()
     with open_small(directory) as after:
         assert bodies(after) == numbered(90)
+
+
+def test_nothing_is_vouched_for_while_queues_are_made_anew(broker: LocalBroker, directory: Path) -> None:
+    fill(broker, "A", 90)
+    crash_of(broker, directory, physic_time=FOR_EVER_MS)
+    queue_files(directory, "A")[1].unlink()
+    with open_small(directory) as after:
+        # Had the power failed, units of which the old checkpoint spoke would have been gone.
+        assert read_checkpoint(directory) == Checkpoint()
+        assert bodies(after) == numbered(90)
+
+
+@vouched_or_not
+def test_a_queue_that_was_deleted_together_with_the_control_file_is_made_again(
+    broker: LocalBroker, directory: Path, vouched: int
+) -> None:
+    broker.create_topic("A", 2)
+    broker.create_topic("B", 1)
+    fill(broker, "A", 2, 2)
+    fill(broker, "B", 90)
+    want = contents(broker)
+    crash_of(broker, directory, physic_time=vouched)
+    shutil.rmtree(directory / "consumequeue" / "A" / "1")
+    with open_small(directory) as after:
+        assert contents(after) == want
 
 
 @vouched_or_not

@@ -16,7 +16,7 @@
 
 #include "linux.h"
 
-_Static_assert(sizeof(mq_queue_entry) == 320, "five cache lines an entry");
+_Static_assert(sizeof(mq_queue_entry) == 384, "six cache lines an entry");
 _Static_assert(offsetof(mq_shared, queues) % 64 == 0, "entries start on a cache line");
 _Static_assert((int)MQ_WORD_COUNT <= (int)MQ_SHARED_WORDS, "words fit their array");
 
@@ -324,44 +324,6 @@ void mq_control_queue_set(mq_control *control, int number, int64_t min_offset, i
     atomic_store_explicit(&entry->min, min_offset, memory_order_release);
     atomic_store_explicit(&entry->next, next_offset, memory_order_release);
     atomic_store_explicit(&entry->flushed, 0, memory_order_release);
-}
-
-void mq_shared_wake_queue(mq_queue_entry *entry, uint32_t kinds) {
-    atomic_fetch_add(&entry->wake, 1);
-    if (atomic_load(&entry->waiters) & kinds) {
-        atomic_fetch_and(&entry->waiters, ~kinds);
-        mq_linux_wake(&entry->wake);
-    }
-}
-
-void mq_shared_wake_any(mq_shared *shared) {
-    if (atomic_load(&shared->any_waiters)) {
-        atomic_store(&shared->any_waiters, 0);
-        atomic_fetch_add(&shared->any_wake, 1);
-        mq_linux_wake(&shared->any_wake);
-    }
-}
-
-void mq_shared_wake_flushed(mq_control *control) {
-    mq_shared *shared = control->shared;
-    if (!atomic_exchange(&shared->flush_waiters, 0)) return;
-    int64_t count = mq_control_get(control, MQ_QUEUE_COUNT);
-    for (int64_t i = 0; i < count; i++)
-        if (atomic_load(&shared->queues[i].waiters) & MQ_WAITS_FOR_FLUSH)
-            mq_shared_wake_queue(&shared->queues[i], MQ_WAITS_FOR_FLUSH);
-    mq_shared_wake_any(shared);
-}
-
-void mq_control_wake_all(mq_control *control) {
-    int64_t count = mq_control_get(control, MQ_QUEUE_COUNT);
-    for (int64_t i = 0; i < count; i++) {
-        atomic_fetch_add(&control->shared->queues[i].wake, 1);
-        if (atomic_exchange(&control->shared->queues[i].waiters, 0)) mq_linux_wake(&control->shared->queues[i].wake);
-    }
-    atomic_store(&control->shared->any_waiters, 0);
-    atomic_fetch_add(&control->shared->any_wake, 1);
-    mq_linux_wake(&control->shared->any_wake);
-    mq_control_bell_ring(control);
 }
 
 uint32_t mq_control_bell(mq_control *control) {

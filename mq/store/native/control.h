@@ -9,7 +9,7 @@
  *   queue.min       holder of the append lock       anyone; a stale value is checked again
  *                                                   when the record turns out to be gone
  *   *.wake          whoever made news, an increment waiters, as futex word
- *   *.waiters       waiters set it, wakers clear it wakers
+ *   *.wanted        waiters add, wakers clear       wakers: see wait.c
  *   indexed_end     holder of the index lock        anyone, acquire
  *
  * A record and its queue unit are written in full before log_end and then
@@ -20,10 +20,9 @@
  * needed to rebuild it.
  */
 enum {
-    MQ_CONTROL_LAYOUT = 8,      /* raised when a field moves */
+    MQ_CONTROL_LAYOUT = 9,      /* raised when a field moves */
     MQ_QUEUE_MAX = 131072,
     MQ_TOPIC_MAX = 256,         /* bytes of a topic in the table, final zero included */
-    MQ_WAIT_MAX = 127,          /* queues one wait may name; more wait for any append */
 
     /* words for mq_control_get and mq_control_set */
     MQ_LOG_END = 0,
@@ -113,8 +112,6 @@ void mq_control_queue_set(mq_control *control, int number, int64_t min_offset, i
 /* Records below this log offset are not this queue's, though they bear its name. */
 void mq_control_queue_set_begin(mq_control *control, int number, int64_t log_offset);
 
-/* Wake every waiter: of all queues and of any append. For closing and deleting. */
-void mq_control_wake_all(mq_control *control);
 /* Wait until `word` is no longer `seen`, or timeout. For threads of duties. Returns 1 if
  * woken, 0 on timeout. */
 uint32_t mq_control_bell(mq_control *control);

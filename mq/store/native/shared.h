@@ -11,7 +11,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MQ_SHARED_WORDS = 32, MQ_WAITS_FOR_APPEND = 1, MQ_WAITS_FOR_FLUSH = 2 };
+enum { MQ_SHARED_WORDS = 32, MQ_NEWS_APPENDED = 0, MQ_NEWS_FLUSHED = 1, MQ_NEWS_KINDS = 2 };
+
+/* Who sleeps until there is news of one kind, and which news may wake them: see wait.c. */
+typedef struct {
+    _Atomic uint64_t wanted; /* low half: bits of the tags that they want; high half: how often one lay down */
+    _Atomic uint32_t wake;   /* futex word, raised by whoever wakes them */
+    uint32_t spare;
+} mq_sleepers;
 
 typedef struct {
     _Atomic int64_t next;      /* queue offset of the message to come */
@@ -19,13 +26,12 @@ typedef struct {
     _Atomic int64_t allocated; /* bytes of the queue's files that may be touched */
     _Atomic int64_t flushed;   /* units below are on disk */
     _Atomic int64_t begin;     /* log offset; records before it are of a topic of this name that was deleted */
-    _Atomic uint32_t wake;
-    _Atomic uint32_t waiters;  /* MQ_WAITS_… bits */
     _Atomic uint32_t state;
     int32_t queue_id;
     uint32_t topic_size;
     uint32_t spare;
-    char topic[256];
+    _Alignas(64) mq_sleepers sleepers[MQ_NEWS_KINDS]; /* on a line that a sender only reads while nobody sleeps */
+    _Alignas(64) char topic[256];
 } mq_queue_entry;
 
 /* What the holder of the append lock is about to write. While `armed`, the bytes from
@@ -51,9 +57,8 @@ typedef struct {
     } locks[3];
     _Alignas(64) _Atomic int64_t words[MQ_SHARED_WORDS];
     _Alignas(64) mq_intent intent;
-    _Alignas(64) _Atomic uint32_t any_wake;
-    _Atomic uint32_t any_waiters;
-    _Atomic uint32_t flush_waiters; /* someone waits for messages to be flushed */
+    _Alignas(64) mq_sleepers any[MQ_NEWS_KINDS]; /* of those who wait for more queues than one wait can name */
+    _Atomic int64_t told_end;       /* all who wait for flushed messages below have been told */
     _Atomic uint32_t bell;
     _Alignas(64) _Atomic uint32_t flush_turn; /* raised after every flush */
     _Atomic uint32_t flush_sleepers;
@@ -76,10 +81,14 @@ struct mq_control {
 };
 
 mq_queue_entry *mq_shared_queue(struct mq_control *control, int number);
-/* Tell waiters of these kinds that the queue has news. */
-void mq_shared_wake_queue(mq_queue_entry *entry, uint32_t kinds);
-void mq_shared_wake_any(mq_shared *shared);
-/* Tell those who wait for flushed messages, after flushed_end moved. */
-void mq_shared_wake_flushed(struct mq_control *control);
+
+/* Which of 32 kinds of tags one is of. Two tags may share a bit: who is woken for the other one looks, and sleeps on. */
+static const uint32_t MQ_EVERY_TAG = UINT32_MAX;
+static inline uint32_t mq_tag_bit(int32_t hash) { return 1u << ((uint32_t)hash * 2654435761u >> 27); }
+
+/* Tell who sleeps that there are messages of these tags: in this queue, which is published, or synced. */
+void mq_wake_queue(mq_shared *shared, mq_queue_entry *entry, int kind, uint32_t tags);
+/* Tell those who wait for flushed messages of whichever queue, if there are any that nobody has told them of. */
+void mq_wake_flushed(struct mq_control *control);
 
 #endif

@@ -128,10 +128,16 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
         int32_t size;
         int result = mq_unit_read(queue, offset, &log_offset, &size, &tags_code);
         if (result && result != MQ_MISSING) return result;
-        if (result || (log_offset == record->log_offset && size == record->size)) return 0;
-        /* Of a later message of the same place: this one is of a topic that was deleted. */
-        if (log_offset > record->log_offset && mq_log_holds(log, queue, offset, log_offset, size)) return 0;
-        if (offset) return mq_unit_rewrite(queue, offset, record->log_offset, record->size, tags_code_of(bytes, record));
+        /* Retention takes units after their records: what is in the log and has no file lost it in a recovery that
+         * was cut short. */
+        if (result && !from_start) return 2;
+        if (!result) {
+            if (log_offset == record->log_offset && size == record->size) return 0;
+            /* Of a later message of the same place: this one is of a topic that was deleted. */
+            if (log_offset > record->log_offset && mq_log_holds(log, queue, offset, log_offset, size)) return 0;
+            if (offset)
+                return mq_unit_rewrite(queue, offset, record->log_offset, record->size, tags_code_of(bytes, record));
+        }
         result = start_over(log, queue);
         if (result) return result;
         next = 0;
