@@ -323,7 +323,7 @@ class MemoryBroker:
         deadline = time.monotonic() + wait
         with self._changed:
             while True:
-                result = self._look(self.stored(queue), offset, count_max, byte_max, tag_hashes)
+                result = self._look(self.messages_of(queue), offset, count_max, byte_max, tag_hashes)
                 if result.status in {PullStatus.FOUND, PullStatus.OFFSET_ILLEGAL}:
                     return result
                 offset = result.next_offset
@@ -343,11 +343,11 @@ class MemoryBroker:
 
     def max_offset(self, queue: MessageQueue) -> int:
         with self._changed:
-            return len(self.stored(queue))
+            return len(self.messages_of(queue))
 
     def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
         with self._changed:
-            messages = self.stored(queue)
+            messages = self.messages_of(queue)
             return next(
                 (place for place, message in enumerate(messages) if message.store_time_ms >= time_ms),
                 len(messages),
@@ -583,14 +583,14 @@ class MemoryBroker:
 
     # What groups ask: see memory_groups.Queues.
 
-    def stored(self, queue: MessageQueue) -> list[MessageExt]:
+    def messages_of(self, queue: MessageQueue) -> list[MessageExt]:
         self.deliver_due()
         return self._queue(queue)
 
     def matches(self, position: Position) -> bool:
         queue, offset, hashes = position
         try:
-            stored = self.stored(queue)
+            stored = self.messages_of(queue)
         except (TopicNotFound, NotPermitted, ValueError):
             return True  # Whoever waits for it has something to do about it.
         return any(hashes is None or tag_hash(each.tags or "") in hashes for each in stored[offset:])

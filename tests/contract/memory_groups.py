@@ -31,7 +31,7 @@ class Queues(Protocol):
     """What groups ask of their broker, its lock held."""
 
     def readable(self, topic: str) -> Sequence[MessageQueue]: ...
-    def stored(self, queue: MessageQueue) -> list[MessageExt]: ...
+    def messages_of(self, queue: MessageQueue) -> list[MessageExt]: ...
     def matches(self, position: Position) -> bool: ...
     def route_version(self) -> int: ...
     def until_due(self) -> float: ...
@@ -112,7 +112,7 @@ class MemoryGroups:
         except (TopicNotFound, NotPermitted):
             return
         for queue in queues:
-            stored = self.broker.stored(queue)
+            stored = self.broker.messages_of(queue)
             # What is in the retry topic was taken by the group before.
             if consume_from == "first" or topic == RETRY_PREFIX + state.name:
                 offset = 0
@@ -127,7 +127,7 @@ class MemoryGroups:
         state = self.state(name)
         found = []
         for queue in self.broker.readable(topic):
-            stored = self.broker.stored(queue)
+            stored = self.broker.messages_of(queue)
             committed = state.offsets.get(queue)
             claim = state.owners.get(queue)
             unconsumed = stored[committed or 0 :]
