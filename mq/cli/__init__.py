@@ -1,6 +1,6 @@
 """The `mq` command: a store directory from the shell.
 
-Needs the extra `cli` (click and rich). `import mq` alone loads neither, nor this package.
+Needs the extra `cli` (click and rich; textual for `top`). `import mq` alone loads neither, nor this package.
 """
 
 import sys

@@ -14,11 +14,13 @@ import click
 import mq
 from mq.cli.bench import bench
 from mq.cli.expire import expire
+from mq.cli.groups import groups, reset
 from mq.cli.printing import visible
 from mq.cli.read import query, show
 from mq.cli.send import send
 from mq.cli.session import Session
 from mq.cli.tail import tail
+from mq.cli.top import top
 from mq.cli.topics import create, delete, topics
 from mq.cli.verify import verify
 
@@ -61,7 +63,7 @@ def command(context: click.Context, target: str, json: bool) -> None:
     context.obj = Session(target, json)
 
 
-for verb in (topics, create, delete, send, tail, query, show, verify, expire, bench):
+for verb in (topics, create, delete, send, tail, query, show, groups, reset, top, verify, expire, bench):
     command.add_command(verb)
 
 

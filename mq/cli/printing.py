@@ -7,10 +7,13 @@ JSON output is ASCII alone, and a body that is not UTF-8 stands under `body_base
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 import mq
 
@@ -36,6 +39,8 @@ FACTS = (
     "prepared_transaction_offset",
 )
 
+TABLE_WIDTH_MAX = 10_000
+
 
 def visible(text: str | bytes) -> str:
     """The text on one line, with everything escaped that a terminal would not simply show."""
@@ -55,6 +60,34 @@ def moment(time_ms: int) -> str:
         return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return str(time_ms)
+
+
+def span(milliseconds: int) -> str:
+    """How long, to the precision that a person wants: 300 ms, 12 s, 5 min, 3 h, 2 d."""
+    seconds = max(milliseconds, 0) / 1000
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for unit, size, up_to in (("s", 1, 120), ("min", 60, 120 * 60), ("h", 3600, 48 * 3600)):
+        if seconds < up_to:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def emit_table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> None:
+    """Columns as wide as what is in them, those named in `numbers` to the right; nothing is cut off.
+
+    Cells are text as it stands: no markup. On a terminal too narrow for it, lines wrap there.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in numbers else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    console = Console(width=TABLE_WIDTH_MAX)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def emit_json(facts: Mapping[str, object]) -> None:
