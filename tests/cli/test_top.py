@@ -1,4 +1,4 @@
-"""The screen of `top`: what it says of a store, and what its keys do. It looks when it is told to; no clock."""
+"""The screen of `top`: what it says of a store, and what its keys do. It looks when told to; no clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
