@@ -15,12 +15,12 @@ from mq.errors import StoreCorrupted
 from mq.message import MessageExt
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
+from mq.store.waiting import Wait
 
 __all__ = ["Reader"]
 
 COUNT_AT_ONCE = 4096  # messages of one pull; whoever asks for more gets that many
 BUFFER_SIZE = 256 << 10
-SPIN_NS = 50_000  # Waking an idle processor takes some 25 µs: look that long twice before sleeping.
 STATUS = {
     lib.MQ_PULL_FOUND: PullStatus.FOUND,
     lib.MQ_PULL_NO_NEW: PullStatus.NO_NEW_MESSAGE,
@@ -29,7 +29,6 @@ STATUS = {
 }
 FOUND, NO_NEW, ILLEGAL, STALE = lib.MQ_PULL_FOUND, lib.MQ_PULL_NO_NEW, lib.MQ_PULL_ILLEGAL, lib.MQ_STALE
 FOUND_STATUS = PullStatus.FOUND
-WAIT_AT_ONCE = 3600.0  # seconds; longer waits are several
 RESULT_WORDS = 7
 
 
@@ -144,14 +143,9 @@ class Reader:
             # Nothing of interest: on from where the scan ended, until the time is up.
             offset = next_offset
             if status == NO_NEW:
-                self._wait(number, offset, left)
-
-    def _wait(self, number: int, offset: int, seconds: float) -> None:
-        log = self._store.live()
-        queues = ffi.new("int32_t[1]", [number])
-        offsets = ffi.new("int64_t[1]", [offset])
-        nanoseconds = int(min(seconds, WAIT_AT_ONCE) * 1e9)
-        check(lib.mq_wait(log, queues, offsets, 1, nanoseconds, SPIN_NS), str(self._store.root))
+                wait_for = Wait(self._store, [(number, offset, tag_hashes)], version=version)
+                wait_for.sleep(left)
+                (offset,) = wait_for.offsets
 
     def number(self, queue: MessageQueue) -> int:
         """The queue's place in the table; -1 if it has never had a message and this broker only reads."""

@@ -24,8 +24,8 @@ FLUSH_TIMEOUT_MS = (
 )
 HOST = STORE_HOST + STORE_PORT.to_bytes(4, "big")
 RECEIPT = ffi.typeof("mq_receipt *")
-LOG_OFFSET_AT, QUEUE_OFFSET_AT, ID_AT = (
-    ffi.offsetof("mq_receipt", name) for name in ("log_offset", "queue_offset", "unique_id")
+LOG_OFFSET_AT, QUEUE_OFFSET_AT, TAGS_AT, ID_AT = (
+    ffi.offsetof("mq_receipt", name) for name in ("log_offset", "queue_offset", "tags", "unique_id")
 )
 ID_SIZE = lib.MQ_UNIQUE_ID_SIZE
 
@@ -187,7 +187,7 @@ class Writer:
             raise self.failure(result, sum(map(len, bodies)))
         status = SendStatus.SEND_OK
         if self._store.sync and wait:
-            status = self.flushed(int(receipt.end), number, ffi.string(receipt.unique_id, 56))
+            status = self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
         sizes = self._record_sizes(receipt, messages)
         return SendResult(status, queue, int(receipt.queue_offset), _Ids(ids, count), (HOST, sizes))
 
@@ -216,15 +216,16 @@ class Writer:
         self._admit(topic, arguments[0])
         return append(topic, *arguments)
 
-    def flushed(self, end: int, number: int, unique_id: bytes) -> SendStatus:
-        """Wait until what lies below log offset `end` is on disk."""
-        result = lib.mq_log_flush(self._store.live(), end, number, FLUSH_TIMEOUT_MS)
+    def flushed(self, end: int, number: int, receipt: bytes) -> SendStatus:
+        """Wait until what was appended is on disk: it ends at log offset `end`."""
+        tags = int.from_bytes(receipt[TAGS_AT : TAGS_AT + 4], sys.byteorder)
+        result = lib.mq_log_flush_sent(self._store.live(), end, number, tags, FLUSH_TIMEOUT_MS)
         if result == lib.MQ_BUSY:
             return SendStatus.FLUSH_DISK_TIMEOUT
         try:
             check(result, str(self._store.root))
         except MQError as error:
-            error.unique_id = unique_id.rstrip(b"\0").decode()
+            error.unique_id = receipt[ID_AT : ID_AT + 56].rstrip(b"\0").decode()
             raise
         return SendStatus.SEND_OK
 
@@ -293,7 +294,7 @@ def _appenders(
                 raise writer.failure(result, len(body))
             stored = StoredResult(queue, raw)
             if sync and end >= 0:
-                status = writer.flushed(end, number, raw[ID_AT : ID_AT + 56])
+                status = writer.flushed(end, number, raw)
                 if status is not SendStatus.SEND_OK:
                     return stored.plain(status)
             return stored

@@ -23,6 +23,7 @@ HEADERS = (
     "mappedfiles.h",
     "commitlog.h",
     "consumequeue.h",
+    "wait.h",
     "index.h",
 )
 SOURCES = (
@@ -39,6 +40,7 @@ SOURCES = (
     "flush.c",
     "consumequeue.c",
     "pull.c",
+    "wait.c",
     "walk.c",
     "check.c",
     "index.c",

@@ -118,8 +118,7 @@ static int repair(mq_log *log) {
     }
     if (log_end == intent->end) {
         atomic_store_explicit(&queue->entry->next, intent->queue_offset + intent->count, memory_order_release);
-        mq_shared_wake_queue(queue->entry, MQ_WAITS_FOR_APPEND | MQ_WAITS_FOR_FLUSH);
-        mq_shared_wake_any(log->shared);
+        mq_wake_queue(log->shared, queue->entry, MQ_NEWS_APPENDED, MQ_EVERY_TAG);
     } else {
         int result = void_log(log, intent->start, intent->end);
         mq_fail_at(MQ_FAIL_REPAIR);
@@ -283,6 +282,12 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     return 0;
 }
 
+static uint32_t tags_of(const mq_draft *drafts, int32_t count, const mq_envelope *envelope) {
+    uint32_t tags = envelope && envelope->has_tags_code ? MQ_EVERY_TAG : 0;
+    for (int32_t i = 0; i < count; i++) tags |= mq_tag_bit((int32_t)drafts[i].tags_code);
+    return tags;
+}
+
 static int append(mq_log *log, const mq_common *common, const mq_draft *drafts, int32_t count, int64_t total,
                   const mq_envelope *envelope, mq_receipt *receipt) {
     if (total + MQ_BLANK_SIZE > log->file_size) return MQ_TOO_LARGE;
@@ -291,8 +296,8 @@ static int append(mq_log *log, const mq_common *common, const mq_draft *drafts, 
     result = write_all(log, common, drafts, count, total, envelope, receipt);
     mq_log_unlock(log);
     if (result) return result;
-    mq_shared_wake_queue(common->queue->entry, MQ_WAITS_FOR_APPEND);
-    mq_shared_wake_any(log->shared);
+    receipt->tags = tags_of(drafts, count, envelope);
+    mq_wake_queue(log->shared, common->queue->entry, MQ_NEWS_APPENDED, receipt->tags);
     mq_log_want_prepared(log, receipt->end);
     return 0;
 }

@@ -37,6 +37,7 @@ typedef struct {
     int64_t store_time;
     int32_t size;              /* of the first record */
     int32_t count;
+    uint32_t tags;             /* bits of theirs, for mq_log_flush_sent */
     char unique_id[56];        /* of the first message; unused bytes are zero */
 } mq_receipt;
 
@@ -74,6 +75,8 @@ int mq_append_batch(mq_log *log, int queue, int32_t count, const int32_t *flags,
  * waits for flushed messages of `queue`, or of every queue if it is negative.
  * MQ_BUSY after timeout_ms, MQ_POISONED if a flush failed, now or earlier. */
 int mq_log_flush(mq_log *log, int64_t end, int queue, int timeout_ms);
+/* The same for who sent messages of these tags (see mq_receipt) to a queue: nobody else is woken. */
+int mq_log_flush_sent(mq_log *log, int64_t end, int queue, uint32_t tags, int timeout_ms);
 
 /* Write the units of all queues to disk that were appended since the last call. */
 int mq_log_flush_queues(mq_log *log);

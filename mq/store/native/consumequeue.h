@@ -36,12 +36,6 @@ int mq_pull(mq_log *log, int queue, int64_t topics_version, int64_t offset, int3
 /* The queue's end as readers of this handle see it. */
 int64_t mq_queue_max(mq_log *log, int queue);
 
-/* Wait until one of the queues has messages at or after its offset. `count` 0 waits until the log's end
- * passes offsets[0]. Spins for spin_ns first, then sleeps once: returns the place of a queue in the list
- * that has news, or `count` after a timeout, a signal or a wake-up for nothing. */
-int mq_wait(mq_log *log, const int32_t *queues, const int64_t *offsets, int32_t count, int64_t timeout_ns,
-            int64_t spin_ns);
-
 /* The first queue offset whose store time is >= time_ms; the end if there is none. */
 int64_t mq_queue_offset_at(mq_log *log, int queue, int64_t time_ms);
 

@@ -135,11 +135,14 @@ static int flush_to(mq_log *log, int64_t end, int is_sender, int timeout_ms) {
 }
 
 int mq_log_flush(mq_log *log, int64_t end, int queue, int timeout_ms) {
+    return mq_log_flush_sent(log, end, queue, MQ_EVERY_TAG, timeout_ms);
+}
+
+int mq_log_flush_sent(mq_log *log, int64_t end, int queue, uint32_t tags, int timeout_ms) {
     int result = flush_to(log, end, queue >= 0, timeout_ms);
     mq_queue_entry *entry = mq_shared_queue(log->control, queue);
-    if (!entry) mq_shared_wake_flushed(log->control);
-    else if (atomic_load(&entry->waiters) & MQ_WAITS_FOR_FLUSH) mq_shared_wake_queue(entry, MQ_WAITS_FOR_FLUSH);
-    mq_shared_wake_any(log->shared);
+    if (entry) mq_wake_queue(log->shared, entry, MQ_NEWS_FLUSHED, tags);
+    else mq_wake_flushed(log->control);
     return result;
 }
 

@@ -17,7 +17,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-enum { FUTEX_32_BITS = 2, WAIT_ANY_MAX = 128 };
+enum { FUTEX_32_BITS = 2 };
 
 /* The kernel's struct futex_waitv; older headers lack it. */
 typedef struct {
@@ -32,16 +32,14 @@ _Static_assert(sizeof(futex_waiter) == 24, "as the kernel lays it out");
 
 int mq_linux_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns) {
     struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
-    for (;;) {
-        long result = syscall(SYS_futex, word, FUTEX_WAIT, seen, timeout_ns < 0 ? NULL : &timeout, NULL, 0);
-        if (result == 0 || errno == EAGAIN) return 1;
-        return errno == EINTR; /* the caller looks again, with its own deadline */
-    }
+    long result = syscall(SYS_futex, word, FUTEX_WAIT, seen, timeout_ns < 0 ? NULL : &timeout, NULL, 0);
+    if (result == 0 || errno == EAGAIN) return 1;
+    return errno == EINTR ? MQ_LINUX_SIGNAL : 0;
 }
 
 int mq_linux_wait_any(_Atomic uint32_t *const *words, const uint32_t *seen, int count, int64_t timeout_ns) {
-    futex_waiter waiters[WAIT_ANY_MAX];
-    if (count > WAIT_ANY_MAX) count = WAIT_ANY_MAX;
+    futex_waiter waiters[MQ_LINUX_WORDS_MAX];
+    if (count > MQ_LINUX_WORDS_MAX) count = MQ_LINUX_WORDS_MAX;
     for (int i = 0; i < count; i++)
         waiters[i] = (futex_waiter){seen[i], (uint64_t)(uintptr_t)words[i], FUTEX_32_BITS, 0};
     struct timespec until;
@@ -50,13 +48,15 @@ int mq_linux_wait_any(_Atomic uint32_t *const *words, const uint32_t *seen, int 
     until.tv_sec += nanoseconds / 1000000000;
     until.tv_nsec = nanoseconds % 1000000000;
     long result = syscall(SYS_futex_waitv, waiters, count, 0, timeout_ns < 0 ? NULL : &until, CLOCK_MONOTONIC);
-    if (result >= 0 || errno == EAGAIN || errno == EINTR) return 1;
-    if (errno == ENOSYS) return mq_linux_wait(words[0], seen[0], 1000000); /* before Linux 5.16: look each ms */
-    return 0;
+    if (result >= 0 || errno == EAGAIN) return 1;
+    if (errno == EINTR) return MQ_LINUX_SIGNAL;
+    if (errno == ETIMEDOUT) return 0;
+    /* Before Linux 5.16, or forbidden by a sandbox that does not know it: look each ms. */
+    return mq_linux_wait(words[0], seen[0], 1000000) ? 1 : 0;
 }
 
-void mq_linux_wake(_Atomic uint32_t *word) {
-    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+int mq_linux_wake(_Atomic uint32_t *word) {
+    return (int)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
 int mq_linux_allocate(int fd, int64_t from, int64_t to) {

@@ -6,12 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Sleep until someone wakes `word`, if it still is `seen`. 1 if woken or changed, 0 on timeout.
- * A negative timeout waits for ever. */
+enum { MQ_LINUX_WORDS_MAX = 128, MQ_LINUX_SIGNAL = 2 };
+
+/* Sleep until someone wakes `word`, if it still is `seen`. 1 if woken or changed, 0 on timeout, MQ_LINUX_SIGNAL if a
+ * signal came. A negative timeout waits for ever. */
 int mq_linux_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns);
-/* The same for the first of several words to change; at most 128. */
+/* The same for the first of several words to change; at most MQ_LINUX_WORDS_MAX. */
 int mq_linux_wait_any(_Atomic uint32_t *const *words, const uint32_t *seen, int count, int64_t timeout_ns);
-void mq_linux_wake(_Atomic uint32_t *word);
+/* Returns how many it woke. */
+int mq_linux_wake(_Atomic uint32_t *word);
 
 /* Reserve blocks for [from, to) of a file without changing its length: 0, MQ_FULL or MQ_IO. */
 int mq_linux_allocate(int fd, int64_t from, int64_t to);

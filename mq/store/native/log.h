@@ -85,6 +85,17 @@ int mq_unit_rewrite(mq_queue *queue, int64_t offset, int64_t log_offset, int32_t
 int mq_unit_void(mq_log *log, mq_queue *queue, int64_t offset, int64_t count);
 int mq_unit_read(mq_queue *queue, int64_t offset, int64_t *log_offset, int32_t *size, int64_t *tags_code);
 
+/* The queue's end as readers of this handle see it, or a code. */
+int64_t mq_queue_visible(mq_log *log, mq_queue *queue);
+
+/* Whether a unit's message has one of these tag hashes (hash_count < 0: any). */
+static inline int mq_tags_are_wanted(int64_t tags_code, const int32_t *hashes, int32_t hash_count) {
+    if (hash_count < 0) return 1;
+    for (int32_t i = 0; i < hash_count; i++)
+        if (hashes[i] == (int32_t)tags_code) return 1;
+    return 0;
+}
+
 /* Have [from, to) of the log allocated, files made as needed. */
 int mq_log_allocate(mq_log *log, int64_t to, int64_t step);
 

@@ -1,46 +1,9 @@
 /* Reading a queue: units scanned by tag hash, records copied out and then verified. */
 #include "log.h"
 
-#include <sched.h>
 #include <string.h>
 
-#include "linux.h"
-
-enum { EAGER_NS = 3000 };
-
-/* A window on one file, kept pinned while the reads stay inside. */
-typedef struct {
-    mq_files *files;
-    mq_mapping *pin;
-    const uint8_t *bytes;
-    int64_t start;
-    int64_t end;
-} window;
-
-static int look(window *view, int64_t offset, const uint8_t **bytes, int64_t *room) {
-    if (!view->pin || offset < view->start || offset >= view->end) {
-        if (view->pin) mq_files_unpin(view->pin);
-        view->pin = NULL;
-        uint8_t *address;
-        int64_t left;
-        int result = mq_files_pin(view->files, offset, &address, &left, &view->pin);
-        if (result) {
-            view->pin = NULL;
-            return result;
-        }
-        view->bytes = address;
-        view->start = offset;
-        view->end = offset + left;
-    }
-    *bytes = view->bytes + (offset - view->start);
-    *room = view->end - offset;
-    return 0;
-}
-
-static void leave(window *view) {
-    if (view->pin) mq_files_unpin(view->pin);
-    view->pin = NULL;
-}
+#include "window.h"
 
 /* The first offset in [low, high) whose record ends beyond `limit`. */
 static int64_t first_beyond(mq_queue *queue, int64_t low, int64_t high, int64_t limit) {
@@ -66,7 +29,7 @@ static int64_t first_beyond(mq_queue *queue, int64_t low, int64_t high, int64_t 
     return high;
 }
 
-static int64_t visible_max(mq_log *log, mq_queue *queue) {
+int64_t mq_queue_visible(mq_log *log, mq_queue *queue) {
     int64_t next = atomic_load_explicit(&queue->entry->next, memory_order_acquire);
     if (next < 0 || next > MQ_OFFSET_MAX) return MQ_CORRUPT;
     if (!log->sync) return next;
@@ -78,14 +41,7 @@ static int64_t visible_max(mq_log *log, mq_queue *queue) {
 int64_t mq_queue_max(mq_log *log, int number) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
-    return queue ? visible_max(log, queue) : error;
-}
-
-static int wanted(const int32_t *hashes, int32_t count, int64_t tags_code) {
-    if (count < 0) return 1;
-    for (int32_t i = 0; i < count; i++)
-        if (hashes[i] == (int32_t)tags_code) return 1;
-    return 0;
+    return queue ? mq_queue_visible(log, queue) : error;
 }
 
 /* Whether the record is the one that the unit promised. */
@@ -105,7 +61,7 @@ struct sink {
 
 static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max, const int32_t *hashes,
                 int32_t hash_count, sink *to, mq_pull_result *result) {
-    int64_t max = visible_max(log, queue);
+    int64_t max = mq_queue_visible(log, queue);
     if (max < 0) return (int)max;
     int64_t min = atomic_load_explicit(&queue->entry->min, memory_order_acquire);
     if (min < 0 || min > MQ_OFFSET_MAX) return MQ_CORRUPT;
@@ -120,8 +76,8 @@ static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max,
         result->status = MQ_PULL_NO_NEW;
         return 0;
     }
-    window units = {.files = queue->files};
-    window records = {.files = log->files};
+    mq_window units = {.files = queue->files};
+    mq_window records = {.files = log->files};
     int64_t limit = mq_control_get(log->control, MQ_LOG_END);
     int64_t scan_end = offset + (count_max > MQ_SCAN_UNITS ? count_max : MQ_SCAN_UNITS);
     if (scan_end > max) scan_end = max;
@@ -129,7 +85,7 @@ static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max,
     for (; offset < scan_end && result->count < count_max; offset++) {
         const uint8_t *bytes;
         int64_t room;
-        code = look(&units, offset * MQ_UNIT_SIZE, &bytes, &room);
+        code = mq_window_look(&units, offset * MQ_UNIT_SIZE, &bytes, &room);
         if (code) break;
         int64_t log_offset = mq_get64(bytes);
         int32_t size = mq_get32(bytes + 8);
@@ -140,15 +96,15 @@ static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max,
             code = MQ_CORRUPT;
             break;
         }
-        if (!wanted(hashes, hash_count, tags_code)) continue;
-        code = look(&records, log_offset, &bytes, &room);
+        if (!mq_tags_are_wanted(tags_code, hashes, hash_count)) continue;
+        code = mq_window_look(&records, log_offset, &bytes, &room);
         if (!code && size > room) code = MQ_CORRUPT;
         if (!code) code = to->take(to, bytes, size, queue, offset, log_offset, result);
         if (code) break;
         result->count++;
     }
-    leave(&units);
-    leave(&records);
+    mq_window_leave(&units);
+    mq_window_leave(&records);
     result->next_offset = offset;
     if (code == 1 || (code && result->count)) code = 0; /* full, or something bad that comes first the next time */
     if (code == MQ_MISSING || code == MQ_CORRUPT) {
@@ -284,74 +240,6 @@ int mq_pull_columns(mq_log *log, int number, int64_t offset, int32_t count_max, 
     return pull(log, queue, offset, count_max, hashes, hash_count, &into.sink, result);
 }
 
-/* Waiting. */
-
-static int has_news(mq_log *log, mq_queue *const *queues, const int64_t *offsets, int32_t count) {
-    for (int32_t i = 0; i < count; i++) {
-        /* The cheap look first: an idle queue costs one load. */
-        if (atomic_load_explicit(&queues[i]->entry->next, memory_order_acquire) > offsets[i] &&
-            (!log->sync || visible_max(log, queues[i]) > offsets[i]))
-            return i;
-    }
-    return count;
-}
-
-static int sleep_on(mq_log *log, mq_queue *const *queues, const int64_t *offsets, int32_t count, int64_t timeout_ns) {
-    _Atomic uint32_t *words[MQ_WAIT_MAX];
-    uint32_t seen[MQ_WAIT_MAX];
-    uint32_t kind = log->sync ? MQ_WAITS_FOR_FLUSH : MQ_WAITS_FOR_APPEND;
-    for (int32_t i = 0; i < count; i++) {
-        words[i] = &queues[i]->entry->wake;
-        seen[i] = atomic_load(words[i]);
-        atomic_fetch_or(&queues[i]->entry->waiters, kind);
-    }
-    if (log->sync) atomic_store(&log->shared->flush_waiters, 1);
-    /* Flag up before the last look: a sender publishes first and looks at the flag after. */
-    atomic_thread_fence(memory_order_seq_cst);
-    int place = has_news(log, queues, offsets, count);
-    if (place < count || atomic_load(&log->stopping)) return place;
-    if (count == 1) mq_linux_wait(words[0], seen[0], timeout_ns);
-    else mq_linux_wait_any(words, seen, count, timeout_ns);
-    return has_news(log, queues, offsets, count);
-}
-
-static int wait_any(mq_log *log, int64_t seen_end, int64_t timeout_ns) {
-    uint32_t seen = atomic_load(&log->shared->any_wake);
-    atomic_store(&log->shared->any_waiters, 1);
-    if (log->sync) atomic_store(&log->shared->flush_waiters, 1);
-    atomic_thread_fence(memory_order_seq_cst);
-    if (mq_log_visible(log) <= seen_end && !atomic_load(&log->stopping))
-        mq_linux_wait(&log->shared->any_wake, seen, timeout_ns);
-    return 0;
-}
-
-int mq_wait(mq_log *log, const int32_t *numbers, const int64_t *offsets, int32_t count, int64_t timeout_ns,
-            int64_t spin_ns) {
-    mq_queue *queues[MQ_WAIT_MAX];
-    int64_t start = mq_linux_monotonic_ns();
-    int64_t deadline = start + timeout_ns;
-    if (count > MQ_WAIT_MAX || count < 0) return MQ_INVALID;
-    if (count == 0) return wait_any(log, offsets[0], timeout_ns);
-    for (int32_t i = 0; i < count; i++) {
-        int error;
-        queues[i] = mq_log_open_queue(log, numbers[i], &error);
-        if (!queues[i]) return error;
-    }
-    int64_t spin_until = start + (spin_ns < timeout_ns ? spin_ns : timeout_ns);
-    for (;;) {
-        int place = has_news(log, queues, offsets, count);
-        if (place < count) return place;
-        int64_t now = mq_linux_monotonic_ns();
-        if (now >= spin_until) break;
-        /* The one who is waited for may be waiting for this very processor. */
-        if (now - start > EAGER_NS) sched_yield();
-        else mq_linux_pause();
-    }
-    int64_t left = deadline - mq_linux_monotonic_ns();
-    if (left <= 0 || atomic_load(&log->stopping)) return count;
-    return sleep_on(log, queues, offsets, count, left);
-}
-
 /* By time. */
 
 int64_t mq_queue_offset_at(mq_log *log, int number, int64_t time_ms) {
@@ -359,7 +247,7 @@ int64_t mq_queue_offset_at(mq_log *log, int number, int64_t time_ms) {
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
     int64_t low = atomic_load_explicit(&queue->entry->min, memory_order_acquire);
-    int64_t high = visible_max(log, queue);
+    int64_t high = mq_queue_visible(log, queue);
     if (high < 0) return high;
     if (low < 0) return MQ_CORRUPT;
     while (low < high) {

@@ -60,6 +60,7 @@ typedef struct {
     _Alignas(64) mq_sleepers any[MQ_NEWS_KINDS]; /* of those who wait for more queues than one wait can name */
     _Atomic int64_t told_end;       /* all who wait for flushed messages below have been told */
     _Atomic uint32_t bell;
+    _Atomic uint32_t wait_flushed;  /* someone has waited for flushed messages, at any time */
     _Alignas(64) _Atomic uint32_t flush_turn; /* raised after every flush */
     _Atomic uint32_t flush_sleepers;
     _Atomic uint32_t flush_arrivals;  /* how many callers have wanted a flush, ever */
