@@ -24,7 +24,7 @@ from pathlib import Path
 
 from mq.store.locks import byte_owner, lock_byte, open_own_file
 
-__all__ = ["Member", "Members"]
+__all__ = ["Member", "Members", "pid_namespace_here", "start_time_of"]
 
 PLACE = struct.Struct("@qqqq")
 assert PLACE.size == 32
@@ -41,7 +41,7 @@ class Member:
     pid_namespace: int
 
 
-def _start_time(pid: int) -> int | None:
+def start_time_of(pid: int) -> int | None:
     """Of a process in clock ticks since boot; None if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -51,7 +51,7 @@ def _start_time(pid: int) -> int | None:
     return int(stat[stat.rindex(b")") + 2 :].split()[19])
 
 
-def _pid_namespace() -> int:
+def pid_namespace_here() -> int:
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
@@ -69,7 +69,7 @@ class Members:
         while not lock_byte(self._fd, place * PLACE.size):
             place += 1
         pid = os.getpid()
-        fields = PLACE.pack(pid, _start_time(pid) or 0, time.time_ns() // 1_000_000, _pid_namespace())
+        fields = PLACE.pack(pid, start_time_of(pid) or 0, time.time_ns() // 1_000_000, pid_namespace_here())
         os.pwrite(self._fd, fields, place * PLACE.size)
         self.place = place
         return place
@@ -77,13 +77,13 @@ class Members:
     def alive(self) -> list[Member]:
         """Every member that lives, this one included."""
         found = []
-        namespace = _pid_namespace()
+        namespace = pid_namespace_here()
         for place in range(os.fstat(self._fd).st_size // PLACE.size):
             # A lock of this very descriptor does not show: the own place is known.
             if place != self.place and byte_owner(self._fd, place * PLACE.size) is None:
                 continue
             member = Member(place, *PLACE.unpack(os.pread(self._fd, PLACE.size, place * PLACE.size)))
-            if member.pid_namespace == namespace and _start_time(member.pid) != member.start_time:
+            if member.pid_namespace == namespace and start_time_of(member.pid) != member.start_time:
                 continue
             found.append(member)
         return found
