@@ -108,6 +108,8 @@ class Watch:
     def _run(self, epoll: select.epoll) -> None:
         while True:
             with self._lock:
+                if self._closed:  # By somebody who was told.
+                    return
                 looking = any(watched.fd < 0 for watched in self._watched.values())
             ready = {fd for fd, _ in epoll.poll(LOOK_INTERVAL if looking else None)}
             dead = []
