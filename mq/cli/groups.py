@@ -8,7 +8,7 @@ import click
 
 import mq
 from mq.broker.membership import Group, Member, QueueState
-from mq.cli.printing import emit_json, emit_table, moment, span, visible
+from mq.cli.printing import counted, emit_json, emit_table, moment, span, visible
 from mq.cli.session import Session, with_json
 from mq.cli.session import moment as time_of
 
@@ -149,9 +149,9 @@ def model_of(members: list[Member]) -> str:
 
 def _show(broker: mq.Broker, group: Group, members: list[Member], states: list[QueueState]) -> None:
     lag = sum(state.lag for state in states)
-    click.echo(f"{visible(group.name)}: {len(members)} members ({model_of(members)}), lag {lag:,}")
+    click.echo(f"{visible(group.name)}: {counted(len(members), 'member')} ({model_of(members)}), lag {lag:,}")
     if dead := dead_letters(broker, group.name):
-        click.echo(f"{dead:,} dead letters; mq DIR redrive {visible(group.name)} sends them back")
+        click.echo(f"{counted(dead, 'dead letter')}; mq DIR redrive {visible(group.name)} sends them back")
     if members:
         click.echo()
         owned = Counter(state.owner.client_id for state in states if state.owner)

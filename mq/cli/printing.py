@@ -73,6 +73,11 @@ def span(milliseconds: int) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
+def counted(count: int, noun: str) -> str:
+    """1 member, 2 members."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def emit_table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> None:
     """Columns as wide as what is in them, those named in `numbers` to the right; nothing is cut off.
 
