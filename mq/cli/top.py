@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Callable
 
 import click
 
@@ -32,32 +31,33 @@ def top(session: Session, interval: float, count: int | None) -> None:
     Keys: tab goes to the next table, s sorts it by the next column, r turns the order round, p pauses,
     + and - change the interval, q quits.
     """
+    if session.json:
+        with session.open() as broker:
+            _print(broker, interval, count)
+        return
+    if count is not None:
+        raise click.UsageError("--count goes with --json")
+    try:
+        from mq.cli.dashboard import Dashboard
+    except ModuleNotFoundError as error:
+        if error.name != "textual":
+            raise
+        raise mq.MQError('top needs textual; install it with: pip install "mq[cli]"') from None
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("top needs a terminal; --json prints a line for each look instead")
     with session.open() as broker:
-
-        def look() -> Sample:
-            return take(broker, int(time.time() * 1000))
-
-        if session.json:
-            _print(look, interval, count)
-            return
-        if count is not None:
-            raise click.UsageError("--count goes with --json")
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise click.UsageError("top needs a terminal; --json prints a line for each look instead")
-        try:
-            from mq.cli.dashboard import Dashboard
-        except ModuleNotFoundError as error:
-            if error.name != "textual":
-                raise
-            raise mq.MQError('top needs textual; install it with: pip install "mq[cli]"') from None
-        Dashboard(session.target, look, interval).run()
+        Dashboard(session.target, lambda: take(broker, _now_ms()), interval).run()
 
 
-def _print(look: Callable[[], Sample], interval: float, count: int | None) -> None:
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _print(broker: mq.Broker, interval: float, count: int | None) -> None:
     before: Sample | None = None
     looks = 0
     while True:
-        sample = look()
+        sample = take(broker, _now_ms())
         moved = rates(before, sample)
         emit_json(
             {
