@@ -24,13 +24,13 @@ int mq_log_poison(mq_log *log) {
     return MQ_POISONED;
 }
 
-/* Senders come in groups: those whom the last flush served send again within microseconds, while a flush takes
- * a hundred. So wait for as many as came the last time, for half of what a flush costs at the most. A
- * lone sender waits for nobody. */
+/* Whom the last flush served sends again within microseconds, and so do those who came while it ran: while a flush
+ * takes a hundred. So wait for as many as those were together, for half of what a flush costs at the most. Without
+ * it two senders take turns for ever, each in the other's flush. A lone sender waits for nobody. */
 static void wait_for_company(mq_shared *shared, int64_t now) {
     int64_t patience = shared->flush_cost_ns / 2 < COMPANY_MAX_NS ? shared->flush_cost_ns / 2 : COMPANY_MAX_NS;
     int64_t until = now + patience;
-    while (atomic_load(&shared->flush_arrivals) - shared->flush_seen < shared->flush_group &&
+    while (atomic_load(&shared->flush_arrivals) - shared->flush_seen < shared->flush_company &&
            mq_linux_monotonic_ns() < until) {
         sched_yield(); /* those who are waited for may need this processor */
     }
@@ -83,7 +83,7 @@ static int flush_once(mq_log *log, int is_sender) {
     }
     mq_control_raise(control, MQ_FLUSHED_STORE_TIME, time);
     if (is_sender) {
-        shared->flush_group = arrivals - shared->flush_seen;
+        shared->flush_company = atomic_load(&shared->flush_arrivals) - shared->flush_seen;
         shared->flush_cost_ns = mq_linux_monotonic_ns() - begin;
     }
     shared->flush_seen = arrivals;

@@ -66,7 +66,7 @@ typedef struct {
     _Atomic uint32_t flush_arrivals;  /* how many callers have wanted a flush, ever */
     _Atomic int64_t flush_spinner;    /* until when the one who may spin does so, monotonic ns */
     uint32_t flush_seen;              /* arrivals that earlier flushes served; holder of the flush lock */
-    uint32_t flush_group;             /* how many the last flush served */
+    uint32_t flush_company;           /* how many the last flush served, and how many came while it ran */
     int64_t flush_cost_ns;            /* what the last flush took */
     _Alignas(64) mq_queue_entry queues[131072];
 } mq_shared;
