@@ -1,6 +1,6 @@
 """A peer does what it is timed for: what was sent is there to be read, once.
 
-Peers that are not installed are left out; the benchmark installs them, the tests do not.
+They are installed into the benchmark's own directory; one that cannot be had here is left out.
 """
 
 import sys
@@ -54,17 +54,17 @@ QUEUES: list[Peer[Any]] = [
 PAIRS: list[Peer[Any]] = [iceoryx.PUBLISH_SUBSCRIBE, simple_queue.SIMPLE_QUEUE]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def peers() -> Iterator[None]:
     before = list(sys.path)
-    install.use(workspace.peers_directory())
+    install.install_missing(workspace.peers_directory())
     yield
     sys.path[:] = before
 
 
 def installed(peer: Peer[Any]) -> Peer[Any]:
     if not peer.installed():
-        pytest.skip(f"{peer.module} not installed: the benchmark installs its peers, the tests do not")
+        pytest.skip(f"{peer.module} cannot be installed here")
     return peer
 
 
