@@ -32,6 +32,7 @@ from mq.broker.protocol import (
     Topic,
 )
 from mq.client.producer import Producer
+from mq.client.pull_consumer import PullConsumer
 from mq.errors import (
     BrokerClosed,
     ConfigMismatch,
@@ -75,6 +76,7 @@ __all__ = [
     "MessageTooLarge",
     "NotPermitted",
     "Producer",
+    "PullConsumer",
     "PullResult",
     "PullStatus",
     "Queue",
