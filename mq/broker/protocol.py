@@ -8,6 +8,7 @@ once for all brokers.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 from itertools import count
 from types import TracebackType
@@ -18,8 +19,8 @@ import xxhash
 from mq.broker.membership import Claim, Group, Member, Membership, QueueState, Subscription
 from mq.broker.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from mq.compression import compressor
-from mq.errors import MessageTooLarge, NotPermitted
-from mq.filter.tags import TagFilter, parse
+from mq.errors import MessageTooLarge
+from mq.filter.selection import Selection
 from mq.message import Message, MessageExt
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ __all__ = [
 
 COMPRESS_OVER = 4096
 READ_SIZE_MAX = 256 << 10  # bytes of one read, RocketMQ's figure; a single message may be larger
+SCAN_COUNT_MAX = 800  # messages that one read looks at when none is selected, RocketMQ's figure
 
 
 class Appender(Protocol):
@@ -306,21 +308,30 @@ class Queue:
         sql: str | None = None,
         wait: float = 0.0,
     ) -> PullResult:
-        """The messages from offset on whose tag the expression names ("paid || refunded"; "*" is all).
+        """The messages from offset on whose tag the expression names ("paid || refunded"; "*" is all), or
+        that an SQL92 expression over their properties selects.
 
         At the end of the queue it waits up to `wait` seconds for a message. It may return less than
-        count_max: what is there, or what 256 KiB hold. NO_MATCHED_MESSAGE says that all it looked at was
-        of other tags. Every result's next_offset is where to go on.
+        count_max: what is there, or what 256 KiB hold. NO_MATCHED_MESSAGE says that none of those it looked
+        at was selected. Every result's next_offset is where to go on.
         """
         if expression == "*" and sql is None:
             return self._pull(offset, count_max, READ_SIZE_MAX, None, wait)
-        if sql is not None:
-            raise NotPermitted("SQL92 filters come with consumer groups: filter by tags, or in your own code")
-        wanted = parse(expression)
-        if wanted is None:
-            return self._pull(offset, count_max, READ_SIZE_MAX, None, wait)
-        found = self._pull(offset, count_max, READ_SIZE_MAX, wanted.hashes, wait)
-        return _exactly(found, wanted) if found.messages else found
+        selection = Selection.of(expression, sql)
+        begin, at, left = time.monotonic(), offset, wait
+        while True:
+            found = self._pull(at, count_max, READ_SIZE_MAX, selection.hashes, left)
+            status = found.status
+            messages = selection.keep(list(found.messages))
+            if len(messages) == len(found.messages) and (
+                at == offset or status is not PullStatus.NO_NEW_MESSAGE
+            ):
+                return found
+            at = found.next_offset
+            if messages or status is not PullStatus.FOUND or at - offset >= SCAN_COUNT_MAX:
+                status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MESSAGE
+                return PullResult(status, messages, at, found.min_offset, found.max_offset)
+            left = max(0.0, wait - (time.monotonic() - begin))
 
     def read_arrow(self, offset: int, *, count_max: int = 65_536, byte_max: int = 64 << 20) -> Any:
         """Messages from offset on as one pyarrow.RecordBatch, without a Python object for each."""
@@ -332,15 +343,6 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"Queue({self.topic!r}, {self.queue_id})"
-
-
-def _exactly(found: PullResult, wanted: TagFilter) -> PullResult:
-    """Without the messages whose tag merely shares a hash with one that is wanted."""
-    messages = [message for message in found.messages if message.tags in wanted.tags]
-    if len(messages) == len(found.messages):
-        return found
-    status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MESSAGE
-    return PullResult(status, messages, found.next_offset, found.min_offset, found.max_offset)
 
 
 def queue_of_key(queues: Sequence[MessageQueue], shard_key: str | bytes | int) -> MessageQueue:

@@ -1,7 +1,8 @@
-"""Which messages a reader wants: by tags.
+"""Which messages a reader wants: by tags, or by an SQL92 expression over their properties.
 
 A selection works on both sides of a pull. `hashes` goes with it: the broker passes over queue entries of
-other tags without reading the log. `keep` takes what came, and leaves out what shares no more than a hash.
+other tags without reading the log. `keep` takes what came, and leaves out what shares no more than a hash,
+or what SQL does not select.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from mq.errors import NotPermitted
 from mq.filter.tags import parse
 
 if TYPE_CHECKING:
@@ -32,13 +32,19 @@ class Selection:
 
     @staticmethod
     def of(expression: str | None = "*", sql: str | None = None) -> Selection:
-        """The selection by a tag expression ("paid || refunded", "*").
+        """The selection by a tag expression ("paid || refunded", "*"), or by an SQL92 expression.
 
-        Raises FilterSyntaxError where it cannot be parsed.
+        Raises FilterSyntaxError where it cannot be parsed, ValueError where both are given.
         """
-        if sql is not None:
-            raise NotPermitted("SQL92 filters come with consumer groups: filter by tags, or in your own code")
-        return _of_tags(expression)
+        if sql is None:
+            return _of_tags(expression)
+        if not isinstance(sql, str):
+            raise TypeError(f"an SQL92 expression is a str, not {type(sql).__name__}")
+        if expression not in {None, "", "*"}:
+            raise ValueError(
+                f"tags ({expression!r}) or sql ({sql!r}), not both: SQL can ask for TAGS as well"
+            )
+        return _of_sql(sql)
 
 
 @lru_cache(maxsize=1024)
@@ -50,6 +56,15 @@ def _of_tags(expression: str | None) -> Selection:
     return Selection(
         wanted.hashes, lambda messages: [message for message in messages if message.tags in tags]
     )
+
+
+@lru_cache(maxsize=1024)
+def _of_sql(expression: str) -> Selection:
+    # The parser is imported by the first who needs it: it would double the time that `import mq` takes.
+    from mq.filter.sql import compiled
+
+    matches = compiled(expression)
+    return Selection(None, lambda messages: [message for message in messages if matches(message.encoded)])
 
 
 def _all(messages: list[MessageExt]) -> list[MessageExt]:

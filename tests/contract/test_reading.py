@@ -289,11 +289,6 @@ def test_an_expression_without_a_tag_is_a_syntax_error(queue: mq.Queue, expressi
     assert caught.value.position == 0
 
 
-def test_sql_is_not_there_yet(queue: mq.Queue) -> None:
-    with pytest.raises(mq.NotPermitted, match="SQL92 filters come with consumer groups"):
-        queue.read(0, sql="price > 100")
-
-
 def send_at_different_times(topic: mq.Topic, count: int) -> list[int]:
     """Send messages that have each another store time, which are returned."""
     times: list[int] = []
