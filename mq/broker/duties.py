@@ -1,26 +1,28 @@
-"""What one process does for all: flush, index, checkpoint, delete what is too old.
+"""What one process does for all: flush, index, checkpoint, deliver what is due, delete what is too old.
 
-Every broker has a thread for it, and mq/duties a lock on one byte: whoever gets it does the work until he
-closes or dies, which drops the lock, and the next one goes on where the words in shared memory say. The
-others look every quarter of a second whether it is their turn.
+Every broker has a thread for it, and sleeps in it until it is its turn (see turn.py): whoever's turn it is
+does the work until he closes or dies, and the next one goes on where the words in shared memory say.
 
     flush_interval   log to disk                    RocketMQ: flushIntervalCommitLog, 500 ms
     1 s              queue units to disk, index     flushIntervalConsumeQueue
     5 s              checkpoint
     10 s             retention                      cleanResourceInterval
+    10 s             delayOffset.json               flushDelayOffsetInterval
+    when due         delayed messages               in a thread of their own, since a flush takes long
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from mq.errors import MQError
+from mq.broker.schedule import Schedule
+from mq.errors import BrokerClosed, ForkedBroker, MQError
 from mq.store import retention
-from mq.store.locks import lock_byte, open_own_file
-from mq.store.named import named_errors
 from mq.store.store import Store
+from mq.store.turn import Turn
 
 __all__ = ["Duties"]
 
@@ -28,39 +30,69 @@ TURN_INTERVAL = 0.25
 QUEUES_INTERVAL = 1.0
 CHECKPOINT_INTERVAL = 5.0
 RETENTION_INTERVAL = 10.0
+DELAY_OFFSETS_INTERVAL = 10.0
+AGAIN = 1.0
 
 
 class Duties:
-    """The thread of one broker that does the duties, or waits for its turn."""
+    """The thread of one broker that does the duties, or waits for its turn.
+
+    others: what else is to be done, each with its interval in seconds.
+    """
 
     def __init__(
-        self, store: Store, flush_interval: float, retention_ms: int, disk_ratio_max: float | None
+        self,
+        store: Store,
+        flush_interval: float,
+        retention_ms: int,
+        disk_ratio_max: float | None,
+        schedule: Schedule,
+        others: Sequence[tuple[float, Callable[[], object]]] = (),
     ) -> None:
         self._store = store
         self._flush_interval = flush_interval
         self._retention_ms = retention_ms
         self._disk_ratio_max = disk_ratio_max
+        self._schedule = schedule
+        self._others = others
         self.last_error: BaseException | None = None
         self._stopping = threading.Event()
-        with named_errors(store.root):
-            self._fd = open_own_file(store.root / "mq" / "duties")
-        store.close_in_child(self._fd)
+        self._turn = Turn(store)
         self._thread = threading.Thread(target=self._run, name="mq-duties", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stopping.wait(TURN_INTERVAL):
-            if lock_byte(self._fd, 0):
-                self._work()
+        turn = self._turn
+        while not self._stopping.is_set():
+            heard = turn.bell.heard()
+            if turn.take():
+                try:
+                    self._work()
+                finally:
+                    turn.give_up()
                 return
+            turn.wait(heard, TURN_INTERVAL)
 
     def _work(self) -> None:
+        delivery = threading.Thread(target=self._deliver, name="mq-delay", daemon=True)
+        delivery.start()
+        try:
+            self._go_round()
+        finally:
+            self._schedule.wake()
+            delivery.join()
+            self._attempt(self._schedule.save)
+            self._schedule.give_up()
+
+    def _go_round(self) -> None:
         rounds: list[tuple[float, Callable[[], object]]] = [
             (self._flush_interval, self._store.flush_log),
             (QUEUES_INTERVAL, self._store.flush_queues),
             (QUEUES_INTERVAL, self._store.bring_index_up),
             (CHECKPOINT_INTERVAL, self._checkpoint),
             (RETENTION_INTERVAL, self._expire),
+            (DELAY_OFFSETS_INTERVAL, self._schedule.save),
+            *self._others,
         ]
         due = [time.monotonic() + interval for interval, _ in rounds]
         while not self._stopping.wait(max(0.0, min(due) - time.monotonic())):
@@ -68,12 +100,25 @@ class Duties:
             for place, (interval, duty) in enumerate(rounds):
                 if due[place] > now or self._stopping.is_set():
                     continue
-                try:
-                    duty()
-                except (MQError, OSError) as error:
-                    # A full disk, a damaged record: senders and readers meet it themselves. Duties go on.
-                    self.last_error = error
+                self._attempt(duty)
                 due[place] = time.monotonic() + interval
+
+    def _attempt(self, duty: Callable[[], object]) -> None:
+        try:
+            duty()
+        except (MQError, OSError) as error:
+            # A full disk, a damaged record: senders and readers meet it themselves. Duties go on.
+            self.last_error = error
+
+    def _deliver(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._schedule.run(self._stopping.is_set)
+            except (BrokerClosed, ForkedBroker):
+                return
+            except (MQError, OSError) as error:
+                self.last_error = error
+                self._stopping.wait(AGAIN)
 
     def _checkpoint(self) -> None:
         self._store.sync_index()
@@ -87,8 +132,8 @@ class Duties:
 
     def close(self) -> None:
         self._stopping.set()
+        with suppress(BrokerClosed, ForkedBroker):  # Closed before, or the parent's, whose threads go on.
+            self._turn.bell.ring()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            self._store.closed_here(fd)
+        self._turn.close()

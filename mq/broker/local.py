@@ -17,6 +17,8 @@ from mq.broker.finding import Finder
 from mq.broker.groups import Groups
 from mq.broker.membership import Group, Member, Membership, QueueState
 from mq.broker.protocol import Appender, MessageQueue, Puller, PullResult, SendResult, Topic
+from mq.broker.retry import DEAD_PREFIX, RETRY_PREFIX, send_back
+from mq.broker.schedule import Schedule
 from mq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topics, TopicSettings, grown
 from mq.errors import NotPermitted, TopicNotFound
 from mq.message import MessageExt
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["LocalBroker"]
 
 TEMPLATE_TOPIC = "TBW102"
-RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 TEMPLATE = TopicSettings(TEMPLATE_TOPIC, 8, 8, PERM_READ | PERM_WRITE | PERM_INHERIT)
 QUEUE_COUNT_MAX = 65_536
 CLOSED = (-1,)
@@ -58,6 +59,7 @@ class LocalBroker:
         auto_create_topics: bool = True,
         default_queue_count: int = 4,
         message_size_max: int = 4 << 20,
+        message_delay_level: str | None = None,
         read_only: bool = False,
         create: bool = True,
         progress: Callable[[str, int, int], None] | None = None,
@@ -100,7 +102,10 @@ class LocalBroker:
         self._duties: Duties | None = None
         try:
             self._adopt_queues()
-            writer = Writer(store, self.name, self._version, self._admit_write)
+            self._schedule = schedule = Schedule(
+                store, self.name, self._version, message_delay_level, self._have_topic, self._due_place
+            )
+            writer = Writer(store, self.name, self._version, self._admit_write, schedule)
             self._writer = writer
             self._reader = Reader(store, self.name, self._version, self._admit_read)
             self._arrow = ArrowReader(store, self.name)
@@ -121,7 +126,7 @@ class LocalBroker:
             self.committed = groups.committed
             self.commit = groups.commit
             if not read_only:
-                self._duties = Duties(store, flush_interval, self._retention_ms, disk_ratio_max)
+                self._duties = Duties(store, flush_interval, self._retention_ms, disk_ratio_max, schedule)
         except BaseException:
             store.close()
             raise
@@ -290,6 +295,20 @@ class LocalBroker:
         self._put(TopicSettings(topic, count, count, template.perm & ~PERM_INHERIT))
         return self._current()[topic]
 
+    def _have_topic(self, name: str, queue_count: int) -> None:
+        if name not in self._current():
+            self._put(TopicSettings(name, queue_count, queue_count, PERM_READ | PERM_WRITE))
+
+    def _due_place(self, topic: str, queue_id: int) -> tuple[str, int] | None:
+        """Where a delayed message is delivered to: a queue that is still there. See Delivery."""
+        try:
+            settings = self._current().get(topic) or self._auto_created(topic)
+        except TopicNotFound:
+            return None
+        if queue_id >= settings.read_queue_count > 0:
+            queue_id %= settings.read_queue_count
+        return topic, queue_id
+
     def readable(self, topic: str) -> Sequence[MessageQueue]:
         """See Broker.readable."""
         settings = self.settings(topic)
@@ -359,7 +378,10 @@ class LocalBroker:
     ) -> None:
         """See Broker.send_back."""
         self._writable()
-        raise NotPermitted(f"{self.path}: retries are not in this release")
+        send_back(self._schedule, self._retry_queue_count, message, group, delay_level, max_reconsume_times)
+
+    def _retry_queue_count(self, topic: str) -> int:
+        return self._sendable(topic).write_queue_count
 
     def flush(self) -> None:
         """Have everything on disk that was sent before this call. Raises StorePoisoned."""
@@ -394,6 +416,7 @@ class LocalBroker:
         finally:
             self._writer.close()
             self._reader.close()
+            self._schedule.close()
             self._version = CLOSED  # The word would keep the control file mapped.
 
     def __enter__(self) -> Self:

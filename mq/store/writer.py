@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from mq.broker.protocol import Appender, MessageQueue, SendResult, SendStatus
 from mq.errors import MessageInvalid, MessageTooLarge, MQError, NotPermitted
 from mq.message import Message
+from mq.properties import PROPERTIES_SIZE_MAX
 from mq.store.native import check, ffi, lib
 from mq.store.store import STORE_HOST, STORE_PORT, Store
 
@@ -28,6 +29,8 @@ LOG_OFFSET_AT, QUEUE_OFFSET_AT, TAGS_AT, ID_AT = (
     ffi.offsetof("mq_receipt", name) for name in ("log_offset", "queue_offset", "tags", "unique_id")
 )
 ID_SIZE = lib.MQ_UNIQUE_ID_SIZE
+DUE_AFTER = 2  # The code of a unit that says when its message is due counts from the store time.
+ROOM = 256  # what a record has besides body, topic and properties
 
 
 class StoredResult(SendResult):
@@ -70,6 +73,18 @@ class StoredResult(SendResult):
         return SendResult, (self.status, self.queue, self.queue_offset, self.msg_id, (HOST, self.log_offset))
 
 
+class Aside(Protocol):
+    """Where delayed messages are put aside: see mq/broker/schedule.py."""
+
+    def aside(self, level: int, /) -> tuple[int, int]:
+        """Number of the queue of a delay level, and its delay in ms. Raises MessageInvalid."""
+        ...
+
+    def stored(self, due_ms: int, /) -> None:
+        """A message was put aside that is due then."""
+        ...
+
+
 class Writer:
     """Appends to the queues of one store, from any thread.
 
@@ -77,10 +92,18 @@ class Writer:
     topic.
     """
 
-    def __init__(self, store: Store, name: str, version: Any, admit: Callable[[str, int], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        version: Any,
+        admit: Callable[[str, int], None],
+        schedule: Aside,
+    ) -> None:
         self._store = store
         self._name = name
         self._admit = admit
+        self._schedule = schedule
         self._version = version  # of the topics: a word in shared memory
         self._seen = -1
         self._routes: dict[tuple[str, int], tuple[int, MessageQueue]] = {}
@@ -119,6 +142,7 @@ class Writer:
         self,
         log: Any,
         number: int,
+        queue: MessageQueue,
         version: int,
         message: Message,
         body: bytes,
@@ -126,9 +150,24 @@ class Writer:
         unique_id: str | None,
     ) -> tuple[int, bytes, int]:
         """An append that asks for more than most: the C call's result, the receipt, and where to flush to."""
-        if message.delay_level or message.delay_ms is not None or message.deliver_at_ms is not None:
-            raise NotPermitted("delayed messages are not in this release: send without a delay")
-        encoded = message.encoded
+        if message.delay_ms is not None or message.deliver_at_ms is not None:
+            raise NotPermitted(
+                "messages due at any time (delay_ms, deliver_at_ms) are not in this release:"
+                " give a delay_level"
+            )
+        encoded, envelope, delay_ms = message.encoded, ffi.NULL, 0
+        level = message.delay_level
+        if level:
+            number, delay_ms = self._schedule.aside(level)
+            encoded += f"REAL_TOPIC\x01{queue.topic}\x02REAL_QID\x01{queue.queue_id}\x02".encode()
+            if len(encoded) > PROPERTIES_SIZE_MAX:
+                raise MessageInvalid(
+                    f"tags, keys and properties come to {len(encoded):,} bytes with those of a delayed"
+                    f" message, over the limit of {PROPERTIES_SIZE_MAX:,}: move what is large into the body"
+                )
+            if len(body) + len(encoded) + len(queue.topic) + ROOM > self._store.geometry.commitlog_file_size:
+                raise self.failure(lib.MQ_TOO_LARGE, len(body))  # Once it is due, it would be.
+            envelope = ffi.new("mq_envelope *", {"has_tags_code": DUE_AFTER, "tags_code": delay_ms})
         receipt = ffi.new("mq_receipt *")
         name = ffi.NULL if unique_id is None else ffi.new("char[]", unique_id.encode())
         result = lib.mq_append(
@@ -142,9 +181,11 @@ class Writer:
             encoded,
             len(encoded),
             name,
-            ffi.NULL,
+            envelope,
             receipt,
         )
+        if level and not result:
+            self._schedule.stored(receipt.store_time + delay_ms)
         return result, ffi.buffer(receipt)[:], int(receipt.end) if message.wait else -1
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
@@ -282,7 +323,7 @@ def _appenders(
                         end = receipt.end
                 else:
                     result, raw, end = writer.append_unusual(
-                        log, number, version, message, body, sys_flag, unique_id
+                        log, number, queue, version, message, body, sys_flag, unique_id
                     )
             except TypeError:
                 writer.check_open()  # Raises what is meant if the log is gone.

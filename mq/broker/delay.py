@@ -1,0 +1,320 @@
+"""Delay levels: a message that is to come later is put aside in a queue of its level, and delivered when due.
+
+A level is a delay, and one queue of SCHEDULE_TOPIC_XXXX (level 1 is queue 0): whatever is in one has the
+same delay, so every queue is in the order in which its messages are due, and no other structure is needed. A
+message put aside keeps in REAL_TOPIC and REAL_QID where it belongs; the code of its unit is the time when it
+is due. Delivery stores it there as a new message, with all it was born with. The properties stay as they
+are, DELAY, REAL_TOPIC and REAL_QID included: so RocketMQ stores them, and in another topic than this they
+ask for nothing.
+
+It is due when its store time plus the level's delay has passed, by the levels of whoever delivers: give all
+processes of a directory the same. Where a store time lies ahead (the clock was set back), the delay counts
+from when the message was first looked at: later than meant, and not earlier.
+
+RocketMQ: broker/schedule/ScheduleMessageService.java; messageDelayLevel of MessageStoreConfig.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from mq.broker.delay_offsets import LEVEL_COUNT_MAX, DelayOffsets, Stated
+from mq.broker.results import MessageQueue, PullResult, PullStatus
+from mq.errors import BrokerClosed, ForkedBroker, MessageInvalid, MQError, StoreCorrupted
+from mq.message import MessageExt
+from mq.names import UNSENDABLE_TOPICS, check_topic
+from mq.store.copies import Copy, changed
+
+__all__ = ["LEVELS", "SCHEDULE_TOPIC", "Delivery", "destination", "due_ms", "parse_levels"]
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+LEVEL = re.compile(r"(\d+)(ms|s|m|h|d)", re.ASCII)
+UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DELAY_MAX_MS = 366 * UNIT_MS["d"]
+
+READ_COUNT, READ_SIZE = 64, 256 << 10
+SLICE = 64  # Messages of one level before the others have their turn.
+KEPT_AHEAD_MS = 1000  # What is due later than that is not kept in memory until then.
+AGAIN_MS = 100  # After a failure, such as a full disk.
+
+log = logging.getLogger("mq")
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """The delays of all levels in ms, from RocketMQ's messageDelayLevel: units s m h d, and ms besides.
+
+    Raises ValueError.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"message_delay_level is a text such as '1s 5s 10s', not {type(text).__name__}")
+    delays = []
+    for word in text.split():
+        found = LEVEL.fullmatch(word)
+        delay = int(found[1]) * UNIT_MS[found[2]] if found and len(word) < 20 else 0
+        if not 0 < delay <= DELAY_MAX_MS:
+            raise ValueError(
+                f"message_delay_level has {word!r}: a level is a number above 0 with its unit,"
+                " one of ms s m h d, and at most 366d"
+            )
+        delays.append(delay)
+    if not 1 <= len(delays) <= LEVEL_COUNT_MAX:
+        raise ValueError(f"message_delay_level has {len(delays)} levels: give 1 to {LEVEL_COUNT_MAX}")
+    return tuple(delays)
+
+
+def due_ms(store_time_ms: int, delay_ms: int, seen_ms: int) -> int:
+    """When a message is due that was first looked at at seen_ms. Never before its delay has passed, and not
+    later than one delay from now, whatever the clock did meanwhile."""
+    return min(store_time_ms, seen_ms) + delay_ms
+
+
+def destination(message: MessageExt) -> tuple[str, int] | None:
+    """Topic and queue id where a message put aside belongs; None if it does not say so."""
+    properties = message.properties
+    topic, queue_id = properties.get("REAL_TOPIC", ""), properties.get("REAL_QID", "")
+    if topic in UNSENDABLE_TOPICS or not queue_id.isdecimal() or len(queue_id) > 9:
+        return None
+    try:
+        check_topic(topic)
+    except MQError:
+        return None
+    return topic, int(queue_id)
+
+
+def is_copy(message: MessageExt, of: MessageExt) -> bool:
+    """Whether a message is what delivery makes of another one."""
+    # A copy of a message without a unique id has got one.
+    given: dict[str, None] = {} if "UNIQ_KEY" in of.properties else {"UNIQ_KEY": None}
+    return (
+        changed(message.encoded, given) == changed(of.encoded, {})
+        and (message.born_time_ms, message.reconsume_times) == (of.born_time_ms, of.reconsume_times)
+        and message.stored_body == of.stored_body
+    )
+
+
+class Pull(Protocol):
+    """Reads any queue: see Broker.pull."""
+
+    def __call__(
+        self, queue: MessageQueue, offset: int, count: int, size: int, hashes: None, wait: float, /
+    ) -> PullResult: ...
+
+
+class Log(Protocol):
+    """What delivery needs of a store: see Copies."""
+
+    def number(self, topic: str, queue_id: int, *, add: bool) -> int | None: ...
+    def queue_of(self, number: int) -> tuple[str, int] | None: ...
+    def next_offset(self, number: int) -> int: ...
+    def append(
+        self, topic: str, queue_id: int, message: MessageExt, properties: bytes, *, reconsume_times: int
+    ) -> Copy: ...
+    def flush(self, end: int | None = None) -> None: ...
+    def mend(self) -> None: ...
+
+
+class Waiting(NamedTuple):
+    """Who is next in a level, and when."""
+
+    offset: int
+    due_ms: int
+
+
+class Level:
+    """One level as far as it was read."""
+
+    def __init__(self, number: int, delay_ms: int, broker_name: str) -> None:
+        self.number = number
+        self.delay_ms = delay_ms
+        self.queue = MessageQueue(SCHEDULE_TOPIC, broker_name, number - 1)
+        self.messages: Sequence[MessageExt] = ()
+        self.place = 0
+        self.seen_ms = 0
+        self.waiting: Waiting | None = None
+
+    def forget(self) -> None:
+        """Read it again the next time."""
+        self.messages, self.place = (), 0
+
+
+class Delivery:
+    """Delivers what is due of all levels; used by one thread of the process that has the duties.
+
+    place(topic, queue_id) is the queue where such a message can be read, or None where there is no such topic
+    any more and it may not be made. sync: what is delivered is flushed at once, since readers wait for that.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[int],
+        offsets: DelayOffsets,
+        store: Log,
+        pull: Pull,
+        place: Callable[[str, int], tuple[str, int] | None],
+        *,
+        broker_name: str,
+        sync: bool,
+    ) -> None:
+        self._levels = [Level(number, delay, broker_name) for number, delay in enumerate(levels, start=1)]
+        self._offsets = offsets
+        self._store = store
+        self._pull = pull
+        self._place = place
+        self._broker_name = broker_name
+        self._sync = sync
+        self._end = 0
+        self.last_error: BaseException | None = None
+
+    def deliver(self, clock: Callable[[], int], stopping: Callable[[], bool] = lambda: False) -> int | None:
+        """Deliver all that is due; when the next one will be, None if nothing waits."""
+        try:
+            self._settle()
+            while not stopping():
+                nexts = [self._deliver_level(level, clock) for level in self._levels]
+                self._flush()
+                due = min((due for due in nexts if due is not None), default=None)
+                if due is None or due > clock():
+                    return due
+        except (BrokerClosed, ForkedBroker):
+            raise
+        except (MQError, OSError, MemoryError) as error:
+            # A full disk, a failed flush: senders meet it themselves. What is stated is looked for, then
+            # repeated.
+            if type(error) is not type(self.last_error):
+                log.warning("delayed messages have to wait: %s", error)
+            self.last_error = error
+            return clock() + AGAIN_MS
+        return None
+
+    def _deliver_level(self, level: Level, clock: Callable[[], int]) -> int | None:
+        """Up to a slice of what is due in a level; when its next one is."""
+        offsets = self._offsets
+        number = self._store.number(level.queue.topic, level.queue.queue_id, add=False)
+        if number is None:
+            return None  # Nothing was ever put aside there.
+        for _ in range(SLICE):
+            offset = offsets[level.number]
+            waiting = level.waiting
+            if waiting is not None and waiting.offset == offset and waiting.due_ms > clock():
+                return waiting.due_ms
+            message = self._head(level, number, offset, clock)
+            if message is None:
+                return None
+            offset = message.queue_offset
+            if waiting is None or waiting.offset != offset:
+                # The whole delay has passed when the ms is over in which it ends: store times are cut to the
+                # ms.
+                due = due_ms(message.store_time_ms, level.delay_ms, level.seen_ms) + 1
+                level.waiting = waiting = Waiting(offset, due)
+            if waiting.due_ms > clock():
+                if waiting.due_ms > clock() + KEPT_AHEAD_MS:
+                    level.forget()
+                return waiting.due_ms
+            self._deliver_one(level, message)
+        return clock()
+
+    def _head(self, level: Level, number: int, offset: int, clock: Callable[[], int]) -> MessageExt | None:
+        """The message at a level's offset, or the first after it that there is."""
+        while True:
+            if level.place < len(level.messages):
+                message = level.messages[level.place]
+                if message.queue_offset == offset:
+                    return message
+            level.forget()
+            end = self._store.next_offset(number)
+            if end == offset:
+                return None
+            level.seen_ms = clock()
+            try:
+                found = self._pull(level.queue, offset, READ_COUNT, READ_SIZE, None, 0.0)
+            except StoreCorrupted as error:
+                if error.queue_offset is None:
+                    raise
+                log.warning("a delayed message is lost: %s", error)
+                offset = self._offsets[level.number] = error.queue_offset + 1
+                continue
+            if found.status is PullStatus.FOUND:
+                level.messages = found.messages
+                offset = self._offsets[level.number] = found.messages[0].queue_offset
+            elif self._sync and found.max_offset < end:
+                self._store.flush()  # Read when it is on disk, for which somebody has to see.
+            elif offset < found.min_offset or offset > end:
+                # Retention took what was there, or the file that says how far it went is of another store.
+                offset = self._offsets[level.number] = found.min_offset if offset < found.min_offset else end
+            else:
+                return None
+
+    def _deliver_one(self, level: Level, message: MessageExt) -> None:
+        offset = message.queue_offset
+        wanted = destination(message)
+        place = None if wanted is None else self._place(*wanted)
+        if place is None:
+            why = "it does not say where it belongs" if wanted is None else f"there is no topic {wanted[0]}"
+            log.warning("delayed message %s is dropped: %s", message.msg_id, why)
+            self._offsets[level.number] = offset + 1
+        else:
+            topic, queue_id = place
+            number = self._store.number(topic, queue_id, add=True)
+            assert number is not None
+            self._offsets.state(level.number, offset, number, self._store.next_offset(number))
+            properties = changed(message.encoded, {})
+            try:
+                copy = self._store.append(
+                    topic, queue_id, message, properties, reconsume_times=message.reconsume_times
+                )
+                self._end = copy.end
+            except MessageInvalid as error:
+                log.warning("delayed message %s is dropped: %s", message.msg_id, error)
+            self._offsets.count(level.number, offset + 1)
+        level.place += 1
+        level.waiting = None
+
+    def _flush(self) -> None:
+        if self._sync and self._end:
+            self._store.flush(self._end)
+            self._end = 0
+
+    def _settle(self) -> None:
+        """Find out about a delivery in whose middle somebody died, or failed."""
+        stated = self._offsets.stated()
+        if stated is None:
+            return
+        self._store.mend()
+        done = self._was_stored(stated)
+        self._offsets.count(stated.level, stated.offset + 1 if done else stated.offset)
+        for level in self._levels:
+            level.forget()
+            level.waiting = None
+
+    def _was_stored(self, stated: Stated) -> bool:
+        level = self._levels[stated.level - 1]
+        found = self._pull(level.queue, stated.offset, 1, 0, None, 0.0)
+        if found.status is not PullStatus.FOUND or found.messages[0].queue_offset != stated.offset:
+            return False
+        message = found.messages[0]
+        place = self._store.queue_of(stated.queue)
+        if place is None:
+            return False  # Its topic was deleted since, with all that was in it.
+        queue = MessageQueue(place[0], self._broker_name, place[1])
+        end = self._store.next_offset(stated.queue)
+        if self._sync:
+            self._store.flush()  # What is not on disk would not be seen.
+        offset = stated.begin
+        while offset < end:
+            try:
+                found = self._pull(queue, offset, READ_COUNT, READ_SIZE, None, 0.0)
+            except StoreCorrupted as error:
+                if error.queue_offset is None:
+                    raise
+                offset = error.queue_offset + 1
+                continue
+            if found.status is not PullStatus.FOUND:
+                return False
+            if any(is_copy(candidate, message) for candidate in found.messages):
+                return True
+            offset = found.next_offset
+        return False

@@ -1,0 +1,155 @@
+"""The schedule of one broker: where delayed messages are put aside, and who delivers them when they are due.
+
+Every broker puts messages aside; the one that has the duties delivers them for all (see delay.py), and sleeps
+until the next is due. Who stores one that is due before that wakes it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, Delivery, parse_levels
+from mq.broker.delay_offsets import Alarm, DelayOffsets
+from mq.errors import MessageInvalid
+from mq.message import MessageExt
+from mq.store.copies import Copies, changed
+from mq.store.reader import Reader
+from mq.store.store import Store
+
+__all__ = ["Schedule"]
+
+QUEUE_COUNT = 18  # of RocketMQ's own
+IDLE = 60.0  # seconds; nothing needs it, as who has something to be done rings
+
+
+class Schedule:
+    """Delayed messages of one broker.
+
+    make_topic(name, queue_count) has the settings of a topic in place; place is Delivery's.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        broker_name: str,
+        version: Any,
+        levels: str | None,
+        make_topic: Callable[[str, int], None],
+        place: Callable[[str, int], tuple[str, int] | None],
+    ) -> None:
+        self.delays_ms = parse_levels(LEVELS if levels is None else levels)
+        self.copies = Copies(store)
+        self._store = store
+        self._broker_name = broker_name
+        self._reader = Reader(store, broker_name, version, lambda _queue: None)
+        self._make_topic = make_topic
+        self._place = place
+        self._numbers: dict[int, int] = {}
+        self._alarm: Alarm | None = None
+        self._offsets: DelayOffsets | None = None
+        self._lock = threading.Lock()
+
+    def level(self, wanted: int) -> int:
+        """The level that is meant: there is no higher one than the last."""
+        return min(wanted, len(self.delays_ms))
+
+    def aside(self, level: int) -> tuple[int, int]:
+        """Number of the queue in which messages of a level wait, and their delay in ms. Raises
+        MessageInvalid."""
+        if level > len(self.delays_ms):
+            raise MessageInvalid(f"delay_level {level}: this broker has levels 1 to {len(self.delays_ms)}")
+        number = self._numbers.get(level)
+        if number is None:
+            self.prepare()
+            number = self.copies.number(SCHEDULE_TOPIC, level - 1, add=True)
+            assert number is not None
+            self._numbers[level] = number
+        return number, self.delays_ms[level - 1]
+
+    def prepare(self) -> None:
+        """Have the topic of the schedule."""
+        if not self._numbers:
+            self._make_topic(SCHEDULE_TOPIC, max(QUEUE_COUNT, len(self.delays_ms)))
+
+    def put_aside(
+        self,
+        topic: str,
+        queue_id: int,
+        message: MessageExt,
+        properties: Mapping[str, str | None],
+        level: int,
+        reconsume_times: int,
+    ) -> None:
+        """Store a copy of a message with these properties changed, to be delivered to a queue when a level's
+        delay has passed."""
+        _, delay_ms = self.aside(level)
+        wanted = {**properties, "DELAY": str(level), "REAL_TOPIC": topic, "REAL_QID": str(queue_id)}
+        copy = self.copies.append(
+            SCHEDULE_TOPIC,
+            level - 1,
+            message,
+            changed(message.encoded, wanted),
+            reconsume_times=reconsume_times,
+            delay_ms=delay_ms,
+        )
+        self.stored(copy.store_time_ms + delay_ms)
+
+    def _alarm_clock(self) -> Alarm:
+        with self._lock:
+            if self._alarm is None:
+                self._alarm = Alarm(self._store.root, self._generation())
+            return self._alarm
+
+    def stored(self, due_ms: int) -> None:
+        """A message was put aside that is due then."""
+        (self._alarm or self._alarm_clock()).stored(due_ms + 1)
+
+    def run(self, stopping: Callable[[], bool], clock: Callable[[], int] | None = None) -> None:
+        """Deliver until told to stop, and woken for that. By who has the duties."""
+        clock = clock or (lambda: time.time_ns() // 1_000_000)
+        alarm = self._alarm_clock()
+        if self._offsets is None:
+            self._offsets = DelayOffsets(self._store.root, alarm, len(self.delays_ms))
+        offsets = self._offsets
+        delivery = Delivery(
+            self.delays_ms,
+            offsets,
+            self.copies,
+            self._reader.pull,
+            self._place,
+            broker_name=self._broker_name,
+            sync=self._store.sync,
+        )
+        while not stopping():
+            heard = alarm.bell.value
+            # First: what is put aside from now on is told, and what was before is seen.
+            offsets.wake_at(None)
+            due = delivery.deliver(clock, stopping)
+            offsets.wake_at(due)
+            alarm.bell.wait(heard, IDLE if due is None else (due - clock()) / 1000)
+
+    def _generation(self) -> int:
+        return (self._store.root / "mq" / "control").stat().st_ino
+
+    def wake(self) -> None:
+        """Have run() look whether it is to stop."""
+        if self._alarm is not None:
+            self._alarm.ring()
+
+    def save(self) -> None:
+        """Write down how far delivery is, once that is on disk. By who has the duties."""
+        offsets = self._offsets
+        if offsets is not None and (unsaved := offsets.unsaved()):
+            self._store.flush_log()
+            offsets.save(unsaved)
+
+    def give_up(self) -> None:
+        """The duties are another's from now on."""
+        self._offsets = None
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._reader.close()
