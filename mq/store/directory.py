@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ __all__ = [
     "listed_queues",
     "listed_topics",
     "prepare",
+    "private_copy",
     "sync_file",
     "sync_names",
     "topics_begin",
@@ -81,6 +84,17 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
         sync_names(root)
 
 
+def private_copy(root: Path) -> tempfile.TemporaryDirectory[str]:
+    """A directory in which queues can be mended without a change to the store: the log is the store's."""
+    directory = tempfile.TemporaryDirectory(prefix="mq-reader-")
+    private = Path(directory.name)
+    (private / "mq").mkdir()
+    (private / "commitlog").symlink_to(root / "commitlog")
+    if (root / "consumequeue").is_dir():
+        shutil.copytree(root / "consumequeue", private / "consumequeue")
+    return directory
+
+
 def sync_names(directory: Path) -> None:
     """Have the names in a directory on disk; where that is not for us to do, the store's own syncs must
     do."""
@@ -127,7 +141,7 @@ def listed_topics(root: Path) -> dict[str, Any] | None:
 
 def listed_queues(table: dict[str, Any] | None) -> set[tuple[str, int]]:
     """(topic, queue id) of every queue that may have messages: RocketMQ's own topics are mostly empty."""
-    found = set()
+    found: set[tuple[str, int]] = set()
     for name, settings in (table or {}).items():
         try:
             count = int(settings.get("writeQueueNums", 0))

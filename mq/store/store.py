@@ -12,6 +12,7 @@
             gate         who opens, closes, is inside            gate.py
             members      one place for each open broker          members.py
             duties       who does what is done for all           mq.broker.duties
+            groups/      members of groups, who has which queue  groupfile.py
             geometry.json    file sizes                          geometry.py
 
 The first process in finds one of three things: a control file that is to be believed (all others died, or
@@ -24,6 +25,7 @@ A Store used in a forked child raises ForkedBroker; the at-fork hook drops the c
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 import threading
@@ -39,7 +41,7 @@ from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
 from mq.store.control import Control, Word
-from mq.store.directory import listed_queues, listed_topics, prepare, topics_begin
+from mq.store.directory import listed_queues, listed_topics, prepare, private_copy, topics_begin
 from mq.store.gate import Gate
 from mq.store.geometry import agree, keep, validated
 from mq.store.index import Index
@@ -65,6 +67,7 @@ class Store:
     options: sizes that must agree with the directory's (see geometry.py), or None.
     sync: readers of this store see what is on disk, and nothing else.
     recovered: what a recovery found, None if none was needed.
+    on_recovered: called after a recovery, before anybody else may come in.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Store:
         read_only: bool = False,
         sync: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
+        on_recovered: Callable[[Control], None] | None = None,
         **options: int | None,
     ) -> None:
         if not os.fspath(root):
@@ -90,6 +94,8 @@ class Store:
         self._listed: dict[str, Any] | None = None
         self._descriptors: set[int] = set()
         self._holders: list[Callable[[], None]] = []
+        self._on_recovered = on_recovered
+        self._last_words: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
         self._closing = threading.Lock()
         with named_errors(self.root):
@@ -134,6 +140,9 @@ class Store:
                 lib.mq_log_unlock(self.log)
         else:
             self._recover(path, checkpoint, hint(self.root, self.geometry, lock_mtime), progress)
+            assert self.control is not None
+            if self._on_recovered is not None and not self.read_only:
+                self._on_recovered(self.control)
         assert self.control is not None
         self.control.set(lib.MQ_LOCK_MTIME, lock_mtime)
         if self.read_only:
@@ -170,7 +179,8 @@ class Store:
         # Where our own last word was another one, it is the mark of being open that got lost.
         closed_cleanly = self.gate.was_closed() and not known.ours
         if self.read_only:
-            root, mode = self._private_root(), READ_PRIVATELY
+            self._private = private_copy(self.root)
+            root, mode = Path(self._private.name), READ_PRIVATELY
         else:
             self.gate.mark_open()  # From here on the directory changes: cut short, it was not closed.
         fresh = root / "mq" / "control.new"
@@ -181,6 +191,7 @@ class Store:
             (lib.MQ_QUEUE_FILE_SIZE, self.geometry.queue_file_size),
             (lib.MQ_INDEX_SLOTS, self.geometry.index_slot_count),
             (lib.MQ_INDEX_UNITS, self.geometry.index_unit_count),
+            (lib.MQ_EPOCH, secrets.randbits(62)),
         ):
             control.set(word, value)
         self._map(root, mode)
@@ -215,16 +226,6 @@ class Store:
             self.recovered = found
         if not self.read_only:
             fresh.replace(path)
-
-    def _private_root(self) -> Path:
-        """A directory in which queues can be mended without a change to the store: the log is the store's."""
-        self._private = tempfile.TemporaryDirectory(prefix="mq-reader-")
-        root = Path(self._private.name)
-        (root / "mq").mkdir()
-        (root / "commitlog").symlink_to(self.root / "commitlog")
-        if (self.root / "consumequeue").is_dir():
-            shutil.copytree(self.root / "consumequeue", root / "consumequeue")
-        return root
 
     def _start(self, name: str, target: Callable[[], object]) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -373,6 +374,8 @@ class Store:
         with suppress(StoreFull):  # The index can wait until there is space; what is in the log cannot.
             self.bring_index_up()
         self.flush()
+        for say in self._last_words:
+            say()
         self.index.sync()
         end = control.get(lib.MQ_LOG_END)
         size = self.geometry.commitlog_file_size
@@ -415,6 +418,10 @@ class Store:
     def let_go_with(self, let_go: Callable[[], None]) -> None:
         """To be called when the log is no longer to be used: in a forked child."""
         self._holders.append(let_go)
+
+    def at_last_close(self, say: Callable[[], None]) -> None:
+        """To be called when this store closes and nobody else is inside."""
+        self._last_words.append(say)
 
     def _forked(self) -> None:
         """In a forked child: be of no use, and hold no lock that is the parent's."""

@@ -40,7 +40,7 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._epoll: select.epoll | None = None
         self._bell = -1
-        self._closed = False
+        self._closed = threading.Event()
 
     def watch(
         self,
@@ -68,7 +68,7 @@ class Watch:
             return now is None or (start_time is not None and now != start_time)
 
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 if fd >= 0:
                     os.close(fd)
                 return lambda: None
@@ -108,13 +108,13 @@ class Watch:
     def _run(self, epoll: select.epoll) -> None:
         while True:
             with self._lock:
-                if self._closed:  # By somebody who was told.
+                if self._closed.is_set():  # By somebody who was told.
                     return
                 looking = any(watched.fd < 0 for watched in self._watched.values())
             ready = {fd for fd, _ in epoll.poll(LOOK_INTERVAL if looking else None)}
             dead = []
             with self._lock:
-                if self._closed:
+                if self._closed.is_set():
                     return
                 if self._bell in ready:
                     os.eventfd_read(self._bell)
@@ -148,9 +148,9 @@ class Watch:
     def close(self) -> None:
         """Tell nobody any more. Twice is fine."""
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 return
-            self._closed = True
+            self._closed.set()
             thread = self._thread
             if thread is not None:
                 os.eventfd_write(self._bell, 1)

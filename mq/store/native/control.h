@@ -47,7 +47,8 @@ enum {
     MQ_QUEUES_FLUSHED_TIME = 19, /* store time up to which queue units are on disk */
     MQ_DIRECTORY_END = 20,      /* log files below are on disk by name as well */
     MQ_CHECKSUM = 21,           /* mq_control_checksum at the last clean close */
-    MQ_WORD_COUNT = 22,
+    MQ_EPOCH = 22,              /* random, another one whenever this file is made anew: numbers of queues are right in it */
+    MQ_WORD_COUNT = 23,
 
     MQ_LOCK_APPEND = 0,
     MQ_LOCK_FLUSH = 1,
