@@ -99,13 +99,14 @@ class Wait:
             what.words[place], what.seen[place] = word.pointer, seen % MODULUS
         self._kept = memory, words  # C has their addresses.
 
-    def sleep(self, seconds: float) -> int | None:
+    def sleep(self, seconds: float, *, spin_ns: int = SPIN_NS) -> int | None:
         """The place of a queue that has something to pull at its offset; None after anything else.
 
-        Anything else may be the end of the time, and may be less. Raises BrokerClosed, ForkedBroker.
+        Anything else may be the end of the time, and may be less. Looks for spin_ns before it sleeps. Raises
+        BrokerClosed, ForkedBroker.
         """
         nanoseconds = int(min(max(seconds, 0.0), WAIT_AT_ONCE) * 1e9)
-        found = lib.mq_wait(self._store.live(), self._what, nanoseconds, SPIN_NS)
+        found = lib.mq_wait(self._store.live(), self._what, nanoseconds, spin_ns)
         if found == lib.MQ_STALE:
             return None
         place = check(found, str(self._store.root))

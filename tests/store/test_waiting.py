@@ -6,21 +6,18 @@ Times are bounds far from what is usual: 2 s stands for "at once", and a wait th
 from __future__ import annotations
 
 import functools
-import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import mq
 from mq.broker.local import LocalBroker
 from tests.store.peer import Peer
+from tests.store.sleeping import AT_ONCE, Waiting, asleep
 from tests.store.small_store import open_small, send
 
-AT_ONCE = 2.0
 FOUND, NO_NEW = mq.PullStatus.FOUND, mq.PullStatus.NO_NEW_MESSAGE
 READ = "broker.topic('A').queues[{}].read({}, wait=30.0)"
 READ_BODY = READ + ".messages[0].body"
@@ -31,51 +28,6 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
     with open_small(directory) as broker:
         broker.create_topic("A", 2)
         yield broker
-
-
-def asleep(pid: int, thread: int | None = None) -> None:
-    """Return once this thread of the process sleeps on a futex."""
-    deadline = time.monotonic() + 30
-    path = Path(f"/proc/{pid}/task/{thread or pid}")
-    while True:
-        if (
-            "futex" in (path / "wchan").read_text()
-            or (path / "syscall").read_text().split()[0] in FUTEX_CALLS
-        ):
-            return
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-FUTEX_CALLS = {"202", "449", "98"}  # futex and futex_waitv by their numbers on x86-64 and ARM 64
-
-
-class Waiting:
-    """A thread of this process in a call that waits."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(call,))
-        self._thread.start()
-        self.goes_on()
-
-    def _run(self, call: Callable[[], Any]) -> None:
-        try:
-            self.result = call()
-        except BaseException as error:  # noqa: BLE001 - handed over to the test
-            self.error = error
-
-    def goes_on(self) -> None:
-        """It sleeps, or does so again."""
-        asleep(os.getpid(), self._thread.native_id)
-
-    def end(self) -> Any:
-        self._thread.join(AT_ONCE)
-        assert not self._thread.is_alive()
-        if self.error is not None:
-            raise self.error
-        return self.result
 
 
 def test_a_message_of_another_process_wakes_a_read(broker: LocalBroker, directory: Path) -> None:
