@@ -33,6 +33,8 @@ from mq.broker.protocol import (
 )
 from mq.client.producer import Producer
 from mq.client.pull_consumer import PullConsumer
+from mq.client.push_consumer import PushConsumer
+from mq.client.retry import Retry
 from mq.errors import (
     BrokerClosed,
     ConfigMismatch,
@@ -79,10 +81,12 @@ __all__ = [
     "PullConsumer",
     "PullResult",
     "PullStatus",
+    "PushConsumer",
     "Queue",
     "QueueState",
     "RemotingError",
     "RequestTimeout",
+    "Retry",
     "SendFailed",
     "SendResult",
     "SendStatus",

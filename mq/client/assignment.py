@@ -1,0 +1,234 @@
+"""Which queues a consumer has: worked out, claimed, drained, given up.
+
+Every rebalance asks for the members and the queues, works out which are this member's, and claims those that
+it does not have. A queue that another live member still has is claimed when that one lets go of it. A queue
+that must go is drained: nothing new is begun, what runs ends and is committed, and then it is released; so
+nothing is delivered twice, and no two members ever have the same message.
+
+A broadcasting consumer has all queues, and claims none: its offsets are its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from mq.broker.membership import Claim, Membership
+from mq.broker.protocol import Broker
+from mq.broker.results import MessageQueue
+from mq.client.delivery import Delivery
+from mq.client.progress import LocalClaim, LocalOffsets
+from mq.client.puller import OwnedQueue
+from mq.client.rebalance import RETRY_PREFIX, AnyStrategy, allocate
+from mq.errors import BrokerClosed, ForkedBroker, NotPermitted, TopicNotFound
+
+logger = logging.getLogger("mq")
+
+SAVE_SECONDS = 5.0
+
+# Told of a topic whose queues of this consumer have changed: all queues, and those that it has.
+AssignmentListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQueue]], object]
+
+
+class Assignment:
+    """The queues of one consumer. The leader alone changes them, under the lock of the consumer."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        group: str,
+        membership: Membership,
+        deliveries: dict[str, Delivery],
+        *,
+        strategy: AnyStrategy,
+        local: LocalOffsets | None,
+        consume_from: str | int,
+        listener: AssignmentListener | None,
+    ) -> None:
+        self.membership: Final = membership
+        self.client_id: Final = membership.client_id
+        self.group: Final = group
+        self.owned: Final[dict[MessageQueue, OwnedQueue]] = {}
+        self._broker = broker
+        self._deliveries = deliveries  # by topic; the consumer adds to it
+        self._strategy = strategy
+        self._local = local
+        self._consume_from = consume_from
+        self._listener = listener
+        self._worked_out: object = None  # from what `_wanted` was
+        self._all: dict[str, Sequence[MessageQueue]] = {}
+        self._wanted: dict[str, list[MessageQueue]] = {}
+        self._trouble = ""
+        self._reported: dict[str, list[MessageQueue]] = {}
+        self._save_at: float | None = None
+        self._claim_trouble = ""
+
+    def rebalance(self, lock: threading.Lock, is_closing: bool) -> bool:
+        """Have what is this member's and give up what is not. False: not everything could be asked for, try
+        again soon."""
+        is_complete = True
+        if is_closing:
+            self._wanted = {}
+        else:
+            is_complete = self._work_out()
+        wanted = {queue for queues in self._wanted.values() for queue in queues}
+        with lock:
+            for queue, owned in self.owned.items():
+                delivery = self._deliveries.get(queue.topic)
+                if delivery is not None:
+                    owned.delivery = delivery
+                if queue not in wanted:
+                    owned.is_draining = True
+                    continue
+                owned.is_draining = False
+                owned.trouble_of_group = self._trouble
+                owned.commit()  # notices a reset
+        for queue in sorted(wanted - self.owned.keys()):
+            is_complete &= self._take_over(queue, lock)
+        self._report(lock)
+        return is_complete
+
+    def give_up(self, owned: OwnedQueue) -> None:
+        """Release a queue. Under the lock."""
+        self.owned.pop(owned.queue, None)
+        owned.claim.release()
+
+    def save(self, now: float) -> float:
+        """Put a broadcasting consumer's offsets on disk when it is time. When to do so next."""
+        local = self._local
+        if local is None or not local.is_dirty:
+            return float("inf")
+        if self._save_at is None:
+            self._save_at = now + SAVE_SECONDS
+        elif now >= self._save_at:
+            try:
+                local.save()
+                self._save_at = None
+                return float("inf")
+            except OSError as error:
+                logger.error("group %s: offsets could not be saved: %s", self.group, error)
+                self._save_at = now + SAVE_SECONDS
+        return self._save_at
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether there is something to save, and no time set for it."""
+        return self._save_at is None and self._local is not None and self._local.is_dirty
+
+    def leave(self) -> None:
+        """Be gone from the group."""
+        local = self._local
+        try:
+            if local is not None:
+                local.save()
+        finally:
+            if local is not None:
+                local.close()
+            self.membership.leave()
+
+    def begin(self, topic: str) -> None:
+        """Set where a broadcasting consumer begins with a topic that it has no offset of."""
+        local = self._local
+        if local is None or topic in local.topics():
+            return
+        try:
+            queues = self._broker.readable(topic)
+        except (TopicNotFound, NotPermitted):
+            return
+        for queue in queues:
+            if self._consume_from == "first":
+                local.put(queue, self._broker.min_offset(queue))
+            elif self._consume_from == "last":
+                local.put(queue, self._broker.max_offset(queue))
+            elif isinstance(self._consume_from, int):
+                local.put(queue, self._broker.offset_at(queue, self._consume_from))
+
+    def _work_out(self) -> bool:
+        route_version = self._broker.route_version()
+        client_ids: tuple[str, ...] = ()
+        if self._local is None:
+            client_ids = tuple(member.client_id for member in self.membership.members())
+        facts = route_version, client_ids, tuple(self._deliveries)
+        if facts == self._worked_out:
+            return True
+        troubles = []
+        wanted: dict[str, list[MessageQueue]] = {}
+        self._all = {}
+        for topic in list(self._deliveries):
+            try:
+                queues = self._broker.readable(topic)
+            except (TopicNotFound, NotPermitted):
+                continue
+            self._all[topic] = queues
+            if self._local is not None:
+                wanted[topic] = list(queues)
+                continue
+            try:
+                wanted[topic] = allocate(self._strategy, self.group, self.client_id, queues, client_ids)
+            except (BrokerClosed, ForkedBroker):
+                raise
+            except Exception as error:  # noqa: BLE001 - a callable may raise anything
+                troubles.append(f"allocate failed for {topic}: {error!r}")
+                kept = set(self._wanted.get(topic, ()))
+                wanted[topic] = [queue for queue in queues if queue in kept]
+        self._wanted = wanted
+        trouble = "; ".join(troubles)
+        if trouble and trouble != self._trouble:
+            logger.error(
+                "consumer %s of group %s keeps the queues it has: %s", self.client_id, self.group, trouble
+            )
+        self._trouble = trouble
+        self._worked_out = None if trouble else facts
+        return not trouble
+
+    def _take_over(self, queue: MessageQueue, lock: threading.Lock) -> bool:
+        """Claim a queue, if nobody else has it. False: something went wrong."""
+        broker = self._broker
+        try:
+            claim: Claim | None
+            claim = (
+                LocalClaim(self._local, queue) if self._local is not None else self.membership.claim(queue)
+            )
+            if claim is None:
+                return True
+            owned = OwnedQueue(
+                queue,
+                claim,
+                broker.puller(queue),
+                self._deliveries[queue.topic],
+                partial(broker.min_offset, queue),
+                queue.topic.startswith(RETRY_PREFIX),
+            )
+            owned.trouble_of_group = self._trouble
+        except (BrokerClosed, ForkedBroker):
+            raise
+        except Exception as error:  # noqa: BLE001 - the other queues are consumed all the same
+            text = f"{queue.topic}/{queue.queue_id} could not be claimed: {error}"
+            if text != self._claim_trouble:
+                logger.error("consumer %s of group %s: %s", self.client_id, self.group, text)
+            self._claim_trouble = text
+            return False
+        with lock:
+            self.owned[queue] = owned
+        return True
+
+    def _report(self, lock: threading.Lock) -> None:
+        """Tell the listener of assignments what has changed."""
+        if self._listener is None:
+            return
+        now: dict[str, list[MessageQueue]] = {}
+        with lock:
+            for queue, owned in sorted(self.owned.items()):
+                if not owned.is_draining:
+                    now.setdefault(queue.topic, []).append(queue)
+        for topic in sorted(now.keys() | self._reported.keys()):
+            mine = now.get(topic, [])
+            if mine != self._reported.get(topic, []):
+                try:
+                    self._listener(topic, tuple(self._all.get(topic, ())), tuple(mine))
+                except Exception:
+                    logger.exception("group %s: the listener of assignments failed", self.group)
+        self._reported = now

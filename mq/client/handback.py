@@ -1,0 +1,116 @@
+"""What becomes of messages that a listener did not consume.
+
+A group's are sent back: the broker stores them in the group's retry topic, to come again later, or in its
+dead letters after too many times. Where even that fails, they stay here and come again in a few seconds. A
+broadcasting consumer has no retry topic: it loses them, with a line in the log. In order, messages are never
+sent back to come later: the queue waits, and only what has failed too often goes to the dead letters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from mq.broker.protocol import Broker
+from mq.client.delivery import Failure
+from mq.client.puller import OwnedQueue
+from mq.client.retry import RetriedMessage, Retry, suspend_seconds
+from mq.message import MessageExt
+
+logger = logging.getLogger("mq")
+
+RETRY_SECONDS: Final = 5.0  # until a message that could not be sent back comes again
+TIMEOUT_LEVEL = 3  # at which a message comes again whose listener took too long
+DEAD = -1
+
+
+class HandBack:
+    """Sends back for one group. Any thread may call, without the lock of the consumer."""
+
+    def __init__(
+        self, broker: Broker, group: str, *, keeps: bool, max_reconsume_times: int, suspend_ms: int
+    ) -> None:
+        self._broker = broker
+        self._group = group
+        self._keeps = keeps  # False: broadcasting
+        self._times_max = max_reconsume_times
+        self._suspend_ms = suspend_ms
+
+    def concurrent(self, owned: OwnedQueue, failures: Sequence[Failure]) -> list[MessageExt]:
+        """Send back what failed. Returns what could not be, as it is to be delivered again."""
+        kept: list[MessageExt] = []
+        for messages, error in failures:
+            self._report(owned, messages, error, "")
+            level = error.delay_level or 0 if isinstance(error, Retry) else 0
+            if self._keeps:
+                kept += [
+                    RetriedMessage(message, message.reconsume_times + 1)
+                    for message in messages
+                    if not self.send_back(message, level)
+                ]
+        return kept
+
+    def ordered(self, owned: OwnedQueue, failure: Failure) -> tuple[list[MessageExt], float]:
+        """What comes next in the queue, beginning with the message that failed, and in how many seconds.
+
+        Counts the attempts at that message in `owned`.
+        """
+        messages, error = failure
+        first = messages[0]
+        offset = first.queue_offset
+        if owned.attempts_at != offset:
+            owned.attempts_at, owned.attempts = offset, first.reconsume_times
+        is_dead = isinstance(error, Retry) and error.delay_level == DEAD
+        if is_dead or owned.attempts >= self._times_max:
+            self._report(owned, messages[:1], error, ", and not again")
+            if not self._keeps or self.send_back(first, DEAD):
+                return messages[1:], 0.0
+        owned.attempts += 1
+        suspend_ms = self._suspend_ms
+        if isinstance(error, Retry) and error.suspend_ms is not None:
+            suspend_ms = error.suspend_ms
+        seconds = suspend_seconds(suspend_ms)
+        self._report(owned, messages[:1], error, f": the queue waits {seconds:g} s")
+        return [RetriedMessage(first, owned.attempts), *messages[1:]], seconds
+
+    def send_back(self, message: MessageExt, level: int) -> bool:
+        """Whether the broker has it now."""
+        try:
+            self._broker.send_back(
+                message, self._group, delay_level=level, max_reconsume_times=self._times_max
+            )
+        except Exception:
+            logger.exception(
+                "group %s: message %s could not be sent back, it comes again in %g s",
+                *(self._group, message.msg_id, RETRY_SECONDS),
+            )
+            return False
+        return True
+
+    def _report(
+        self, owned: OwnedQueue, messages: Sequence[MessageExt], error: BaseException, outcome: str
+    ) -> None:
+        first = messages[0]
+        if not self._keeps and not owned.delivery.ordered:
+            outcome = ", and is lost: a broadcasting group has no retry topic"
+        text = "group %s: %s %s in %s/%d at queue offset %d failed at %s (reconsumed %d times so far)%s: %r"
+        facts = (
+            self._group,
+            f"{len(messages)} messages from" if len(messages) > 1 else "message",
+            first.msg_id,
+            owned.queue.topic,
+            owned.queue.queue_id,
+            first.queue_offset,
+            owned.delivery.name,
+            max(first.reconsume_times, owned.attempts if owned.attempts_at == first.queue_offset else 0),
+            outcome,
+            error,
+        )
+        if isinstance(error, Retry):
+            level = logging.WARNING if not self._keeps else logging.INFO
+            logger.log(level, text, *facts)
+        else:
+            logger.error(text, *facts, exc_info=error)
+            # A traceback keeps the frames of the delivery, and by them the messages.
+            error.__traceback__ = None

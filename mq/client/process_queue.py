@@ -1,0 +1,201 @@
+"""A local mirror of one queue: what was pulled and not consumed yet, and what may be committed. Pure.
+
+Messages are kept as they were pulled, many side by side, and handed out as runs. A run is one thread's
+to work through. What may be committed is the lowest offset that is not consumed: when everything is, the
+next one to pull, so that stretches which a filter left out are committed too.
+
+    pulled:       put           ready, in the order of the queue
+    ready:        take          open, in somebody's hands; the rest of it can be cut off and is ready again
+    open:         finish        consumed; what was not is ready again at once, or held until its time
+    giving up:    drain         forgets what nobody has begun; the holes below what was consumed stay
+
+Whoever uses it has a lock around it. Only `left` of a run is taken from without one: an iterator gives each
+message to one thread.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
+
+from mq.message import MessageExt
+
+_record_of = attrgetter("record")
+_begin_of = attrgetter("begin")
+_due_of = attrgetter("due")
+
+
+class Run:
+    """Messages of one queue, in order. `left` gives those that are still to be begun.
+
+    `started` is when it was taken, `due` when it may be (0: at any time). `is_void` says that its result
+    is not wanted any more.
+    """
+
+    __slots__ = ("begin", "due", "is_dense", "is_void", "left", "messages", "size", "started")
+
+    def __init__(self, begin: int, messages: list[MessageExt], is_dense: bool, size: int) -> None:
+        self.begin = begin
+        self.messages = messages
+        self.is_dense = is_dense  # every offset from `begin` on has its message here
+        self.size = size  # in bytes, about
+        self.left: Iterator[MessageExt] = iter(messages)
+        self.started = 0.0
+        self.due = 0.0
+        self.is_void = False
+
+    @property
+    def end(self) -> int:
+        """The offset after the last message."""
+        messages = self.messages
+        if self.is_dense or not messages:
+            return self.begin + len(messages)
+        return messages[-1].queue_offset + 1
+
+    def split(self, count: int) -> Run:
+        """Keep the first messages; a run of those after."""
+        messages = self.messages
+        rest = messages[count:]
+        size = self.size * len(rest) // len(messages)
+        begin = self.begin + count if self.is_dense else rest[0].queue_offset
+        del messages[count:]
+        self.size -= size
+        return Run(begin, rest, self.is_dense, size)
+
+
+class ProcessQueue:
+    """The messages of one queue between being pulled and being consumed."""
+
+    __slots__ = ("_begun", "_held", "_ready", "count", "next", "open", "size")
+
+    def __init__(self, offset: int) -> None:
+        self.next = offset  # to be pulled
+        self.count = 0  # messages in here
+        self.size = 0  # their bytes
+        self.open: list[Run] = []  # in somebody's hands, by offset
+        self._ready: deque[Run] = deque()  # by offset
+        self._held: list[Run] = []  # wait for their time, by that
+        self._begun = offset  # the end of what anybody ever took
+
+    def put(self, messages: list[MessageExt], end: int) -> None:
+        """Take in what was pulled from `next` on: these are all that are wanted before `end`."""
+        if messages:
+            begin = self.next
+            is_dense = len(messages) == end - begin
+            if not is_dense:
+                begin = messages[0].queue_offset
+            size = sum(map(len, map(_record_of, messages)))
+            self._ready.append(Run(begin, messages, is_dense, size))
+            self.count += len(messages)
+            self.size += size
+        self.next = end
+
+    def take(self, count_max: int, now: float) -> Run | None:
+        """The next messages to consume, at most so many; None where there are none, or their time has not
+        come."""
+        if self._held and self._held[0].due <= now:
+            run = self._held.pop(0)
+        elif self._ready:
+            run = self._ready.popleft()
+            if len(run.messages) > count_max:
+                self._ready.appendleft(run.split(count_max))
+        else:
+            return None
+        run.started = now
+        opened = self.open
+        if not opened or opened[-1].begin < run.begin:
+            opened.append(run)
+        else:
+            insort(opened, run, key=_begin_of)
+        if run.begin >= self._begun:
+            self._begun = run.end
+        return run
+
+    def finish(self, run: Run, again: Sequence[MessageExt] = (), due: float | None = None) -> None:
+        """A run is consumed, but for the messages `again`. With `due` each of these is taken again from then
+        on; without it they, which are then the run's last, come next."""
+        self.open.remove(run)
+        messages = run.messages
+        self.count -= len(messages) - len(again)
+        size = run.size
+        if again:
+            share = size // len(messages)
+            size -= share * len(again)
+            if due is not None:
+                for message in again:
+                    self._hold(message, share, due)
+            else:
+                begin = again[0].queue_offset
+                if self._begun == run.end:
+                    self._begun = begin
+                self._put_back(Run(begin, list(again), False, share * len(again)))
+        self.size -= size
+
+    def cut(self, run: Run) -> None:
+        """Take from a run what is not begun: it is ready again. Whoever works on it finds no more."""
+        rest = list(run.left)
+        if rest:
+            is_last = self._begun == run.end
+            cut_off = run.split(len(run.messages) - len(rest))
+            if is_last:
+                self._begun = cut_off.begin
+            self._put_back(cut_off)
+
+    def drain(self) -> None:
+        """Forget what nobody has begun, for another to pull. What lies below something begun is kept, and
+        must be consumed before the queue can be given up: otherwise that would be delivered twice."""
+        for run in self.open:
+            if run.end == self._begun:
+                self.cut(run)
+                break
+        while self._ready and self._ready[-1].begin >= self._begun:
+            run = self._ready.pop()
+            self.count -= len(run.messages)
+            self.size -= run.size
+            self.next = run.begin
+
+    @property
+    def lowest(self) -> int:
+        """The lowest offset that is not consumed: what may be committed."""
+        lowest = self.next
+        if self._ready:
+            lowest = self._ready[0].begin
+        if self.open and self.open[0].begin < lowest:
+            lowest = self.open[0].begin
+        for run in self._held:
+            lowest = min(lowest, run.begin)
+        return lowest
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was taken in is consumed."""
+        return not self.count
+
+    def can_take(self, now: float) -> bool:
+        return bool(self._ready) or bool(self._held and self._held[0].due <= now)
+
+    @property
+    def due(self) -> float | None:
+        """When the first of those that are held may be taken."""
+        return self._held[0].due if self._held else None
+
+    def offsets(self) -> set[int]:
+        """The offsets of all messages in here."""
+        runs = chain(self.open, self._ready, self._held)
+        return {message.queue_offset for run in runs for message in run.messages}
+
+    def _hold(self, message: MessageExt, size: int, due: float) -> None:
+        run = Run(message.queue_offset, [message], True, size)
+        run.due = due
+        insort(self._held, run, key=_due_of)
+
+    def _put_back(self, run: Run) -> None:
+        ready = self._ready
+        after: list[Run] = []
+        while ready and ready[0].begin < run.begin:
+            after.append(ready.popleft())
+        ready.appendleft(run)
+        ready.extendleft(reversed(after))

@@ -1,0 +1,220 @@
+"""One queue that a consumer has: pulls from it, holds back when full, commits, and says why it does not move.
+
+`next` of its process queue is where the pull goes on. A pull that finds nothing wanted moves the offset all
+the same. Retention that was faster is a gap, said once; an offset beyond the end is corrected. A record
+that cannot be read is lost, and consumption goes on after it: whoever is on call needs one line about it,
+and not a queue that stands still behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from mq.broker.membership import Claim
+from mq.broker.protocol import Puller
+from mq.broker.results import MessageQueue, PullStatus
+from mq.client.delivery import Delivery
+from mq.client.process_queue import ProcessQueue, Run
+from mq.client.retry import RetriedMessage
+from mq.client.terms import Limits
+from mq.errors import StoreCorrupted
+from mq.message import MessageExt
+
+logger = logging.getLogger("mq")
+
+PULL_SIZE_MAX = 256 << 10
+PULL_PAUSE = 1.0  # seconds, after an error
+# With others busy, a queue in which there was nothing is not looked at again sooner.
+COLD_SECONDS = 0.001
+NOTE_SECONDS = 1.0  # A listener that has been running longer is worth a note.
+
+
+Pulled = tuple[list[MessageExt], int]  # what is wanted before an offset
+
+
+class OwnedQueue:
+    """A queue with its claim, its messages, and its listener. `lock` of the consumer guards it."""
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        claim: Claim,
+        pull: Puller,
+        delivery: Delivery,
+        start: Callable[[], int],
+        is_retry: bool,
+    ) -> None:
+        self.queue: Final = queue
+        self.claim: Final = claim
+        self.delivery = delivery
+        self.is_retry: Final = is_retry
+        self.is_draining = False
+        self.is_restarting = False  # as soon as no listener runs
+        self.is_listed = False  # among the queues that have something to take
+        self.is_full = False
+        self.trouble = ""  # why it is not pulled from
+        self.trouble_of_group = ""
+        self.pull_after = 0.0  # a time before which it is not
+        self.cold_until = 0.0
+        self.suspended_until = 0.0
+        self.attempts = 0  # of the message at `attempts_at`, in order
+        self.attempts_at = -1
+        self._start = start
+        self._pull = pull
+        self._noted: str | None = None
+        self._lost = 0  # messages one after the other that could not be read
+        self.cache = ProcessQueue(self._begin())
+
+    # Pulling: by the thread that leads.
+
+    def may_pull(self, now: float, limits: Limits) -> bool:
+        if self.is_draining or self.is_restarting or now < self.pull_after:
+            return False
+        cache = self.cache
+        if cache.count and limits.over(cache):
+            self.is_full = True
+            return False
+        self.is_full = False
+        return True
+
+    def pull(self, count_max: int, now: float) -> Pulled | None:
+        """What comes next, for the cache to be put in under the lock; None where there is nothing now."""
+        selection = self.delivery.selection
+        offset = self.cache.next
+        try:
+            found = self._pull(offset, count_max, PULL_SIZE_MAX, selection.hashes, 0.0)
+        except StoreCorrupted as error:
+            if error.queue_offset is None or error.queue_offset < offset:
+                raise
+            self._report_lost(error)
+            return [], error.queue_offset + 1
+        if self.trouble:
+            self.trouble = ""
+        if self._lost:
+            self._report_all_lost(offset)
+        status, end = found.status, found.next_offset
+        if status is PullStatus.FOUND:
+            messages = found.messages if type(found.messages) is list else list(found.messages)
+            messages = selection.keep(messages)
+            if self.is_retry:
+                messages = [RetriedMessage(message) for message in messages]
+            return messages, end
+        if status is PullStatus.OFFSET_ILLEGAL:
+            return self._go_to(offset, end)
+        if status is PullStatus.NO_NEW_MESSAGE:
+            self.cold_until = now + COLD_SECONDS
+            if end == offset:
+                return None
+        return [], end
+
+    def hold_off(self, now: float, error: BaseException) -> None:
+        """A pull failed: the next one is later."""
+        text = f"cannot be read: {error}"
+        if text != self.trouble:
+            logger.error("%s/%d %s", self.queue.topic, self.queue.queue_id, text)
+        self.trouble = text
+        self.pull_after = now + PULL_PAUSE
+
+    def _go_to(self, offset: int, right: int) -> Pulled | None:
+        if right > offset:
+            # What is cached comes before the gap, and is consumed as ever.
+            logger.warning(
+                "%s/%d: messages from queue offset %d to %d were deleted before they were consumed",
+                *(self.queue.topic, self.queue.queue_id, offset, right - 1),
+            )
+            return [], right
+        logger.warning(
+            "%s/%d: queue offset %d is beyond the end: consumption goes on at %d",
+            *(self.queue.topic, self.queue.queue_id, offset, right),
+        )
+        self.claim.correct(right)
+        self.is_restarting = True
+        return None
+
+    def _report_lost(self, error: StoreCorrupted) -> None:
+        self._lost += 1
+        if self._lost == 1:
+            logger.error("%s", error)
+
+    def _report_all_lost(self, offset: int) -> None:
+        if self._lost > 1:
+            logger.error(
+                "%s/%d: %d messages before queue offset %d could not be read and are lost",
+                *(self.queue.topic, self.queue.queue_id, self._lost, offset),
+            )
+        self._lost = 0
+
+    # Consuming.
+
+    def can_take(self, now: float) -> bool:
+        if now < self.suspended_until or self.is_restarting:
+            return False
+        cache = self.cache
+        if self.delivery.ordered and cache.open:
+            return False
+        return cache.can_take(now)
+
+    def take(self, now: float) -> Run | None:
+        return self.cache.take(self.delivery.run_count, now) if self.can_take(now) else None
+
+    def commit(self) -> None:
+        """Commit what may be committed; where somebody reset the offset, begin again from there."""
+        if not self.is_restarting and not self.claim.commit(self.cache.lowest):
+            self.is_restarting = True
+
+    def restart(self) -> bool:
+        """Forget everything and begin where the offset says now, unless a listener must end first."""
+        open_runs = self.cache.open
+        for run in open_runs:
+            self.cache.cut(run)
+        if self.delivery.ordered and open_runs:
+            return False
+        for run in open_runs:
+            run.is_void = True
+        self.cache = ProcessQueue(self._begin())
+        self.is_restarting = False
+        self.is_full = False
+        self.suspended_until = self.pull_after = self.cold_until = 0.0
+        return True
+
+    def _begin(self) -> int:
+        committed = self.claim.committed()
+        return self._start() if committed is None else committed
+
+    # What is shown.
+
+    def note(self, limits: Limits, now: float, is_suspended: bool) -> None:
+        """Say why the queue does not move."""
+        reason = self._reason(limits, now, is_suspended)
+        if reason != self._noted:
+            self._noted = reason
+            self.claim.note(reason)
+
+    def _reason(self, limits: Limits, now: float, is_suspended: bool) -> str:
+        oldest = min((run.started for run in self.cache.open), default=now)
+        if now - oldest > NOTE_SECONDS:
+            return f"listener running since {_clock(oldest - now)}"
+        if is_suspended:
+            return "paused"
+        if self.suspended_until > now:
+            return f"suspended until {_clock(self.suspended_until - now)}: attempt {self.attempts} failed"
+        if self.trouble or self.trouble_of_group:
+            return self.trouble or self.trouble_of_group
+        if self.is_full:
+            return limits.over(self.cache)
+        due = self.cache.due
+        if due is not None and due > now:
+            return f"could not be sent back: tried again at {_clock(due - now)}"
+        return ""
+
+    @property
+    def has_note(self) -> bool:
+        return bool(self._noted)
+
+
+def _clock(from_now: float) -> str:
+    """The time of day so many seconds from now."""
+    return datetime.fromtimestamp(datetime.now().timestamp() + from_now).strftime("%H:%M:%S")  # noqa: DTZ005, DTZ006 - shown to people here

@@ -1,0 +1,437 @@
+"""The push consumer: calls listeners with the messages of the topics it subscribes to.
+
+It shares the queues of a topic with the other members of its group (clustering), or has them all to itself
+(broadcasting). Every message is delivered at least once: again after a failure, and again where a process
+died before it could commit. Members that come and go in good order make nothing come twice.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+from mq.broker.membership import Membership, Subscription
+from mq.broker.protocol import Broker
+from mq.broker.results import MessageQueue
+from mq.client.assignment import Assignment, AssignmentListener
+from mq.client.consumption import Consumption
+from mq.client.delivery import Delivery, Listener
+from mq.client.handback import HandBack
+from mq.client.identity import new_client_id
+from mq.client.progress import LocalOffsets
+from mq.client.rebalance import RETRY_PREFIX, AnyStrategy, strategy_of
+from mq.client.terms import Terms
+from mq.errors import BrokerClosed, GroupInvalid, SubscriptionConflict
+from mq.filter.selection import Selection
+from mq.message import MessageExt
+from mq.names import check_group, check_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["PushConsumer"]
+
+logger = logging.getLogger("mq")
+
+OFFSETS_DIR = "~/.rocketmq_offsets"
+TIMES_MAX = {False: 16, True: (1 << 31) - 1}  # what -1 stands for, by whether it is in order
+CLOSE_SECONDS = 30.0
+RESERVED_GROUPS = {"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"}
+
+Each = TypeVar("Each", bound=Listener)
+
+
+class PushConsumer:
+    """Consumes for a group; listeners run in threads of its own, up to `threads` at a time.
+
+    `model` is "clustering" or "broadcasting", `consume_from` "first", "last", or a time in ms: where to begin
+    with a topic of which the group has no offset. With `ordered` a queue has one listener at a time,
+    in all processes together, and what fails blocks its queue for `suspend_ms`. A message that fails comes
+    again up to max_reconsume_times, then it goes to the group's dead letters; -1 is RocketMQ's default: 16,
+    in order without end. A listener that takes longer than consume_timeout (s) loses its messages to the
+    retry topic; it is not interrupted.
+
+    `allocate` shares out the queues: see mq.client.rebalance. `assignment_listener(topic, queues, mine)` is
+    told of what this consumer gets. At most pull_threshold_for_queue messages and ..size_for_queue bytes of
+    a queue are held here, and none that is consume_message_span offsets or more from the first (this does
+    not go for ordered ones); thresholds for_topic are divided among the queues held.
+
+    Only for broadcasting: `offsets_dir` is where offsets are kept, RocketMQ's place by default.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        group: str,
+        *,
+        model: str = "clustering",
+        consume_from: str | int = "first",
+        ordered: bool = False,
+        threads: int = 20,
+        pull_count: int = 32,
+        max_reconsume_times: int = 16,
+        consume_timeout: float = 900.0,
+        allocate: AnyStrategy = "averagely",
+        client_id: str | None = None,
+        suspend_ms: int = 1000,
+        pull_threshold_for_queue: int = 1000,
+        pull_threshold_for_topic: int | None = None,
+        pull_threshold_size_for_queue: int = 100 << 20,
+        pull_threshold_size_for_topic: int | None = None,
+        consume_message_span: int = 2000,
+        assignment_listener: AssignmentListener | None = None,
+        offsets_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        check_group(group)
+        if group in RESERVED_GROUPS:
+            raise GroupInvalid(f"{group} is a name that RocketMQ keeps for itself: choose another")
+        if model not in ("clustering", "broadcasting"):
+            raise ValueError(f"model is {model!r}: give 'clustering' or 'broadcasting'")
+        _check_from(consume_from)
+        strategy_of(allocate)
+        for name, number, low, high in (
+            ("threads", threads, 1, 1000),
+            ("pull_count", pull_count, 1, 1024),
+            ("max_reconsume_times", max_reconsume_times, -1, (1 << 31) - 1),
+            ("suspend_ms", suspend_ms, 10, 30_000),
+            ("pull_threshold_for_queue", pull_threshold_for_queue, 1, 65_535),
+            ("pull_threshold_for_topic", pull_threshold_for_topic, 1, 6_553_500),
+            ("pull_threshold_size_for_queue", pull_threshold_size_for_queue, 1, 1 << 40),
+            ("pull_threshold_size_for_topic", pull_threshold_size_for_topic, 1, 1 << 40),
+            ("consume_message_span", consume_message_span, 1, 65_535),
+        ):
+            _check_int(name, number, low, high)
+        if isinstance(consume_timeout, bool) or not isinstance(consume_timeout, (int, float)):
+            raise TypeError(f"consume_timeout is a number, not {type(consume_timeout).__name__}")
+        if not consume_timeout > 0:
+            raise ValueError(f"consume_timeout is {consume_timeout} s: it must be more than 0")
+        if client_id is not None:
+            _check_client_id(client_id)
+        if max_reconsume_times == -1:
+            max_reconsume_times = TIMES_MAX[ordered]
+        self.group: Final = group
+        self._broker = broker
+        self._model = model
+        self._consume_from = consume_from
+        self._allocate = allocate
+        self._client_id = client_id
+        self._assignment_listener = assignment_listener
+        self._offsets_dir = Path(offsets_dir if offsets_dir is not None else OFFSETS_DIR).expanduser()
+        self._terms = Terms(
+            threads=threads,
+            pull_count=pull_count,
+            ordered=ordered,
+            is_broadcasting=model == "broadcasting",
+            consume_timeout=consume_timeout,
+            count_per_queue=pull_threshold_for_queue,
+            count_per_topic=pull_threshold_for_topic,
+            size_per_queue=pull_threshold_size_for_queue,
+            size_per_topic=pull_threshold_size_for_topic,
+            span_max=consume_message_span,
+        )
+        self._handback = HandBack(
+            broker,
+            group,
+            keeps=model == "clustering",
+            max_reconsume_times=max_reconsume_times,
+            suspend_ms=suspend_ms,
+        )
+        self._changing = threading.Lock()  # guards what follows
+        self._deliveries: dict[str, Delivery] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._membership: Membership | None = None
+        self._assignment: Assignment | None = None
+        self._consumption: Consumption | None = None
+        self._is_suspended = False
+        self._is_closed = False
+        self._pid = os.getpid()
+
+    @property
+    def client_id(self) -> str | None:
+        """The name of this consumer in its group; None before it is started, unless it was given one."""
+        return self._membership.client_id if self._membership is not None else self._client_id
+
+    @overload
+    def subscribe(
+        self, topic: str, expression: str = "*", *, sql: str | None = None, batch_size: int | None = None
+    ) -> Callable[[Each], Each]: ...
+
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        expression: str = "*",
+        *,
+        sql: str | None = None,
+        batch_size: int | None = None,
+        listener: Listener,
+    ) -> None: ...
+
+    def subscribe(
+        self,
+        topic: str,
+        expression: str = "*",
+        *,
+        sql: str | None = None,
+        batch_size: int | None = None,
+        listener: Listener | None = None,
+    ) -> Any:
+        """Have a listener called with the messages of a topic that an expression selects: tags ("paid ||
+        refunded", "*" for all), or `sql`, a condition on properties.
+
+        The listener gets one message, or with `batch_size` a list of up to that many of one queue. Without
+        one this is a decorator. Subscribing again replaces what was subscribed. Members of a group
+        subscribe to the same: raises SubscriptionConflict where live ones do not; FilterSyntaxError.
+        """
+        check_topic(topic)
+        if batch_size is not None:
+            _check_int("batch_size", batch_size, 1, 1024)
+        selection = Selection.of(expression, sql)
+        if sql is None:
+            wanted = Subscription(topic, (expression or "*").strip() or "*", "TAG")
+        else:
+            wanted = Subscription(topic, sql.strip(), "SQL92")
+        if listener is None:
+
+            def decorate(decorated: Each) -> Each:
+                self._subscribe(wanted, selection, decorated, batch_size)
+                return decorated
+
+            return decorate
+        self._subscribe(wanted, selection, listener, batch_size)
+        return None
+
+    def unsubscribe(self, topic: str) -> None:
+        """Have no more messages of a topic; its queues are given up once their listeners have ended."""
+        with self._changing:
+            self._check_usable()
+            kept = {name: each for name, each in self._subscriptions.items() if name != topic}
+            if self._membership is not None:
+                self._membership.subscribe(sorted(kept.values()))
+            self._subscriptions = kept
+            self._deliveries.pop(topic, None)
+        if self._consumption is not None:
+            self._consumption.look_again()
+
+    def start(self) -> None:
+        """Join the group and begin to consume. Raises SubscriptionConflict, GroupInvalid, and what the
+        broker does."""
+        with self._changing:
+            self._check_usable()
+            if self._consumption is not None:
+                raise RuntimeError(f"this consumer of {self.group} is started already")
+            if not self._subscriptions:
+                raise ValueError("nothing is subscribed to: call subscribe(topic) first")
+            is_broadcasting = self._terms.is_broadcasting
+            local = LocalOffsets(self._offsets_dir, self.group, self._client_id) if is_broadcasting else None
+            try:
+                self._membership = self._broker.join(
+                    self.group,
+                    client_id=local.client_id if local else self._client_id or new_client_id(),
+                    model=self._model,
+                    consume_type="push",
+                    ordered=self._terms.ordered,
+                    subscriptions=sorted(self._subscriptions.values()),
+                    consume_from=self._consume_from,
+                )
+            except BaseException:
+                if local is not None:
+                    local.close()
+                raise
+            if not is_broadcasting:
+                retry = RETRY_PREFIX + self.group
+                self._deliveries[retry] = Delivery(
+                    retry, Selection.of("*"), self._deliver_again, None, self._terms.ordered
+                )
+            self._assignment = Assignment(
+                self._broker,
+                self.group,
+                self._membership,
+                self._deliveries,
+                strategy=self._allocate,
+                local=local,
+                consume_from=self._consume_from,
+                listener=self._assignment_listener,
+            )
+            for topic in self._subscriptions:
+                self._assignment.begin(topic)
+            self._consumption = Consumption(self.group, self._terms, self._assignment, self._handback)
+            self._consumption.suspend(self._is_suspended)
+            self._consumption.start()
+            atexit.register(self.close)
+
+    def suspend(self) -> None:
+        """Call no listener from now on, until resume(); those that run go on. The queues stay this
+        consumer's."""
+        self._set_suspended(True)
+
+    def resume(self) -> None:
+        """Go on after suspend()."""
+        self._set_suspended(False)
+
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Wait for the listeners that run, commit, and leave the group. Twice is fine.
+
+        After `timeout` seconds it leaves without them: what they have is delivered to others, and the log
+        says which they are. Called by a listener it returns at once; the rest happens after that listener.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._changing:
+            self._is_closed = True
+            consumption = self._consumption
+        if consumption is None or consumption.closed.is_set():
+            return
+        running = consumption.listeners_running
+        if not consumption.close(timeout):
+            logger.error(
+                "consumer of group %s is closed after %g s without waiting longer for %s",
+                *(self.group, timeout, "; ".join(running()) or "its threads"),
+            )
+        if consumption.closed.is_set():
+            atexit.unregister(self.close)
+
+    def run(self) -> None:
+        """Start, if that is not done yet, and block until SIGINT or SIGTERM, or close(); then close.
+
+        Signals are taken care of in the main thread only. Their handlers are put back before listeners are
+        waited for: a second signal does what it always did.
+        """
+        if self._consumption is None:
+            self.start()
+        consumption = self._consumption
+        assert consumption is not None
+        gate = threading.Lock()
+        gate.acquire()
+
+        def open_gate(_number: int = 0, _frame: FrameType | None = None) -> None:
+            if gate.locked():
+                gate.release()
+
+        consumption.when_closed(open_gate)
+        before: dict[signal.Signals, Any] = {}
+        try:
+            if threading.current_thread() is threading.main_thread():
+                for signaled in (signal.SIGINT, signal.SIGTERM):
+                    before[signaled] = signal.signal(signaled, open_gate)
+            gate.acquire()
+        finally:
+            for signaled, handler in before.items():
+                signal.signal(signaled, handler)
+            self.close()
+
+    def assignment(self) -> set[MessageQueue]:
+        """The queues that are this consumer's now; those that it is giving up are not among them."""
+        return self._consumption.queues() if self._consumption is not None else set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "started" if self._consumption else "not started"
+        return f"PushConsumer({self._broker!r}, {self.group!r}, {state})"
+
+    def _subscribe(
+        self, wanted: Subscription, selection: Selection, listener: Listener, batch_size: int | None
+    ) -> None:
+        if not callable(listener):
+            raise TypeError(f"a listener is called with messages: {listener!r} cannot be")
+        delivery = Delivery(wanted.topic, selection, listener, batch_size, self._terms.ordered)
+        with self._changing:
+            self._check_usable()
+            subscriptions = {**self._subscriptions, wanted.topic: wanted}
+            if self._membership is not None:
+                self._membership.subscribe(sorted(subscriptions.values()))
+            else:
+                self._check_agreement(wanted)
+            self._subscriptions = subscriptions
+            self._deliveries[wanted.topic] = delivery
+            if self._assignment is not None:
+                self._assignment.begin(wanted.topic)
+        if self._consumption is not None:
+            self._consumption.look_again()
+
+    def _check_agreement(self, wanted: Subscription) -> None:
+        """Refuse at once what joining would refuse."""
+        for member in self._broker.group_members(self.group):
+            for other in member.subscriptions:
+                if other.topic == wanted.topic and other != wanted:
+                    raise SubscriptionConflict(
+                        f"group {self.group}: this consumer would subscribe to {_shown(wanted)}, but the live"
+                        f" member {member.client_id} (pid {member.pid}) has {_shown(other)}: give both the"
+                        " same, or this one a group of its own",
+                        group=self.group,
+                        ours=(wanted,),
+                        theirs=member.subscriptions,
+                        pid=member.pid,
+                    )
+
+    def _deliver_again(self, message: MessageExt) -> object:
+        """Call the listener of the topic that a message was sent to before it came to the retry topic."""
+        delivery = self._deliveries.get(message.topic)
+        if delivery is None:
+            raise LookupError(
+                f"topic {message.topic} is not subscribed to any more: its message is sent back"
+            )
+        return delivery.listener(message if delivery.batch_size is None else [message])
+
+    def _set_suspended(self, is_suspended: bool) -> None:
+        with self._changing:
+            self._check_usable()
+            self._is_suspended = is_suspended
+            if self._consumption is not None:
+                self._consumption.suspend(is_suspended)
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise BrokerClosed("this consumer is closed: make another")
+
+
+def _shown(subscription: Subscription) -> str:
+    return f"{subscription.topic} by {subscription.kind} {subscription.expression!r}"
+
+
+def _check_from(consume_from: Any) -> None:
+    if isinstance(consume_from, str):
+        if consume_from not in ("first", "last"):
+            raise ValueError(f"consume_from is {consume_from!r}: give 'first', 'last', or a time in ms")
+    elif isinstance(consume_from, bool) or not isinstance(consume_from, int):
+        raise TypeError(
+            f"consume_from is 'first', 'last', or a time in ms, not a {type(consume_from).__name__}"
+        )
+
+
+def _check_int(name: str, value: Any, low: int, high: int) -> None:
+    if value is None and name.endswith("_for_topic"):
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is a number of type int, not {type(value).__name__}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value:,}: it must be from {low:,} to {high:,}")
+
+
+def _check_client_id(client_id: Any) -> None:
+    if not isinstance(client_id, str):
+        raise TypeError(f"client_id is a str, not {type(client_id).__name__}")
+    if (
+        not 1 <= len(client_id) <= 200
+        or not client_id.isprintable()
+        or "/" in client_id
+        or client_id[0] == "."
+    ):
+        raise ValueError(
+            f"client_id {client_id!r} must have 1 to 200 printable characters, none of them /, and not"
+            " begin with a dot"
+        )
