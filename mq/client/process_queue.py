@@ -163,8 +163,10 @@ class ProcessQueue:
         lowest = self.next
         if self._ready:
             lowest = self._ready[0].begin
-        if self.open and self.open[0].begin < lowest:
-            lowest = self.open[0].begin
+        for run in self.open:
+            if run.messages:  # All of it may have been cut off before any was begun.
+                lowest = min(lowest, run.begin)
+                break
         for run in self._held:
             lowest = min(lowest, run.begin)
         return lowest
