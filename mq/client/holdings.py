@@ -13,7 +13,7 @@ brings the time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from time import strftime
 from typing import Final
@@ -23,7 +23,7 @@ from mq.broker.protocol import Broker, MessageQueue
 from mq.client.held_queue import AssignedQueue, HeldQueue
 from mq.client.identity import new_client_id
 from mq.client.rebalance import RETRY_PREFIX, AnyStrategy, allocate, strategy_of
-from mq.errors import BrokerClosed, NotPermitted, TopicNotFound
+from mq.errors import BrokerClosed, NotPermitted, SubscriptionConflict, TopicNotFound
 from mq.filter.selection import Selection
 from mq.message import MessageExt
 from mq.names import check_group, check_topic
@@ -33,7 +33,8 @@ NOTE_SECONDS: Final = 1.0  # at most so often it says when it was asked
 PULL_COUNT_MAX: Final = 65_536
 PAUSED: Final = "paused by its consumer"
 
-OnAssignment = Callable[[set[MessageQueue], set[MessageQueue]], object]
+# Told of a topic whose queues of this consumer have changed: all queues, and those that it has.
+AssignmentListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQueue]], object]
 Position = tuple[MessageQueue, int, "frozenset[int] | None"]
 
 
@@ -50,7 +51,8 @@ class Holdings:
         pull_count: int,
         auto_commit_interval: float,
         strategy: AnyStrategy,
-        on_assignment: OnAssignment | None,
+        listener: AssignmentListener | None,
+        client_id: str | None,
     ) -> None:
         check_group(group)
         _check_consume_from(consume_from)
@@ -59,9 +61,8 @@ class Holdings:
             raise ValueError(f"auto_commit_interval is {auto_commit_interval} s, must be 0 or more")
         strategy_of(strategy)
         self.group: Final = group
-        self.client_id: Final = new_client_id()
+        self.client_id: Final = client_id or new_client_id()
         self.broker: Final = broker
-        self.consume_type = "pull"
         self.membership: Membership | None = None
         self.version = -1  # of the membership, as it was when the queues were shared last
         self.held: Final[dict[MessageQueue, HeldQueue]] = {}
@@ -71,9 +72,11 @@ class Holdings:
         self._consume_from = consume_from
         self._pull_count = pull_count
         self._strategy = strategy
-        self._on_assignment = on_assignment
-        self._subscriptions: dict[str, tuple[Subscription, Selection]] = {}
-        self._is_assigned = False
+        self._listener = listener
+        self._subscriptions: dict[str, Subscription] = {}
+        self._selections: dict[str, Selection] = {}  # by topic, the retry topic too for who takes retries
+        self._topics: dict[str, Sequence[MessageQueue]] = {}  # all their queues
+        self._is_assigned = self._takes_retries = False
         self._leaving: list[HeldQueue] = []
         self._turns: deque[HeldQueue] = deque()  # who is asked first
         self._commit_due = self._round_due = 0.0
@@ -86,6 +89,8 @@ class Holdings:
         return not self._subscriptions and not self._is_assigned
 
     def subscribe(self, topic: str, expression: str | None, sql: str | None) -> None:
+        """Want a topic. The group is joined with all that is wanted at the first look, so that members which
+        subscribe to several topics one by one agree; but a new group's end is where it is now."""
         check_topic(topic)
         if self._is_assigned:
             raise ValueError("this consumer was assigned its queues: it cannot subscribe as well")
@@ -94,19 +99,42 @@ class Holdings:
             wanted = Subscription(topic, sql.strip(), "SQL92")
         else:
             wanted = Subscription(topic, (expression or "*").strip() or "*")
-        self._resubscribe({**self._subscriptions, topic: (wanted, selection)})
+        if self.membership is None:
+            self._check_agreement(wanted)
+            if self._consume_from == "last":
+                self._begin_at_the_end(topic)
+        self._resubscribe({**self._subscriptions, topic: wanted})
+        self._selections[topic] = selection
+        self.version = -1
 
     def unsubscribe(self, topic: str) -> None:
         if topic not in self._subscriptions:
             raise ValueError(f"{topic!r} is none of the topics subscribed to: {sorted(self._subscriptions)}")
-        self._resubscribe({known: what for known, what in self._subscriptions.items() if known != topic})
+        self._resubscribe({known: of for known, of in self._subscriptions.items() if known != topic})
+        del self._selections[topic]
+        if self.membership is not None:
+            self._share(self.membership)
+
+    def enter(self) -> None:
+        """Be a member of the group, and have the queues that are free."""
+        if self.membership is None and self._subscriptions:
+            self.membership = self.broker.join(
+                self.group,
+                client_id=self.client_id,
+                model="clustering",
+                consume_type="push" if self._takes_retries else "pull",
+                ordered=False,
+                subscriptions=sorted(self._subscriptions.values()),
+                # The end was sought when the topic was subscribed to: what came since is news.
+                consume_from="first" if self._consume_from == "last" else self._consume_from,
+            )
+            self._share(self.membership)
 
     def take_retries(self) -> None:
-        """Consume what the group handed back, as who pushes to a listener does."""
-        self.consume_type = "push"
-        topic = RETRY_PREFIX + self.group
-        if topic not in self._subscriptions:
-            self._subscriptions[topic] = Subscription(topic), Selection.of()
+        """Consume what the group handed back as well, as who calls a listener does."""
+        self._takes_retries = True
+        self._selections[RETRY_PREFIX + self.group] = Selection.of()
+        self.version = -1
 
     def assign(self, queues: set[MessageQueue], expression: str | None, sql: str | None) -> None:
         if self._subscriptions:
@@ -207,24 +235,42 @@ class Holdings:
         self._turns.clear()
         self._leaving.clear()
 
-    def _resubscribe(self, wanted: dict[str, tuple[Subscription, Selection]]) -> None:
-        subscriptions = sorted(subscription for subscription, _ in wanted.values())
-        if self.membership is None:
-            self.membership = self.broker.join(
-                self.group,
-                client_id=self.client_id,
-                model="clustering",
-                consume_type=self.consume_type,
-                ordered=False,
-                subscriptions=subscriptions,
-                consume_from=self._consume_from,
-            )
-        else:
-            self.membership.subscribe(subscriptions)
+    def finish(self, held: HeldQueue, first: MessageExt) -> None:
+        """The batch that begins with this message counts as consumed."""
+        held.finish(first)
+        if self._leaving:
+            self._release_what_is_finished()
+
+    def _resubscribe(self, wanted: dict[str, Subscription]) -> None:
+        if self.membership is not None:
+            self.membership.subscribe(sorted(wanted.values()))
         self._subscriptions = wanted
-        self._share(self.membership)
+
+    def _check_agreement(self, wanted: Subscription) -> None:
+        """Refuse at once what would be refused when the group is joined."""
+        for member in self.broker.group_members(self.group):
+            for other in member.subscriptions:
+                if other.topic == wanted.topic and other != wanted:
+                    raise SubscriptionConflict(
+                        f"group {self.group}: this consumer would subscribe to {wanted.topic} by"
+                        f" {wanted.kind} {wanted.expression!r}, but {member.client_id} (pid {member.pid})"
+                        f" does by {other.kind} {other.expression!r}: subscribe alike, or in another group",
+                        group=self.group,
+                        ours=(wanted,),
+                        theirs=member.subscriptions,
+                        pid=member.pid,
+                    )
+
+    def _begin_at_the_end(self, topic: str) -> None:
+        """Let a group that has no offset of a topic begin with what comes from now on."""
+        with suppress(TopicNotFound, NotPermitted):
+            queues = self.broker.readable(topic)
+            if not self.broker.group_offsets(self.group, topic):
+                for queue in queues:
+                    self.broker.commit(self.group, queue, self.broker.max_offset(queue))
 
     def _do_what_is_due(self, now: float) -> None:
+        self.enter()
         membership = self.membership
         if self._leaving:
             self._release_what_is_finished()
@@ -258,17 +304,13 @@ class Holdings:
 
     def _wanted(self, membership: Membership) -> dict[MessageQueue, Selection]:
         """The queues that this member should have, as all members work them out."""
-        members = membership.members()
+        client_ids = [member.client_id for member in membership.members()]
         wanted: dict[MessageQueue, Selection] = {}
-        for topic, (_, selection) in self._subscriptions.items():
-            ids = [
-                member.client_id
-                for member in members
-                if any(subscription.topic == topic for subscription in member.subscriptions)
-            ]
+        self._topics = {}
+        for topic, selection in self._selections.items():
             with suppress(TopicNotFound, NotPermitted):
-                queues = self.broker.readable(topic)
-                for queue in allocate(self._strategy, self.group, self.client_id, queues, ids):
+                self._topics[topic] = queues = self.broker.readable(topic)
+                for queue in allocate(self._strategy, self.group, self.client_id, queues, client_ids):
                     wanted[queue] = selection
         return wanted
 
@@ -282,8 +324,11 @@ class Holdings:
         for held in lost:
             held.stop()
         try:
-            if self._on_assignment is not None and self._subscriptions and (gained or lost):
-                self._on_assignment({held.queue for held in gained}, {held.queue for held in lost})
+            if self._listener is not None and not self._is_assigned:
+                kept = sorted(self.held.keys() - {held.queue for held in lost})
+                for topic in sorted({held.queue.topic for held in gained + lost}):
+                    mine = [queue for queue in kept if queue.topic == topic]
+                    self._listener(topic, self._topics.get(topic, ()), mine)
         finally:
             for held in lost:
                 if self.held.pop(held.queue, None) is held:

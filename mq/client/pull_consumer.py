@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from mq.broker.membership import Membership
 from mq.broker.protocol import READ_SIZE_MAX, Broker, MessageQueue, Queue
 from mq.client.held_queue import HeldQueue
-from mq.client.holdings import ROUND_SECONDS, Holdings, OnAssignment, Position, check_count
+from mq.client.holdings import ROUND_SECONDS, AssignmentListener, Holdings, Position, check_count
 from mq.client.rebalance import AnyStrategy
 from mq.errors import BrokerClosed
 from mq.message import MessageExt
@@ -40,9 +40,9 @@ class PullConsumer:
     """Messages on demand, for one thread at a time; close() and wakeup() may come from any other.
 
     `consume_from` says where a group begins that has no offset of a topic yet: "first", "last", or a time
-    in ms. `pull_count` messages are read at a time, and kept until they are polled. `on_assignment(gained,
-    lost)` is called within poll and subscribe when the queues have changed, while the lost ones are still
-    held: it may commit, and seek in what was gained.
+    in ms. `pull_count` messages are read at a time, and kept until they are polled. `allocate` shares out the
+    queues: see mq.client.rebalance. `assignment_listener(topic, queues, mine)` is told, within poll, of what
+    this consumer has from now on; what it has no more is still held then, and may be committed.
     """
 
     def __init__(
@@ -55,7 +55,8 @@ class PullConsumer:
         pull_count: int = 32,
         auto_commit_interval: float = 5.0,
         allocate: AnyStrategy = "averagely",
-        on_assignment: OnAssignment | None = None,
+        assignment_listener: AssignmentListener | None = None,
+        client_id: str | None = None,
     ) -> None:
         self._lock = threading.RLock()  # guards all below; nobody waits with it
         self._holdings = Holdings(
@@ -66,7 +67,8 @@ class PullConsumer:
             pull_count=pull_count,
             auto_commit_interval=auto_commit_interval,
             strategy=allocate,
-            on_assignment=on_assignment,
+            listener=assignment_listener,
+            client_id=client_id,
         )
         self._in_hand: tuple[HeldQueue, MessageExt] | None = None
         self._closed = self._woken = False
@@ -82,7 +84,7 @@ class PullConsumer:
 
     def subscribe(self, topic: str, expression: str | None = "*", *, sql: str | None = None) -> None:
         """Consume a topic together with the group: by tags ("paid || refunded"), or by sql. Again for the
-        same topic: from now on by this expression.
+        same topic: from now on by this expression. The group is joined with the first poll.
 
         The topic need not exist yet. Raises FilterSyntaxError, SubscriptionConflict (a live member of
         the group subscribes otherwise), ValueError after assign().
@@ -106,7 +108,7 @@ class PullConsumer:
         Nobody is asked: two consumers that are assigned one queue both get its messages. The offsets are
         the group's. Raises TopicNotFound, ValueError for a queue that is not there, and after subscribe().
         """
-        wanted = {_named(queue) for queue in queues}
+        wanted = {named(queue) for queue in queues}
         with self._lock:
             self._check_open()
             self._finish()
@@ -167,44 +169,41 @@ class PullConsumer:
         less than before. Raises ValueError for another queue, and for an offset that the queue does not
         have."""
         with self._lock:
-            self._check_open()
-            self._holdings.at(_named(queue)).seek(offset)
+            self._held(queue).seek(offset)
 
     def seek_to_time(self, queue: AnyQueue, time_ms: int) -> None:
         """Go on from the first message stored at time_ms or later; from the end if there is none."""
         with self._lock:
-            self._check_open()
-            held = self._holdings.at(_named(queue))
+            held = self._held(queue)
             held.seek(self._holdings.broker.offset_at(held.queue, time_ms))
 
     def pause(self, queues: Iterable[AnyQueue]) -> None:
         """Hand out nothing of these queues until resume(). They stay assigned, here and to nobody else; one
         that is not assigned now is paused when it comes."""
-        named = [_named(queue) for queue in queues]
+        wanted = [named(queue) for queue in queues]
         with self._lock:
             self._check_open()
-            self._holdings.pause(named)
+            self._holdings.pause(wanted)
 
     def resume(self, queues: Iterable[AnyQueue]) -> None:
         """Hand out messages of these queues again."""
-        named = [_named(queue) for queue in queues]
+        wanted = [named(queue) for queue in queues]
         with self._lock:
             self._check_open()
-            self._holdings.resume(named)
+            self._holdings.resume(wanted)
             self._poke()
 
     def committed(self, queue: AnyQueue) -> int | None:
         """What the group has committed of a queue; None for nothing yet."""
-        named = _named(queue)
+        wanted = named(queue)
         with self._lock:
             self._check_open()
-            return self._holdings.broker.committed(self.group, named)
+            return self._holdings.broker.committed(self.group, wanted)
 
     def position(self, queue: AnyQueue) -> int:
         """Where the next poll goes on in a queue that is assigned to this consumer."""
         with self._lock:
-            self._check_open()
-            return self._holdings.at(_named(queue)).given
+            return self._held(queue).given
 
     def assignment(self) -> set[MessageQueue]:
         """The queues that this consumer has, as of the last poll."""
@@ -242,6 +241,11 @@ class PullConsumer:
             self._in_hand = None
             self._holdings.close(is_finished=is_finished)
 
+    def _held(self, queue: AnyQueue) -> HeldQueue:
+        self._check_open()
+        self._holdings.enter()
+        return self._holdings.at(named(queue))
+
     def _check_open(self) -> None:
         if self._closed:
             raise BrokerClosed("this consumer is closed: make another")
@@ -272,8 +276,9 @@ class PullConsumer:
             threading.Event().wait(timeout)
 
 
-def _named(queue: AnyQueue) -> MessageQueue:
-    named = queue.message_queue if isinstance(queue, Queue) else queue
-    if not isinstance(named, MessageQueue):
+def named(queue: AnyQueue) -> MessageQueue:
+    """The queue's name, however it was given."""
+    name = queue.message_queue if isinstance(queue, Queue) else queue
+    if not isinstance(name, MessageQueue):
         raise TypeError(f"a queue is a MessageQueue or a Queue, not {type(queue).__name__}")
-    return named
+    return name

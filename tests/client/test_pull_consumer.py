@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import mq
+from mq.broker.membership import Subscription
 from mq.client import pull_consumer
 from mq.client.pull_consumer import PullConsumer
 from tests.contract.memory import MemoryBroker
@@ -263,6 +264,7 @@ def test_two_topics_and_one_given_up(broker: mq.Broker, make: Make) -> None:
     broker.create_topic("parcels", 1)
     consumer = make()
     consumer.subscribe("parcels")
+    assert consumer.poll(0) == []
     assert {queue.topic for queue in consumer.assignment()} == {"orders", "parcels"}
     send(broker, b"p", topic="parcels")
     assert bodies(consumer.poll(0)) == [b"p"]
@@ -283,6 +285,7 @@ def test_a_topic_may_come_later(broker: mq.Broker, make: Make) -> None:
 
 def test_queues_may_come_and_go(broker: mq.Broker, make: Make) -> None:
     consumer = make()
+    assert consumer.poll(0) == []
     broker.create_topic("orders", 3)
     send(broker, b"new", queue_id=2)
     assert bodies(consumer.poll(SOON)) == [b"new"]
@@ -299,7 +302,7 @@ def test_members_share_the_queues_and_a_leaver_hands_over_without_a_duplicate(
     first = make(pull_count=1)
     found = bodies(first.poll(0, count_max=1)) + bodies(first.poll(0, count_max=1))
     second = make(pull_count=1)
-    assert second.assignment() == set()  # the first has them, and is not asked before it polls
+    assert second.poll(0) == []  # the first has them, and is not asked before it polls
     found += bodies(first.poll(0, count_max=1))
     assert len(first.assignment()) == 1
     found += bodies(second.poll(0, count_max=1))
@@ -312,6 +315,7 @@ def test_members_share_the_queues_and_a_leaver_hands_over_without_a_duplicate(
 
 def test_a_poll_that_waits_takes_over_what_is_released(broker: mq.Broker, make: Make) -> None:
     first, second = make(), make()
+    assert first.poll(0) == []
     send(broker, b"0", queue_id=0)
     send(broker, b"1", queue_id=1)
     leaver = threading.Timer(0.05, first.close)
@@ -322,22 +326,22 @@ def test_a_poll_that_waits_takes_over_what_is_released(broker: mq.Broker, make: 
 
 
 def test_the_listener_of_assignments_may_commit_what_is_lost(broker: mq.Broker, make: Make) -> None:
-    told: list[tuple[set[int], set[int]]] = []
+    told: list[tuple[str, int, int]] = []
 
-    def on_assignment(gained: set[mq.MessageQueue], lost: set[mq.MessageQueue]) -> None:
-        told.append(({queue.queue_id for queue in gained}, {queue.queue_id for queue in lost}))
-        if lost:
+    def listener(topic: str, queues: Sequence[mq.MessageQueue], mine: Sequence[mq.MessageQueue]) -> None:
+        told.append((topic, len(queues), len(mine)))
+        if len(mine) < 2:
             first.commit()
 
     for queue_id in (0, 1):
         send(broker, b"1", queue_id=queue_id)
-    first = make(auto_commit=False, on_assignment=on_assignment)
-    assert told == [({0, 1}, set())]
+    first = make(auto_commit=False, assignment_listener=listener)
     assert len(drained(first)) == 2
+    assert told == [("orders", 2, 2)]
     second = make()
-    first.poll(0)
-    assert len(told) == 2
-    assert (len(told[1][0]), len(told[1][1])) == (0, 1)
+    second.poll(0)
+    assert first.poll(0) == []
+    assert told == [("orders", 2, 2), ("orders", 2, 1)]
     assert second.poll(0) == []
     assert offsets(broker) == [1, 1]
 
@@ -346,9 +350,10 @@ def test_a_strategy_that_returns_nonsense_is_told_to_who_uses_it(broker: mq.Brok
     def nonsense(*_: Any) -> Any:
         return ["orders/0"]
 
-    consumer = make(None, allocate=nonsense)
-    with pytest.raises(ValueError, match="'nonsense' returned 'orders/0'"):
-        consumer.subscribe("orders")
+    consumer = make(allocate=nonsense)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="'nonsense' returned 'orders/0'"):
+            consumer.poll(0)
     with pytest.raises(ValueError, match=r"config\(queues\)"):
         PullConsumer(broker, "billing", allocate="config")
 
@@ -431,6 +436,36 @@ def test_where_a_new_group_begins(
     consumer = make(consume_from=consume_from)
     send(broker, b"3")
     assert drained(consumer) == expected
+
+
+def test_a_topic_made_after_the_subscription_is_consumed_from_its_start(
+    broker: mq.Broker, make: Make
+) -> None:
+    consumer = make("parcels", consume_from="last")
+    broker.create_topic("parcels", 1)
+    send(broker, b"first", topic="parcels")
+    assert drained(consumer) == [b"first"]
+
+
+def test_members_subscribe_to_several_topics_one_by_one_and_agree(broker: mq.Broker, make: Make) -> None:
+    broker.create_topic("parcels", 2)
+    first, second = make(), make()
+    for consumer in (first, second):
+        consumer.subscribe("parcels")
+    assert first.poll(0) == second.poll(0) == first.poll(0) == second.poll(0) == []
+    assert len(first.assignment()) == len(second.assignment()) == 2
+
+
+def test_a_subscription_unlike_that_of_a_live_member_is_refused(broker: mq.Broker, make: Make) -> None:
+    first = make(expression="paid")
+    first.poll(0)
+    with pytest.raises(mq.SubscriptionConflict, match=r"'refunded'.*'paid'.*in another group") as caught:
+        make(expression="refunded")
+    assert caught.value.ours == (Subscription("orders", "refunded"),)
+    with pytest.raises(mq.SubscriptionConflict):
+        make("parcels").poll(0)
+    first.close()
+    assert make(expression="refunded").poll(0) == []
 
 
 def test_a_reset_with_the_member_online_is_heeded_at_once(broker: mq.Broker, make: Make) -> None:
@@ -521,11 +556,13 @@ def test_a_malformed_expression_changes_nothing(make: Make) -> None:
     consumer = make()
     with pytest.raises(mq.FilterSyntaxError):
         consumer.subscribe("orders", "||")
+    assert consumer.poll(0) == []
     assert len(consumer.assignment()) == 2
 
 
 def test_a_closed_consumer_says_so(broker: mq.Broker, make: Make) -> None:
     consumer = make()
+    consumer.poll(0)
     consumer.close()
     assert broker.group("billing").members() == []
     for call in (
