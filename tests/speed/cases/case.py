@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`needs`: the modules without which it cannot run."""
+    """`needs` and `tools`: the modules and the programs without which it cannot run."""
 
     name: str
     title: str
@@ -38,9 +39,11 @@ class Case:
     goal: Goal | None
     measure: Callable[[Bench], Measurement]
     needs: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
-        return [module for module in self.needs if importlib.util.find_spec(module) is None]
+        modules = [module for module in self.needs if importlib.util.find_spec(module) is None]
+        return modules + [tool for tool in self.tools if shutil.which(tool) is None]
 
 
 class Closes(Protocol):

@@ -1,0 +1,81 @@
+"""The peers of consumers do what they are timed for: all that was sent arrives, once, with a time.
+
+Peers that are not installed are left out; the benchmark installs them, the tests do not.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.speed import install, workspace
+from tests.speed.peers import process_queue, rocketmq, shared_lmdb
+from tests.speed.peers.pipeline import Tally
+from tests.speed.peers.queue import Peer
+from tests.speed.processes import in_child, together
+
+# Peers leave threads of their own behind in this process; what is forked here never touches them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+BODY = b"b" * 100
+PIPELINES: list[Peer[Any]] = [
+    process_queue.PIPELINE,
+    *(shared_lmdb.peer(batch, writable_map=writable) for batch in (1, 10) for writable in (False, True)),
+]
+
+
+@pytest.fixture(autouse=True)
+def peers() -> Iterator[None]:
+    before = list(sys.path)
+    install.use(workspace.peers_directory())
+    yield
+    sys.path[:] = before
+
+
+@pytest.mark.parametrize("peer", PIPELINES, ids=str)
+def test_two_consumers_take_what_two_producers_send(peer: Peer[Any], tmp_path: Path) -> None:
+    if not peer.installed():
+        pytest.skip(f"{peer.module} not installed: the benchmark installs its peers, the tests do not")
+    pipeline = peer.open(tmp_path, BODY)
+
+    def job(work: Callable[..., None], *arguments: int) -> Callable[[Callable[[], object]], None]:
+        return lambda ready: work(*arguments, ready)
+
+    producers = [job(pipeline.produce, 60)] * 2
+    together([*producers, job(pipeline.consume, 0, 120), job(pipeline.consume, 1, 120)])
+    # With nothing left, whoever asks for what was taken already has to wait for ever.
+    assert pipeline._tally.total() == 120
+
+
+def test_one_way_times_every_message(tmp_path: Path) -> None:
+    pair = process_queue.ONE_WAY.open(tmp_path, BODY)
+
+    def send(ready: Callable[[], object]) -> list[int]:
+        pair.send(20, 0.0001, ready)
+        return []
+
+    def listen(ready: Callable[[], object]) -> list[int]:
+        return pair.listen(20, ready)
+
+    times, _ = together([listen, send])
+    assert len(times) == 20
+    assert min(times) > 0
+
+
+def test_a_tally_is_shared() -> None:
+    tally = Tally(3)
+    tally.set(0, 4)
+    in_child(lambda: tally.set(2, 5))
+    assert tally.total() == 9
+
+
+@pytest.mark.oracle
+def test_rocketmq_delivers(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with rocketmq.running(tmp_path_factory.mktemp("cache"), tmp_path) as peer:
+        peer.fill(1000, 1024)
+        assert peer.drain(1000) > 0
+        times = peer.latencies(20, 1024, 0.001)
+        assert len(times) == 20
+        assert min(times) > 0
