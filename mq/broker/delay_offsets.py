@@ -4,7 +4,7 @@ On disk: mq/delay, mapped by all who deliver or send delayed messages; native by
 
     offset  size  field
          0     8  stamp
-         8     8  generation   of the control file that it belongs to
+         8     8  epoch        of the control file that it belongs to
         16     8  wake_ms      when who delivers looks next; who stores what is due before that rings
         24     8  level        whose message is being delivered, 0 if none is
         32     8  offset       of that message, in the level's queue
@@ -43,7 +43,7 @@ from mq.store.waiting import Futex
 __all__ = ["Alarm", "DelayOffsets", "Stated"]
 
 STAMP = int.from_bytes(b"mqdelay1", "little")
-AT_STAMP, AT_GENERATION, AT_WAKE, AT_LEVEL, AT_OFFSET, AT_QUEUE, AT_BEGIN, AT_OFFSETS = 0, 1, 2, 3, 4, 5, 6, 8
+AT_STAMP, AT_EPOCH, AT_WAKE, AT_LEVEL, AT_OFFSET, AT_QUEUE, AT_BEGIN, AT_OFFSETS = 0, 1, 2, 3, 4, 5, 6, 8
 AT_BELL = 56  # in bytes
 LEVEL_COUNT_MAX = 64
 SIZE = 4096
@@ -68,7 +68,7 @@ class Alarm:
     Mapped as long as it lives, since a send may be under way while its broker closes.
     """
 
-    def __init__(self, root: Path, generation: int) -> None:
+    def __init__(self, root: Path, epoch: int) -> None:
         path = root / "mq" / "delay"
         with named_errors(path):
             fd = open_own_file(path)
@@ -80,11 +80,11 @@ class Alarm:
                 os.close(fd)
         self.words = memoryview(mapped).cast("q")
         self.bell = Futex(mapped, AT_BELL)
-        self.generation = generation
+        self.epoch = epoch
 
     def is_ours(self) -> bool:
         """Whether what it says is of this life of the store."""
-        return self.words[AT_STAMP] == STAMP and self.words[AT_GENERATION] == self.generation
+        return self.words[AT_STAMP] == STAMP and self.words[AT_EPOCH] == self.epoch
 
     def stored(self, due_ms: int) -> None:
         """A message was put aside that is due then: who delivers is woken if he would sleep longer."""
@@ -118,7 +118,7 @@ class DelayOffsets:
             for level, offset in ours.items():
                 words[self._at(level)] = offset
             words[AT_WAKE] = ALWAYS
-            words[AT_GENERATION] = alarm.generation
+            words[AT_EPOCH] = alarm.epoch
             words[AT_STAMP] = STAMP
         for level, offset in (saved or {}).items():
             if level in self._range():
@@ -160,6 +160,8 @@ class DelayOffsets:
         """The delivery of which nobody said that it was done."""
         words = self._words
         level, offset = words[AT_LEVEL], words[AT_OFFSET]
+        if level == 0:
+            return None
         if not 1 <= level <= self._levels or self[level] != offset:
             words[AT_LEVEL] = 0
             return None

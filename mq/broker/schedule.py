@@ -100,7 +100,7 @@ class Schedule:
     def _alarm_clock(self) -> Alarm:
         with self._lock:
             if self._alarm is None:
-                self._alarm = Alarm(self._store.root, self._generation())
+                self._alarm = Alarm(self._store.root, self.copies.epoch())
             return self._alarm
 
     def stored(self, due_ms: int) -> None:
@@ -130,9 +130,6 @@ class Schedule:
             due = delivery.deliver(clock, stopping)
             offsets.wake_at(due)
             alarm.bell.wait(heard, IDLE if due is None else (due - clock()) / 1000)
-
-    def _generation(self) -> int:
-        return (self._store.root / "mq" / "control").stat().st_ino
 
     def wake(self) -> None:
         """Have run() look whether it is to stop."""

@@ -116,6 +116,10 @@ class Copies:
             int(receipt.log_offset), int(receipt.queue_offset), int(receipt.store_time), int(receipt.end)
         )
 
+    def epoch(self) -> int:
+        """In which life of the table the numbers are right."""
+        return self._store.word(lib.MQ_EPOCH)
+
     def queue_of(self, number: int) -> tuple[str, int] | None:
         """Topic and id of the queue with this number; None if it was deleted."""
         control = self._store.control

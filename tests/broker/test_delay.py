@@ -1,0 +1,269 @@
+"""Delay levels on a clock that is set: each message delivered once when it is due, whoever dies meanwhile.
+
+The store is one in memory (shelf.py), and the one who delivers can be made to die before every single change.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mq
+from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, destination, due_ms, parse_levels
+from tests.broker.shelf import BEGIN_MS, Deliverer, Died, Shelf, bodies, until_done
+from tests.store.encoder import Record
+
+SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
+
+
+class TestLevels:
+    def test_rocketmqs_own(self) -> None:
+        minutes = [*range(1, 11), 20, 30]
+        assert parse_levels(LEVELS) == (
+            *(SECOND * seconds for seconds in (1, 5, 10, 30)),
+            *(MINUTE * each for each in minutes),
+            HOUR,
+            2 * HOUR,
+        )
+        assert len(parse_levels(LEVELS)) == 18
+
+    def test_every_unit(self) -> None:
+        assert parse_levels(" 50ms 1s  2m 3h 4d") == (50, SECOND, 2 * MINUTE, 3 * HOUR, 96 * HOUR)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "  ",
+            "1",
+            "s",
+            "0s",
+            "-1s",
+            "1.5s",
+            "1 s",
+            "1s,2s",
+            "367d",
+            "9" * 30 + "d",
+            "1s " * 65,
+            "\u0661s",
+        ],
+    )
+    def test_what_is_none_is_refused(self, text: str) -> None:
+        with pytest.raises(ValueError, match="message_delay_level"):
+            parse_levels(text)
+
+    def test_due_after_the_delay_and_not_before(self) -> None:
+        assert due_ms(BEGIN_MS, 5000, BEGIN_MS + 3) == BEGIN_MS + 5000
+
+    def test_a_clock_that_was_set_back_makes_nothing_early_and_nothing_hang(self) -> None:
+        """A store time ahead of the clock: the delay counts from when the message was first looked at."""
+        assert due_ms(BEGIN_MS + HOUR, 5000, BEGIN_MS) == BEGIN_MS + 5000
+
+    @pytest.mark.parametrize(
+        "properties",
+        [
+            b"",
+            b"REAL_TOPIC\x01orders\x02",
+            b"REAL_QID\x010\x02",
+            b"REAL_TOPIC\x01orders\x02REAL_QID\x01-1\x02",
+            b"REAL_TOPIC\x01orders\x02REAL_QID\x01one\x02",
+            b"REAL_TOPIC\x01orders\x02REAL_QID\x01" + b"9" * 12 + b"\x02",
+            b"REAL_TOPIC\x01../orders\x02REAL_QID\x010\x02",
+            b"REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x010\x02",
+            b"REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010\x02",
+        ],
+    )
+    def test_a_message_that_does_not_say_where_it_belongs(self, properties: bytes) -> None:
+        assert (
+            destination(mq.MessageExt(Record("SCHEDULE_TOPIC_XXXX", b"x", properties).encode(), "mq")) is None
+        )
+
+
+class TestDelivery:
+    """On a clock that is set."""
+
+    @pytest.mark.parametrize("level", range(1, 19))
+    def test_every_level_delivers_when_its_delay_has_passed(self, tmp_path: Path, level: int) -> None:
+        shelf, delays = Shelf(), parse_levels(LEVELS)
+        deliverer = Deliverer(shelf, tmp_path, delays)
+        shelf.put_aside(level, b"later")
+        shelf.now = BEGIN_MS + delays[level - 1]
+        # Stored some time within a ms: its delay has passed for sure when the ms has in which it ends.
+        assert deliverer.deliver() == shelf.now + 1
+        assert shelf.delivered() == []
+        shelf.now += 1
+        assert deliverer.deliver() is None
+        (message,) = shelf.delivered()
+        assert (message.body, message.store_time_ms) == (b"later", shelf.now)
+
+    def test_levels_do_not_wait_for_each_other(self, tmp_path: Path) -> None:
+        shelf = Shelf()
+        deliverer = Deliverer(shelf, tmp_path, (5000, 1000))
+        shelf.put_aside(1, b"slow")
+        shelf.put_aside(2, b"quick")
+        assert list(until_done(shelf, deliverer.deliver)) == [BEGIN_MS + 1001, BEGIN_MS + 5001]
+        assert bodies(shelf.delivered()) == [b"quick", b"slow"]
+
+    def test_a_message_that_is_put_aside_meanwhile_is_seen(self, tmp_path: Path) -> None:
+        shelf = Shelf()
+        deliverer = Deliverer(shelf, tmp_path, (5000, 1000))
+        shelf.put_aside(1, b"slow")
+        assert deliverer.deliver() == BEGIN_MS + 5001
+        shelf.now += 10
+        shelf.put_aside(2, b"quick")
+        assert deliverer.deliver() == BEGIN_MS + 1011
+
+    def test_a_copy_keeps_all_that_the_message_was_born_with(self, tmp_path: Path) -> None:
+        shelf = Shelf()
+        deliverer = Deliverer(shelf, tmp_path, (1000,))
+        properties = b"UNIQ_KEY\x01ID\x02KEYS\x01k1 k2\x02TAGS\x01t\x02own\x01value\x02DELAY\x011\x02"
+        properties += b"REAL_TOPIC\x01A\x02REAL_QID\x013\x02"
+        shelf.put(SCHEDULE_TOPIC, 0, b"body", properties, reconsume_times=2, born_time=BEGIN_MS - 7)
+        list(until_done(shelf, deliverer.deliver))
+        (copy,) = shelf.delivered("A", 3)
+        assert (copy.topic, copy.queue_id, copy.body) == ("A", 3, b"body")
+        assert (copy.born_time_ms, copy.reconsume_times) == (BEGIN_MS - 7, 2)
+        # As RocketMQ has it: those that asked for the delay stay.
+        assert copy.properties == shelf.queues[SCHEDULE_TOPIC, 0][0].properties
+
+    def test_a_backlog_of_one_level_does_not_keep_another_waiting(self, tmp_path: Path) -> None:
+        shelf = Shelf()
+        deliverer = Deliverer(shelf, tmp_path, (1000, 2000))
+        for number in range(1000):
+            shelf.put_aside(1, b"%d" % number)
+        shelf.put_aside(2, b"other")
+        shelf.now += 10_000
+        assert deliverer.deliver() is None
+        assert len(shelf.delivered()) == 1001
+        assert bodies(shelf.delivered()).index(b"other") <= 64
+
+    def test_what_does_not_say_where_it_belongs_is_passed_over(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        shelf = Shelf()
+        deliverer = Deliverer(shelf, tmp_path, (1000,))
+        shelf.put(SCHEDULE_TOPIC, 0, b"lost", b"UNIQ_KEY\x01THIS\x02DELAY\x011\x02")
+        shelf.put_aside(1, b"sound")
+        with caplog.at_level(logging.WARNING, "mq"):
+            list(until_done(shelf, deliverer.deliver))
+        assert bodies(shelf.delivered()) == [b"sound"]
+        assert "THIS" in caplog.text
+
+    def test_a_full_disk_delays_and_loses_nothing(self, tmp_path: Path) -> None:
+        shelf = Shelf()
+        deliverer = Deliverer(shelf, tmp_path, (1000,))
+        for number in range(3):
+            shelf.put_aside(1, b"%d" % number)
+        shelf.failing = [mq.StoreFull("no space", path="x")] * 2
+        times = list(until_done(shelf, deliverer.deliver))
+        assert bodies(shelf.delivered()) == [b"0", b"1", b"2"]
+        assert times == [BEGIN_MS + 1001, BEGIN_MS + 1101, BEGIN_MS + 1201]
+
+    def test_messages_that_retention_took_are_passed_over(self, tmp_path: Path) -> None:
+        shelf = Shelf()
+        deliverer = Deliverer(shelf, tmp_path, (1000,))
+        for number in range(4):
+            shelf.put_aside(1, b"%d" % number)
+        kept = shelf.queues[SCHEDULE_TOPIC, 0]
+
+        def pull(queue: Any, offset: int, *rest: Any) -> Any:
+            if offset < 2:
+                return mq.PullResult(mq.PullStatus.OFFSET_ILLEGAL, (), 2, 2, len(kept))
+            return shelf.pull(queue, offset, *rest)
+
+        deliverer.delivery._pull = pull
+        list(until_done(shelf, deliverer.deliver))
+        assert bodies(shelf.delivered()) == [b"2", b"3"]
+
+    def test_a_damaged_message_is_passed_over(self, tmp_path: Path) -> None:
+        shelf = Shelf()
+        deliverer = Deliverer(shelf, tmp_path, (1000,))
+        for number in range(3):
+            shelf.put_aside(1, b"%d" % number)
+
+        def pull(queue: Any, offset: int, count: int, *rest: Any) -> Any:
+            if offset == 1:
+                raise mq.StoreCorrupted("bad bytes", queue=queue, queue_offset=1)
+            return shelf.pull(queue, offset, 1, *rest)
+
+        deliverer.delivery._pull = pull
+        list(until_done(shelf, deliverer.deliver))
+        assert bodies(shelf.delivered()) == [b"0", b"2"]
+
+    def test_an_offset_beyond_the_end_starts_at_the_end(self, tmp_path: Path) -> None:
+        shelf = Shelf()
+        deliverer = Deliverer(shelf, tmp_path, (1000,))
+        shelf.put_aside(1, b"old")
+        deliverer.offsets[1] = 77
+        assert deliverer.deliver() is None
+        shelf.put_aside(1, b"new")
+        list(until_done(shelf, deliverer.deliver))
+        assert bodies(shelf.delivered()) == [b"new"]
+
+
+class TestDeath:
+    """The one who delivers dies before a change that others would see, and another one goes on."""
+
+    def test_at_every_step_of_every_delivery(self, tmp_path: Path) -> None:
+        step = 0
+        while True:
+            shelf, root = Shelf(), tmp_path / str(step)
+            first = Deliverer(shelf, root, (1000, 3000))
+            for number in range(3):
+                shelf.put_aside(1, b"%d" % number)
+            shelf.put_aside(2, b"3")
+            # The very same message once more, as a sender's retry leaves it.
+            twice = shelf.queues[SCHEDULE_TOPIC, 0][1]
+            shelf.put(SCHEDULE_TOPIC, 0, twice.body, twice.encoded[:-20])
+            shelf.death.dies_at = shelf.death.steps + step
+            try:
+                list(until_done(shelf, first.deliver))
+            except Died:
+                died = True
+            else:
+                died = False
+            shelf.death.dies_at = None
+            shelf.put("orders", 0, b"sent meanwhile", b"UNIQ_KEY\x01OTHER\x02")
+            list(until_done(shelf, Deliverer(shelf, root, (1000, 3000)).deliver))
+            delivered = [body for body in bodies(shelf.delivered()) if body != b"sent meanwhile"]
+            assert sorted(delivered) == [b"0", b"1", b"1", b"2", b"3"], step
+            if not died:
+                break
+            step += 1
+        assert step > 30  # Seven changes for each of five messages.
+
+    @given(st.data())
+    def test_nothing_lost_nothing_twice_nothing_early(self, data: st.DataObject) -> None:
+        """Against a list: messages come at any time, and deaths at any step, also in the middle of a
+        takeover."""
+        delays = (1000, 1500, 20_000)
+        shelf = Shelf()
+        sent: dict[str, tuple[int, int]] = {}
+        with tempfile.TemporaryDirectory() as name:
+            root = Path(name)
+            deliverer = Deliverer(shelf, root, delays)
+            for _ in range(data.draw(st.integers(1, 25))):
+                shelf.now += data.draw(st.sampled_from([0, 1, 400, 1000, 5000]))
+                if data.draw(st.booleans()):
+                    level = data.draw(st.integers(1, 3))
+                    unique_id = shelf.put_aside(level, b"x", queue_id=data.draw(st.integers(0, 1)))
+                    sent[unique_id] = shelf.now, delays[level - 1]
+                else:
+                    shelf.death.dies_at = shelf.death.steps + data.draw(st.integers(0, 20))
+                    try:
+                        deliverer.deliver()
+                    except Died:
+                        deliverer = Deliverer(shelf, root, delays)
+                    shelf.death.dies_at = None
+            list(until_done(shelf, deliverer.deliver))
+        came = [message for queue_id in (0, 1) for message in shelf.delivered(queue_id=queue_id)]
+        assert sorted(message.msg_id for message in came) == sorted(sent)
+        for message in came:
+            stored, delay = sent[message.msg_id]
+            assert message.store_time_ms > stored + delay

@@ -1,0 +1,235 @@
+"""Delayed messages of real brokers: stored as RocketMQ stores them, delivered when due, also after a
+restart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from mq.broker.delay import SCHEDULE_TOPIC
+from mq.broker.local import LocalBroker
+from mq.store.native import ffi, lib
+from tests.broker.shelf import bodies
+
+HOUR = 3_600_000
+STORES = Path(__file__).parents[1] / "data" / "rocketmq"
+QUICK = "40ms 80ms 1h"
+
+
+def open_quick(path: Path, **options: Any) -> LocalBroker:
+    return mq.open(path, message_delay_level=QUICK, **options)
+
+
+def wait_for(queue: mq.Queue, count: int, timeout: float = 20.0) -> list[mq.MessageExt]:
+    """The first `count` messages of a queue, once they are there."""
+    deadline = time.monotonic() + timeout
+    found: list[mq.MessageExt] = []
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
+        found += queue.read(len(found), wait=1.0).messages
+    return found
+
+
+def tags_code(broker: LocalBroker, level: int, offset: int) -> int:
+    """What the unit of a delayed message says."""
+    number = broker._schedule.copies.number(SCHEDULE_TOPIC, level - 1, add=False)
+    log_offset, size, code = ffi.new("int64_t *"), ffi.new("int32_t *"), ffi.new("int64_t *")
+    assert lib.mq_queue_unit(broker._store.log, number, offset, log_offset, size, code) == 0
+    return int(code[0])
+
+
+class TestBroker:
+    @pytest.fixture(params=["async", "sync"])
+    def flush(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def broker(self, directory: Path, flush: str) -> Iterator[LocalBroker]:
+        with open_quick(directory, flush=flush) as broker:
+            yield broker
+
+    def test_a_delayed_message_comes_when_it_is_due(self, broker: LocalBroker) -> None:
+        (queue,) = broker.create_topic("orders", 1).queues
+        with mq.Producer(broker) as producer:
+            before = time.time()
+            sent = [
+                producer.send(mq.Message("orders", b"%d" % level, tags="t", keys="k", delay_level=level))
+                for level in (2, 1)
+            ]
+        assert [result.queue for result in sent] == [queue.message_queue] * 2
+        assert queue.max_offset == 0
+        for result, level, message in zip(reversed(sent), (1, 2), wait_for(queue, 2), strict=True):
+            assert time.time() - before >= 0.04 * level
+            assert (message.body, message.tags, message.keys) == (b"%d" % level, "t", ("k",))
+            assert message.msg_id == result.msg_id
+            assert message.store_time_ms - message.born_time_ms >= 40 * level
+        assert broker.topics() == ["orders"]
+
+    def test_it_is_stored_as_rocketmq_does(self, broker: LocalBroker) -> None:
+        broker.create_topic("orders", 4)
+        message = mq.Message("orders", b"x", tags="t", properties={"own": "value"}, flag=7, delay_level=3)
+        with mq.Producer(broker) as producer:
+            result = producer.send(message, queue=mq.MessageQueue("orders", "mq", 2))
+        stored = broker.message(result.offset_msg_id)
+        assert (stored.topic, stored.queue_id, stored.queue_offset) == (SCHEDULE_TOPIC, 2, 0)
+        assert stored.properties == {
+            "TAGS": "t",
+            "own": "value",
+            "DELAY": "3",
+            "REAL_TOPIC": "orders",
+            "REAL_QID": "2",
+            "UNIQ_KEY": result.msg_id,
+        }
+        assert (stored.flag, stored.reconsume_times) == (7, 0)
+        assert tags_code(broker, 3, 0) == stored.store_time_ms + HOUR
+
+    def test_the_delivered_one_is_a_new_record_of_the_same_message(self, broker: LocalBroker) -> None:
+        (queue,) = broker.create_topic("orders", 1).queues
+        body = b"long enough to be compressed " * 500
+        result = broker.topic("orders").send(body, tags="t", keys="k", delay_level=1)
+        (message,) = wait_for(queue, 1)
+        stored = broker.message(result.offset_msg_id)
+        assert message.body == body
+        assert message.stored_body == stored.stored_body
+        assert message.log_offset > stored.log_offset
+        same = ("properties", "flag", "sys_flag", "born_time_ms", "born_host", "reconsume_times", "msg_id")
+        assert [getattr(message, name) for name in same] == [getattr(stored, name) for name in same]
+        # By its key it is found, by its tag selected: the code of its unit is that of its tag again.
+        assert queue.read(0, expression="t").messages == [message]
+        assert queue.read(0, expression="u").status is mq.PullStatus.NO_MATCHED_MESSAGE
+        assert broker.query("orders", "k") == [message]
+
+    def test_levels_beyond_the_last_are_refused(self, broker: LocalBroker) -> None:
+        topic = broker.create_topic("orders", 1)
+        with pytest.raises(mq.MessageInvalid, match="levels 1 to 3"):
+            topic.send(b"x", delay_level=4)
+        with pytest.raises(mq.MessageInvalid, match="18"):
+            topic.send(b"x", delay_level=19)
+        with pytest.raises(mq.MessageInvalid, match="-1"):
+            topic.send(b"x", delay_level=-1)
+
+    def test_any_other_time_is_refused_until_there_is_a_store_for_it(self, broker: LocalBroker) -> None:
+        topic = broker.create_topic("orders", 1)
+        with pytest.raises(mq.NotPermitted, match="delay_level"):
+            topic.send(b"x", deliver_at_ms=1)
+        with mq.Producer(broker) as producer, pytest.raises(mq.NotPermitted, match="delay_level"):
+            producer.send(mq.Message("orders", b"x", delay_ms=50))
+
+    def test_properties_that_leave_no_room_for_those_of_a_delay(self, broker: LocalBroker) -> None:
+        topic = broker.create_topic("orders", 1)
+        for size in range(32_600, 32_700):
+            try:
+                topic.send(b"x", properties={"p": "v" * size}, delay_level=1)
+            except mq.MessageInvalid as error:
+                assert not isinstance(error, mq.MessageTooLarge)  # noqa: PT017 - the class is not what is raised
+                break
+        else:
+            pytest.fail("no limit")
+        assert size > 32_600
+
+    def test_a_topic_that_was_deleted_is_made_again_where_sending_would(self, broker: LocalBroker) -> None:
+        broker.create_topic("orders", 1)
+        broker.topic("orders").send(b"x", delay_level=2)
+        broker.delete_topic("orders")
+        deadline = time.monotonic() + 20
+        while "orders" not in broker.topics():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert wait_for(broker.topic("orders").queues[0], 1)[0].body == b"x"
+
+    def test_a_queue_that_is_gone_gives_way_to_one_that_is_read(self, broker: LocalBroker) -> None:
+        broker.create_topic("orders", 4)
+        with mq.Producer(broker) as producer:
+            queue = mq.MessageQueue("orders", "mq", 3)
+            producer.send(mq.Message("orders", b"x", delay_level=2), queue=queue)
+        broker.create_topic("orders", 2)
+        assert wait_for(broker.topic("orders").queues[1], 1)[0].body == b"x"
+
+    def test_sent_by_any_way_of_sending(self, broker: LocalBroker) -> None:
+        (queue,) = broker.create_topic("orders", 1).queues
+        message = mq.Message("orders", b"x", delay_level=1)
+        with mq.Producer(broker) as producer:
+            producer.send(message, shard_key="k")
+            producer.send_oneway(message)
+            producer.send_async(message).result()
+            with pytest.raises(mq.MessageInvalid, match="by itself"):
+                producer.send_batch([message])
+        assert len(wait_for(queue, 3)) == 3
+
+    def test_many_are_delivered_at_once_and_in_order(self, broker: LocalBroker) -> None:
+        (queue,) = broker.create_topic("orders", 1).queues
+        for number in range(300):
+            broker.topic("orders").send(b"%d" % number, delay_level=2)
+        assert bodies(wait_for(queue, 300)) == [b"%d" % number for number in range(300)]
+
+
+class TestRestart:
+    def test_goes_on_exactly_where_it_was(self, directory: Path) -> None:
+        with open_quick(directory) as broker:
+            (queue,) = broker.create_topic("orders", 1).queues
+            broker.topic("orders").send(b"first", delay_level=1)
+            wait_for(queue, 1)
+            broker.topic("orders").send(b"second", delay_level=1)
+        saved = json.loads((directory / "config" / "delayOffset.json").read_text())
+        assert saved["offsetTable"] == {"1": 1}
+        time.sleep(0.06)
+        with open_quick(directory) as broker:
+            (queue,) = broker.topic("orders").queues
+            assert bodies(wait_for(queue, 2)) == [b"first", b"second"]
+        shutil.rmtree(directory / "mq")  # As another machine would find it.
+        with open_quick(directory) as broker:
+            broker.topic("orders").send(b"third", delay_level=1)
+            assert bodies(wait_for(broker.topic("orders").queues[0], 3)) == [b"first", b"second", b"third"]
+
+    def test_queues_made_anew_say_the_same(self, directory: Path) -> None:
+        with mq.open(directory) as broker:
+            broker.create_topic("orders", 1).send(b"x", delay_level=18)
+            code = tags_code(broker, 18, 0)
+        shutil.rmtree(directory / "consumequeue")
+        shutil.rmtree(directory / "mq")
+        with mq.open(directory) as broker:
+            assert tags_code(broker, 18, 0) == code
+
+    def test_what_rocketmq_left_waiting_is_delivered(self, directory: Path) -> None:
+        """Two messages put aside by its library, long overdue; nobody has ever delivered any."""
+        sizes = json.loads((STORES / "kinds" / "sizes.json").read_text())
+        shutil.copytree(STORES / "kinds" / "store", directory)
+        with mq.open(directory, **sizes) as broker:
+            queue = broker.topic("TopicA").queues[1]
+            came = wait_for(queue, 7)[-2:]
+            assert bodies(came) == [b"delay", b"longest delay"]
+            waiting = [
+                broker._schedule._reader.pull(
+                    mq.MessageQueue(SCHEDULE_TOPIC, "mq", queue_id), 0, 1, 1 << 16, None, 0.0
+                ).messages[0]
+                for queue_id in (2, 17)
+            ]
+            for message, stored in zip(came, waiting, strict=True):
+                assert (message.born_time_ms, message.born_host) == (stored.born_time_ms, stored.born_host)
+                kept = {name: value for name, value in message.properties.items() if name != "UNIQ_KEY"}
+                assert kept == stored.properties
+                # It had no unique id: what was its id before stays its id.
+                assert message.msg_id == stored.msg_id
+
+
+def test_whoever_only_reads_delivers_nothing(directory: Path) -> None:
+    with open_quick(directory) as broker:
+        broker.create_topic("orders", 1).send(b"x", delay_level=1)
+    time.sleep(0.06)
+    with mq.open(directory, read_only=True) as broker:
+        (queue,) = broker.topic("orders").queues
+        assert queue.read(0, wait=0.2).status is mq.PullStatus.NO_NEW_MESSAGE
+
+
+def test_the_option_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="message_delay_level"):
+        mq.open(tmp_path / "store", message_delay_level="soon")
+    with pytest.raises(TypeError, match="message_delay_level"):
+        mq.open(tmp_path / "store", message_delay_level=5)
