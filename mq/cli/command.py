@@ -13,6 +13,7 @@ import click
 
 import mq
 from mq.cli.bench import bench
+from mq.cli.consume import consume
 from mq.cli.expire import expire
 from mq.cli.groups import groups, reset
 from mq.cli.printing import visible
@@ -63,7 +64,11 @@ def command(context: click.Context, target: str, json: bool) -> None:
     context.obj = Session(target, json)
 
 
-for verb in (topics, create, delete, send, tail, query, show, groups, reset, top, verify, expire, bench):
+for verb in (
+    *(topics, create, delete, send, tail, query, show),
+    *(groups, consume, reset, top),
+    *(verify, expire, bench),
+):
     command.add_command(verb)
 
 
@@ -100,7 +105,8 @@ def _refuse(error: Exception, status: int) -> int:
         text = f"there is no message with the id {error}"
     else:
         text = str(error) or type(error).__name__
-    click.echo(f"mq: {visible(text)}", err=True)
+    # A filter that cannot be parsed has the place marked on lines of its own.
+    click.echo("mq: " + "\n".join(map(visible, text.split("\n"))), err=True)
     return status
 
 

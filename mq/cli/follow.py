@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 import mq
 
@@ -20,11 +21,18 @@ WAIT = (
 BATCHES_WAITING_MAX = 64
 
 
-def stored(queue: mq.Queue, begin: int, end: int, expression: str) -> Iterator[mq.MessageExt]:
+class Wanted(NamedTuple):
+    """Which messages: by their tags, or by an SQL92 expression over their properties."""
+
+    expression: str = "*"
+    sql: str | None = None
+
+
+def stored(queue: mq.Queue, begin: int, end: int, wanted: Wanted) -> Iterator[mq.MessageExt]:
     """The messages of one queue that match, from `begin` up to `end`."""
     queue_offset = begin
     while queue_offset < end:
-        result = queue.read(queue_offset, count_max=READ_COUNT, expression=expression)
+        result = queue.read(queue_offset, count_max=READ_COUNT, expression=wanted.expression, sql=wanted.sql)
         for message in result.messages:
             if message.queue_offset >= end:
                 return
@@ -35,11 +43,11 @@ def stored(queue: mq.Queue, begin: int, end: int, expression: str) -> Iterator[m
 
 
 def merged(
-    topic: mq.Topic, begins: Mapping[int, int], ends: Mapping[int, int], expression: str
+    topic: mq.Topic, begins: Mapping[int, int], ends: Mapping[int, int], wanted: Wanted
 ) -> Iterator[mq.MessageExt]:
     """The messages of all queues between two ends, in the order of the log."""
     return heapq.merge(
-        *(stored(queue, begins[queue.queue_id], ends[queue.queue_id], expression) for queue in topic.queues),
+        *(stored(queue, begins[queue.queue_id], ends[queue.queue_id], wanted) for queue in topic.queues),
         key=lambda message: message.log_offset,
     )
 
@@ -47,10 +55,10 @@ def merged(
 class Follower:
     """Everything that arrives in a topic from given offsets on; queues added later from their start."""
 
-    def __init__(self, broker: mq.Broker, topic: str, begins: Mapping[int, int], expression: str) -> None:
+    def __init__(self, broker: mq.Broker, topic: str, begins: Mapping[int, int], wanted: Wanted) -> None:
         self._broker = broker
         self._topic = topic
-        self._expression = expression
+        self._wanted = wanted
         self._arrived: handover.Queue[list[mq.MessageExt] | Exception] = handover.Queue(BATCHES_WAITING_MAX)
         self._closed = threading.Event()
         self._threads: dict[int, threading.Thread] = {}
@@ -92,8 +100,9 @@ class Follower:
     def _follow(self, queue: mq.Queue, queue_offset: int) -> None:
         try:
             while not self._closed.is_set():
+                expression, sql = self._wanted
                 result = queue.read(
-                    queue_offset, count_max=READ_COUNT, expression=self._expression, wait=WAIT
+                    queue_offset, count_max=READ_COUNT, expression=expression, sql=sql, wait=WAIT
                 )
                 queue_offset = result.next_offset
                 if result.messages:

@@ -6,7 +6,7 @@ import time
 import click
 
 import mq
-from mq.cli.follow import Follower, merged
+from mq.cli.follow import Follower, Wanted, merged
 from mq.cli.printing import as_json, emit_json, emit_line, visible
 from mq.cli.session import Session, moment, with_json
 
@@ -29,26 +29,36 @@ def _place(text: str) -> str | int:
 )
 @click.option("-n", "--last", "last_count", type=click.IntRange(min=0), default=10, show_default=True)
 @click.option("--tags", "expression", default="*", help='Only these, such as "paid || refunded".')
+@click.option("--sql", help="Only those whose properties an SQL92 expression selects.")
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Go on with what arrives.")
 @with_json
 @click.pass_obj
 def tail(
-    session: Session, topic: str, begin: str | int | None, last_count: int, expression: str, follow: bool
+    session: Session,
+    topic: str,
+    begin: str | int | None,
+    last_count: int,
+    expression: str,
+    sql: str | None,
+    follow: bool,
 ) -> None:
     """Print the newest messages of TOPIC, then follow it.
 
-    Without --from, begins with the newest messages of the topic (-n of them, before --tags chooses).
+    Without --from, begins with the newest messages of the topic (-n of them, before --tags or --sql chooses).
     A topic that does not exist yet is waited for.
     """
+    if sql is not None and expression != "*":
+        raise click.UsageError("--tags and --sql exclude each other")
+    wanted = Wanted(expression, sql)
     emit = _emit_json if session.json else emit_line
     with session.open() as broker:
         found = _wait_for(broker, topic) if follow else broker.topic(topic)
         ends = {queue.queue_id: queue.max_offset for queue in found.queues}
         begins = _newest(found, ends, last_count) if begin is None else _begins(found, begin, ends)
-        for message in merged(found, begins, ends, expression):
+        for message in merged(found, begins, ends, wanted):
             emit(message)
         if follow:
-            with Follower(broker, topic, ends, expression) as follower:
+            with Follower(broker, topic, ends, wanted) as follower:
                 for message in follower:
                     emit(message)
 
@@ -81,7 +91,9 @@ def _begins(topic: mq.Topic, begin: str | int, ends: dict[int, int]) -> dict[int
 def _newest(topic: mq.Topic, ends: dict[int, int], count: int) -> dict[int, int]:
     """Where to begin so that the newest `count` messages are read, whatever queue they are in."""
     earliest = {queue.queue_id: max(queue.min_offset, ends[queue.queue_id] - count) for queue in topic.queues}
-    newest = heapq.nlargest(count, merged(topic, earliest, ends, "*"), key=lambda message: message.log_offset)
+    newest = heapq.nlargest(
+        count, merged(topic, earliest, ends, Wanted()), key=lambda message: message.log_offset
+    )
     begins = dict(ends)
     for message in newest:
         begins[message.queue_id] = min(begins[message.queue_id], message.queue_offset)

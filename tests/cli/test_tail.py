@@ -14,7 +14,8 @@ def fill(directory: Path, count: int, *, begin: int = 0) -> None:
     with mq.open(directory) as broker:
         topic = broker.create_topic("orders", 4)
         for number in range(begin, begin + count):
-            topic.send(f"order {number}".encode(), tags="even" if number % 2 == 0 else "odd")
+            tag = "even" if number % 2 == 0 else "odd"
+            topic.send(f"order {number}".encode(), tags=tag, properties={"number": str(number)})
 
 
 def read_line(process: "subprocess.Popen[bytes]") -> str:
@@ -39,6 +40,7 @@ def shown(out: str) -> list[int]:
         (("--from", "first", "--tags", "even"), list(range(0, 50, 2))),
         (("--from", "first", "--tags", "even || odd"), list(range(50))),
         (("--tags", "odd"), [41, 43, 45, 47, 49]),
+        (("--from", "first", "--sql", "number BETWEEN 20 AND 22"), [20, 21, 22]),
     ],
 )
 def test_stored_messages_come_in_the_order_of_the_log(
@@ -54,6 +56,16 @@ def test_a_filter_that_cannot_be_parsed_is_wrong_usage(run: Run, directory: Path
     fill(directory, 1)
     assert run("tail", "orders", "--no-follow", "--tags", "a || || b").status in {0, 2}
     assert run("tail", "orders", "--no-follow", "--from", "soon").status == 2
+    assert run("tail", "orders", "--no-follow", "--tags", "even", "--sql", "number > 1").status == 2
+
+
+def test_a_filter_that_cannot_be_parsed_has_the_place_marked(run: Run, directory: Path) -> None:
+    fill(directory, 1)
+    answer = run("tail", "orders", "--no-follow", "--sql", "number >")
+    assert answer.status == 2
+    *_, expression, mark = answer.err.splitlines()
+    assert expression.strip() == "number >"
+    assert mark.strip() == "^"
 
 
 def test_what_arrives_is_followed_across_all_queues(start: Start, directory: Path) -> None:

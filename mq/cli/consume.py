@@ -1,0 +1,87 @@
+"""`consume`: messages of a topic as a member of a consumer group, printed and committed."""
+
+import sys
+
+import click
+
+import mq
+from mq.cli.printing import as_json, emit_json, emit_line, visible
+from mq.cli.session import Session, with_json
+from mq.cli.session import moment as time_of
+from mq.client.pull_consumer import PullConsumer
+
+POLL_SECONDS = 20.0
+COUNT_MAX = 32
+
+
+def _place(text: str) -> str | int:
+    """`first`, `last`, or a moment."""
+    return text if text in {"first", "last"} else time_of(text)
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", required=True, help="Whose member to be.")
+@click.option("--tags", "expression", default="*", help='Only these, such as "paid || refunded".')
+@click.option("--sql", help="Only those whose properties an SQL92 expression selects.")
+@click.option(
+    "--from",
+    "consume_from",
+    type=_place,
+    default="first",
+    show_default=True,
+    metavar="first|last|TIME",
+    help="Where the group begins that has no offset of TOPIC yet.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--wait", type=click.FloatRange(min=0), help="End after so many seconds without a message.")
+@with_json
+@click.pass_obj
+def consume(
+    session: Session,
+    topic: str,
+    group: str,
+    expression: str,
+    sql: str | None,
+    consume_from: str | int,
+    count: int | None,
+    wait: float | None,
+) -> int:
+    """Print the messages of TOPIC that come to GROUP, and commit what was printed.
+
+    The queues are shared with the other members of the group. With --wait 0 it takes what is there.
+    """
+    if sql is not None and expression != "*":
+        raise click.UsageError("--tags and --sql exclude each other")
+    done = 0
+    with (
+        session.open() as broker,
+        PullConsumer(broker, group, auto_commit=False, consume_from=consume_from) as consumer,
+    ):
+        broker.topic(topic)
+        consumer.subscribe(topic, expression, sql=sql)
+        while count is None or done < count:
+            messages = _next(consumer, COUNT_MAX if count is None else min(COUNT_MAX, count - done), wait)
+            if not messages:
+                break
+            for message in messages:
+                if session.json:
+                    emit_json(as_json(message))
+                else:
+                    emit_line(message)
+            # Out of our hands first, then consumed: whoever reads the output may be gone.
+            sys.stdout.flush()
+            consumer.commit()
+            done += len(messages)
+    if not done:
+        click.echo(f"mq: nothing for {visible(group)} in {visible(topic)}", err=True)
+    return 0 if done else 1
+
+
+def _next(consumer: PullConsumer, count_max: int, wait: float | None) -> list[mq.MessageExt]:
+    """The next messages; none once `wait` seconds have brought none."""
+    if wait is not None:
+        return consumer.poll(wait, count_max=count_max)
+    while not (messages := consumer.poll(POLL_SECONDS, count_max=count_max)):
+        pass
+    return messages
