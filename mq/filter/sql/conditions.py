@@ -217,13 +217,14 @@ def ordered(left: Operand, order: Order, right: Operand) -> Condition:
             )
     if isinstance(left, Negated) or isinstance(right, Negated):
         return Truth(None, left.at)
+    at = left.at
     if isinstance(left, Number):
         if isinstance(right, Number):
-            return Truth(COMPARE[order](left.value, right.value), left.at)
+            return Truth(COMPARE[order](left.value, right.value), at)
         left, order, right = right, _MIRRORED[order], left
     assert isinstance(left, Property)
     assert isinstance(right, Property | Number)
-    return Ordered(left, order, right, left.at)
+    return Ordered(left, order, right, at)
 
 
 def equal(left: Operand, right: Operand) -> Condition:
@@ -311,14 +312,14 @@ def is_null(operand: Operand) -> Condition:
     return IsNull(operand, operand.at, _deeper(operand.at, operand), operand.raises)
 
 
-def signed(sign: str, operand: Operand) -> Operand:
+def signed(sign: str, operand: Operand, at: int) -> Operand:
     if not isinstance(operand, Property | Number | Negated):
         raise Nonsense(operand.at, f"a {sign} stands before a number, not before {_named(operand)}")
     if sign == "+":
         return operand
     if isinstance(operand, Number):
-        return Number(-operand.value, operand.at)
-    return Negated(operand.at)
+        return Number(-operand.value, at)
+    return Negated(at)
 
 
 def _deeper(at: int, *parts: Condition) -> int:

@@ -143,7 +143,7 @@ class _Meaning(Transformer[Token, Operand]):
         return [token.value for token in parts[::2]]
 
     def signed(self, parts: list[Any]) -> Operand:
-        return signed(*parts)
+        return signed(parts[0].value, parts[1], parts[0].start_pos)
 
     def negation(self, parts: list[Any]) -> Operand:
         return negation(parts[1])
@@ -210,9 +210,14 @@ def _unexpected(expression: str, error: UnexpectedToken) -> FilterSyntaxError:
     if accepted >= _OPERATORS:
         expected.append("an operator")
         accepted -= _OPERATORS | {"NOT"}
-    expected += sorted(_WORDS.get(kind, kind) for kind in accepted)
+    expected += sorted((_WORDS.get(kind, kind) for kind in accepted), key=_unquoted)
     found = "the expression ends" if token.type == "$END" else f"{str(token.value)[:20]!r} stands"
     return syntax_error(expression, at, f"{found} where {' or '.join(expected)} is expected")
+
+
+def _unquoted(word: str) -> tuple[bool, str]:
+    """Keywords before symbols."""
+    return not word.isalpha(), word
 
 
 def _hint(token: Token) -> str | None:
