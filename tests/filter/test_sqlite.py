@@ -143,7 +143,7 @@ def ours_of(condition: str, row: dict[str, Value]) -> bool | None:
     return None if unknown else true
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(CONDITIONS, st.lists(ROWS, min_size=1, max_size=4))
 def test_a_condition_is_what_sqlite_says(
     table: sqlite3.Connection, condition: Both, rows: list[dict[str, Value]]
