@@ -1,9 +1,9 @@
 """Processes that are cheap to start and die at once.
 
 A nursery is one process that has imported mq and opened nothing. It forks a child for each request, which
-takes a few milliseconds, and the child runs one function of actors.py: opens the store itself, and works
-until it is stopped (SIGTERM, seen by `stopping`) or killed. Children die with the nursery, the nursery with
-the test.
+takes a few milliseconds, and the child runs one function of a module of actors: opens the store itself, and
+works until it is stopped (SIGTERM, seen by `stopping`) or killed. Children die with the nursery, the nursery
+with the test.
 
     test  -> nursery   one JSON line: the actor's name, its arguments, its environment
     nursery -> test    one line: the child's pid
@@ -63,14 +63,22 @@ class Process:
 
 
 class Nursery:
-    """Starts actors. `python_path` says whose mq they import; `environment` is that of every child."""
+    """Starts actors, functions of the module of that name. `python_path` says whose mq they import;
+    `environment` is that of every child."""
 
-    def __init__(self, tree: Path, report: Path, python_path: Path, **environment: str) -> None:
+    def __init__(
+        self,
+        tree: Path,
+        report: Path,
+        python_path: Path,
+        actors: str = "tests.crash.actors",
+        **environment: str,
+    ) -> None:
         self.report = report
         self._told = 0
         report.touch()
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.processes", str(report)],
+            [sys.executable, "-m", "tests.crash.processes", str(report), actors],
             cwd=report.parent,
             env={**os.environ, **environment, "PYTHONPATH": f"{python_path}{os.pathsep}{tree}"},
             stdin=subprocess.PIPE,
@@ -81,7 +89,7 @@ class Nursery:
         self._children: list[Process] = []
 
     def start(self, actor: str, *, environment: dict[str, str] | None = None, **arguments: Any) -> Process:
-        """Fork a child that runs the function of actors.py with these arguments."""
+        """Fork a child that runs this function of the actors with these arguments."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps([actor, environment or {}, arguments], default=str) + "\n")
@@ -129,8 +137,8 @@ class _Stopping:
 stopping = _Stopping()
 
 
-def _serve(report: str) -> None:
-    actors = importlib.import_module("tests.crash.actors")
+def _serve(report: str, name_of_actors: str) -> None:
+    actors = importlib.import_module(name_of_actors)
     parent = os.getpid()
     for line in sys.stdin:
         name, environment, arguments = json.loads(line)
@@ -176,4 +184,4 @@ def _die_with(parent: int) -> None:
 
 if __name__ == "__main__":
     # The actors import this module by its name: it is that one whose `stopping` counts.
-    importlib.import_module("tests.crash.processes")._serve(sys.argv[1])
+    importlib.import_module("tests.crash.processes")._serve(*sys.argv[1:])
