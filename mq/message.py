@@ -6,29 +6,28 @@ stored record (mq/store/commitlog.py has its layout), taken apart on demand.
 
 from __future__ import annotations
 
+import inspect
 import struct
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from operator import index
 from socket import AF_INET, AF_INET6, inet_ntop
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from mq.compression import COMPRESSED, decompress
 from mq.errors import MessageInvalid
 from mq.names import check_topic, known_topics
+from mq.objects import SentFields, StoredFields, bind
 from mq.properties import RESERVED_NAMES, decode, encode, keys_of, number_of, value_of
-
-_ZERO: Final = 0
 
 # The encoded text of tags seen before. Emptied when full; with a short tag and a short key the limit
 # of all properties is never reached.
-_tag_prefixes: dict[str | None, str] = {None: ""}
+_tag_prefixes: dict[str | None, bytes] = {None: b""}
 _TAG_PREFIXES_MAX = 4096
 _TAG_SIZE_SHORT = 128
-_KEY_SIZE_SHORT = 4096
 
 
-class Message:
+class Message(SentFields):
     """A message to be sent, never changed once it is made: it may be sent often, each time as a new one.
 
     `keys` is one key or several, each found by broker.query. At most one of delay_level (RocketMQ's 1
@@ -39,57 +38,24 @@ class Message:
     the usual treatment: neither wait=False nor a delay.
     """
 
-    __slots__ = ("body", "encoded", "flag", "plain", "topic")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview,
-        *,
-        tags: str | None = None,
-        keys: str | Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        flag: int = 0,
-        delay_level: int = 0,
-        delay_ms: int | None = None,
-        deliver_at_ms: int | None = None,
-        wait: bool = True,
-    ) -> None:
-        if topic not in known_topics:
-            check_topic(topic)
-        if type(body) is not bytes:
-            body = _copied(body)
-        if not body:
-            raise MessageInvalid("the body is empty, which RocketMQ's clients refuse: send at least one byte")
-        # Tags seen before and one plain key, or none, is what most messages have.
-        encoded = None
-        if (
-            properties is None
-            and delay_ms is deliver_at_ms is None
-            and flag is delay_level is _ZERO
-            and wait is True
-        ):
-            try:
-                prefix = _tag_prefixes[tags]
-            except (KeyError, TypeError):
-                pass
-            else:
-                if type(keys) is str:
-                    if keys.isprintable() and " " not in keys and 0 < len(keys) < _KEY_SIZE_SHORT:
-                        encoded = f"{prefix}KEYS\x01{keys}\x02".encode()
-                elif keys == ():
-                    encoded = prefix.encode()
-        plain = encoded is not None
-        if encoded is None:
-            flag = _int32(flag)
-            encoded = encode(tags, keys, properties, delay_level, delay_ms, deliver_at_ms, wait)
-            plain = wait and not delay_level and delay_ms is deliver_at_ms is None
-            _remember(tags)
-        self.topic: Final = topic
-        self.body: Final[bytes] = body
-        self.flag: Final = flag
-        self.plain: Final = plain
-        self.encoded: Final = encoded
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            topic: str,
+            body: bytes | bytearray | memoryview,
+            *,
+            tags: str | None = None,
+            keys: str | Iterable[str] = (),
+            properties: Mapping[str, str] | None = None,
+            flag: int = 0,
+            delay_level: int = 0,
+            delay_ms: int | None = None,
+            deliver_at_ms: int | None = None,
+            wait: bool = True,
+        ) -> None: ...
 
     @property
     def tags(self) -> str | None:
@@ -144,6 +110,9 @@ class Message:
             wait=False,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).restored, (self.topic, self.body, self.flag, self.plain, self.encoded)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
             return NotImplemented
@@ -161,32 +130,62 @@ class Message:
         return f"Message({self.topic!r}, {_short(self.body)}, {decode(self.encoded)})"
 
 
-class MessageExt:
+def _fields(
+    topic: str,
+    body: bytes | bytearray | memoryview,
+    *,
+    tags: str | None = None,
+    keys: str | Iterable[str] = (),
+    properties: Mapping[str, str] | None = None,
+    flag: int = 0,
+    delay_level: int = 0,
+    delay_ms: int | None = None,
+    deliver_at_ms: int | None = None,
+    wait: bool = True,
+) -> tuple[str, bytes, int, bool, bytes]:
+    """What a Message is made of, whatever it was given: topic, body, flag, plain, encoded."""
+    if topic not in known_topics:
+        check_topic(topic)
+    if type(body) is not bytes:
+        body = _copied(body)
+    if not body:
+        raise MessageInvalid("the body is empty, which RocketMQ's clients refuse: send at least one byte")
+    flag = _int32(flag)
+    encoded = encode(tags, keys, properties, delay_level, delay_ms, deliver_at_ms, wait)
+    _remember(tags)
+    plain = wait and not delay_level and delay_ms is deliver_at_ms is None
+    return topic, body, flag, plain, encoded
+
+
+# So that a wrong argument is told as one of Message.
+_fields.__name__ = _fields.__qualname__ = "Message"
+bind("topics", known_topics)
+bind("prefixes", _tag_prefixes)
+bind("build", _fields)
+bind("message", Message)
+Message.__signature__ = inspect.signature(_fields)  # type: ignore[attr-defined]  # C has none to tell
+
+
+class MessageExt(StoredFields):
     """A stored message: the record's bytes, every attribute decoded when it is asked for.
 
     body, like every attribute, is made anew each time: whoever needs it twice keeps it.
     """
 
-    __slots__ = ("broker_name", "record")
+    __slots__ = ()
 
-    def __init__(self, record: bytes, broker_name: str) -> None:
-        self.record: Final = record
-        self.broker_name: Final = broker_name
+    if TYPE_CHECKING:
+
+        def __init__(self, record: bytes, broker_name: str) -> None: ...
 
     @property
     def topic(self) -> str:
         at, size = _topic_span(self.record)
         return self.record[at : at + size].decode()
 
-    @property
-    def body(self) -> bytes:
-        """The body as its producer gave it, decompressed where the flags say so: see mq.compression
-        for what that may raise."""
-        record = self.record
-        sys_flag, size = _SYS_FLAG_BODY_SIZE.unpack_from(record)
-        if not sys_flag & (_HOSTS_V6 | COMPRESSED):
-            return record[_BODY_AT : _BODY_AT + size]
-        body = self.stored_body
+    def _decoded_body(self) -> bytes:
+        """The body where it has to be decompressed, or does not lie where it usually does."""
+        sys_flag, body = self.sys_flag, self.stored_body
         return decompress(body, sys_flag) if sys_flag & COMPRESSED else body
 
     @property
@@ -300,6 +299,9 @@ class MessageExt:
     def prepared_transaction_offset(self) -> int:
         return _int64_at(self.record, _body_at(self.record) - 12)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.record, self.broker_name)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MessageExt):
             return NotImplemented
@@ -313,6 +315,9 @@ class MessageExt:
             f"MessageExt({self.topic!r}, {_short(self.stored_body)}, {self.properties},"
             f" queue_id={self.queue_id}, queue_offset={self.queue_offset})"
         )
+
+
+bind("stored", MessageExt)
 
 
 def unique_id_time_ms(unique_id: str, now_ms: int) -> int | None:
@@ -389,8 +394,8 @@ def _remember(tags: str | None) -> None:
     if tags is not None and len(tags) < _TAG_SIZE_SHORT:
         if len(_tag_prefixes) >= _TAG_PREFIXES_MAX:
             _tag_prefixes.clear()
-            _tag_prefixes[None] = ""
-        _tag_prefixes[str(tags)] = f"TAGS\x01{tags}\x02"
+            _tag_prefixes[None] = b""
+        _tag_prefixes[str(tags)] = f"TAGS\x01{tags}\x02".encode()
 
 
 def _short(body: bytes) -> str:

@@ -27,6 +27,7 @@ FLOORS = {
     "mq.properties": 0,
     "mq.compression": 0,
     "mq.filter": 0,
+    "mq.objects": 0,
     "mq.broker.protocol": 0,
     "mq.broker.results": 0,
     "mq.broker.membership": 0,

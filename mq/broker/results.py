@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mq.message import MessageExt
+from mq.objects import PullFields, SendFields, bind
 
 __all__ = ["MessageQueue", "PullResult", "PullStatus", "SendResult", "SendStatus"]
 
@@ -40,31 +41,33 @@ class PullStatus(Enum):
 Place = tuple[bytes, "int | Sequence[int]"]
 
 
-class SendResult:
-    """Where a message, or a batch, was stored; ids are written out when they are asked for.
+class SendResult(SendFields):
+    """Where a message, or a batch, was stored; taken out of the receipt when it is asked for.
 
     `ids` is the unique id, `place` the store host (address and port as in a record) and the log offset.
     Of a batch, `ids` are all of them, or a function that makes them; `place` has all log offsets, or is a
     function that makes it.
     """
 
-    __slots__ = ("_ids", "_place", "queue", "queue_offset", "status", "transaction_id")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        status: SendStatus,
-        queue: MessageQueue,
-        queue_offset: int,
-        ids: str | Sequence[str] | Callable[[], Sequence[str]],
-        place: Place | Callable[[], Place],
-        transaction_id: str | None = None,
-    ) -> None:
-        self.status: Final = status
-        self.queue: Final = queue
-        self.queue_offset = queue_offset
-        self._ids = ids
-        self._place = place
-        self.transaction_id: Final = transaction_id
+    if TYPE_CHECKING:
+        _ids: str | Sequence[str] | Callable[[], Sequence[str]]
+        _place: Place | Callable[[], Place]
+
+        def __init__(
+            self,
+            status: SendStatus,
+            queue: MessageQueue,
+            queue_offset: int,
+            ids: str | Sequence[str] | Callable[[], Sequence[str]],
+            place: Place | Callable[[], Place],
+            transaction_id: str | None = None,
+        ) -> None: ...
+        @property
+        def status(self) -> SendStatus: ...
+        @property
+        def queue(self) -> MessageQueue: ...
 
     @property
     def msg_ids(self) -> tuple[str, ...]:
@@ -102,33 +105,49 @@ class SendResult:
         host, offsets = self._place
         return host, ((offsets,) if isinstance(offsets, int) else offsets)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._placed()
+        ids = self._ids if isinstance(self._ids, str) else self.msg_ids
+        host, offsets = self._placed()
+        place = host, (offsets[0] if len(offsets) == 1 else tuple(offsets))
+        return type(self), (self.status, self.queue, self.queue_offset, ids, place, self.transaction_id)
+
     def __repr__(self) -> str:
         return (
             f"SendResult({self.status.name}, {self.msg_id}, {self.queue}, queue_offset={self.queue_offset})"
         )
 
 
-class PullResult:
+class PullResult(PullFields):
     """What one read of a queue gave: go on at next_offset, whatever the status."""
 
-    __slots__ = ("max_offset", "messages", "min_offset", "next_offset", "status")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        status: PullStatus,
-        messages: Sequence[MessageExt],
-        next_offset: int,
-        min_offset: int,
-        max_offset: int,
-    ) -> None:
-        self.status: Final = status
-        self.messages: Final = messages
-        self.next_offset: Final = next_offset
-        self.min_offset: Final = min_offset
-        self.max_offset: Final = max_offset
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            status: PullStatus,
+            messages: Sequence[MessageExt],
+            next_offset: int,
+            min_offset: int,
+            max_offset: int,
+        ) -> None: ...
+        @property
+        def status(self) -> PullStatus: ...
+        @property
+        def messages(self) -> Sequence[MessageExt]: ...
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self.messages, self.next_offset, self.min_offset, self.max_offset)
 
     def __repr__(self) -> str:
         return (
             f"PullResult({self.status.name}, {len(self.messages)} messages, next_offset={self.next_offset},"
             f" min_offset={self.min_offset}, max_offset={self.max_offset})"
         )
+
+
+bind("send_result", SendResult)
+bind("send_ok", SendStatus.SEND_OK)
+bind("pull_result", PullResult)

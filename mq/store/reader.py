@@ -6,6 +6,7 @@ No lock is taken. A record is copied first and verified as copied; MessageExt ta
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from time import monotonic
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from mq.broker.protocol import MessageQueue, Puller, PullResult, PullStatus
 from mq.errors import StoreCorrupted
 from mq.message import MessageExt
+from mq.objects import Line, bind
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 from mq.store.waiting import Wait
@@ -27,8 +29,8 @@ STATUS = {
     lib.MQ_PULL_NO_MATCHED: PullStatus.NO_MATCHED_MESSAGE,
     lib.MQ_PULL_ILLEGAL: PullStatus.OFFSET_ILLEGAL,
 }
-FOUND, NO_NEW, ILLEGAL, STALE = lib.MQ_PULL_FOUND, lib.MQ_PULL_NO_NEW, lib.MQ_PULL_ILLEGAL, lib.MQ_STALE
-FOUND_STATUS = PullStatus.FOUND
+bind("statuses", tuple(STATUS[code] for code in range(len(STATUS))))
+FOUND, NO_NEW, ILLEGAL = lib.MQ_PULL_FOUND, lib.MQ_PULL_NO_NEW, lib.MQ_PULL_ILLEGAL
 RESULT_WORDS = 7
 
 
@@ -57,8 +59,10 @@ class Reader:
         self._seen = -1
         self._numbers: dict[MessageQueue, int] = {}
         self._pullers: dict[MessageQueue, Puller] = {}
-        self._make, self._let_go = _pullers(self, store.live(), name)
-        store.let_go_with(self._let_go)
+        self._free: list[Scratch] = []
+        log = store.live()
+        self._line = Line(log, int(ffi.cast("uintptr_t", log)))
+        store.let_go_with(self._line.let_go)
 
     def pull(
         self,
@@ -78,7 +82,28 @@ class Reader:
 
     def puller(self, queue: MessageQueue) -> Puller:
         """See Broker.puller."""
-        return self._make(queue)
+        return self._line.puller(queue, self._name, partial(self._pull_unusual, queue), self.place)
+
+    def _pull_unusual(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        count_max: int,
+        byte_max: int,
+        tag_hashes: frozenset[int] | None,
+        wait: float,
+    ) -> PullResult:
+        log = self._store.live()
+        try:
+            scratch = self._free.pop()
+        except IndexError:
+            scratch = _scratch(BUFFER_SIZE)
+        try:
+            return self.pull_slowly(log, queue, scratch, offset, count_max, byte_max, tag_hashes, wait)
+        except OverflowError:
+            raise ValueError(f"offset {offset} does not fit into 64 bits") from None
+        finally:
+            self._free.append(scratch)
 
     def place(self, queue: MessageQueue) -> tuple[int, int]:
         """The queue's place in the table, and the version of the topics for which that is so."""
@@ -217,13 +242,9 @@ class Reader:
         time_ms = max(-(1 << 62), min(time_ms, 1 << 62))
         return check(lib.mq_queue_offset_at(self._store.live(), number, time_ms), str(self._store.root))
 
-    def check_open(self) -> None:
-        """Raises BrokerClosed, ForkedBroker."""
-        self._store.live()
-
     def close(self) -> None:
         """Let go of the log; a pull under way in another thread still has it."""
-        self._let_go()
+        self._line.let_go()
         self._version = (-1,)
 
 
@@ -231,73 +252,3 @@ def _messages(view: Any, sizes: Any, count: int, name: str) -> list[MessageExt]:
     """The records that lie one after the other in a view, each with bytes of its own."""
     ends = list(accumulate(ffi.unpack(sizes, count)))
     return [MessageExt(view[at:end], name) for at, end in zip([0, *ends], ends, strict=False)]
-
-
-def _pullers(
-    reader: Reader, log: Any, name: str
-) -> tuple[Callable[[MessageQueue], Puller], Callable[[], None]]:
-    """What makes pullers for queues, and what takes the log away from all of them. Closures, as in
-    writer.py."""
-    mq_pull, unpack, null = lib.mq_pull, ffi.unpack, ffi.NULL
-    free: list[Scratch] = []
-
-    def make(queue: MessageQueue) -> Puller:
-        number, version = -1, -1
-
-        def pull(
-            offset: int, count_max: int, byte_max: int, tag_hashes: frozenset[int] | None, wait: float
-        ) -> PullResult:
-            nonlocal number, version
-            if number < 0:
-                number, version = reader.place(queue)
-            try:
-                scratch = free.pop()
-            except IndexError:
-                scratch = _scratch(BUFFER_SIZE)
-            buffer, view, size, sizes, result, words = scratch
-            try:
-                if tag_hashes is None and number >= 0 and 0 < count_max <= COUNT_AT_ONCE:
-                    code = mq_pull(
-                        log,
-                        number,
-                        version,
-                        offset,
-                        count_max,
-                        byte_max,
-                        null,
-                        -1,
-                        buffer,
-                        size,
-                        sizes,
-                        result,
-                    )
-                    if not code:
-                        status, count, used, next_offset, min_offset, max_offset, _ = unpack(
-                            words, RESULT_WORDS
-                        )
-                        if status == FOUND:
-                            if count == 1:
-                                messages = [MessageExt(view[:used], name)]
-                            else:
-                                messages = _messages(view, sizes, count, name)
-                            return PullResult(FOUND_STATUS, messages, next_offset, min_offset, max_offset)
-                        if wait <= 0:
-                            return PullResult(STATUS[status], (), next_offset, min_offset, max_offset)
-                    elif code == STALE:
-                        number = -1
-                return reader.pull_slowly(log, queue, scratch, offset, count_max, byte_max, tag_hashes, wait)
-            except TypeError:
-                reader.check_open()  # Raises what is meant if the log is gone.
-                raise
-            except OverflowError:
-                raise ValueError(f"offset {offset} does not fit into 64 bits") from None
-            finally:
-                free.append(scratch)
-
-        return pull
-
-    def let_go() -> None:
-        nonlocal log
-        log = None
-
-    return make, let_go

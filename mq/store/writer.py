@@ -1,7 +1,7 @@
 """Appending: one C call a message, or a batch.
 
 The hot path of a send. What can be known before is looked up once a queue, and kept until a topic changes;
-what can be read afterwards is read when it is asked for (StoredResult).
+the usual message takes the way of mq/objects/calls.c, and what comes here asks for more.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from mq.broker.protocol import Appender, MessageQueue, SendResult, SendStatus
 from mq.errors import MessageInvalid, MessageTooLarge, MQError, NotPermitted
 from mq.message import Message
+from mq.objects import Line, bind, bind_calls
 from mq.properties import PROPERTIES_SIZE_MAX
 from mq.store.native import check, ffi, lib
 from mq.store.store import STORE_HOST, STORE_PORT, Store
@@ -25,52 +27,12 @@ FLUSH_TIMEOUT_MS = (
 )
 HOST = STORE_HOST + STORE_PORT.to_bytes(4, "big")
 RECEIPT = ffi.typeof("mq_receipt *")
-LOG_OFFSET_AT, QUEUE_OFFSET_AT, TAGS_AT, ID_AT = (
-    ffi.offsetof("mq_receipt", name) for name in ("log_offset", "queue_offset", "tags", "unique_id")
-)
+END_AT, TAGS_AT, ID_AT = (ffi.offsetof("mq_receipt", name) for name in ("end", "tags", "unique_id"))
 ID_SIZE = lib.MQ_UNIQUE_ID_SIZE
 DUE_AFTER = 2  # The code of a unit that says when its message is due counts from the store time.
+bind("host", HOST)
+bind_calls(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in ("mq_append", "mq_pull")))
 ROOM = 256  # what a record has besides body, topic and properties
-
-
-class StoredResult(SendResult):
-    """The result of one append that is stored as asked for; taken out of its receipt on demand."""
-
-    __slots__ = ("_receipt", "queue")
-
-    status = SendStatus.SEND_OK  # type: ignore[misc]  # the same for all, so no instance carries it
-    transaction_id = None  # type: ignore[misc]  # likewise
-
-    def __init__(self, queue: MessageQueue, receipt: bytes) -> None:
-        self.queue = queue  # type: ignore[misc]  # set in the one constructor there is
-        self._receipt = receipt
-
-    @property
-    def queue_offset(self) -> int:  # type: ignore[override]  # computed here, stored elsewhere
-        return int.from_bytes(self._receipt[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], sys.byteorder)
-
-    @property
-    def log_offset(self) -> int:
-        return int.from_bytes(self._receipt[LOG_OFFSET_AT : LOG_OFFSET_AT + 8], sys.byteorder)
-
-    @property
-    def msg_id(self) -> str:
-        return self._receipt[ID_AT : ID_AT + 56].rstrip(b"\0").decode()
-
-    @property
-    def msg_ids(self) -> tuple[str, ...]:
-        return (self.msg_id,)
-
-    @property
-    def offset_msg_id(self) -> str:
-        return (HOST + self.log_offset.to_bytes(8, "big")).hex().upper()
-
-    def plain(self, status: SendStatus = SendStatus.SEND_OK) -> SendResult:
-        """The same with its values taken out, and another status."""
-        return SendResult(status, self.queue, self.queue_offset, self.msg_id, (HOST, self.log_offset))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SendResult, (self.status, self.queue, self.queue_offset, self.msg_id, (HOST, self.log_offset))
 
 
 class Aside(Protocol):
@@ -108,8 +70,9 @@ class Writer:
         self._seen = -1
         self._routes: dict[tuple[str, int], tuple[int, MessageQueue]] = {}
         self._appenders: dict[tuple[str, int], Appender] = {}
-        self._make, self._let_go = _appenders(self, store.live(), store.sync)
-        store.let_go_with(self._let_go)
+        log = store.live()
+        self._line = Line(log, int(ffi.cast("uintptr_t", log)))
+        store.let_go_with(self._line.let_go)
 
     def append(
         self,
@@ -136,20 +99,23 @@ class Writer:
         # The version first: a change that comes between the two is noticed by the first append.
         version = self._version[0]
         self._admit(queue.topic, queue.queue_id)
-        return self._make(self._number(queue), queue, version)
+        number = self._number(queue)
+        unusual = partial(self._append_unusual, queue, number, version)
+        flushed = partial(self._flushed, number) if self._store.sync else None
+        return self._line.appender(queue, number, version, unusual, self._failed, flushed)
 
-    def append_unusual(
+    def _append_unusual(
         self,
-        log: Any,
-        number: int,
         queue: MessageQueue,
+        number: int,
         version: int,
         message: Message,
         body: bytes,
         sys_flag: int,
-        unique_id: str | None,
-    ) -> tuple[int, bytes, int]:
-        """An append that asks for more than most: the C call's result, the receipt, and where to flush to."""
+        unique_id: str | None = None,
+    ) -> SendResult | None:
+        """An append that asks for more than most, or fails; None if the queue's number is out of date."""
+        log = self._store.live()
         if message.delay_ms is not None or message.deliver_at_ms is not None:
             raise NotPermitted(
                 "messages due at any time (delay_ms, deliver_at_ms) are not in this release:"
@@ -184,9 +150,31 @@ class Writer:
             envelope,
             receipt,
         )
-        if level and not result:
+        if result in (lib.MQ_GONE, lib.MQ_STALE):
+            return None
+        if result:
+            raise self.failure(result, len(body))
+        if level:
             self._schedule.stored(receipt.store_time + delay_ms)
-        return result, ffi.buffer(receipt)[:], int(receipt.end) if message.wait else -1
+        status = SendStatus.SEND_OK
+        if self._store.sync and message.wait:
+            status = self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
+        name = ffi.string(receipt.unique_id, 56).decode()
+        return SendResult(status, queue, int(receipt.queue_offset), name, (HOST, int(receipt.log_offset)))
+
+    def _failed(self, result: int, size: int, error: int) -> None:
+        """Raises what a failed call stands for; `error` is the system's number."""
+        ffi.errno = error
+        raise self.failure(result, size)
+
+    def _flushed(self, number: int, stored: SendResult) -> SendResult:
+        """The result to hand out once the message is on disk, or not in time."""
+        receipt = stored._receipt
+        end = int.from_bytes(receipt[END_AT : END_AT + 8], sys.byteorder)
+        status = self.flushed(end, number, receipt)
+        if status is SendStatus.SEND_OK:
+            return stored
+        return SendResult(status, stored.queue, stored.queue_offset, stored.msg_id, stored._place)
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
         """See Broker.append_batch. All bodies and all properties go down in one piece each."""
@@ -279,74 +267,10 @@ class Writer:
             return error
         raise AssertionError(result)
 
-    def check_open(self) -> None:
-        """Raises BrokerClosed, ForkedBroker."""
-        self._store.live()
-
     def close(self) -> None:
         """Let go of the log. An append under way in another thread still has it, and is refused."""
-        self._let_go()
+        self._line.let_go()
         self._version = (-1,)
-
-
-def _appenders(
-    writer: Writer, log: Any, sync: bool
-) -> tuple[Callable[[int, MessageQueue, int], Appender], Callable[[], None]]:
-    """What makes appenders for queues, and what takes the log away from all of them.
-
-    Closures, since names of a function are found in a fraction of the time that attributes take; at two
-    million calls a second that is a fifth of a send.
-    """
-    mq_append, null, gone, stale = lib.mq_append, ffi.NULL, lib.MQ_GONE, lib.MQ_STALE
-    free: list[tuple[Any, Any]] = []  # receipts that no call is using, each with a view of its bytes
-
-    def make(number: int, queue: MessageQueue, version: int) -> Appender:
-        def append(
-            message: Message, body: bytes, sys_flag: int, unique_id: str | None = None
-        ) -> SendResult | None:
-            try:
-                pair = free.pop()
-            except IndexError:
-                fresh = ffi.new("mq_receipt *")
-                pair = fresh, ffi.buffer(fresh)
-            receipt, view = pair
-            end = 0
-            try:
-                if message.plain and unique_id is None:
-                    encoded = message.encoded
-                    result = mq_append(
-                        log, number, version, message.flag, sys_flag, body, len(body), encoded, len(encoded),
-                        null, null, receipt,
-                    )  # fmt: skip
-                    raw = view[:]
-                    if sync:
-                        end = receipt.end
-                else:
-                    result, raw, end = writer.append_unusual(
-                        log, number, queue, version, message, body, sys_flag, unique_id
-                    )
-            except TypeError:
-                writer.check_open()  # Raises what is meant if the log is gone.
-                raise
-            free.append(pair)
-            if result:
-                if result in (gone, stale):
-                    return None
-                raise writer.failure(result, len(body))
-            stored = StoredResult(queue, raw)
-            if sync and end >= 0:
-                status = writer.flushed(end, number, raw)
-                if status is not SendStatus.SEND_OK:
-                    return stored.plain(status)
-            return stored
-
-        return append
-
-    def let_go() -> None:
-        nonlocal log
-        log = None
-
-    return make, let_go
 
 
 class _Ids:

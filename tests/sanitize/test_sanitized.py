@@ -1,4 +1,4 @@
-"""The store's tests once more, on a build of the extension that watches every access and every overflow.
+"""The store's tests once more, on a build of the extensions that watches every access and every overflow.
 
 Built with MQ_BUILD=sanitize (mq/store/native/build.py) outside of the checkout, once for each state of the
 C sources, and run with the runtime of the sanitizers loaded first. Any report fails: a child process
@@ -21,6 +21,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path("mq", "store", "native")
+EXTENSIONS = (NATIVE, Path("mq", "objects"))  # where they lie
 # The interpreter never frees all that it has, so leaks are not asked for.
 ASAN = "detect_leaks=0:abort_on_error=1:handle_segv=1:handle_sigbus=1"
 UBSAN = "halt_on_error=1:abort_on_error=1:print_stacktrace=1"
@@ -30,7 +31,8 @@ SECONDS_MAX = 1500
 
 def source_hash() -> str:
     digest = hashlib.sha256(sys.version.encode())
-    for path in sorted([*(ROOT / NATIVE).glob("*.[ch]"), ROOT / NATIVE / "build.py", ROOT / "setup.py"]):
+    sources = [path for place in EXTENSIONS for path in (ROOT / place).glob("*.[ch]")]
+    for path in sorted([*sources, ROOT / NATIVE / "build.py", ROOT / "setup.py"]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:20]
 
@@ -47,11 +49,10 @@ def copy_tree(to: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sanitized extension, from an earlier run where the sources are the same."""
+def extensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the sanitized extensions, from an earlier run where the sources are the same."""
     kept = Path(tempfile.gettempdir(), f"mq-sanitize-{os.getuid()}-{source_hash()}")
-    found = list(kept.glob("*.so"))
-    if not found:
+    if not kept.exists():
         tree = tmp_path_factory.mktemp("build") / "tree"
         tree.mkdir()
         copy_tree(tree)
@@ -61,16 +62,16 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )  # fmt: skip
         fresh = kept.with_name(f"{kept.name}.{os.getpid()}")
         fresh.mkdir(mode=0o700)
-        for path in (tree / NATIVE).glob("*.so"):
-            shutil.copy(path, fresh)
+        for place in EXTENSIONS:
+            (fresh / place).mkdir(parents=True)
+            (path,) = (tree / place).glob("*.so")
+            shutil.copy(path, fresh / place)
         try:
             fresh.rename(kept)
         except OSError:  # Another run was faster.
             shutil.rmtree(fresh)
-        found = list(kept.glob("*.so"))
-    (path,) = found
     assert kept.stat().st_uid == os.getuid()
-    return path
+    return kept
 
 
 def runtime() -> str:
@@ -100,12 +101,12 @@ def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def tree(extension: Path) -> Iterator[Path]:
+def tree(extensions: Path) -> Iterator[Path]:
     """Where other users find it too: some tests run as one, and pytest's directories are closed to them."""
     path = Path(tempfile.mkdtemp(prefix="mq-sanitized-"))
-    path.chmod(0o755)
     copy_tree(path)
-    shutil.copy(extension, path / NATIVE)
+    shutil.copytree(extensions, path, dirs_exist_ok=True)
+    path.chmod(0o755)
     yield path
     shutil.rmtree(path, ignore_errors=True)
 

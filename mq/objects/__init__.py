@@ -1,0 +1,10 @@
+"""What is made, or called, once a message, in C: a function in Python would cost more than the whole append.
+
+Each type here is the base of a class that has everything else in Python: SentFields of mq.Message,
+StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. Line and what it makes call
+the data plane (mq/store/native), through addresses that the store hands in. See objects.c and calls.c.
+"""
+
+from mq.objects._objects import Line, PullFields, SendFields, SentFields, StoredFields, bind, bind_calls
+
+__all__ = ["Line", "PullFields", "SendFields", "SentFields", "StoredFields", "bind", "bind_calls"]

@@ -1,0 +1,76 @@
+/* objects.h: what objects.c and calls.c share. For C alone.
+ *
+ * The data plane is called through the addresses of its functions, which cffi has: there is one copy of it.
+ */
+#ifndef MQ_OBJECTS_H
+#define MQ_OBJECTS_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+#include <structmember.h>
+
+#include <stdint.h>
+
+#include "error.h"
+#include "hash.h"
+#include "record.h"
+#include "control.h"
+#include "mappedfiles.h"
+#include "commitlog.h"
+#include "consumequeue.h"
+
+/* What Python told, by name: see `bind`. */
+typedef struct {
+    PyObject *topics;      /* set of topics found good */
+    PyObject *prefixes;    /* tag -> bytes that its property string begins with */
+    PyObject *build;       /* makes (topic, body, flag, plain, encoded) of any arguments, or raises */
+    PyObject *message;     /* the class, no subclass of it */
+    PyObject *stored;
+    PyObject *send_result;
+    PyObject *send_ok;
+    PyObject *pull_result;
+    PyObject *statuses;    /* tuple of PullStatus by MQ_PULL_… */
+    PyObject *host;        /* of this store's records: bytes */
+} mq_known;
+
+extern mq_known mq_objects_known;
+
+typedef struct {
+    PyObject_HEAD PyObject *topic;
+    PyObject *body;
+    PyObject *flag;
+    PyObject *plain;
+    PyObject *encoded;
+} mq_sent;
+
+typedef struct {
+    PyObject_HEAD PyObject *record;
+    PyObject *broker_name;
+} mq_stored;
+
+typedef struct {
+    PyObject_HEAD PyObject *status;
+    PyObject *queue;
+    PyObject *queue_offset;   /* NULL as long as it stands in the receipt; so for those that follow */
+    PyObject *ids;
+    PyObject *place;
+    PyObject *transaction_id; /* NULL: None */
+    mq_receipt receipt;
+} mq_sent_where;
+
+typedef struct {
+    PyObject_HEAD PyObject *status;
+    PyObject *messages;
+    long long next_offset;
+    long long min_offset;
+    long long max_offset;
+} mq_pulled;
+
+PyObject *mq_objects_make(PyObject *type);
+PyObject *mq_objects_shared(PyObject *value);
+void mq_objects_free(PyObject *self);
+int mq_objects_add_values(PyObject *module);
+int mq_objects_add_calls(PyObject *module);
+
+#endif
