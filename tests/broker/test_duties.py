@@ -1,0 +1,192 @@
+"""One process does the duties, and another goes on the moment when that one dies, at whatever step it does.
+
+Of every delayed message exactly one copy is delivered, none before it is due, whoever delivers; and the one
+who was to deliver it may have been killed before any store into what the processes share, or anywhere in the
+append.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.store.native import lib
+from mq.store.turn import Turn
+from tests.broker.deliverer import LEVELS, SIZES
+from tests.crash.failbuild import fail_build, fail_points
+
+ROOT = Path(__file__).parents[2]
+DELAYS_MS = (50, 150)
+POINT = fail_points()
+
+
+class Deliverer:
+    """The process of deliverer.py."""
+
+    def __init__(
+        self,
+        store: Path,
+        step: int | None = None,
+        *,
+        tree: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.broker.deliverer", str(store), "" if step is None else str(step)],
+            cwd=store.parent,
+            env={**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{ROOT}", **(environment or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def has_duties(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"in\n"
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def end(self) -> int:
+        """Have it close; how it ended."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        return self.process.wait(30)
+
+    def __enter__(self) -> Deliverer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def open_beside(path: Path) -> LocalBroker:
+    return mq.open(path, message_delay_level=LEVELS, **SIZES)
+
+
+def sent_and_delivered(broker: LocalBroker, count: int) -> list[mq.MessageExt]:
+    """Send delayed messages of both levels, and wait until all are delivered."""
+    (queue,) = broker.create_topic("orders", 1).queues
+    sent = {}
+    for number in range(count):
+        level = number % 2 + 1
+        result = broker.topic("orders").send(b"%d" % number, delay_level=level)
+        sent[result.msg_id] = broker.message(result.offset_msg_id).store_time_ms + DELAYS_MS[level - 1]
+    found: list[mq.MessageExt] = []
+    deadline = time.monotonic() + 30
+    while len({message.msg_id for message in found}) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} came"
+        found += queue.read(len(found), wait=0.2).messages
+    # One more of each level comes after all that could come twice.
+    for level in (1, 2):
+        broker.topic("orders").send(b"last", delay_level=level)
+    while [message.body for message in found].count(b"last") < 2:
+        assert time.monotonic() < deadline
+        found += queue.read(len(found), wait=0.2).messages
+    found = [message for message in found if message.body != b"last"]
+    assert sorted(message.msg_id for message in found) == sorted(sent)
+    for message in found:
+        assert message.store_time_ms > sent[message.msg_id]
+    return found
+
+
+STEPS = 22  # Seven stores for each message, so that some deaths are those of its second and third.
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("step", range(STEPS))
+def test_death_before_any_change_of_what_is_shared(directory: Path, step: int) -> None:
+    with Deliverer(directory, step) as first:
+        first.has_duties()
+        with open_beside(directory) as broker:
+            sent_and_delivered(broker, 6)
+    assert first.process.returncode == -signal.SIGKILL
+
+
+APPEND = ("LOCKED", "ARMED", "HALF_RECORD", "RECORD", "UNIT", "LOG_END", "PUBLISHED", "DISARMED")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("passage", [1, 4])
+@pytest.mark.parametrize("point", APPEND)
+def test_death_inside_the_append_of_a_delivery(directory: Path, point: str, passage: int) -> None:
+    environment = {"MQ_FAIL": f"{POINT[point]}:{passage}:kill"}
+    with Deliverer(directory, tree=fail_build(), environment=environment) as first:
+        first.has_duties()
+        with open_beside(directory) as broker:
+            sent_and_delivered(broker, 6)
+    assert first.process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.crash
+def test_whoever_has_the_duties_is_killed_again_and_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two levels of short delays, and several who wait for their turn; the one who sends has no part in
+    it."""
+    monkeypatch.setattr(Turn, "take", lambda _turn: False)
+    sent: dict[str, int] = {}
+    found: list[mq.MessageExt] = []
+    killed = 0
+    with open_beside(directory) as broker, ExitStack() as stack:
+        (queue,) = broker.create_topic("orders", 1).queues
+        crowd = [stack.enter_context(Deliverer(directory)) for _ in range(6)]
+        alive = {deliverer.process.pid: deliverer for deliverer in crowd}
+        for number in range(600):
+            delay = DELAYS_MS[number % 2]
+            result = broker.topic("orders").send(b"%d" % number, delay_level=number % 2 + 1)
+            sent[result.msg_id] = broker.message(result.offset_msg_id).store_time_ms + delay
+            time.sleep(0.002)
+            if number % 90 == 89 and len(alive) > 1:
+                holder = alive.pop(broker._store.word(lib.MQ_DUTIES_PID), None)
+                if holder is not None:
+                    holder.kill()
+                    killed += 1
+        deadline = time.monotonic() + 30
+        while len({message.msg_id for message in found}) < len(sent):
+            assert time.monotonic() < deadline, f"{len(found)} of {len(sent)} came"
+            found += queue.read(len(found), count_max=100, wait=0.2).messages
+        # One more of each level comes after all that could come twice.
+        for level in (1, 2):
+            broker.topic("orders").send(b"last", delay_level=level)
+        while [message.body for message in found].count(b"last") < 2:
+            assert time.monotonic() < deadline
+            found += queue.read(len(found), wait=0.2).messages
+    assert killed >= 3
+    found = [message for message in found if message.body != b"last"]
+    assert sorted(message.msg_id for message in found) == sorted(sent)
+    for message in found:
+        assert message.store_time_ms > sent[message.msg_id]
+
+
+@pytest.mark.crash
+def test_another_goes_on_at_once(directory: Path) -> None:
+    """Killed just before a message is due; and, the next one, closed."""
+    delays = []
+    with open_beside(directory) as broker:
+        assert broker._store.word(lib.MQ_DUTIES_PID) in (0, os.getpid())
+    for ending in ("kill", "end") * 3:
+        with Deliverer(directory) as first:
+            first.has_duties()
+            with open_beside(directory) as broker:
+                topic = broker.create_topic("orders", 1)
+                (queue,) = topic.queues
+                offset = queue.max_offset
+                topic.send(b"x", delay_level=1)
+                getattr(first, ending)()
+                before = time.monotonic()
+                assert queue.read(offset, wait=10).messages
+                delays.append(time.monotonic() - before)
+    # The promise is 250 ms; 50 of them are the message's own delay.
+    assert sorted(delays)[len(delays) // 2] <= 0.05 + 0.25
