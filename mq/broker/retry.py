@@ -93,10 +93,11 @@ def send_back(
             back.reconsume_times,
         )
     else:
-        schedule.copies.append(
+        copy = schedule.copies.append(
             back.topic,
             queue_id,
             message,
             changed(message.encoded, back.properties),
             reconsume_times=back.reconsume_times,
         )
+        schedule.kept(copy)

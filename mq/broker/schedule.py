@@ -15,7 +15,7 @@ from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, Delivery, parse_levels
 from mq.broker.delay_offsets import Alarm, DelayOffsets
 from mq.errors import MessageInvalid
 from mq.message import MessageExt
-from mq.store.copies import Copies, changed
+from mq.store.copies import Copies, Copy, changed
 from mq.store.reader import Reader
 from mq.store.store import Store
 
@@ -96,6 +96,12 @@ class Schedule:
             delay_ms=delay_ms,
         )
         self.stored(copy.store_time_ms + delay_ms)
+        self.kept(copy)
+
+    def kept(self, copy: Copy) -> None:
+        """Have a copy on disk where a send would: what it is a copy of counts as consumed from now on."""
+        if self._store.sync:
+            self.copies.flush(copy.end)
 
     def _alarm_clock(self) -> Alarm:
         with self._lock:
