@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeGuard
 
 from mq.filter.sql.numbers import NotANumber, Numeric, number
 
@@ -55,10 +55,11 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """TRUE, FALSE, NULL (None), and what is the same for every message."""
+    """TRUE, FALSE or NULL (None): written so, or what a condition comes to for every message."""
 
     value: bool | None
     at: int
+    written: bool = False
     depth = 1
     raises = False
 
@@ -209,12 +210,11 @@ def ordered(left: Operand, order: Order, right: Operand) -> Condition:
     for operand in (left, right):
         if isinstance(operand, Text):
             raise Nonsense(operand.at, f"a text has no order: {order} compares numbers")
-        if isinstance(operand, Truth) and operand.value is None:
+        if isinstance(operand, Truth) and operand.written and operand.value is None:
             raise Nonsense(operand.at, f"nothing is {order} NULL: write IS NULL, or IS NOT NULL")
         if isinstance(operand, Condition):
-            raise Nonsense(
-                operand.at, f"a condition has no order: {order} compares numbers, and joins with AND"
-            )
+            problem = f"a condition has no order: {order} compares numbers{_advice(operand)}"
+            raise Nonsense(operand.at, problem)
     if isinstance(left, Negated) or isinstance(right, Negated):
         return Truth(None, left.at)
     at = left.at
@@ -229,32 +229,36 @@ def ordered(left: Operand, order: Order, right: Operand) -> Condition:
 
 def equal(left: Operand, right: Operand) -> Condition:
     for operand in (left, right):
-        if isinstance(operand, Truth) and operand.value is None:
+        if isinstance(operand, Truth) and operand.written and operand.value is None:
             raise Nonsense(operand.at, "nothing equals NULL: write IS NULL, or IS NOT NULL")
-    if isinstance(right, Property) and isinstance(left, Text | Number | Truth):
+    if isinstance(right, Property) and _is_literal(left):
         left, right = right, left
-    if isinstance(left, Property):
+    if isinstance(left, Property) and _is_literal(right):
         if isinstance(right, Text):
             if not right.value:
                 return Cast(left, left.at)  # What is there is not empty: the answer is the same.
             return EqualsText(left, right.value, left.at)
         if isinstance(right, Number):
             return EqualsNumber(left, right.value, left.at)
-        if isinstance(right, Truth):
-            assert right.value is not None
-            return EqualsTruth(left, right.value, left.at)
-    if isinstance(left, Text | Number | Truth) and isinstance(right, Text | Number | Truth):
-        return Truth(_constants_equal(left, right), left.at)
+        assert isinstance(right, Truth)
+        assert right.value is not None
+        return EqualsTruth(left, right.value, left.at)
+    if _is_literal(left) and _is_literal(right):
+        return Truth(_literals_equal(left, right), left.at)
     for one, other in ((left, right), (right, left)):
         if isinstance(one, Number) and isinstance(other, Condition):
-            raise Nonsense(one.at, "a condition is no number: join conditions with AND or OR")
+            raise Nonsense(one.at, f"a condition is compared with a number{_advice(other)}")
     parts = [part for part in (left, right) if isinstance(part, Condition)]
     mixed = isinstance(left, Condition) and not isinstance(right, Condition)
     raises = mixed or any(part.raises for part in parts)
     return Equal(left, right, left.at, _deeper(left.at, *parts), raises)
 
 
-def _constants_equal(left: Text | Number | Truth, right: Text | Number | Truth) -> bool:
+def _is_literal(operand: Operand) -> TypeGuard[Text | Number | Truth]:
+    return isinstance(operand, Text | Number) or (isinstance(operand, Truth) and operand.written)
+
+
+def _literals_equal(left: Text | Number | Truth, right: Text | Number | Truth) -> bool:
     if isinstance(left, Text) and isinstance(right, Number):
         left, right = right, left
     if isinstance(left, Number) and isinstance(right, Text):
@@ -290,7 +294,8 @@ def search(operand: Operand, sought: Sought, text: str, negated: bool) -> Condit
         }[sought]
         return Truth(text != "" and found(text) != negated, operand.at)
     if not isinstance(operand, Property):
-        raise Nonsense(operand.at, f"{sought} searches the text of a property, not {_named(operand)}")
+        problem = f"{sought} searches the text of a property, not {_named(operand)}{_advice(operand)}"
+        raise Nonsense(operand.at, problem)
     if not text:
         return Truth(False, operand.at)
     return Search(operand, sought, text, negated, operand.at)
@@ -298,7 +303,8 @@ def search(operand: Operand, sought: Sought, text: str, negated: bool) -> Condit
 
 def among(operand: Operand, texts: Sequence[str], negated: bool) -> Condition:
     if not isinstance(operand, Property):
-        raise Nonsense(operand.at, f"IN asks for the text of a property, not {_named(operand)}")
+        problem = f"IN asks for the text of a property, not {_named(operand)}{_advice(operand)}"
+        raise Nonsense(operand.at, problem)
     return In(operand, frozenset(texts), negated, operand.at)
 
 
@@ -329,6 +335,12 @@ def _deeper(at: int, *parts: Condition) -> int:
     return depth
 
 
+def _advice(operand: Operand) -> str:
+    if isinstance(operand, Not):
+        return "; NOT binds tighter than that: write NOT (...)"
+    return "; conditions are joined by AND and OR" if isinstance(operand, Condition) else ""
+
+
 def _named(operand: Operand) -> str:
     if isinstance(operand, Text):
         return "a text"
@@ -336,6 +348,6 @@ def _named(operand: Operand) -> str:
         return "a number"
     if isinstance(operand, Property | Negated):
         return "a property with a sign" if isinstance(operand, Negated) else "a property"
-    if isinstance(operand, Truth) and operand.value is None:
-        return "NULL"
+    if isinstance(operand, Truth) and operand.written:
+        return "NULL" if operand.value is None else "TRUE or FALSE"
     return "a condition"

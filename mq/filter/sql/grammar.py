@@ -162,13 +162,13 @@ class _Meaning(Transformer[Token, Operand]):
         return Text(parts[0].value, parts[0].start_pos)
 
     def true(self, parts: list[Any]) -> Operand:
-        return Truth(True, parts[0].start_pos)
+        return Truth(True, parts[0].start_pos, written=True)
 
     def false(self, parts: list[Any]) -> Operand:
-        return Truth(False, parts[0].start_pos)
+        return Truth(False, parts[0].start_pos, written=True)
 
     def unknown(self, parts: list[Any]) -> Operand:
-        return Truth(None, parts[0].start_pos)
+        return Truth(None, parts[0].start_pos, written=True)
 
 
 @lru_cache(maxsize=1)
