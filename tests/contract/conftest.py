@@ -47,3 +47,11 @@ def opened(kind: str, directory: Path) -> Iterator[Open]:
 @pytest.fixture
 def broker(opened: Open) -> mq.Broker:
     return opened()
+
+
+@pytest.fixture
+def brokers(kind: str, opened: Open) -> tuple[mq.Broker, mq.Broker]:
+    """Two brokers of one store with a topic of two queues; in memory, one twice."""
+    first = opened()
+    first.create_topic("orders", 2)
+    return (first, first) if kind == "memory" else (first, opened())

@@ -15,7 +15,6 @@ import mq
 from mq.broker.membership import Claim, Membership, Subscription
 from mq.errors import SubscriptionConflict
 from mq.filter.tags import tag_hash
-from tests.contract.conftest import Open
 
 ORDERS = Subscription("orders")
 SOON = 5.0  # for what is to happen at once; a machine under load takes its time
@@ -27,14 +26,6 @@ Join = Callable[..., Membership]
 def kind(request: pytest.FixtureRequest) -> str:
     """Those that have groups."""
     return str(request.param)
-
-
-@pytest.fixture
-def brokers(kind: str, opened: Open) -> tuple[mq.Broker, mq.Broker]:
-    """Two brokers of one store, or what is the same in memory: one twice."""
-    first = opened()
-    first.create_topic("orders", 2)
-    return (first, first) if kind == "memory" else (first, opened())
 
 
 @pytest.fixture

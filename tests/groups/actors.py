@@ -47,9 +47,10 @@ class Trace:
 
     def _event(self, kind: Kind, now: int, message: mq.MessageExt) -> tuple[int, ...]:
         run, sequence = BODY.unpack_from(message.body)
-        attempt = message.reconsume_times
-        queue = -1 - message.queue_id if attempt else message.queue_id
-        return kind, self._process, queue, message.queue_offset, now, run, sequence, attempt
+        # A message that comes again shows the topic it was sent to, not the one that it lies in.
+        lies_in = mq.MessageExt(message.record, message.broker_name).topic
+        queue = -1 - message.queue_id if lies_in.startswith(RETRY) else message.queue_id
+        return kind, self._process, queue, message.queue_offset, now, run, sequence, message.reconsume_times
 
 
 def sender(root: str, trace: str, run: int, *, sizes: Sizes, queues: int, pause: float, seed: int) -> None:

@@ -108,9 +108,11 @@ def troupe(nursery: Nursery, directory: Path) -> Iterator[Troupe]:
         pytest.fail(failures, pytrace=False)
 
 
-def eventually(what: Callable[[], bool], why: Callable[[], object], seconds: float = 30.0) -> None:
+def eventually(
+    what: Callable[[], bool], why: Callable[[], object], seconds: float = 30.0, pause: float = 0.005
+) -> None:
     """Wait until it is so."""
     until = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < until, why()
-        time.sleep(0.005)
+        time.sleep(pause)
