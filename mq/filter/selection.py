@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from mq.filter.tags import parse
+from mq.properties import value_of
 
 if TYPE_CHECKING:
     from mq.message import MessageExt
@@ -53,9 +54,19 @@ def _of_tags(expression: str | None) -> Selection:
     if wanted is None:
         return Selection(None, _all)
     tags = wanted.tags
-    return Selection(
-        wanted.hashes, lambda messages: [message for message in messages if message.tags in tags]
-    )
+    # Where the tag is the first property, as mq and RocketMQ's own clients often have it, it is compared in
+    # place; only if no other tag follows, since the last one counts.
+    first = tuple(f"TAGS\x01{tag}\x02".encode("utf-8", "surrogatepass") for tag in tags)
+
+    def keep(messages: list[MessageExt]) -> list[MessageExt]:
+        return [
+            message
+            for message in messages
+            if ((encoded := message.encoded).startswith(first) and encoded.find(b"\x02TAGS\x01") < 0)
+            or value_of(encoded, b"TAGS\x01") in tags
+        ]
+
+    return Selection(wanted.hashes, keep)
 
 
 @lru_cache(maxsize=1024)
