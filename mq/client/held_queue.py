@@ -93,6 +93,11 @@ class HeldQueue:
         if self.in_hand.get(first.queue_offset) is first:
             del self.in_hand[first.queue_offset]
 
+    def put_back(self) -> None:
+        """What is in hand is to be handed out again."""
+        if self.in_hand:
+            self._go_to(self.finished)
+
     def commit(self, offset: int) -> None:
         """Commit up to this offset. After a seek that may be downwards; a reset by others wins over both."""
         if offset <= self.committed and not self._is_sought:

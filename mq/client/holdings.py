@@ -77,16 +77,18 @@ class Holdings:
         self._selections: dict[str, Selection] = {}  # by topic, the retry topic too for who takes retries
         self._topics: dict[str, Sequence[MessageQueue]] = {}  # all their queues
         self._is_assigned = self._takes_retries = False
+        self._last: tuple[HeldQueue, MessageExt] | None = None  # what was handed out last
+        self._is_of_loop = False
         self._leaving: list[HeldQueue] = []
         self._turns: deque[HeldQueue] = deque()  # who is asked first
         self._commit_due = self._round_due = 0.0
         self._noted_at: float | None = None
         self.at_end = False
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether it was never told what to consume."""
-        return not self._subscriptions and not self._is_assigned
+    def check_told(self) -> None:
+        """Raises ValueError where it was never said what to consume."""
+        if not self._subscriptions and not self._is_assigned:
+            raise ValueError("nothing to consume: subscribe to a topic, or assign queues, first")
 
     def subscribe(self, topic: str, expression: str | None, sql: str | None) -> None:
         """Want a topic. The group is joined with all that is wanted at the first look, so that members which
@@ -217,15 +219,18 @@ class Holdings:
 
     def commit_given(self) -> None:
         """Commit all that was handed out."""
+        self._last = None
         for held in self._turns:
+            held.in_hand.clear()
             held.commit(held.given)
 
-    def close(self, *, is_finished: bool) -> None:
-        """Commit what counts as consumed, give everything up and leave; is_finished: what is in hand too."""
+    def close(self, *, failed: bool) -> None:
+        """Commit what counts as consumed, give everything up and leave. What was handed out last counts if
+        nothing failed; the message at which a loop was left does not, since nobody knows why it was."""
+        if not failed and not self._is_of_loop:
+            self.finish_last()
         with suppress(BrokerClosed):
             for held in (*self._turns, *self._leaving):
-                if is_finished:
-                    held.in_hand.clear()
                 if self._auto_commit:
                     held.commit(held.finished)
                 held.claim.release()
@@ -235,11 +240,28 @@ class Holdings:
         self._turns.clear()
         self._leaving.clear()
 
-    def finish(self, held: HeldQueue, first: MessageExt) -> None:
-        """The batch that begins with this message counts as consumed."""
-        held.finish(first)
-        if self._leaving:
-            self._release_what_is_finished()
+    def hand_out(self, held: HeldQueue, first: MessageExt, *, in_loop: bool) -> None:
+        """Remember the batch that begins with this message, until it is asked for more."""
+        self._last = held, first
+        self._is_of_loop = in_loop
+
+    def finish_last(self) -> None:
+        """What was handed out last counts as consumed."""
+        if self._last is not None:
+            held, first = self._last
+            self._last = None
+            held.finish(first)
+
+    def begin_loop(self) -> None:
+        """A loop over messages begins. The message at which another one was left comes again."""
+        if self._last is not None and self._is_of_loop:
+            self._last = None
+            self.put_back()
+
+    def put_back(self) -> None:
+        """What was handed out and is not finished comes again, and with it what came after."""
+        for held in self._turns:
+            held.put_back()
 
     def _resubscribe(self, wanted: dict[str, Subscription]) -> None:
         if self.membership is not None:
@@ -273,7 +295,7 @@ class Holdings:
         self.enter()
         membership = self.membership
         if self._leaving:
-            self._release_what_is_finished()
+            self.release_what_is_finished()
         if membership is not None and (membership.version() != self.version or now >= self._round_due):
             self._round_due = now + ROUND_SECONDS
             self._share(membership)
@@ -334,14 +356,18 @@ class Holdings:
                 if self.held.pop(held.queue, None) is held:
                     self._turns.remove(held)
                     self._leaving.append(held)
-            self._release_what_is_finished()
+            self.release_what_is_finished()
 
-    def _release_what_is_finished(self) -> None:
-        for held in [held for held in self._leaving if not held.in_hand]:
+    def release_what_is_finished(self) -> bool:
+        """Give up the queues that are to go and of which nothing is in hand any more; whether there were
+        some."""
+        finished = [held for held in self._leaving if not held.in_hand]
+        for held in finished:
             self._leaving.remove(held)
             if self._auto_commit:
                 held.commit(held.finished)
             held.claim.release()
+        return bool(finished)
 
     def _first_offset(self, queue: MessageQueue) -> int:
         if self._consume_from == "first":

@@ -5,9 +5,9 @@ the consumer stays a member of its group and keeps its queues, however long that
 is to have one of them gets it at the next poll.
 
 What a poll returned counts as consumed when the next poll begins, or when the consumer is closed other than
-by an exception. Auto-commit commits what counts as consumed, and nothing else: every 5 s within poll, before
-a queue is given up, and at close. What was handed out and not committed comes again, to whoever has the
-queue next.
+by an exception; a message of a loop, when the loop asks for the next one. Auto-commit commits what counts as
+consumed, and nothing else: every 5 s within poll, before a queue is given up, and at close. What was handed
+out and not committed comes again, to whoever has the queue next.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class PullConsumer:
             listener=assignment_listener,
             client_id=client_id,
         )
-        self._in_hand: tuple[HeldQueue, MessageExt] | None = None
         self._closed = self._woken = False
 
     @property
@@ -97,7 +96,7 @@ class PullConsumer:
         """Give up a topic and its queues. What was polled last is committed as if another poll had begun."""
         with self._lock:
             self._check_open()
-            self._finish()
+            self._holdings.finish_last()
             self._holdings.unsubscribe(topic)
 
     def assign(
@@ -111,7 +110,7 @@ class PullConsumer:
         wanted = {named(queue) for queue in queues}
         with self._lock:
             self._check_open()
-            self._finish()
+            self._holdings.finish_last()
             self._holdings.assign(wanted, expression, sql)
 
     def poll(self, timeout: float = 1.0, *, count_max: int = 32) -> list[MessageExt]:
@@ -123,13 +122,25 @@ class PullConsumer:
         if timeout < 0:
             raise ValueError(f"timeout is {timeout} s, must be 0 or more")
         check_count("count_max", count_max)
+        return self._next(timeout, count_max, in_loop=False)
+
+    def __iter__(self) -> Iterator[MessageExt]:
+        """One message after the other, until the consumer is closed. A message counts as consumed when the
+        loop asks for the next one, and not if it is left before: unless commit() is called, it comes again,
+        in the next loop or to who has the queue then."""
+        with self._lock:
+            self._check_open()
+            self._holdings.begin_loop()
+        while not self._closed:
+            yield from self._next(ROUND_SECONDS, 1, in_loop=True)
+
+    def _next(self, timeout: float, count_max: int, *, in_loop: bool) -> list[MessageExt]:
         now = monotonic()
         deadline = now + timeout
         with self._lock:
             self._check_open()
-            if self._holdings.is_idle:
-                raise ValueError("nothing to poll: subscribe to a topic, or assign queues, first")
-            self._finish()
+            self._holdings.check_told()
+            self._holdings.finish_last()
         while True:
             with self._lock:
                 if self._closed or self._woken:
@@ -138,7 +149,7 @@ class PullConsumer:
                 found = self._holdings.look(count_max, now)
                 if found is not None:
                     held, messages = found
-                    self._in_hand = held, messages[0]
+                    self._holdings.hand_out(held, messages[0], in_loop=in_loop)
                     return messages
                 at_end = self._holdings.at_end
                 now = monotonic()
@@ -151,12 +162,6 @@ class PullConsumer:
             if at_end:
                 self._wait(membership, positions, version, left)
                 now = monotonic()
-
-    def __iter__(self) -> Iterator[MessageExt]:
-        """One message after the other, until the consumer is closed. A message counts as consumed when the
-        next one is asked for."""
-        while not self._closed:
-            yield from self.poll(ROUND_SECONDS, count_max=1)
 
     def commit(self) -> None:
         """Commit all that was handed out, what the last poll returned included."""
@@ -221,7 +226,7 @@ class PullConsumer:
         What the last poll returned counts too, unless an exception is on its way, as in a finally clause.
         Twice is fine.
         """
-        self._close(is_finished=sys.exc_info()[1] is None)
+        self._close(failed=sys.exc_info()[1] is not None)
 
     def __enter__(self) -> Self:
         return self
@@ -229,17 +234,16 @@ class PullConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close(is_finished=error is None)
+        self._close(failed=error is not None)
 
     def __repr__(self) -> str:
         return f"PullConsumer({self.group!r}, {self.client_id!r}{', closed' if self._closed else ''})"
 
-    def _close(self, *, is_finished: bool) -> None:
+    def _close(self, *, failed: bool) -> None:
         self._closed = True
         self._poke()
         with self._lock:
-            self._in_hand = None
-            self._holdings.close(is_finished=is_finished)
+            self._holdings.close(failed=failed)
 
     def _held(self, queue: AnyQueue) -> HeldQueue:
         self._check_open()
@@ -249,13 +253,6 @@ class PullConsumer:
     def _check_open(self) -> None:
         if self._closed:
             raise BrokerClosed("this consumer is closed: make another")
-
-    def _finish(self) -> None:
-        """What was handed out counts as consumed."""
-        if self._in_hand is not None:
-            held, first = self._in_hand
-            held.finish(first)
-            self._in_hand = None
 
     def _poke(self) -> None:
         membership = self._holdings.membership

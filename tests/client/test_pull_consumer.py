@@ -203,19 +203,23 @@ def test_a_batch_is_committed_by_commit_though_it_is_in_hand(broker: mq.Broker, 
     assert consumer.position(queue_of(broker)) == 2
 
 
-def test_iterating_consumes_a_message_when_the_next_is_asked_for(broker: mq.Broker, make: Make) -> None:
-    send(broker, b"1", b"2", b"3")
-    with suppress(LookupError), make() as consumer:
+def test_a_loop_consumes_a_message_when_it_asks_for_the_next(broker: mq.Broker, make: Make) -> None:
+    send(broker, b"1", b"2", b"3", b"4")
+    with make() as consumer, suppress(LookupError):
         for message in consumer:
             if message.body == b"2":
                 raise LookupError
     seen = []
     with make() as consumer:
-        for message in consumer:
-            seen.append(message.body)
-            if message.body == b"3":
-                break
-    assert seen == [b"2", b"3"]
+        for _ in range(2):
+            for message in consumer:
+                seen.append(message.body)
+                if message.body == b"3":
+                    break
+        # The message at which a loop is left comes again in the next one.
+        assert seen == [b"2", b"3", b"3"]
+        consumer.commit()
+        assert bodies(consumer.poll(0)) == [b"4"]
     assert make().poll(0) == []
 
 
@@ -542,6 +546,8 @@ def test_where_an_assigned_queue_without_an_offset_begins(
 def test_subscribing_and_assigning_exclude_each_other(broker: mq.Broker, make: Make) -> None:
     with pytest.raises(ValueError, match="subscribe to a topic, or assign queues"):
         make(None).poll(0)
+    with pytest.raises(ValueError, match="nothing to consume"):
+        next(iter(make(None)))
     with pytest.raises(ValueError, match="has subscribed"):
         make().assign([])
     assigned = make(None)

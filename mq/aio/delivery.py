@@ -1,0 +1,123 @@
+"""Calls a coroutine with messages, and sees to it that each is consumed, or comes again.
+
+What a listener fails at is sent back: the broker stores it in the group's retry topic, to come again later,
+or in its dead letters after too many times. Where even that fails, the listener is called again in a few
+seconds, and nothing after the message is committed before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from mq.client.held_queue import HeldQueue
+from mq.client.holdings import Holdings
+from mq.client.rebalance import RETRY_PREFIX
+from mq.client.retry import RetriedMessage, Retry
+from mq.message import MessageExt
+
+logger = logging.getLogger("mq")
+
+RETRY_SECONDS: Final = 5.0  # until a message that could not be sent back comes again
+
+Listener = Callable[[Any], Awaitable[object]]  # with a message, or a list of them
+
+
+class Delivery:
+    """One listener, and what becomes of its messages."""
+
+    def __init__(
+        self, holdings: Holdings, listener: Listener, batch_size: int | None, max_reconsume_times: int
+    ) -> None:
+        if not callable(listener):
+            raise TypeError(f"a listener is called with messages: {listener!r} cannot be")
+        if not isinstance(max_reconsume_times, int) or max_reconsume_times < 0:
+            raise ValueError(f"max_reconsume_times is {max_reconsume_times!r}, must be 0 or more")
+        self.count_max: Final = batch_size or 1
+        self.is_ending = False  # calls that are cancelled from now on have not failed
+        self._holdings = holdings
+        self._listener = listener
+        self._takes_lists = batch_size is not None
+        self._times_max = max_reconsume_times
+
+    async def deliver(self, held: HeldQueue, messages: list[MessageExt]) -> None:
+        """Returns when each of these is consumed or sent back, and commits them. Cancelled, it leaves them
+        to come again."""
+        again: list[MessageExt] = messages
+        if held.queue.topic.startswith(RETRY_PREFIX):
+            again = [RetriedMessage(message) for message in messages]
+        while True:
+            failure = await self._failure(again)
+            if failure is None:
+                break
+            again = self._send_back(held, *failure)
+            if not again:
+                break
+            await asyncio.sleep(RETRY_SECONDS)
+            if self.is_ending:
+                return
+        held.finish(messages[0])
+        held.commit(held.finished)
+
+    async def _failure(self, messages: list[MessageExt]) -> tuple[list[MessageExt], BaseException] | None:
+        """Call the listener. What it did not consume, and why."""
+        try:
+            await self._listener(messages if self._takes_lists else messages[0])
+        except Retry as error:
+            return messages[error.from_index or 0 :], error
+        except Exception as error:  # noqa: BLE001 - a listener may raise anything
+            return messages, error
+        except asyncio.CancelledError as error:
+            if self.is_ending or _is_cancelled():
+                raise
+            return messages, error  # something that the listener waited for was cancelled
+        return None
+
+    def _send_back(
+        self, held: HeldQueue, messages: list[MessageExt], error: BaseException
+    ) -> list[MessageExt]:
+        """Send back what failed. Returns what could not be, as it is to be delivered again."""
+        level = error.delay_level or 0 if isinstance(error, Retry) else 0
+        kept: list[MessageExt] = []
+        for message in messages:
+            self._report(held, message, error)
+            try:
+                self._holdings.broker.send_back(
+                    message,
+                    self._holdings.group,
+                    delay_level=level,
+                    max_reconsume_times=self._times_max,
+                )
+            except Exception:
+                logger.exception(
+                    "group %s: message %s could not be sent back, it comes again in %g s",
+                    *(self._holdings.group, message.msg_id, RETRY_SECONDS),
+                )
+                kept.append(RetriedMessage(message, message.reconsume_times + 1))
+        return kept
+
+    def _report(self, held: HeldQueue, message: MessageExt, error: BaseException) -> None:
+        asked = isinstance(error, Retry)
+        facts = (
+            self._holdings.group,
+            message.msg_id,
+            held.queue.topic,
+            held.queue.queue_id,
+            message.queue_offset,
+            message.reconsume_times,
+        )
+        logger.log(
+            logging.INFO if asked else logging.ERROR,
+            "group %s: message %s in %s/%d at queue offset %d is not consumed (reconsumed %d times so far)%s",
+            *facts,
+            ": its listener asked to have it again" if asked else "",
+            exc_info=None if asked else error,
+        )
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled this task. Python 3.10 cannot tell."""
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)
+    return cancelling is not None and cancelling() > 0

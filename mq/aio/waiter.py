@@ -1,0 +1,165 @@
+"""One thread for all asyncio consumers of a broker: it sleeps until one of them has something to do.
+
+A task that has nothing to do leaves a request here: where messages would be news, which version of its
+membership it has seen, when to wake it at the latest. The thread waits for all of them as one, by the
+membership of the first, and answers those that are due on their own loops. A request that comes meanwhile
+wakes it by a poke. It ends when the last consumer is gone.
+
+Messages of all queues, and changes of the first request's group, wake the thread at once. Changes of other
+groups it looks for ten times a second, because a membership waits for its own group's alone; so while all
+consumers are of one group, as they mostly are, nothing is looked for at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+
+from mq.broker.membership import Membership
+from mq.broker.protocol import Broker
+from mq.client.holdings import Position
+from mq.errors import MQError
+
+OTHER_GROUPS_SECONDS: Final = 0.1
+
+_waiters: dict[Broker, Waiter] = {}  # of the brokers that have consumers
+_waiters_lock = threading.Lock()  # before that of a waiter
+
+
+class Request:
+    """A task that waits."""
+
+    __slots__ = ("deadline", "future", "group", "loop", "membership", "positions", "version")
+
+    def __init__(
+        self, group: str, membership: Membership, positions: list[Position], version: int, deadline: float
+    ) -> None:
+        self.group = group
+        self.membership = membership
+        self.positions = positions
+        self.version = version
+        self.deadline = deadline
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self.loop.create_future()
+
+    def is_due(self, broker: Broker, now: float) -> bool:
+        try:
+            return (
+                now >= self.deadline
+                or self.membership.version() != self.version
+                or any(broker.max_offset(queue) > offset for queue, offset, _ in self.positions)
+            )
+        except (MQError, ValueError):
+            return True  # a topic is gone, or the broker closed: who asked finds out
+
+    def answer(self) -> None:
+        """From the thread."""
+        with suppress(RuntimeError):  # the loop is closed, and with it who asked
+            self.loop.call_soon_threadsafe(self.wake)
+
+    def wake(self) -> None:
+        """From the loop."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class Waiter:
+    """The thread of one broker, while it has consumers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._lock = threading.Lock()  # guards all below
+        self._changed = threading.Condition(self._lock)
+        self._requests: list[Request] = []
+        self._user_count = 0
+        self._looked_at: list[Request] = []  # by the thread, which sleeps by the membership of the first
+        self._thread: threading.Thread | None = None
+
+    @staticmethod
+    def attach(broker: Broker) -> Waiter:
+        """The waiter of a broker, for one consumer more."""
+        with _waiters_lock:
+            waiter = _waiters.get(broker)
+            if waiter is None:
+                waiter = _waiters[broker] = Waiter(broker)
+            waiter._user_count += 1
+            return waiter
+
+    def detach(self, membership: Membership | None) -> None:
+        """A consumer is gone; its membership is not used here any more when this returns."""
+        with _waiters_lock, self._lock:
+            self._user_count -= 1
+            if self._user_count <= 0:
+                _waiters.pop(self._broker, None)
+            while any(request.membership is membership for request in self._looked_at):
+                self._poke()
+                self._changed.wait(0.01)
+            self._changed.notify_all()
+
+    async def wait(self, request: Request) -> None:
+        """Until there is something to do for who asked."""
+        with self._lock:
+            self._requests.append(request)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="mq-aio-waiter", daemon=True)
+                self._thread.start()
+                atexit.register(self._end)
+            self._poke()
+            self._changed.notify_all()
+        try:
+            await request.future
+        finally:
+            with self._lock:
+                if request in self._requests:
+                    self._requests.remove(request)
+
+    def _poke(self) -> None:
+        if self._looked_at:
+            with suppress(MQError):
+                self._looked_at[0].membership.poke()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._requests and self._user_count > 0:
+                    self._changed.wait()
+                if self._user_count <= 0:
+                    self._thread = None
+                    atexit.unregister(self._end)
+                    return
+                self._looked_at = requests = list(self._requests)
+            try:
+                self._sleep(requests[0], requests)
+                now = monotonic()
+                due = [request for request in requests if request.is_due(self._broker, now)]
+            except BaseException:  # noqa: BLE001 - whatever it is, those who asked run into it themselves
+                due = requests
+            with self._lock:
+                self._looked_at = []
+                self._changed.notify_all()
+                self._requests = [request for request in self._requests if request not in due]
+            for request in due:
+                request.answer()
+
+    def _sleep(self, first: Request, requests: list[Request]) -> None:
+        timeout = min(request.deadline for request in requests) - monotonic()
+        if any(request.group != first.group for request in requests):
+            timeout = min(timeout, OTHER_GROUPS_SECONDS)
+        positions = {position: None for request in requests for position in request.positions}
+        if all(request.membership.version() == request.version for request in requests):
+            first.membership.wait(list(positions), first.version, max(0.0, timeout))
+
+    def _end(self) -> None:
+        """The interpreter ends: the thread must not sleep in memory that goes."""
+        with self._lock:
+            self._user_count = 0
+            self._requests.clear()
+            self._poke()
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(1.0)
