@@ -51,7 +51,7 @@ def matcher(condition: Condition) -> Matches:
 def source_of(condition: Condition, namespace: dict[str, Any]) -> str:
     """The function as Python; what it refers to is put into the namespace."""
     namespace.update(number=number, equal=_equal, mixed=_mixed, truth=_truth)
-    code = _Code(namespace).true(condition, strict=False)
+    code = _Code(namespace).holds(condition, True, strict=False)
     return f"""
 def matches(encoded):
     encoded = b"\\x02%b\\x02" % encoded
@@ -74,16 +74,13 @@ class _Code:
         self._seen: set[str] = set()
         self._kept_count = 0
 
-    def true(self, condition: Condition, strict: bool) -> str:
-        """Whether it is true. Strict: a part that raises must do so, even where the answer is no anyway."""
-        return self._holds(condition, True, strict)
-
-    def _holds(self, condition: Condition, wanted: bool, strict: bool) -> str:
-        """Whether it is `wanted`, as an expression that is true or not."""
+    def holds(self, condition: Condition, wanted: bool, strict: bool) -> str:
+        """Whether it is true, or false, as wanted: an expression that is two-valued. Strict: a part that
+        raises must do so, even where the answer is no anyway."""
         if isinstance(condition, Truth):
             return repr(condition.value is wanted)
         if isinstance(condition, Not):
-            return self._holds(condition.condition, not wanted, strict)
+            return self.holds(condition.condition, not wanted, strict)
         if isinstance(condition, Junction):
             return self._junction(condition, wanted, strict)
         if isinstance(condition, Equal) or (
@@ -98,12 +95,12 @@ class _Code:
             # The first part that is as wanted decides; a part before the last one may raise instead.
             last = parts[-1]
             return self._joined(
-                " or ", parts, lambda part: self._holds(part, wanted, strict or part is not last)
+                " or ", parts, lambda part: self.holds(part, wanted, strict or part is not last)
             )
         if strict and any(part.raises for part in parts[1:]):
             # An unknown part decides nothing yet: what is behind it may raise.
             return f"{self.value(junction)} is {wanted}"
-        return self._joined(" and ", parts, lambda part: self._holds(part, wanted, strict))
+        return self._joined(" and ", parts, lambda part: self.holds(part, wanted, strict))
 
     def value(self, condition: Condition) -> str:
         """True, False or None for unknown; raises whatever RocketMQ would."""
