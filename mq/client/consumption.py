@@ -93,6 +93,10 @@ class Consumption:
     def suspend(self, is_suspended: bool) -> None:
         with self.lock:
             self._is_suspended = is_suspended
+            if is_suspended:
+                for owned in self._owned.values():
+                    for run in list(owned.cache.open):
+                        owned.cache.cut(run)
         self.look_again()
 
     def look_again(self) -> None:
@@ -100,19 +104,24 @@ class Consumption:
         self._rebalance_at = 0.0
         self._membership.poke()
 
-    def close(self, timeout: float | None) -> bool:
-        """Whether everything ended in time. Called from a listener: True, and it ends after that listener."""
+    def close(self, timeout: float | None) -> list[str]:
+        """Begin nothing more, and wait until everything has ended. Returns what had not in time. From a
+        listener it does not wait: the rest happens after that listener."""
         with self.lock:
             self._is_closing = True
+            for owned in self._owned.values():
+                owned.is_draining = True
+                owned.cache.drain()
         self.look_again()
         if self._crew.is_member():
-            return True
+            return []
         deadline = None if timeout is None else self._clock() + timeout
         if not self.closed.wait(timeout):
+            running = self._listeners_running()
             self._abandon()
-            return False
+            return running or ["its threads"]
         self._crew.join(lambda: 5.0 if deadline is None else deadline - self._clock())
-        return True
+        return []
 
     def when_closed(self, call: Callable[[], object]) -> None:
         """Have this called once everything has ended, or now."""
@@ -120,7 +129,7 @@ class Consumption:
         if self.closed.is_set():
             call()
 
-    def listeners_running(self) -> list[str]:
+    def _listeners_running(self) -> list[str]:
         """Each listener that runs now: its name, what it has, and for how long."""
         now = self._clock()
         with self.lock:
@@ -292,8 +301,9 @@ class Consumption:
         with self.lock:
             if run.is_void or run not in cache.open or owned.cache is not cache:
                 return
-            cache.cut(run)
-            messages = list(run.messages)
+            self._isolate(owned, run)
+            in_hand = run.messages[-owned.delivery.in_hand(run) :]
+            messages = [each for each in run.failed if each not in in_hand] + in_hand
         logger.error(
             "group %s: %s has been running for %.1f s with %d messages from %s/%d, queue offset %d on: they"
             " are sent back, and its thread is lost until it returns",
@@ -388,8 +398,14 @@ class Consumption:
         now = self._clock()
         work.owned.delivery.slow_down(now - work.run.started)
         if not work.run.is_void and work.owned.cache is work.cache and work.run in work.cache.open:
-            work.cache.cut(work.run)
+            self._isolate(work.owned, work.run)
             self._list(work.owned, now)
+
+    def _isolate(self, owned: OwnedQueue, run: Run) -> None:
+        """Leave of a run what its listener is at, and what failed before. Under the lock."""
+        owned.cache.cut(run)
+        if not run.failed:
+            owned.cache.settle(run, owned.delivery.in_hand(run))
 
     # The end.
 

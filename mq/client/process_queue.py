@@ -31,11 +31,11 @@ _due_of = attrgetter("due")
 class Run:
     """Messages of one queue, in order. `left` gives those that are still to be begun.
 
-    `started` is when it was taken, `due` when it may be (0: at any time). `is_void` says that its result
-    is not wanted any more.
+    `started` is when it was taken, `due` when it may be (0: at any time). `failed` are those of its messages
+    that are not consumed so far. `is_void` says that its result is not wanted any more.
     """
 
-    __slots__ = ("begin", "due", "is_dense", "is_void", "left", "messages", "size", "started")
+    __slots__ = ("begin", "due", "failed", "is_dense", "is_void", "left", "messages", "size", "started")
 
     def __init__(self, begin: int, messages: list[MessageExt], is_dense: bool, size: int) -> None:
         self.begin = begin
@@ -45,6 +45,7 @@ class Run:
         self.left: Iterator[MessageExt] = iter(messages)
         self.started = 0.0
         self.due = 0.0
+        self.failed: list[MessageExt] = []
         self.is_void = False
 
     @property
@@ -143,6 +144,15 @@ class ProcessQueue:
             if is_last:
                 self._begun = cut_off.begin
             self._put_back(cut_off)
+
+    def settle(self, run: Run, in_hand: int) -> None:
+        """All messages of a run but the last `in_hand` are consumed."""
+        done = len(run.messages) - in_hand
+        if done > 0:
+            last = run.split(done)
+            self.count -= done
+            self.size -= run.size
+            run.begin, run.messages, run.size = last.begin, last.messages, last.size
 
     def drain(self) -> None:
         """Forget what nobody has begun, for another to pull. What lies below something begun is kept, and

@@ -289,11 +289,11 @@ class PushConsumer:
             consumption = self._consumption
         if consumption is None or consumption.closed.is_set():
             return
-        running = consumption.listeners_running
-        if not consumption.close(timeout):
+        running = consumption.close(timeout)
+        if running:
             logger.error(
                 "consumer of group %s is closed after %g s without waiting longer for %s",
-                *(self.group, timeout, "; ".join(running()) or "its threads"),
+                *(self.group, timeout, "; ".join(running)),
             )
         if consumption.closed.is_set():
             atexit.unregister(self.close)
