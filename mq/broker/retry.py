@@ -10,25 +10,43 @@ where it comes from:
     ORIGIN_MESSAGE_ID      the offset id of the message that was sent
     DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID    the same of a dead letter
 
+Sent back, a dead letter is stored in its topic as if it had never been consumed, and DLQ_ORIGIN_MESSAGE_ID
+names the dead letter. So it is known which ones were sent back, whoever died in the middle of it.
+
 RocketMQ: broker/processor/AbstractSendMessageProcessor.java, consumerSendMsgBack.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import random
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
+from mq.broker.results import MessageQueue, PullStatus
 from mq.broker.schedule import Schedule
+from mq.errors import NotPermitted, StoreCorrupted, TopicInvalid, TopicNotFound
+from mq.filter.selection import Selection
 from mq.message import MessageExt
 from mq.names import check_group
 from mq.store.copies import changed
+from mq.store.locks import lock_byte, open_own_file
 
-__all__ = ["DEAD_PREFIX", "RETRY_PREFIX", "HandBack", "handed_back", "send_back"]
+if TYPE_CHECKING:
+    from mq.broker.local import LocalBroker
+
+__all__ = ["DEAD_PREFIX", "RETRY_PREFIX", "HandBack", "Redriven", "handed_back", "redrive", "send_back"]
 
 RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 LEVELS_BEFORE = 3  # The first attempt after the first failure is of level 3.
 RECONSUME_TIMES_MAX = 16
+REDRIVE_GROUP = "CID_RMQ_SYS_redrive"  # Its offsets of %DLQ% topics are those up to which all are sent back.
+READ_COUNT, READ_SIZE = 32, 256 << 10
+COPIES_MAX = 1024  # How often one message may have died and been sent back.
+
+log = logging.getLogger("mq")
 
 
 class HandBack(NamedTuple):
@@ -101,3 +119,125 @@ def send_back(
             reconsume_times=back.reconsume_times,
         )
         schedule.kept(copy)
+
+
+class Redriven(NamedTuple):
+    """What became of a group's dead letters."""
+
+    sent: int  # back to their topics; with dry_run, that would be
+    left: int  # not selected
+    known: int  # sent back before
+    stuck: int  # whose topic is gone, or may not be written; the log says which
+
+
+def redrive(
+    broker: LocalBroker,
+    group: str,
+    *,
+    selection: Selection | None = None,
+    count_max: int | None = None,
+    dry_run: bool = False,
+) -> Redriven:
+    """Send dead letters of a group back to the topics that they came from, oldest first; each one once.
+
+    selection leaves out some, which a later call may send; count_max is how many to send at the most. Every
+    group of the topic gets what is sent there. Raises GroupInvalid; NotPermitted where another process is at
+    it.
+    """
+    check_group(group)
+    try:
+        queues = broker.readable(DEAD_PREFIX + group)
+    except TopicNotFound:
+        return Redriven(0, 0, 0, 0)
+    with _alone(broker, group):
+        total = Redriven(0, 0, 0, 0)
+        for queue in queues:
+            left = None if count_max is None else count_max - total.sent
+            counts = _redrive_queue(broker, queue, selection, left, dry_run)
+            total = Redriven(*(before + more for before, more in zip(total, counts, strict=True)))
+    return total
+
+
+def _redrive_queue(
+    broker: LocalBroker,
+    queue: MessageQueue,
+    selection: Selection | None,
+    count_max: int | None,
+    dry_run: bool,
+) -> Redriven:
+    sent = left = known = stuck = 0
+    done = broker.committed(REDRIVE_GROUP, queue) or 0
+    offset = max(done, broker.min_offset(queue))
+    is_whole = True  # Nothing before `offset` is left to be sent by a later call.
+    while count_max is None or sent < count_max:
+        try:
+            found = broker.pull(queue, offset, READ_COUNT, READ_SIZE, None, 0.0)
+        except StoreCorrupted as error:
+            if error.queue_offset is None:
+                raise
+            offset = error.queue_offset + 1
+            continue
+        if found.status is not PullStatus.FOUND:
+            break
+        messages = list(found.messages)
+        wanted = messages if selection is None else selection.keep(messages)
+        chosen = {message.queue_offset for message in wanted}
+        for message in messages:
+            if count_max is not None and sent == count_max:
+                return Redriven(sent, left, known, stuck)
+            topic = message.properties.get("DLQ_ORIGIN_TOPIC") or message.properties.get("RETRY_TOPIC")
+            if message.queue_offset not in chosen:
+                left += 1
+                is_whole = False
+            elif topic is None or (target := _target(broker, topic, message)) is None:
+                stuck += 1
+                is_whole = False
+            elif _was_sent(broker, topic, message):
+                known += 1
+            else:
+                sent += 1
+                if not dry_run:
+                    _send_again(broker._schedule, target, topic, message)
+            if is_whole and not dry_run:
+                broker.commit(REDRIVE_GROUP, queue, message.queue_offset + 1)
+        offset = found.next_offset
+    return Redriven(sent, left, known, stuck)
+
+
+def _target(broker: LocalBroker, topic: str, message: MessageExt) -> MessageQueue | None:
+    """A queue of the topic to send to; None where nobody may."""
+    try:
+        return random.choice(broker.publishable(topic))
+    except (TopicNotFound, TopicInvalid, NotPermitted) as error:
+        log.warning("dead letter %s stays where it is: %s", message.msg_id, error)
+        return None
+
+
+def _was_sent(broker: LocalBroker, topic: str, message: MessageExt) -> bool:
+    return any(
+        found.properties.get("DLQ_ORIGIN_MESSAGE_ID") == message.offset_msg_id
+        for found in broker.query(topic, message.msg_id, count_max=COPIES_MAX)
+    )
+
+
+def _send_again(schedule: Schedule, target: MessageQueue, topic: str, message: MessageExt) -> None:
+    properties = {
+        "DLQ_ORIGIN_TOPIC": topic,
+        "DLQ_ORIGIN_MESSAGE_ID": message.offset_msg_id,
+        **dict.fromkeys(("RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "DELAY", "WAIT")),
+    }
+    copy = schedule.copies.append(
+        target.topic, target.queue_id, message, changed(message.encoded, properties), reconsume_times=0
+    )
+    schedule.kept(copy)
+
+
+@contextmanager
+def _alone(broker: LocalBroker, group: str) -> Iterator[None]:
+    fd = open_own_file(broker.path / "mq" / "redrive")
+    try:
+        if not lock_byte(fd, 0):
+            raise NotPermitted(f"another process is sending dead letters back: try {group} when it is done")
+        yield
+    finally:
+        os.close(fd)
