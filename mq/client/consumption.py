@@ -32,6 +32,8 @@ from mq.message import MessageExt
 logger = logging.getLogger("mq")
 
 ROUND_SECONDS = 20.0  # at which a rebalance is made that nothing asked for
+# What a filter leaves out wakes nobody; so often it is looked at, for its offsets to be committed.
+FILTERED_SECONDS = 5.0
 LOOK_SECONDS = 0.05  # between two looks at the times of queues while there is work all along
 ERROR_PAUSE = 1.0
 
@@ -231,7 +233,10 @@ class Consumption:
             for owned in self._round:
                 owned.cold_until = 0.0
                 if owned.may_pull(now, self._limits):
-                    positions.append((owned.queue, owned.cache.next, owned.delivery.selection.hashes))
+                    hashes = owned.delivery.selection.hashes
+                    positions.append((owned.queue, owned.cache.next, hashes))
+                    if hashes is not None:
+                        due = min(due, now + FILTERED_SECONDS)
         if self.closed.is_set():
             return
         with self.lock:

@@ -61,7 +61,8 @@ def test_a_decorated_function_is_a_listener_and_itself() -> None:
     assert bill(heard.messages[0]) == "billed"
 
 
-def test_a_filter_leaves_out_and_what_it_left_out_is_committed() -> None:
+def test_a_filter_leaves_out_and_what_it_left_out_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mq.client.consumption.FILTERED_SECONDS", 0.02)
     broker = make()
     send(broker, *numbered(5), tags="other")
     send(broker, "paid", tags="paid")

@@ -1,0 +1,219 @@
+"""Broadcasting: every consumer gets everything, keeps its own offsets, and loses what fails."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+import mq
+from mq.broker.results import MessageQueue
+from mq.client.progress import parse, write_out
+from tests.client.hearing import Heard, consuming, dead_letters, eventually, send
+from tests.contract.memory import MemoryBroker
+
+
+def make(queues: int = 2) -> MemoryBroker:
+    broker = MemoryBroker()
+    broker.create_topic("orders", queues)
+    return broker
+
+
+def broadcasting(path: Path, **options: Any) -> dict[str, Any]:
+    return {"model": "broadcasting", "offsets_dir": path, **options}
+
+
+def test_every_consumer_gets_every_message(tmp_path: Path) -> None:
+    broker = make()
+    first, second = Heard(), Heard()
+    with (
+        consuming(broker, first, **broadcasting(tmp_path)) as one,
+        consuming(broker, second, **broadcasting(tmp_path)) as other,
+    ):
+        send(broker, "a", queue_id=0)
+        send(broker, "b", queue_id=1)
+        first.wait(2)
+        second.wait(2)
+        assert one.assignment() == other.assignment()
+        assert len(one.assignment()) == 2
+        assert one.client_id != other.client_id
+    assert sorted(first.bodies) == sorted(second.bodies) == [b"a", b"b"]
+
+
+def test_a_consumer_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
+    broker = make()
+    for body in ("a", "b"):
+        heard = Heard()
+        with consuming(broker, heard, **broadcasting(tmp_path)) as consumer:
+            send(broker, body)
+            heard.wait(1)
+            client_id = consumer.client_id
+        assert heard.bodies == [body.encode()]
+    assert client_id is not None
+    assert client_id.endswith("@DEFAULT")
+    text = (tmp_path / client_id / "g" / "offsets.json").read_text()
+    assert parse(text) == {MessageQueue("orders", "mq", 0): 2, MessageQueue("orders", "mq", 1): 0}
+    assert (tmp_path / client_id / "g" / "offsets.json.bak").exists()
+
+
+def test_offsets_are_saved_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mq.client.assignment.SAVE_SECONDS", 0.02)
+    broker = make(1)
+    heard = Heard()
+    with consuming(broker, heard, **broadcasting(tmp_path, client_id="box")):
+        send(broker, "a", "b")
+        heard.wait(2)
+        path = tmp_path / "box" / "g" / "offsets.json"
+        eventually(lambda: path.exists() and parse(path.read_text()) == {MessageQueue("orders", "mq", 0): 2})
+
+
+def test_a_client_id_is_one_consumers_at_a_time(tmp_path: Path) -> None:
+    broker = make()
+    options = broadcasting(tmp_path, client_id="box")
+    with consuming(broker, Heard(), **options):
+        other = mq.PushConsumer(broker, "g", **options)
+        other.subscribe("orders", listener=print)
+        with pytest.raises(mq.GroupInvalid, match="'box' is that of another live consumer"):
+            other.start()
+    with consuming(broker, Heard(), **options) as again:
+        assert again.client_id == "box"
+
+
+@pytest.mark.parametrize(("consume_from", "expected"), [("first", [b"old", b"new"]), ("last", [b"new"])])
+def test_it_begins_where_it_is_told_to(tmp_path: Path, consume_from: str, expected: list[bytes]) -> None:
+    broker = make(1)
+    send(broker, "old")
+    heard = Heard()
+    with consuming(broker, heard, **broadcasting(tmp_path, consume_from=consume_from)):
+        send(broker, "new")
+        heard.wait(len(expected))
+    assert heard.bodies == expected
+
+
+def test_what_fails_is_lost_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broker = make(1)
+    send(broker, "bad", "good")
+
+    def act(message: mq.MessageExt) -> None:
+        if message.body == b"bad":
+            raise ValueError("no")
+
+    heard = Heard(act)
+    with consuming(broker, heard, **broadcasting(tmp_path)) as consumer:
+        heard.wait(2)
+        assert consumer.client_id is not None
+        client_id = consumer.client_id
+    assert heard.bodies == [b"bad", b"good"]
+    assert dead_letters(broker) == []
+    assert "%RETRY%g" not in broker.topics()
+    assert "is lost: a broadcasting group has no retry topic" in caplog.text
+    text = (tmp_path / client_id / "g" / "offsets.json").read_text()
+    assert parse(text)[MessageQueue("orders", "mq", 0)] == 2
+
+
+def test_in_order_a_failure_blocks_this_consumers_queue_and_is_lost_in_the_end(tmp_path: Path) -> None:
+    broker = make(1)
+    send(broker, "bad", "good")
+
+    def act(message: mq.MessageExt) -> None:
+        if message.body == b"bad":
+            raise mq.Retry(suspend_ms=10)
+
+    heard = Heard(act)
+    with consuming(broker, heard, **broadcasting(tmp_path, ordered=True, max_reconsume_times=2)):
+        heard.wait(4)
+    assert heard.bodies == [b"bad", b"bad", b"bad", b"good"]
+    assert dead_letters(broker) == []
+
+
+def offsets_file(path: Path) -> Path:
+    (path / "box" / "g").mkdir(parents=True)
+    return path / "box" / "g" / "offsets.json"
+
+
+def test_a_broken_file_is_replaced_by_its_backup(tmp_path: Path) -> None:
+    file = offsets_file(tmp_path)
+    file.write_text('{"offsetTable":{{"brokerName"')
+    file.with_name("offsets.json.bak").write_text(write_out({MessageQueue("orders", "mq", 0): 1}))
+    broker = make(1)
+    send(broker, "a", "b")
+    heard = Heard()
+    with consuming(broker, heard, **broadcasting(tmp_path, client_id="box")):
+        heard.wait(1)
+    assert heard.bodies == [b"b"]
+
+
+def test_with_both_files_broken_it_does_not_start_and_overwrites_nothing(tmp_path: Path) -> None:
+    file = offsets_file(tmp_path)
+    file.write_text("{")
+    file.with_name("offsets.json.bak").write_text("")
+    consumer = mq.PushConsumer(make(1), "g", model="broadcasting", offsets_dir=tmp_path, client_id="box")
+    consumer.subscribe("orders", listener=print)
+    with pytest.raises(mq.StoreCorrupted, match="repair the file"):
+        consumer.start()
+    consumer.close()
+    assert file.read_text() == "{"
+
+
+def test_clustering_and_broadcasting_do_not_mix(tmp_path: Path) -> None:
+    broker = make()
+    with consuming(broker, Heard()):
+        other = mq.PushConsumer(broker, "g", model="broadcasting", offsets_dir=tmp_path)
+        other.subscribe("orders", listener=print)
+        with pytest.raises(mq.GroupInvalid):
+            other.start()
+
+
+queues = st.builds(MessageQueue, st.text(min_size=1, alphabet="abc%_-"), st.text("xy"), st.integers(0, 9))
+
+
+@given(st.dictionaries(queues, st.integers(0, 1 << 62)))
+def test_an_offsets_file_says_what_was_written(offsets: dict[MessageQueue, int]) -> None:
+    assert parse(write_out(offsets)) == offsets
+
+
+def test_what_rocketmq_writes_is_read() -> None:
+    text = """{
+        "offsetTable":{{"brokerName":"broker-a","queueId":3,"topic":"TopicTest"}:250,{
+                "brokerName":"broker-a",
+                "queueId":2,
+                "topic":"TopicTest"
+            }:0
+        }
+    }"""
+    assert parse(text) == {
+        MessageQueue("TopicTest", "broker-a", 3): 250,
+        MessageQueue("TopicTest", "broker-a", 2): 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"offsetTable":{',
+        '{"offsetTable":{{"brokerName":"a","queueId":1}:5}}',
+        '{"offsetTable":{{"brokerName":"a","queueId":"1","topic":"t"}:5}}',
+        '{"offsetTable":{{"brokerName":"a","queueId":1,"topic":"t"}:"5"}}',
+        '{"offsetTable":{}}}',
+        '{"offsetTable":{{bad}:5}}',
+    ],
+)
+def test_what_is_no_offsets_file_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the parser of JSON has its own words
+        parse(text)
+
+
+def test_the_keys_are_objects_as_rocketmq_wants_them() -> None:
+    text = write_out({MessageQueue("orders", "mq", 1): 7})
+    assert text == '{"offsetTable":{{"brokerName":"mq","queueId":1,"topic":"orders"}:7}}'
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(text)
+    assert re.search(r"\}:7", text)
