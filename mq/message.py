@@ -195,9 +195,8 @@ class MessageExt(StoredFields):
         (size,) = _INT32.unpack_from(self.record, at - 4)
         return self.record[at : at + size]
 
-    @property
-    def encoded(self) -> bytes:
-        """The property string."""
+    def _encoded_elsewhere(self) -> bytes:
+        """The property string of a record with other than IPv4 hosts or a long topic."""
         at, size = _topic_span(self.record)
         return self.record[at + size + 2 :]
 

@@ -158,18 +158,19 @@ static void stored_dealloc(PyObject *self) {
     mq_objects_free(self);
 }
 
-static PyObject *stored_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+/* And not by `new`: a subclass may take other arguments than these. */
+static int stored_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"record", "broker_name", NULL};
+    mq_stored *of = (mq_stored *)self;
     PyObject *record;
     PyObject *broker_name;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "SU:MessageExt", names, &record, &broker_name)) return NULL;
-    PyObject *self = PyType_GenericAlloc(type, 0);
-    if (!self) return NULL;
-    Py_INCREF(record);
-    ((mq_stored *)self)->record = record;
-    Py_INCREF(broker_name);
-    ((mq_stored *)self)->broker_name = broker_name;
-    return self;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "SU:MessageExt", names, &record, &broker_name)) return -1;
+    PyObject *old[] = {of->record, of->broker_name};
+    of->record = mq_objects_shared(record);
+    of->broker_name = mq_objects_shared(broker_name);
+    Py_XDECREF(old[0]);
+    Py_XDECREF(old[1]);
+    return 0;
 }
 
 static int32_t word_at(const char *bytes) {
@@ -177,18 +178,38 @@ static int32_t word_at(const char *bytes) {
     return (int32_t)((uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3]);
 }
 
+/* The size of the body where it lies where it usually does, behind two IPv4 hosts; -1 otherwise. */
+static Py_ssize_t usual_body(const char *bytes, Py_ssize_t size, int32_t *sys_flag) {
+    if (size < AT_BODY_V4) return -1;
+    *sys_flag = word_at(bytes + 36);
+    int32_t body_size = word_at(bytes + 84);
+    if (*sys_flag & (MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6) || body_size < 0 || body_size > size - AT_BODY_V4) return -1;
+    return body_size;
+}
+
 static PyObject *stored_body(PyObject *self, void *unused) {
     PyObject *record = ((mq_stored *)self)->record;
+    if (!record) return PyObject_GetAttrString(self, "record"); /* which says what is missing */
+    const char *bytes = PyBytes_AsString(record);
+    int32_t sys_flag;
+    Py_ssize_t size = usual_body(bytes, PyBytes_Size(record), &sys_flag);
+    if (size < 0 || sys_flag & COMPRESSED) return PyObject_CallMethod(self, "_decoded_body", NULL);
+    return PyBytes_FromStringAndSize(bytes + AT_BODY_V4, size);
+}
+
+static PyObject *stored_encoded(PyObject *self, void *unused) {
+    PyObject *record = ((mq_stored *)self)->record;
+    if (!record) return PyObject_GetAttrString(self, "record");
     const char *bytes = PyBytes_AsString(record);
     Py_ssize_t size = PyBytes_Size(record);
-    if (size >= AT_BODY_V4) {
-        int32_t sys_flag = word_at(bytes + 36);
-        int32_t body_size = word_at(bytes + 84);
-        if (!(sys_flag & (COMPRESSED | MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6)) && body_size >= 0 &&
-            body_size <= size - AT_BODY_V4)
-            return PyBytes_FromStringAndSize(bytes + AT_BODY_V4, body_size);
+    int32_t sys_flag;
+    Py_ssize_t body_size = usual_body(bytes, size, &sys_flag);
+    Py_ssize_t at = AT_BODY_V4 + body_size; /* of the topic's size, in one byte */
+    if (body_size >= 0 && word_at(bytes + 4) == MQ_MAGIC_V1 && at < size) {
+        at += 1 + (unsigned char)bytes[at] + 2;
+        if (at <= size) return PyBytes_FromStringAndSize(bytes + at, size - at);
     }
-    return PyObject_CallMethod(self, "_decoded_body", NULL);
+    return PyObject_CallMethod(self, "_encoded_elsewhere", NULL);
 }
 
 static PyMemberDef stored_members[] = {
@@ -201,10 +222,12 @@ static PyGetSetDef stored_getset[] = {
      "The body as its producer gave it, decompressed where the flags say so: see mq.compression for what\n"
      "that may raise.",
      NULL},
+    {"encoded", stored_encoded, NULL, "The property string.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot stored_slots[] = {
-    {Py_tp_new, stored_new}, {Py_tp_dealloc, stored_dealloc}, {Py_tp_members, stored_members}, {Py_tp_getset, stored_getset}, {0, NULL},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, stored_init}, {Py_tp_dealloc, stored_dealloc}, {Py_tp_members, stored_members}, {Py_tp_getset, stored_getset}, {0, NULL},
 };
 static PyType_Spec stored_spec = {"mq.objects.StoredFields", sizeof(mq_stored), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
                                   stored_slots};
