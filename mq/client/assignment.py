@@ -113,8 +113,7 @@ class Assignment:
                 self._save_at = now + SAVE_SECONDS
         return self._save_at
 
-    @property
-    def is_unsaved(self) -> bool:
+    def _is_unsaved(self) -> bool:
         """Whether there is something to save, and no time set for it."""
         return self._save_at is None and self._local is not None and self._local.is_dirty
 
@@ -201,6 +200,7 @@ class Assignment:
                 self._deliveries[queue.topic],
                 partial(broker.min_offset, queue),
                 queue.topic.startswith(RETRY_PREFIX),
+                self._is_unsaved,
             )
             owned.trouble_of_group = self._trouble
         except (BrokerClosed, ForkedBroker):

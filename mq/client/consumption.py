@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
@@ -22,12 +21,11 @@ from typing import Final
 from mq.broker.results import MessageQueue
 from mq.client.assignment import Assignment
 from mq.client.crew import Crew, Seat
-from mq.client.handback import RETRY_SECONDS, TIMEOUT_LEVEL, HandBack
-from mq.client.process_queue import ProcessQueue, Run
+from mq.client.handback import RETRY_SECONDS, HandBack
 from mq.client.puller import NOTE_SECONDS, OwnedQueue
+from mq.client.runs import Runs, Work
 from mq.client.terms import Terms
 from mq.errors import BrokerClosed, ForkedBroker
-from mq.message import MessageExt
 
 logger = logging.getLogger("mq")
 
@@ -36,17 +34,6 @@ ROUND_SECONDS = 20.0  # at which a rebalance is made that nothing asked for
 FILTERED_SECONDS = 5.0
 LOOK_SECONDS = 0.05  # between two looks at the times of queues while there is work all along
 ERROR_PAUSE = 1.0
-
-
-class Work:
-    """A run of a queue, for a thread to perform. `cache` is where it came from."""
-
-    __slots__ = ("cache", "owned", "run")
-
-    def __init__(self, owned: OwnedQueue, run: Run) -> None:
-        self.owned = owned
-        self.cache: ProcessQueue = owned.cache
-        self.run = run
 
 
 class Consumption:
@@ -64,28 +51,27 @@ class Consumption:
         self._terms = terms
         self._assignment = assignment
         self._membership = assignment.membership
-        self._handback = handback
         self._clock = clock
-        self.lock: Final = threading.Lock()
+        self._lock: Final = threading.Lock()
         self._owned: Mapping[MessageQueue, OwnedQueue] = assignment.owned
-        self._ready: deque[OwnedQueue] = deque()
-        self._running = 0
-        self._is_suspended = False
         self._is_closing = False
         self._when_closed: list[Callable[[], object]] = []
-        self._limits = terms.limits(1)
         self._rebalance_at = 0.0
         self._version = -1
         self._round: list[OwnedQueue] = []  # the queues, the one that had something last in front
-        self._crew: Crew[Work] = Crew(
+        self._runs: Final = Runs(
+            self._lock, terms.threads, terms.limits(1), handback, clock, self._membership.poke
+        )
+        self._crew: Final[Crew[Work]] = Crew(
             name,
             terms.threads,
-            self.lock,
+            self._lock,
             lead=self._lead,
-            take=self._take,
-            perform=self._perform,
-            stuck=self._stuck,
+            take=self._runs.take,
+            perform=self._runs.perform,
+            stuck=self._runs.relieve,
         )
+        self._runs.more = self._crew.wake
 
     # Asked for by the user, from any thread.
 
@@ -93,8 +79,8 @@ class Consumption:
         self._crew.start()
 
     def suspend(self, is_suspended: bool) -> None:
-        with self.lock:
-            self._is_suspended = is_suspended
+        with self._lock:
+            self._runs.is_suspended = is_suspended
             if is_suspended:
                 for owned in self._owned.values():
                     for run in list(owned.cache.open):
@@ -109,7 +95,7 @@ class Consumption:
     def close(self, timeout: float | None) -> list[str]:
         """Begin nothing more, and wait until everything has ended. Returns what had not in time. From a
         listener it does not wait: the rest happens after that listener."""
-        with self.lock:
+        with self._lock:
             self._is_closing = True
             for owned in self._owned.values():
                 owned.is_draining = True
@@ -134,7 +120,7 @@ class Consumption:
     def _listeners_running(self) -> list[str]:
         """Each listener that runs now: its name, what it has, and for how long."""
         now = self._clock()
-        with self.lock:
+        with self._lock:
             return [
                 f"{owned.delivery.name} with {owned.queue.topic}/{owned.queue.queue_id} from queue offset"
                 f" {run.begin} on, for {now - run.started:.1f} s"
@@ -143,7 +129,7 @@ class Consumption:
             ]
 
     def queues(self) -> set[MessageQueue]:
-        with self.lock:
+        with self._lock:
             return {queue for queue, owned in self._owned.items() if not owned.is_draining}
 
     # The leader.
@@ -168,8 +154,8 @@ class Consumption:
                 found_any = self._go_round(seat, now)
                 if not crew.leads(seat):
                     return None
-                with self.lock:
-                    work = self._take()
+                with self._lock:
+                    work = self._runs.take()
                     if work is not None:
                         crew.cede()
                         return work
@@ -191,7 +177,7 @@ class Consumption:
             return False
         pull_count, crew = self._terms.pull_count, self._crew
         for at, owned in enumerate(self._round):
-            if now < owned.cold_until or not owned.may_pull(now, self._limits):
+            if now < owned.cold_until or not owned.may_pull(now, self._runs.limits):
                 continue
             delivery = owned.delivery
             try:
@@ -208,16 +194,16 @@ class Consumption:
             found_any = True
             while True:
                 work = None
-                with self.lock:
+                with self._lock:
                     if pulled is not None:
                         owned.cache.put(*pulled)
                         pulled = None
                         if not owned.cache.count:
                             owned.commit()
-                    if delivery.is_brief and self._may_run():
-                        work = self._take_from(owned, self._clock())
+                    if delivery.is_brief and self._runs.may_run:
+                        work = self._runs.take_from(owned, self._clock())
                     if work is None:
-                        self._list(owned, now)
+                        self._runs.list(owned, now)
                         break
                 if not crew.perform_while_leading(work):
                     return True
@@ -232,36 +218,36 @@ class Consumption:
         if not self._is_paused():
             for owned in self._round:
                 owned.cold_until = 0.0
-                if owned.may_pull(now, self._limits):
+                if owned.may_pull(now, self._runs.limits):
                     hashes = owned.delivery.selection.hashes
                     positions.append((owned.queue, owned.cache.next, hashes))
                     if hashes is not None:
                         due = min(due, now + FILTERED_SECONDS)
         if self.closed.is_set():
             return
-        with self.lock:
-            if self._may_run() and any(owned.can_take(now) for owned in self._ready):
+        with self._lock:
+            if self._runs.can_take(now):
                 return
         self._membership.wait(positions, version, max(0.0, min(due, self._rebalance_at) - now))
 
     def _rebalance(self, version: int, now: float) -> None:
         self._rebalance_at = now + ROUND_SECONDS
         self._version = version
-        if not self._assignment.rebalance(self.lock, self._is_closing):
+        if not self._assignment.rebalance(self._lock, self._is_closing):
             self._rebalance_at = now + ERROR_PAUSE
-        with self.lock:
+        with self._lock:
             known = set(self._round)
             mine = set(self._owned.values())
             if known != mine:
                 self._round = [owned for owned in self._round if owned in mine]
                 self._round += [owned for owned in self._owned.values() if owned not in known]
-            self._limits = self._terms.limits(len(self._round))
+            self._runs.limits = self._terms.limits(len(self._round))
 
     def _look_after(self, now: float) -> float:
         """All that depends on time: expired listeners, suspensions, hand-overs, notes. When to look again."""
         due = self._assignment.save(now)
-        expired: list[tuple[OwnedQueue, ProcessQueue, Run]] = []
-        with self.lock:
+        expired: list[Work] = []
+        with self._lock:
             for owned in list(self._owned.values()):
                 if owned.is_restarting:
                     owned.restart()
@@ -272,19 +258,17 @@ class Consumption:
                         self._assignment.give_up(owned)
                         self._round = [each for each in self._round if each is not owned]
                         continue
-                self._list(owned, now)
-                owned.note(self._limits, now, self._is_suspended)
+                self._runs.list(owned, now)
+                owned.note(self._runs.limits, now, self._runs.is_suspended)
                 due = min(due, self._next_look(owned, now, expired))
             is_over = self._is_closing and not self._owned
-        for owned, cache, run in expired:
-            self._expire(owned, cache, run, now)
+        for work in expired:
+            self._runs.expire(work, self._assignment.group)
         if is_over:
             self._finish()
         return due
 
-    def _next_look(
-        self, owned: OwnedQueue, now: float, expired: list[tuple[OwnedQueue, ProcessQueue, Run]]
-    ) -> float:
+    def _next_look(self, owned: OwnedQueue, now: float, expired: list[Work]) -> float:
         due, cache = float("inf"), owned.cache
         for time in (owned.suspended_until, owned.pull_after, cache.due or 0.0):
             if time > now:
@@ -296,121 +280,13 @@ class Consumption:
             if not owned.delivery.ordered and not self._terms.is_broadcasting:
                 expires_at = run.started + self._terms.consume_timeout
                 if expires_at <= now:
-                    expired.append((owned, cache, run))
+                    expired.append(Work(owned, run))
                     expires_at = now + RETRY_SECONDS
                 due = min(due, expires_at)
         return due
 
-    def _expire(self, owned: OwnedQueue, cache: ProcessQueue, run: Run, now: float) -> None:
-        """Send back what a listener has had for too long. It goes on, but its result counts no more."""
-        with self.lock:
-            if run.is_void or run not in cache.open or owned.cache is not cache:
-                return
-            self._isolate(owned, run)
-            in_hand = run.messages[-owned.delivery.in_hand(run) :]
-            messages = [each for each in run.failed if each not in in_hand] + in_hand
-        logger.error(
-            "group %s: %s has been running for %.1f s with %d messages from %s/%d, queue offset %d on: they"
-            " are sent back, and its thread is lost until it returns",
-            *(self._assignment.group, owned.delivery.name, now - run.started, len(messages)),
-            *(owned.queue.topic, owned.queue.queue_id, run.begin),
-        )
-        kept = [each for each in messages if not self._handback.send_back(each, TIMEOUT_LEVEL)]
-        with self.lock:
-            if kept or run.is_void or run not in cache.open:
-                return
-            run.is_void = True
-            cache.finish(run)
-            owned.commit()
-
-    # Runs.
-
     def _is_paused(self) -> bool:
-        return self._is_suspended or self._is_closing
-
-    def _may_run(self) -> bool:
-        return self._running < self._terms.threads and not self._is_suspended
-
-    def _list(self, owned: OwnedQueue, now: float) -> None:
-        if not owned.is_listed and owned.can_take(now):
-            owned.is_listed = True
-            self._ready.append(owned)
-
-    def _take_from(self, owned: OwnedQueue, now: float) -> Work | None:
-        run = owned.take(now)
-        if run is None:
-            return None
-        self._running += 1
-        return Work(owned, run)
-
-    def _take(self) -> Work | None:
-        """The next run for a thread that has nothing to do, the queues in turn. Under the lock."""
-        ready = self._ready
-        if not ready or self._running >= self._terms.threads:
-            return None
-        now = self._clock()
-        for _ in range(len(ready)):
-            owned = ready.popleft()
-            owned.is_listed = False
-            if self._is_suspended and not owned.is_draining:
-                continue
-            work = self._take_from(owned, now)
-            if work is not None:
-                self._list(owned, now)
-                if ready and self._running < self._terms.threads:
-                    self._crew.wake()
-                return work
-        return None
-
-    def _perform(self, work: Work) -> None:
-        """Run a listener and finish what it was given. Raises nothing."""
-        owned, run = work.owned, work.run
-        failures = owned.delivery.run(run)
-        again: list[MessageExt] = []
-        due: float | None = None
-        suspended_until = 0.0
-        if failures and not run.is_void:
-            now = self._clock()
-            if owned.delivery.ordered:
-                again, seconds = self._handback.ordered(owned, failures[0])
-                suspended_until = now + seconds if seconds else 0.0
-            else:
-                again = self._handback.concurrent(owned, failures)
-                due = now + RETRY_SECONDS
-        with self.lock:
-            self._running -= 1
-            is_needed = bool(again) or self._is_closing or owned.is_draining or owned.has_note
-            cache = work.cache
-            if not run.is_void and owned.cache is cache:
-                cache.finish(run, again, due)
-                if suspended_until:
-                    owned.suspended_until = suspended_until
-                try:
-                    owned.commit()
-                except Exception as error:  # noqa: BLE001 - whoever leads meets it too, and says so
-                    logger.debug("commit of %s: %s", owned.queue, error)
-                if owned.is_full and not self._limits.still_full(cache):
-                    is_needed = True
-                self._list(owned, self._clock())
-            is_needed |= owned.is_restarting or self._assignment.is_unsaved
-        if is_needed:
-            with suppress(Exception):
-                self._membership.poke()
-
-    def _stuck(self, work: Work) -> None:
-        """A run that was thought to be brief is not: let others have what it has not begun. Under the
-        lock."""
-        now = self._clock()
-        work.owned.delivery.slow_down(now - work.run.started)
-        if not work.run.is_void and work.owned.cache is work.cache and work.run in work.cache.open:
-            self._isolate(work.owned, work.run)
-            self._list(work.owned, now)
-
-    def _isolate(self, owned: OwnedQueue, run: Run) -> None:
-        """Leave of a run what its listener is at, and what failed before. Under the lock."""
-        owned.cache.cut(run)
-        if not run.failed:
-            owned.cache.settle(run, owned.delivery.in_hand(run))
+        return self._runs.is_suspended or self._is_closing
 
     # The end.
 
@@ -421,7 +297,7 @@ class Consumption:
             pass
         except Exception:
             logger.exception("consumer %s: could not leave its group", self._assignment.client_id)
-        with self.lock:
+        with self._lock:
             self._crew.end()
         self.closed.set()
         for call in list(self._when_closed):
@@ -436,11 +312,12 @@ class Consumption:
 
     def _abandon(self) -> None:
         """Leave with listeners still running: what they have is for the other members now."""
-        with self.lock:
+        with self._lock:
             for owned in list(self._owned.values()):
                 for run in owned.cache.open:
                     run.is_void = True
-                owned.commit()
-                self._assignment.give_up(owned)
+                with suppress(Exception):  # Whatever happens, it is left now.
+                    owned.commit()
+                    self._assignment.give_up(owned)
             self._round = []
         self._finish()

@@ -46,6 +46,7 @@ class OwnedQueue:
         delivery: Delivery,
         start: Callable[[], int],
         is_retry: bool,
+        is_unsaved: Callable[[], bool],
     ) -> None:
         self.queue: Final = queue
         self.claim: Final = claim
@@ -63,6 +64,7 @@ class OwnedQueue:
         self.attempts = 0  # of the message at `attempts_at`, in order
         self.attempts_at = -1
         self._start = start
+        self._is_unsaved = is_unsaved
         self._pull = pull
         self._noted: str | None = None
         self._lost = 0  # messages one after the other that could not be read
@@ -209,6 +211,11 @@ class OwnedQueue:
         if due is not None and due > now:
             return f"could not be sent back: tried again at {_clock(due - now)}"
         return ""
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether its offset is to be put on disk by this consumer, and no time is set for that."""
+        return self._is_unsaved()
 
     @property
     def has_note(self) -> bool:

@@ -229,7 +229,7 @@ class Refusing(MemoryBroker):
 
 
 def test_what_cannot_be_sent_back_stays_here_and_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mq.client.consumption.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("mq.client.runs.RETRY_SECONDS", 0.02)
     broker = Refusing()
     broker.create_topic("orders", 1)
     send(broker, "good", "bad", "better")

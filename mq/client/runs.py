@@ -1,0 +1,169 @@
+"""What there is to run, and what becomes of it: taken by a thread, performed, finished, committed.
+
+Everything here is called under the consumer's lock, but perform and expire, which take it themselves:
+neither a listener nor a hand-back runs under it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from mq.client.handback import RETRY_SECONDS, TIMEOUT_LEVEL, HandBack
+from mq.client.process_queue import ProcessQueue, Run
+from mq.client.puller import OwnedQueue
+from mq.client.terms import Limits
+from mq.message import MessageExt
+
+logger = logging.getLogger("mq")
+
+
+class Work:
+    """A run of a queue, for a thread to perform. `cache` is where it came from."""
+
+    __slots__ = ("cache", "owned", "run")
+
+    def __init__(self, owned: OwnedQueue, run: Run) -> None:
+        self.owned = owned
+        self.cache: ProcessQueue = owned.cache
+        self.run = run
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its result still counts: neither did it take too long, nor was the offset reset."""
+        return not self.run.is_void and self.owned.cache is self.cache
+
+
+class Runs:
+    """At most `threads` of them are under way. `tell` is called when who leads has something to do about one
+    that is finished."""
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        threads: int,
+        limits: Limits,
+        handback: HandBack,
+        clock: Callable[[], float],
+        tell: Callable[[], None],
+    ) -> None:
+        self.is_suspended = False
+        self.limits = limits  # of queues, as of now
+        self.more: Callable[[], None] = lambda: None  # has one more thread come and take
+        self._lock = lock
+        self._threads = threads
+        self._handback = handback
+        self._clock = clock
+        self._tell = tell
+        self._ready: deque[OwnedQueue] = deque()
+        self._running = 0
+
+    @property
+    def may_run(self) -> bool:
+        return self._running < self._threads and not self.is_suspended
+
+    def list(self, owned: OwnedQueue, now: float) -> None:
+        """See whether a queue has something to take."""
+        if not owned.is_listed and owned.can_take(now):
+            owned.is_listed = True
+            self._ready.append(owned)
+
+    def take_from(self, owned: OwnedQueue, now: float) -> Work | None:
+        run = owned.take(now)
+        if run is None:
+            return None
+        self._running += 1
+        return Work(owned, run)
+
+    def take(self) -> Work | None:
+        """The next for a thread that has nothing to do, the queues in turn."""
+        ready = self._ready
+        if not ready or self._running >= self._threads:
+            return None
+        now = self._clock()
+        for _ in range(len(ready)):
+            owned = ready.popleft()
+            owned.is_listed = False
+            if self.is_suspended and not owned.is_draining:
+                continue
+            work = self.take_from(owned, now)
+            if work is not None:
+                self.list(owned, now)
+                if ready and self._running < self._threads:
+                    self.more()
+                return work
+        return None
+
+    def can_take(self, now: float) -> bool:
+        return self.may_run and any(owned.can_take(now) for owned in self._ready)
+
+    def perform(self, work: Work) -> None:
+        """Run a listener, hand back what it did not consume, and commit. Raises nothing."""
+        owned, run = work.owned, work.run
+        failures = owned.delivery.run(run)
+        again: list[MessageExt] = []
+        due: float | None = None
+        suspended_until = 0.0
+        if failures and work.is_wanted:
+            if owned.delivery.ordered:
+                again, seconds = self._handback.ordered(owned, failures[0])
+                suspended_until = self._clock() + seconds if seconds else 0.0
+            else:
+                again = self._handback.concurrent(owned, failures)
+                due = self._clock() + RETRY_SECONDS
+        with self._lock:
+            self._running -= 1
+            must_tell = bool(again) or owned.is_draining or owned.has_note
+            if work.is_wanted:
+                work.cache.finish(run, again, due)
+                if suspended_until:
+                    owned.suspended_until = suspended_until
+                try:
+                    owned.commit()
+                except Exception as error:  # noqa: BLE001 - whoever leads meets it too, and says so
+                    logger.debug("commit of %s: %s", owned.queue, error)
+                must_tell |= owned.is_full and not self.limits.still_full(work.cache)
+                self.list(owned, self._clock())
+            must_tell |= owned.is_restarting or owned.is_unsaved
+        if must_tell:
+            with suppress(Exception):
+                self._tell()
+
+    def relieve(self, work: Work) -> None:
+        """A run that was thought to be brief is not: let others have what it has not begun."""
+        now = self._clock()
+        work.owned.delivery.slow_down(now - work.run.started)
+        if work.is_wanted and work.run in work.cache.open:
+            self._isolate(work)
+            self.list(work.owned, now)
+
+    def expire(self, work: Work, group: str) -> None:
+        """Send back what a listener has had for too long. It goes on, but its result counts no more."""
+        owned, run, cache = work.owned, work.run, work.cache
+        with self._lock:
+            if not work.is_wanted or run not in cache.open:
+                return
+            self._isolate(work)
+            in_hand = run.messages[-owned.delivery.in_hand(run) :]
+            messages = [each for each in run.failed if each not in in_hand] + in_hand
+        logger.error(
+            "group %s: %s has been running for %.1f s with %d messages from %s/%d, queue offset %d on: they"
+            " are sent back, and its thread is lost until it returns",
+            *(group, owned.delivery.name, self._clock() - run.started, len(messages)),
+            *(owned.queue.topic, owned.queue.queue_id, run.begin),
+        )
+        kept = [each for each in messages if not self._handback.send_back(each, TIMEOUT_LEVEL)]
+        with self._lock:
+            if work.is_wanted and run in cache.open:
+                run.is_void = True
+                cache.finish(run, kept, self._clock() + RETRY_SECONDS)
+                owned.commit()
+
+    def _isolate(self, work: Work) -> None:
+        """Leave of a run what its listener is at, and what failed before."""
+        work.cache.cut(work.run)
+        if not work.run.failed:
+            work.cache.settle(work.run, work.owned.delivery.in_hand(work.run))
