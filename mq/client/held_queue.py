@@ -14,6 +14,7 @@ from typing import Final
 
 from mq.broker.membership import Claim
 from mq.broker.protocol import READ_SIZE_MAX, Broker, MessageQueue, PullStatus
+from mq.errors import NotPermitted, TopicNotFound
 from mq.filter.selection import Selection
 from mq.message import MessageExt
 
@@ -145,7 +146,12 @@ class HeldQueue:
 
     def _beginning(self) -> int:
         committed = self.claim.committed()
-        return self._broker.min_offset(self.queue) if committed is None else committed
+        if committed is not None:
+            return committed
+        try:
+            return self._broker.min_offset(self.queue)
+        except (TopicNotFound, NotPermitted, ValueError):
+            return 0  # the queue is gone, and about to be given up
 
 
 class AssignedQueue:

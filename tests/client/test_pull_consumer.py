@@ -39,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "local"])
 def broker(request: pytest.FixtureRequest, directory: Path) -> Iterator[mq.Broker]:
     with MemoryBroker() if request.param == "memory" else mq.open(directory) as broker:
         broker.create_topic("orders", 2)
