@@ -1,29 +1,222 @@
-"""Consumer groups of a store: members, ownership of queues, offsets."""
+"""Consumer groups of a store: who joins them, whose the queues are, what is committed, what stands still.
+
+What the processes of a store share of a group is one mapped file (groupfile.py); this is what one broker has
+open of those files, with the memberships of its own consumers (member.py) and a watch over the processes of
+the others. A dead one's queues are free as soon as it is dead, and whoever watched it tells all the others.
+
+Members of a group subscribe to the same, or are refused: a queue given to a member that wants nothing of its
+topic would not be consumed by anybody.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
-from mq.broker.membership import Member, Membership, QueueState, Subscription
+from mq.broker.admission import admit, check_consumer, check_room, checked
+from mq.broker.member import LocalMembership
+from mq.broker.membership import Member, QueueState, Subscription
+from mq.broker.offsets import Offsets
 from mq.broker.results import MessageQueue
-from mq.errors import NotPermitted
+from mq.broker.retry import RETRY_PREFIX
+from mq.broker.roster import Roster
+from mq.broker.standstill import Owner, owned, queue_state, unowned_reason
+from mq.errors import MQError, NotPermitted, TopicNotFound
+from mq.names import check_group, check_topic
+from mq.store.groupfile import (
+    NAMESPACE,
+    OWNER,
+    PID,
+    START_TIME,
+    TURN,
+    GroupFile,
+    place_word,
+    slot_word,
+)
+from mq.store.locks import open_own_file
+from mq.store.members import pid_namespace_here
+from mq.store.named import named_errors
+from mq.store.numbers import Numbers
+from mq.store.reader import Reader
 from mq.store.store import Store
+from mq.store.watch import Watch
 
-__all__ = ["Groups"]
+__all__ = ["OFFSETS_INTERVAL", "Groups"]
+
+OFFSETS_INTERVAL = 5.0
+TIME_MAX = 1 << 62
+
+log = logging.getLogger("mq")
 
 
 class Groups:
-    """The consumer groups of one store, for one broker."""
+    """The consumer groups of one store, for one broker.
 
-    def __init__(self, store: Store, readable: Callable[[str], Sequence[MessageQueue]]) -> None:
-        self._store = store
+    readable(topic) are the queues to read from, exists(topic) whether there is such a topic at all.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        reader: Reader,
+        watch: Watch,
+        readable: Callable[[str], Sequence[MessageQueue]],
+        exists: Callable[[str], bool],
+    ) -> None:
+        self.store = store
+        self._name = name
+        self._reader = reader
+        self._watch = watch
         self._readable = readable
+        self._exists = exists
+        self.numbers = Numbers(store)
+        self._offsets = Offsets(store.root)
+        self._directory = store.root / "mq" / "groups"
+        self._lock = threading.Lock()  # guards what follows
+        self._rosters: dict[str, Roster] = {}
+        self._memberships: set[LocalMembership] = set()
+        self._watched: dict[Path, dict[tuple[int, int, int], Callable[[], None]]] = {}
+        store.let_go_with(self._forked)
+        if not store.read_only:
+            store.at_last_close(self._save_at_last)
 
-    def _not_yet(self) -> NotPermitted:
-        return NotPermitted(f"{self._store.root}: consumer groups are not in this release")
+    # Files, and the queues that their slots are of.
+
+    def number(self, queue: MessageQueue) -> int:
+        """The number of a queue that may be read, made if it has none."""
+        return self._reader.number(queue)
+
+    def _roster(self, group: str) -> Roster | None:
+        """Of the group's file; None if there is no current one."""
+        self.store.live()
+        with self._lock:
+            roster = self._rosters.get(group)
+        if roster is None:
+            file = GroupFile.existing(self.store, self._directory / group)
+            roster = self._keep(group, file) if file is not None else None
+        return roster
+
+    def _made(self, group: str) -> Roster:
+        """The same, made out of what is known of the group if need be. Raises StoreFull."""
+        self._writable()
+        roster = self._roster(group)
+        if roster is not None:
+            return roster
+        table = self._offsets.load().get(group, {})
+
+        def fill(file: GroupFile) -> None:
+            for topic in filter(self._exists, table):
+                for queue_id, offset in table[topic].items():
+                    number = self.numbers.find(topic, queue_id, add=True)
+                    file.raise_to(number, min(offset, self.numbers.next_offset(number)))
+
+        return self._keep(group, GroupFile.made(self.store, self._directory / group, fill))
+
+    def _keep(self, group: str, file: GroupFile) -> Roster:
+        with self._lock:
+            return self._rosters.setdefault(group, Roster(file))
+
+    def _writable(self) -> None:
+        self.store.live()
+        if self.store.read_only:
+            raise NotPermitted(
+                f"{self.store.root} was opened with read_only=True: consumers write what they have consumed"
+            )
+
+    @contextmanager
+    def _looking(self, roster: Roster) -> Iterator[int]:
+        """A descriptor to look at locks with."""
+        with named_errors(roster.file.path):
+            fd = os.open(roster.file.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    # What others ask.
 
     def names(self) -> list[str]:
-        raise self._not_yet()
+        """See LocalBroker.groups."""
+        self.store.live()
+        found = set(self._offsets.current(self.numbers, self._exists))
+        for group in self._offsets.group_files():
+            if group not in found and self._roster(group) and self.members(group):
+                found.add(group)
+        return sorted(found)
+
+    def members(self, group: str) -> list[Member]:
+        """See Broker.group_members."""
+        check_group(group)
+        roster = self._roster(group)
+        if roster is None:
+            return []
+        with self._looking(roster) as fd:
+            return sorted(roster.living(fd).values(), key=lambda member: member.client_id)
+
+    def topics(self, group: str) -> list[str]:
+        """See Broker.group_topics."""
+        wanted = {each.topic for member in self.members(group) for each in member.subscriptions}
+        return sorted(wanted | set(self._table_of(group)))
+
+    def _table_of(self, group: str) -> dict[str, dict[int, int]]:
+        check_group(group)
+        self.store.live()
+        found = self._offsets.current_of(group, self.numbers, self._exists)
+        if found is None:
+            found = self._offsets.current(self.numbers, self._exists).get(group, {})
+        return found
+
+    def offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        """See Broker.group_offsets."""
+        check_topic(topic)
+        ids = self._table_of(group).get(topic, {})
+        return {MessageQueue(topic, self._name, queue_id): offset for queue_id, offset in sorted(ids.items())}
+
+    def committed(self, group: str, queue: MessageQueue) -> int | None:
+        """See Broker.committed."""
+        check_group(group)
+        roster = self._roster(group)
+        if roster is None:
+            return self._table_of(group).get(queue.topic, {}).get(queue.queue_id)
+        return roster.file.committed(self.numbers.find(queue.topic, queue.queue_id))
+
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """See Broker.commit."""
+        check_group(group)
+        _check_offset(offset)
+        file, number = self._made(group).file, self.number(queue)
+        with file.changing():
+            file.raise_to(number, offset)
+
+    def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """See Broker.reset_offsets. Raises ValueError for an offset beyond the end of its queue."""
+        check_group(group)
+        numbers = {}
+        for queue, offset in offsets.items():
+            _check_offset(offset)
+            numbers[self.number(queue)] = offset
+            end = self._reader.max_offset(queue)
+            if offset > end:
+                raise ValueError(
+                    f"{queue.topic}/{queue.queue_id} ends at {end:,}: an offset of {offset:,} is beyond that"
+                )
+        file = self._made(group).file
+        with file.changing():
+            for number in numbers:
+                file.ready(number)
+            for number, offset in numbers.items():
+                file.reset(number, offset)
+        file.changed()
+
+    # Coming and going.
 
     def join(
         self,
@@ -35,26 +228,200 @@ class Groups:
         ordered: bool,
         subscriptions: Sequence[Subscription],
         consume_from: str | int = "first",
-    ) -> Membership:
-        raise self._not_yet()
+    ) -> LocalMembership:
+        """See Broker.join."""
+        self._writable()
+        check_group(group)
+        check_consumer(client_id, model, consume_type, consume_from)
+        now = time.time_ns() // 1_000_000
+        member = Member(
+            client_id, os.getpid(), socket.gethostname(), now, model, consume_type, bool(ordered), ()
+        )
+        member = replace(member, subscriptions=checked(subscriptions))
+        roster = self._made(group)
+        file = roster.file
+        with named_errors(file.path):
+            own = open_own_file(file.path)
+        self.store.close_in_child(own)
+        try:
+            with file.changing() as fd:
+                roster.bury(fd)
+                admit(group, roster.listed(fd), member)
+                self._start(group, file, member, consume_from)
+                place = roster.enter(fd, own, member)
+            check_room(group, place)
+        except BaseException:
+            self.store.closed_here(own)
+            raise
 
-    def members(self, group: str) -> list[Member]:
-        raise self._not_yet()
+        def subscribe(membership: LocalMembership, wanted: Member) -> Member:
+            return self._resubscribe(roster, membership, wanted, consume_from)
 
-    def topics(self, group: str) -> list[str]:
-        raise self._not_yet()
+        assert place is not None
+        membership = LocalMembership(self, group, roster, member, place, own, subscribe)
+        with self._lock:
+            self._memberships.add(membership)
+        file.changed()
+        membership.members()  # Which has the others watched.
+        return membership
 
-    def offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
-        raise self._not_yet()
+    def _resubscribe(
+        self, roster: Roster, membership: LocalMembership, wanted: Member, consume_from: str | int
+    ) -> Member:
+        wanted = replace(wanted, subscriptions=checked(wanted.subscriptions))
+        with roster.file.changing() as fd:
+            roster.bury(fd)
+            others = {place: each for place, each in roster.listed(fd).items() if place != membership.place}
+            admit(membership.group, others, wanted)
+            self._start(membership.group, roster.file, wanted, consume_from)
+            if not roster.rewrite(fd, membership.place, wanted):
+                check_room(membership.group, -1)
+        roster.file.changed()
+        return wanted
+
+    def _start(self, group: str, file: GroupFile, member: Member, consume_from: str | int) -> None:
+        """Commit where the group begins, in topics that it has not begun."""
+        if member.model != "clustering":
+            return  # Each consumer has offsets of its own.
+        for topic in [subscription.topic for subscription in member.subscriptions]:
+            try:
+                queues = self._readable(topic)
+            except (TopicNotFound, NotPermitted):
+                continue
+            numbers = [self.number(queue) for queue in queues]
+            if any(file.committed(number) is not None for number in numbers):
+                continue
+            # What is in the retry topic was taken by the group before.
+            first = consume_from == "first" or topic == RETRY_PREFIX + group
+            for number in numbers:
+                file.ready(number)
+            for queue, number in zip(queues, numbers, strict=True):
+                if first:
+                    offset = self._reader.min_offset(queue)
+                elif isinstance(consume_from, int):
+                    offset = self._reader.offset_at(queue, consume_from)
+                else:
+                    offset = self._reader.max_offset(queue)
+                file.raise_to(number, offset)
+
+    def left(self, membership: LocalMembership) -> None:
+        with self._lock:
+            self._memberships.discard(membership)
+            path = membership._roster.file.path
+            if any(each._roster.file.path == path for each in self._memberships):
+                return
+            stops = self._watched.pop(path, {})
+        for stop in stops.values():
+            stop()
+
+    # Death.
+
+    def watch_over(self, roster: Roster, listed: Mapping[int, Member]) -> None:
+        """Have the processes of these members watched, and no others."""
+        words, wanted = roster.file.words, {}
+        for place in listed:
+            at = place_word(place)
+            if words[at + PID] != os.getpid():
+                wanted[words[at + PID], words[at + START_TIME], words[at + NAMESPACE]] = place
+        with self._lock:
+            watched = self._watched.setdefault(roster.file.path, {})
+            gone = [watched.pop(process) for process in list(watched) if process not in wanted]
+            fresh = [process for process in wanted if process not in watched]
+            for process in fresh:
+                watched[process] = self._watch_one(roster, process, wanted[process])
+        for stop in gone:
+            stop()
+
+    def _watch_one(self, roster: Roster, process: tuple[int, int, int], place: int) -> Callable[[], None]:
+        pid, start_time, namespace = process
+
+        def is_gone() -> bool:
+            with self._looking(roster) as fd:
+                return not roster.lives(fd, place)
+
+        here = namespace == pid_namespace_here()
+        return self._watch.watch(
+            pid if here else 0, lambda: self.bury(roster), start_time=start_time, is_gone=is_gone
+        )
+
+    def bury(self, roster: Roster) -> None:
+        """Strike dead members off, and tell the others."""
+        with roster.file.changing() as fd:
+            found = roster.bury(fd)
+        if found:
+            roster.file.changed()
+
+    def wrest(self, roster: Roster, number: int, turn: int) -> bool:
+        """Take a queue from a dead owner whose lock is not dropped, since a copy of its descriptor lives on:
+        whether it can be locked anew."""
+        words, at = roster.file.words, slot_word(number)
+        owner = words[at + OWNER] - 1
+        with self._looking(roster) as fd:
+            if owner < 0 or roster.lives(fd, owner):
+                return False
+        with roster.file.changing() as fd:
+            if words[at + TURN] == turn:
+                if words[at + OWNER] - 1 != owner or roster.lives(fd, owner):
+                    return False
+                words[at + TURN] = turn + 1
+            return True
+
+    # Why it is stuck.
 
     def states(self, group: str, topic: str) -> list[QueueState]:
-        raise self._not_yet()
+        """See Broker.group_states."""
+        queues, committed = self._readable(topic), self.offsets(group, topic)
+        roster = self._roster(group)
+        if roster is None:
+            owners: dict[MessageQueue, Owner] = dict.fromkeys(queues, (None, unowned_reason((), topic)))
+        else:
+            with self._looking(roster) as fd:
+                living = roster.living(fd)
+                owners = {queue: owned(roster, self.numbers, fd, living, queue) for queue in queues}
+            unowned = None, unowned_reason(list(living.values()), topic)
+            owners = {queue: found if found[0] else unowned for queue, found in owners.items()}
+        return [queue_state(self._reader, queue, owners[queue], committed.get(queue)) for queue in queues]
 
-    def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        raise self._not_yet()
+    # For good.
 
-    def committed(self, group: str, queue: MessageQueue) -> int | None:
-        raise self._not_yet()
+    def save(self) -> bool:
+        """Have in consumerOffset.json what is committed; whether there was anything new."""
+        return self._offsets.save(self.numbers, self._exists)
 
-    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        raise self._not_yet()
+    def _save_at_last(self) -> None:
+        try:
+            self.save()
+        except (MQError, OSError) as error:
+            log.warning(
+                "%s: the last offsets of groups are not on disk (%s): they are lost if the machine is started"
+                " anew before the store is opened again",
+                self.store.root,
+                error,
+            )
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted, and its offsets with it."""
+        self._offsets.forget_topic(topic)
+
+    def _forked(self) -> None:
+        for membership in self._memberships:
+            membership.forked()
+
+    def close(self) -> None:
+        """Leave with all consumers of this broker. Twice is fine."""
+        with self._lock:
+            memberships = list(self._memberships)
+        for membership in memberships:
+            membership.leave()
+        with self._lock:
+            rosters = list(self._rosters.values())
+            self._rosters.clear()
+        for roster in rosters:
+            roster.file.close()
+
+
+def _check_offset(offset: int) -> None:
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise TypeError(f"an offset is an int, not {type(offset).__name__}")
+    if not 0 <= offset < TIME_MAX:
+        raise ValueError(f"an offset is {offset}: it must be 0 or more")

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mq.broker.duties import Duties
 from mq.broker.finding import Finder
-from mq.broker.groups import Groups
+from mq.broker.groups import OFFSETS_INTERVAL, Groups
 from mq.broker.membership import Group, Member, Membership, QueueState
+from mq.broker.offsets import clamp_offsets
+from mq.broker.options import QUEUE_COUNT_MAX, check_count, check_number, check_options
 from mq.broker.protocol import Appender, MessageQueue, Puller, PullResult, SendResult, Topic
 from mq.broker.retry import DEAD_PREFIX, RETRY_PREFIX, send_back
 from mq.broker.schedule import Schedule
@@ -28,6 +30,7 @@ from mq.store.arrow import ArrowReader
 from mq.store.directory import BEGIN_MEMBER
 from mq.store.reader import Reader
 from mq.store.store import Store
+from mq.store.watch import Watch
 from mq.store.writer import Writer
 
 if TYPE_CHECKING:
@@ -37,7 +40,6 @@ __all__ = ["LocalBroker"]
 
 TEMPLATE_TOPIC = "TBW102"
 TEMPLATE = TopicSettings(TEMPLATE_TOPIC, 8, 8, PERM_READ | PERM_WRITE | PERM_INHERIT)
-QUEUE_COUNT_MAX = 65_536
 CLOSED = (-1,)
 
 
@@ -64,19 +66,9 @@ class LocalBroker:
         create: bool = True,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        if flush not in ("async", "sync"):
-            raise ValueError(f"flush is {flush!r}: give 'async' or 'sync'")
-        _check_number("flush_interval", flush_interval, 0.001, 3600.0)
-        _check_number("retention_hours", retention_hours, 0, 24 * 365 * 100)
-        for option, value, high in (
-            ("default_queue_count", default_queue_count, QUEUE_COUNT_MAX),
-            ("message_size_max", message_size_max, (1 << 31) - (1 << 17)),
-        ):
-            _check_number(option, value, 1, high)
-            if not isinstance(value, int):
-                raise TypeError(f"{option} is a number of type int, not {type(value).__name__}")
-        if disk_ratio_max is not None:
-            _check_number("disk_ratio_max", disk_ratio_max, 0.0, 1.0)
+        check_options(
+            flush, flush_interval, retention_hours, disk_ratio_max, default_queue_count, message_size_max
+        )
         self.name: Final = "mq"
         self.message_size_max: Final = message_size_max
         self._auto_create = auto_create_topics
@@ -89,6 +81,7 @@ class LocalBroker:
             read_only=read_only,
             sync=flush == "sync",
             progress=progress,
+            on_recovered=clamp_offsets,
             commitlog_file_size=commitlog_file_size,
             queue_file_units=queue_file_units,
             index_slot_count=index_slot_count,
@@ -100,6 +93,7 @@ class LocalBroker:
         self._seen = -1
         self._settings: dict[str, TopicSettings] = {}
         self._duties: Duties | None = None
+        self._watch = Watch()
         try:
             self._adopt_queues()
             self._schedule = schedule = Schedule(
@@ -110,7 +104,14 @@ class LocalBroker:
             self._reader = Reader(store, self.name, self._version, self._admit_read)
             self._arrow = ArrowReader(store, self.name)
             self._finder = Finder(store, self._reader, self._current)
-            self._groups = groups = Groups(store, self.readable)
+            self._groups = groups = Groups(
+                store,
+                self.name,
+                self._reader,
+                self._watch,
+                self.readable,
+                lambda name: name in self._current(),
+            )
             # Straight to the store: a layer here would cost a tenth of a send.
             self.append = writer.append
             self.append_batch = writer.append_batch
@@ -126,7 +127,10 @@ class LocalBroker:
             self.committed = groups.committed
             self.commit = groups.commit
             if not read_only:
-                self._duties = Duties(store, flush_interval, self._retention_ms, disk_ratio_max, schedule)
+                others = [(OFFSETS_INTERVAL, groups.save)]
+                self._duties = Duties(
+                    store, flush_interval, self._retention_ms, disk_ratio_max, schedule, others
+                )
         except BaseException:
             store.close()
             raise
@@ -171,9 +175,7 @@ class LocalBroker:
             ("read_queue_count", read),
             ("write_queue_count", write),
         ):
-            _check_number(option, value, 1, QUEUE_COUNT_MAX)
-            if not isinstance(value, int):
-                raise TypeError(f"{option} is a number of type int, not {type(value).__name__}")
+            check_count(option, value, QUEUE_COUNT_MAX)
         if not isinstance(perm, str) or set(perm) - {"r", "w"} or len(set(perm)) != len(perm):
             raise ValueError(f"perm is {perm!r}: give 'r', 'w', 'rw' or ''")
         bits = (PERM_READ if "r" in perm else 0) | (PERM_WRITE if "w" in perm else 0)
@@ -218,6 +220,7 @@ class LocalBroker:
             self._store.delete_queues(name)
             # Again: whoever looked between the two may have found the queues of the deleted topic.
             self._store.topics_changed()
+            self._groups.forget_topic(name)
 
     def topics(self) -> list[str]:
         """Names of all topics but RocketMQ's own, sorted."""
@@ -396,7 +399,7 @@ class LocalBroker:
         """
         self._writable()
         if retention_hours is not None:
-            _check_number("retention_hours", retention_hours, 0, 24 * 365 * 100)
+            check_number("retention_hours", retention_hours, 0, 24 * 365 * 100)
         kept_ms = self._retention_ms if retention_hours is None else int(retention_hours * 3_600_000)
         return retention.expire(
             self._store, time.time_ns() // 1_000_000, kept_ms, disk_ratio_max=self._disk_ratio_max
@@ -409,6 +412,8 @@ class LocalBroker:
 
     def close(self) -> None:
         """Close; sends and reads under way in other threads end with BrokerClosed. Twice is fine."""
+        self._groups.close()
+        self._watch.close()
         if self._duties is not None:
             self._duties.close()
         try:
@@ -433,10 +438,3 @@ class LocalBroker:
 
 def _letters(perm: int) -> str:
     return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "")
-
-
-def _check_number(name: str, value: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is a number, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value:,}: it must be from {low:,} to {high:,}")

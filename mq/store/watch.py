@@ -40,6 +40,7 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._epoll: select.epoll | None = None
         self._bell = -1
+        self._pid = os.getpid()  # A forked child has copies of what stays the parent's.
         self._closed = threading.Event()
 
     def watch(
@@ -56,6 +57,8 @@ class Watch:
         another pid namespace, to be looked at by is_gone. gone() may also come just after it was stopped.
         """
         fd = -1
+        if self._pid != os.getpid():
+            return lambda: None
         if pid > 0:
             with suppress(OSError):  # Dead already, not allowed, or no descriptor left: looked at instead.
                 fd = os.pidfd_open(pid)
@@ -84,6 +87,8 @@ class Watch:
         return lambda: self._stop(ticket)
 
     def _stop(self, ticket: int) -> None:
+        if self._pid != os.getpid():
+            return
         with self._lock:
             watched = self._watched.pop(ticket, None)
             if watched is not None:
@@ -147,6 +152,8 @@ class Watch:
 
     def close(self) -> None:
         """Tell nobody any more. Twice is fine."""
+        if self._pid != os.getpid():
+            return
         with self._lock:
             if self._closed.is_set():
                 return

@@ -22,7 +22,7 @@ SOON = 5.0  # for what is to happen at once; a machine under load takes its time
 Join = Callable[..., Membership]
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "local", "local-sync"])
 def kind(request: pytest.FixtureRequest) -> str:
     """Those that have groups."""
     return str(request.param)

@@ -1,0 +1,121 @@
+"""Who is in a group: the members as the group's file has them, and which of them live.
+
+A member lives while its place is locked, by a descriptor of its own; what it says of itself is JSON beside
+its place, read once for each life of it. A copy of the descriptor in a forked child that nobody closed keeps
+a lock, so a member whose pid with its start time is gone is dead as well, judged within one pid namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from mq.broker.membership import Member, Subscription
+from mq.store.groupfile import (
+    HIGH,
+    LIFE,
+    NAMESPACE,
+    PID,
+    PLACE_COUNT,
+    SINCE,
+    START_TIME,
+    GroupFile,
+    place_byte,
+    place_word,
+)
+from mq.store.locks import byte_owner, lock_byte
+from mq.store.members import pid_namespace_here, start_time_of
+
+__all__ = ["Roster"]
+
+
+class Roster:
+    """The members of one group file. Methods take a descriptor of it: locks of that one do not show."""
+
+    def __init__(self, file: GroupFile) -> None:
+        self.file = file
+        self._known: dict[int, tuple[int, Member]] = {}
+
+    def listed(self, fd: int) -> dict[int, Member]:
+        """Place to member, of all who came and did not leave; a dead one until somebody has noticed."""
+        words, found = self.file.words, {}
+        for place in self.file.taken():
+            life = words[place_word(place) + LIFE]
+            known = self._known.get(place)
+            if known is None or known[0] != life:
+                text = self.file.read_text(fd, place)
+                member = _parsed(text) if text is not None else None
+                if member is None or words[place_word(place) + LIFE] != life:
+                    continue  # Just coming or going, which raises the version; or damaged.
+                known = self._known[place] = life, member
+            found[place] = known[1]
+        return found
+
+    def living(self, fd: int) -> dict[int, Member]:
+        """The same without the dead."""
+        return {place: member for place, member in self.listed(fd).items() if self.lives(fd, place)}
+
+    def lives(self, fd: int, place: int) -> bool:
+        if byte_owner(fd, place_byte(place)) is None:
+            return False
+        words, at = self.file.words, place_word(place)
+        if not words[at + LIFE] % 2:
+            return False
+        if words[at + NAMESPACE] != pid_namespace_here() or words[at + PID] == os.getpid():
+            return True
+        return start_time_of(words[at + PID]) == words[at + START_TIME]
+
+    def bury(self, fd: int) -> bool:
+        """Under byte 0: strike the dead off. Whether there were any."""
+        words, found = self.file.words, False
+        for place in self.file.taken():
+            if not self.lives(fd, place):
+                words[place_word(place) + LIFE] += 1
+                found = True
+        return found
+
+    def enter(self, fd: int, own: int, member: Member) -> int | None:
+        """Under byte 0: take a place with the descriptor `own`. None if all are taken, -1 if the member's
+        text is too long."""
+        words = self.file.words
+        for place in range(PLACE_COUNT):
+            at = place_word(place)
+            if words[at + LIFE] % 2 or not lock_byte(own, place_byte(place)):
+                continue
+            if not self.file.write_text(fd, place, _text(member)):
+                return -1
+            words[at + PID] = member.pid
+            words[at + START_TIME] = start_time_of(member.pid) or 0
+            words[at + NAMESPACE] = pid_namespace_here()
+            words[at + SINCE] = member.since_ms
+            words[at + LIFE] += 1
+            words[HIGH] = max(words[HIGH], place + 1)
+            return place
+        return None
+
+    def rewrite(self, fd: int, place: int, member: Member) -> bool:
+        """Under byte 0: say something else of a member; False if it is too long."""
+        words, at = self.file.words, place_word(place)
+        words[at + LIFE] += 1
+        try:
+            return self.file.write_text(fd, place, _text(member))
+        finally:
+            words[at + LIFE] += 1
+
+    def leave(self, place: int) -> None:
+        self.file.words[place_word(place) + LIFE] += 1
+
+
+def _text(member: Member) -> bytes:
+    table = {name: getattr(member, name) for name in Member.__slots__}
+    return json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _parsed(text: bytes) -> Member | None:
+    try:
+        table: dict[str, Any] = json.loads(text)
+        subscriptions = tuple(Subscription(*each) for each in table.pop("subscriptions"))
+        return Member(**table, subscriptions=subscriptions)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None

@@ -1,0 +1,71 @@
+"""Why is it stuck? Each queue of a group, with words on why it does not move.
+
+Whoever asks works it out from what is shared: the owner's note, whose lock is on the queue, who lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mq.broker.membership import Member, QueueState
+from mq.broker.results import MessageQueue
+from mq.broker.roster import Roster
+from mq.store.groupfile import OWNER, TURN, WANTED_BY, queue_byte, slot_word
+from mq.store.locks import byte_owner
+from mq.store.numbers import Numbers
+from mq.store.reader import Reader
+
+__all__ = ["Owner", "owned", "queue_state", "unowned_reason"]
+
+# Who has a queue, and what is known of why it does not move.
+Owner = tuple[Member | None, str]
+
+
+def owned(
+    roster: Roster, numbers: Numbers, fd: int, living: Mapping[int, Member], queue: MessageQueue
+) -> Owner:
+    """Who has the queue, and what he or who waits for him says about it."""
+    file = roster.file
+    number = numbers.find(queue.topic, queue.queue_id)
+    if not 0 <= number < file.slots_ready:
+        return None, ""
+    at = slot_word(number)
+    if byte_owner(fd, queue_byte(number, file.words[at + TURN])) is None:
+        return None, ""
+    owner = living.get(file.words[at + OWNER] - 1)
+    if owner is None:
+        return None, ""
+    note = file.note(number)
+    waiting = living.get(file.words[at + WANTED_BY] - 1)
+    if not note and waiting is not None and waiting is not owner:
+        note = f"process {waiting.pid} is waiting for pid {owner.pid} to release it"
+    return owner, note
+
+
+def unowned_reason(members: Sequence[Member], topic: str) -> str:
+    """Why nobody has a queue of this topic."""
+    if not members:
+        return "no member subscribes: the group has no live consumer"
+    mine = [member for member in members if any(topic == wanted.topic for wanted in member.subscriptions)]
+    if not mine:
+        return "no member subscribes"
+    if all(member.model == "broadcasting" for member in mine):
+        return "members are broadcasting: each has offsets of its own"
+    return "no member has taken it yet"
+
+
+def queue_state(reader: Reader, queue: MessageQueue, owned_by: Owner, committed: int | None) -> QueueState:
+    """owned_by: the owner, and the reason as far as it is known; that an offset is wrong comes before it."""
+    owner, reason = owned_by
+    begin, end = reader.min_offset(queue), reader.max_offset(queue)
+    position = max(begin, committed or 0)
+    lag = max(0, end - position)
+    oldest = None
+    if lag:
+        found = reader.pull(queue, position, 1, 1, None, 0.0).messages
+        oldest = found[0].store_time_ms if found else None
+    if committed is not None and committed > end:
+        reason = f"committed {committed:,} is beyond the end {end:,}: reset the group to where it should be"
+    elif not lag and owner is None:
+        reason = ""
+    return QueueState(queue, owner, committed, end, lag, oldest, reason)

@@ -1,0 +1,398 @@
+"""The file of one consumer group: its members, who has which queue, and how far each queue is consumed.
+
+On disk: mq/groups/<group>, sparse, in native byte order, mapped by every process that uses the group:
+
+    offset    size  field
+         0       8  stamp        LAYOUT_STAMP
+         8       8  layout       raised when a field moves
+        16       8  epoch        of the control file, whose numbers of queues the slots go by
+        24      16  boot_id
+        40       8  slots_ready  so many slots are allocated, and may be touched
+        48       4  version      raised with every change; a futex
+        52       4  -
+        56       8  places_high  places from here on were never taken
+
+From PLACES_AT, 1024 places of 64 bytes, one for each consumer:
+
+         0       8  life         how often it was taken, given up or written; odd while taken
+         8       8  pid
+        16       8  start_time   of the process, which tells a pid used again
+        24       8  namespace    of the pid
+        32       8  since_ms
+        40       8  news         raised when a queue that it waits for may have become free
+        48       4  bell         a futex: raised with news, and by a poke
+        52       4  -
+        56       8  refused      queues that it wanted and another one has
+
+From SLOTS_AT, 131072 slots of 128 bytes, by number of the queue:
+
+         0       8  committed    offset + 1; 0: nothing yet
+         8       8  reset_to     offset + 1, instead of `committed` while `resets` is not `applied`
+        16       8  resets
+        24       8  applied
+        32       8  owner        place + 1
+        40       8  wanted_by    place + 1 of the last one who was refused
+        48       8  turn         chooses the byte that is locked; raised where a dead owner's lock stays
+        56      72  note         why the queue does not move, UTF-8, filled up with zeros
+
+From TEXTS_AT, not mapped, a text of up to 64 KiB for each place: size, XXH32, then JSON on the member.
+
+A place is taken while its byte of the file is locked, a queue owned while its byte is (see *_byte below); the
+kernel drops both with the descriptor that a consumer has for itself. What a place nobody locks says means
+nothing. All else changes under byte 0, but for the words of a slot, which its owner writes, `resets` and
+`reset_to`, which a reset writes in that order reversed, and the counters, which are added to in one step.
+
+The file is believed if its stamp, layout, epoch and boot are right. Otherwise it is made anew, out of
+config/consumerOffset.json: nothing in it is needed after a reboot.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import xxhash
+
+from mq.errors import StoreFull, StoreLocked
+from mq.store.control import boot_id
+from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
+from mq.store.named import named_errors
+from mq.store.native import lib
+from mq.store.numbers import Numbers
+from mq.store.store import Store
+from mq.store.waiting import Futex
+
+__all__ = [
+    "APPLIED",
+    "HIGH",
+    "LIFE",
+    "NAMESPACE",
+    "NEWS",
+    "NOTE_AT",
+    "NOTE_SIZE",
+    "OWNER",
+    "PID",
+    "PLACE_COUNT",
+    "REFUSED",
+    "RESETS",
+    "SINCE",
+    "START_TIME",
+    "TURN",
+    "WANTED_BY",
+    "GroupFile",
+    "Header",
+    "offsets_in",
+    "place_byte",
+    "place_word",
+    "queue_byte",
+    "slot_word",
+]
+
+LAYOUT_STAMP, LAYOUT = b"mqgroup\0", 1
+HEADER = struct.Struct("@8sqq16sqIIq")
+PLACES_AT, PLACE_SIZE, PLACE_COUNT = 4096, 64, 1024
+SLOTS_AT, SLOT_SIZE = PLACES_AT + PLACES_AT * 16, 128
+SLOT_COUNT: int = lib.MQ_QUEUE_MAX
+NOTE_AT, NOTE_SIZE = 56, 72
+MAPPED_SIZE = SLOTS_AT + SLOT_SIZE * SLOT_COUNT
+TEXTS_AT, TEXT_SIZE = MAPPED_SIZE, 64 << 10
+TEXT_HEAD = struct.Struct("@II")
+READY_STEP = 512  # slots that are allocated at a time
+CHANGING_BYTE, PLACE_BYTES, QUEUE_BYTES = 0, 1, 4096
+TURN_MASK = (1 << 32) - 1
+CHANGE_TIMEOUT = 10.0
+MADV_POPULATE_WRITE = 23
+# Words of eight bytes, counted from the beginning of the file, of a place, of a slot.
+EPOCH, READY, HIGH = 2, 5, 7
+LIFE, PID, START_TIME, NAMESPACE, SINCE, NEWS, REFUSED = 0, 1, 2, 3, 4, 5, 7
+COMMITTED, RESET_TO, RESETS, APPLIED, OWNER, WANTED_BY, TURN = 0, 1, 2, 3, 4, 5, 6
+VERSION_AT, BELL_AT = 48, 48
+assert PLACES_AT + PLACE_SIZE * PLACE_COUNT == SLOTS_AT
+assert HEADER.size == 64
+
+
+def place_byte(place: int) -> int:
+    return PLACE_BYTES + place
+
+
+def queue_byte(number: int, turn: int) -> int:
+    return QUEUE_BYTES + number + (turn & TURN_MASK) * SLOT_COUNT
+
+
+def slot_word(number: int) -> int:
+    """The first word of a slot."""
+    return (SLOTS_AT + SLOT_SIZE * number) // 8
+
+
+def place_word(place: int) -> int:
+    return (PLACES_AT + PLACE_SIZE * place) // 8
+
+
+class Header:
+    """What a group file says of itself, read without mapping it."""
+
+    def __init__(self, data: bytes) -> None:
+        stamp, layout, self.epoch, self.boot, self.ready, _, _, self.high = HEADER.unpack(
+            data.ljust(HEADER.size, b"\0")
+        )
+        self.is_whole = (
+            stamp == LAYOUT_STAMP
+            and layout == LAYOUT
+            and 0 <= self.ready <= SLOT_COUNT
+            and 0 <= self.high <= PLACE_COUNT
+        )
+
+    def is_of(self, epoch: int) -> bool:
+        """Whether the numbers in it mean what they do now."""
+        return bool(self.is_whole and self.epoch == epoch and self.boot == boot_id())
+
+
+def offsets_in(path: Path, epoch: int) -> dict[int, int] | None:
+    """Queue number to committed offset as a file has them; None if it is not to be believed, or not there.
+
+    Changes nothing, keeps nothing open, and asks nobody.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        header = Header(os.pread(fd, HEADER.size, 0))
+        if not header.is_of(epoch) or os.fstat(fd).st_size < MAPPED_SIZE:
+            return None
+        data = os.pread(fd, header.ready * SLOT_SIZE, SLOTS_AT)
+    finally:
+        os.close(fd)
+    words = memoryview(data[: len(data) // SLOT_SIZE * SLOT_SIZE]).cast("q")
+    found = {}
+    for at in range(0, len(words), SLOT_SIZE // 8):
+        committed, reset_to, resets, applied = words[at : at + 4]
+        value = committed if resets == applied else reset_to
+        if value > 0:
+            found[at * 8 // SLOT_SIZE] = value - 1
+    return found
+
+
+class GroupFile:
+    """A mapped group file. Any number of consumers of a process use one together.
+
+    words and bytes are the file as it is in memory, words of eight bytes each.
+    """
+
+    def __init__(self, store: Store, path: Path) -> None:
+        self.path = path
+        self._store = store
+        self._lock = threading.Lock()  # of byte 0, which is one for all threads that share a descriptor
+        # Opened for itself alone: a mapping keeps its open file, and with it every lock that was taken by it.
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            self.memory = mmap.mmap(fd, MAPPED_SIZE)
+        finally:
+            os.close(fd)
+        self.bytes = memoryview(self.memory)
+        self.words = self.bytes.cast("q")
+        self.counters = self.bytes.cast("I")
+        self.version = Futex(self.memory, VERSION_AT)
+
+    @classmethod
+    def existing(cls, store: Store, path: Path) -> GroupFile | None:
+        """The file as it is; None if there is none that may be believed."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            whole = Header(os.pread(fd, HEADER.size, 0)).is_of(_epoch(store))
+            if not whole or os.fstat(fd).st_size < MAPPED_SIZE:
+                return None
+            return cls(store, path)
+        finally:
+            os.close(fd)
+
+    @classmethod
+    def made(cls, store: Store, path: Path, fill: Callable[[GroupFile], None]) -> GroupFile:
+        """The file, made anew if it cannot be believed: fill() then writes what is known of old."""
+        found = cls.existing(store, path)
+        if found is not None:
+            return found
+        with named_errors(path):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            fd = open_own_file(path)
+            try:
+                _lock(fd, path)
+                found = cls.existing(store, path)
+                return found if found is not None else cls._fresh(store, path, fd, fill)
+            finally:
+                os.close(fd)
+
+    @classmethod
+    def _fresh(cls, store: Store, path: Path, fd: int, fill: Callable[[GroupFile], None]) -> GroupFile:
+        """Under byte 0. Where members live in it, only what tells whether it is believed was damaged."""
+        inhabited = os.fstat(fd).st_size >= MAPPED_SIZE and any(
+            byte_owner(fd, place_byte(place)) is not None for place in range(PLACE_COUNT)
+        )
+        if not inhabited:
+            os.ftruncate(fd, 0)
+            os.ftruncate(fd, MAPPED_SIZE)
+        os.posix_fallocate(fd, 0, SLOTS_AT)
+        file = cls(store, path)
+        file._populate(0, SLOTS_AT)
+        file.words[READY] = 0
+        if inhabited:
+            file.words[HIGH] = PLACE_COUNT
+        else:
+            fill(file)
+        file.words[EPOCH] = _epoch(store)
+        file.bytes[24:40] = boot_id()
+        file.words[1] = LAYOUT
+        file.bytes[0:8] = LAYOUT_STAMP  # Last: until here it is made anew by whoever comes.
+        return file
+
+    def _populate(self, start: int, size: int) -> None:
+        """Have pages that can be written to, or an error, where a store into them would be a signal."""
+        try:
+            self.memory.madvise(MADV_POPULATE_WRITE, start // 4096 * 4096, size + start % 4096)
+        except OSError as error:
+            if error.errno == 14:  # EFAULT: no room after all. Kernels that do not know how say EINVAL.
+                raise StoreFull(f"no space left for {self.path}: free some", path=str(self.path)) from error
+
+    def ready(self, number: int) -> None:
+        """Have the slot of a queue allocated, so that it may be touched. Raises StoreFull."""
+        if number < self.words[READY]:
+            return
+        count = min((number // READY_STEP + 1) * READY_STEP, SLOT_COUNT)
+        with named_errors(self.path):
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.posix_fallocate(fd, SLOTS_AT, count * SLOT_SIZE)
+            finally:
+                os.close(fd)
+        self._populate(SLOTS_AT, count * SLOT_SIZE)
+        self.words[READY] = max(count, self.words[READY])
+
+    @property
+    def slots_ready(self) -> int:
+        return int(self.words[READY])
+
+    def committed(self, number: int) -> int | None:
+        """What is committed of a queue."""
+        words = self.words
+        if number < 0 or number >= words[READY]:
+            return None
+        at = slot_word(number)
+        value = words[at] if words[at + RESETS] == words[at + APPLIED] else words[at + RESET_TO]
+        return value - 1 if value > 0 else None
+
+    def apply_reset(self, number: int) -> int:
+        """Have `committed` be what is committed; how many resets there were. For the owner of the queue, or
+        under byte 0."""
+        words, at = self.words, slot_word(number)
+        while True:
+            resets = words[at + RESETS]
+            if resets == words[at + APPLIED]:
+                return resets
+            self.version.add(0)  # A barrier: what follows is read after the count.
+            words[at] = words[at + RESET_TO]
+            words[at + APPLIED] = resets
+
+    def reset(self, number: int, offset: int) -> None:
+        """Under byte 0: set what is committed, whoever has the queue."""
+        self.ready(number)
+        words, at = self.words, slot_word(number)
+        words[at + RESET_TO] = offset + 1
+        self.version.add(0)  # A barrier: whoever sees the count sees the offset.
+        words[at + RESETS] += 1
+
+    def raise_to(self, number: int, offset: int) -> None:
+        """Under byte 0: commit for a queue that nobody needs to own."""
+        self.ready(number)
+        self.apply_reset(number)
+        at = slot_word(number)
+        if offset >= self.words[at]:
+            self.words[at] = offset + 1
+
+    def note(self, number: int) -> str:
+        start = slot_word(number) * 8 + NOTE_AT
+        return bytes(self.bytes[start : start + NOTE_SIZE]).rstrip(b"\0").decode("utf-8", "ignore")
+
+    @contextmanager
+    def changing(self) -> Iterator[int]:
+        """Hold byte 0: one at a time changes members. A descriptor to look at locks with."""
+        with self._lock, named_errors(self.path):
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self._store.close_in_child(fd)
+            try:
+                _lock(fd, self.path)
+                yield fd
+                unlock_byte(fd, CHANGING_BYTE)
+            finally:
+                self._store.closed_here(fd)
+
+    def changed(self) -> None:
+        """Tell everybody."""
+        self.version.add()
+        self.version.wake()
+
+    def write_text(self, fd: int, place: int, text: bytes) -> bool:
+        """What else is to be known of the member at a place; False if that is too long."""
+        if TEXT_HEAD.size + len(text) > TEXT_SIZE:
+            return False
+        head = TEXT_HEAD.pack(len(text), xxhash.xxh32_intdigest(text))
+        data, at = head + text, TEXTS_AT + place * TEXT_SIZE
+        while data:
+            count = os.pwrite(fd, data, at)
+            data, at = data[count:], at + count
+        return True
+
+    def read_text(self, fd: int, place: int) -> bytes | None:
+        """None while it is being written, or where it is damaged."""
+        data = os.pread(fd, TEXT_SIZE, TEXTS_AT + place * TEXT_SIZE)
+        if len(data) < TEXT_HEAD.size:
+            return None
+        size, digest = TEXT_HEAD.unpack_from(data)
+        text = data[TEXT_HEAD.size : TEXT_HEAD.size + size]
+        return text if len(text) == size and xxhash.xxh32_intdigest(text) == digest else None
+
+    def taken(self) -> list[int]:
+        """Places that were taken and not given up; whoever has one may be dead."""
+        words = self.words
+        high = min(max(words[HIGH], 0), PLACE_COUNT)
+        return [place for place in range(high) if words[place_word(place)] % 2]
+
+    def bell(self, place: int) -> Futex:
+        return Futex(self.memory, PLACES_AT + place * PLACE_SIZE + BELL_AT)
+
+    def ring(self, place: int) -> None:
+        """Tell one consumer that a queue may have become free."""
+        self.words[place_word(place) + NEWS] += 1
+        bell = self.bell(place)
+        bell.add()
+        bell.wake()
+
+    def close(self) -> None:
+        """Let go of the memory, as far as nobody else looks at it."""
+        self.version = Futex(bytearray(4))
+        self.counters = memoryview(bytearray(64)).cast("I")
+        self.words = memoryview(bytearray(64)).cast("q")
+        self.bytes = memoryview(bytearray(64))
+        with suppress(BufferError):  # A consumer that was not closed still looks.
+            self.memory.close()
+
+
+def _lock(fd: int, path: Path) -> None:
+    if not lock_byte(fd, CHANGING_BYTE, timeout=CHANGE_TIMEOUT):
+        raise StoreLocked(
+            f"{path}: another process has been changing this group for {CHANGE_TIMEOUT:.0f} s,"
+            " most likely one that is stopped",
+            path=str(path),
+            pid=byte_owner(fd, CHANGING_BYTE),
+        )
+
+
+def _epoch(store: Store) -> int:
+    return Numbers(store).epoch

@@ -1,0 +1,52 @@
+"""The numbers of queues: places in the table of the control file, by which other shared files go.
+
+A number is never given to another queue, also not to one of the same name after its topic was deleted; but
+when the control file is made anew, which its epoch tells, all numbers are.
+"""
+
+from __future__ import annotations
+
+from mq.store.native import check, ffi, lib
+from mq.store.store import Store
+
+__all__ = ["Numbers", "topics_view"]
+
+
+class Numbers:
+    """The table of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._named: tuple[tuple[int, int], dict[int, tuple[str, int]]] = ((-1, -1), {})
+
+    @property
+    def epoch(self) -> int:
+        return self._store.word(lib.MQ_EPOCH)
+
+    def find(self, topic: str, queue_id: int, *, add: bool = False) -> int:
+        """The number of a queue, whoever may read it; -1 if it has none."""
+        name = topic.encode()
+        number = lib.mq_log_queue(self._store.live(), name, len(name), queue_id, add)
+        return -1 if number == lib.MQ_MISSING else check(number, str(self._store.root))
+
+    def next_offset(self, number: int) -> int:
+        """Where a queue ends."""
+        self._store.live()
+        assert self._store.control is not None
+        return self._store.control.next_offset(number)
+
+    def named(self) -> dict[int, tuple[str, int]]:
+        """(topic, queue id) of every number."""
+        version = int(self._store.topics_version()[0]), self._store.word(lib.MQ_QUEUE_COUNT)
+        if self._named[0] != version:
+            assert self._store.control is not None
+            found = {number: (topic, queue_id) for number, topic, queue_id in self._store.control.queues()}
+            self._named = version, found
+        return self._named[1]
+
+
+def topics_view(store: Store) -> memoryview:
+    """The word that grows with every change of a topic, as [0]; not to be used once the store is closed."""
+    assert store.control is not None
+    word = lib.mq_control_word(store.control.handle, lib.MQ_TOPICS_VERSION)
+    return memoryview(ffi.buffer(word, 8)).cast("q")
