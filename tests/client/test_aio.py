@@ -24,7 +24,7 @@ SOON = 10.0  # for what is to happen at once; a machine under load takes its tim
 Main = Callable[[], Awaitable[None]]
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "local"])
 def broker(request: pytest.FixtureRequest, directory: Path) -> Iterator[mq.Broker]:
     with MemoryBroker() if request.param == "memory" else mq.open(directory) as broker:
         broker.create_topic("orders", 2)
@@ -539,18 +539,17 @@ def test_a_run_that_is_cancelled_cancels_its_calls_and_they_come_again(broker: m
 def test_closing_waits_for_the_listeners_that_run(broker: mq.Broker) -> None:
     async def main() -> None:
         send(broker, b"1", b"2")
-        finished = 0
-        started = asyncio.Event()
+        started = finished = 0
 
         async def listener(_: mq.MessageExt) -> None:
-            nonlocal finished
-            started.set()
+            nonlocal started, finished
+            started += 1
             await asyncio.sleep(0.02)
             finished += 1
 
         consumer = subscribed(broker)
         running = asyncio.create_task(consumer.run(listener, concurrency=2))
-        await started.wait()
+        await until(lambda: started == 2)
         await consumer.close()
         assert (finished, committed(broker)[0]) == (2, 2)
         await running
