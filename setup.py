@@ -10,7 +10,7 @@ CHECKED = ["-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=addre
 is_checked = os.environ.get("MQ_BUILD") == "sanitize"
 objects = Extension(
     "mq.objects._objects",
-    sources=["mq/objects/objects.c", "mq/objects/calls.c"],
+    sources=["mq/objects/objects.c", "mq/objects/batch.c", "mq/objects/calls.c"],
     include_dirs=["mq/objects", "mq/store/native"],
     depends=["mq/objects/objects.h", "mq/store/native/commitlog.h", "mq/store/native/consumequeue.h"],
     define_macros=[("_GNU_SOURCE", None)],

@@ -31,6 +31,7 @@ from mq.errors import (
 )
 from mq.message import Message
 from mq.names import check_group
+from mq.objects import survey
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -393,10 +394,14 @@ def _was_answered(error: Exception) -> bool:
     return isinstance(error, RemotingError) and error.code is not None
 
 
-def _check_batch(messages: Sequence[Message], size_max: int) -> None:
-    """Whether these may be sent as one batch. The loop is all that a thousand plain messages cost here."""
+def _check_batch(messages: list[Message], size_max: int) -> None:
+    """Whether these may be sent as one batch."""
     if not messages:
         raise MessageInvalid("a batch needs at least one message")
+    size = survey(messages)
+    if size is not None:
+        _check_batch_size(messages, size + _BATCH_ENTRY_SIZE * len(messages), size_max)
+        return
     try:
         topic = messages[0].topic
         size = _BATCH_ENTRY_SIZE * len(messages)
@@ -415,6 +420,11 @@ def _check_batch(messages: Sequence[Message], size_max: int) -> None:
             raise MessageInvalid("some messages of the batch say wait=False and some do not")
         if any(message.delayed for message in messages):
             raise MessageInvalid("a delayed message cannot be part of a batch: send it by itself")
+    _check_batch_size(messages, size, size_max)
+
+
+def _check_batch_size(messages: Sequence[Message], size: int, size_max: int) -> None:
+    topic = messages[0].topic
     if topic.startswith(_RETRY_TOPIC_PREFIX):
         raise MessageInvalid(f"a batch cannot go to the retry topic {topic!r}: send one by one")
     if size > size_max:

@@ -2,9 +2,29 @@
 
 Each type here is the base of a class that has everything else in Python: SentFields of mq.Message,
 StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. Line and what it makes call
-the data plane (mq/store/native), through addresses that the store hands in. See objects.c and calls.c.
+the data plane (mq/store/native), through addresses that the store hands in. survey and pack go over a batch.
 """
 
-from mq.objects._objects import Line, PullFields, SendFields, SentFields, StoredFields, bind, bind_calls
+from mq.objects._objects import (
+    Line,
+    PullFields,
+    SendFields,
+    SentFields,
+    StoredFields,
+    bind,
+    bind_calls,
+    pack,
+    survey,
+)
 
-__all__ = ["Line", "PullFields", "SendFields", "SentFields", "StoredFields", "bind", "bind_calls"]
+__all__ = [
+    "Line",
+    "PullFields",
+    "SendFields",
+    "SentFields",
+    "StoredFields",
+    "bind",
+    "bind_calls",
+    "pack",
+    "survey",
+]

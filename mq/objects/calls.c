@@ -367,6 +367,8 @@ static PyObject *bind_calls(PyObject *module, PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS, "bind(name, value): tell what stands behind a name of mq_known"},
+    {"survey", mq_objects_survey, METH_O, "survey(messages): see batch.c"},
+    {"pack", mq_objects_pack, METH_O, "pack(messages): see batch.c"},
     {"bind_calls", bind_calls, METH_VARARGS, "bind_calls(append, pull): the addresses of mq_append and mq_pull"},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,4 @@
-/* objects.h: what objects.c and calls.c share. For C alone.
+/* objects.h: what objects.c, batch.c and calls.c share. For C alone.
  *
  * The data plane is called through the addresses of its functions, which cffi has: there is one copy of it.
  */
@@ -70,6 +70,8 @@ typedef struct {
 PyObject *mq_objects_make(PyObject *type);
 PyObject *mq_objects_shared(PyObject *value);
 void mq_objects_free(PyObject *self);
+PyObject *mq_objects_survey(PyObject *module, PyObject *messages);
+PyObject *mq_objects_pack(PyObject *module, PyObject *messages);
 int mq_objects_add_values(PyObject *module);
 int mq_objects_add_calls(PyObject *module);
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from mq.broker.protocol import Appender, MessageQueue, SendResult, SendStatus
 from mq.errors import MessageInvalid, MessageTooLarge, MQError, NotPermitted
 from mq.message import Message
-from mq.objects import Line, bind, bind_calls
+from mq.objects import Line, bind, bind_calls, pack
 from mq.properties import PROPERTIES_SIZE_MAX
 from mq.store.native import check, ffi, lib
 from mq.store.store import STORE_HOST, STORE_PORT, Store
@@ -66,6 +66,7 @@ class Writer:
         self._name = name
         self._admit = admit
         self._schedule = schedule
+        self._aside: dict[int, tuple[int, int, Any]] = {}  # number, delay and envelope of each level
         self._version = version  # of the topics: a word in shared memory
         self._seen = -1
         self._routes: dict[tuple[str, int], tuple[int, MessageQueue]] = {}
@@ -100,7 +101,8 @@ class Writer:
         version = self._version[0]
         self._admit(queue.topic, queue.queue_id)
         number = self._number(queue)
-        unusual = partial(self._append_unusual, queue, number, version)
+        belongs = f"REAL_TOPIC\x01{queue.topic}\x02REAL_QID\x01{queue.queue_id}\x02".encode()
+        unusual = partial(self._append_unusual, queue, number, version, belongs)
         flushed = partial(self._flushed, number) if self._store.sync else None
         return self._line.appender(queue, number, version, unusual, self._failed, flushed)
 
@@ -109,23 +111,33 @@ class Writer:
         queue: MessageQueue,
         number: int,
         version: int,
+        belongs: bytes,
         message: Message,
         body: bytes,
         sys_flag: int,
         unique_id: str | None = None,
     ) -> SendResult | None:
-        """An append that asks for more than most, or fails; None if the queue's number is out of date."""
+        """An append that asks for more than most, or fails; None if the queue's number is out of date.
+        belongs: the properties that say of a delayed message where it is to go."""
         log = self._store.live()
-        if message.delay_ms is not None or message.deliver_at_ms is not None:
-            raise NotPermitted(
-                "messages due at any time (delay_ms, deliver_at_ms) are not in this release:"
-                " give a delay_level"
-            )
-        encoded, envelope, delay_ms = message.encoded, ffi.NULL, 0
-        level = message.delay_level
+        encoded, envelope, delay_ms, level = message.encoded, ffi.NULL, 0, 0
+        if not message.plain:
+            if b"TIMER_DEL" in encoded and (message.delay_ms, message.deliver_at_ms) != (None, None):
+                raise NotPermitted(
+                    "messages due at any time (delay_ms, deliver_at_ms) are not in this release:"
+                    " give a delay_level"
+                )
+            if b"DELAY\x01" in encoded:
+                level = message.delay_level
         if level:
-            number, delay_ms = self._schedule.aside(level)
-            encoded += f"REAL_TOPIC\x01{queue.topic}\x02REAL_QID\x01{queue.queue_id}\x02".encode()
+            aside = self._aside.get(level)
+            if aside is None:
+                number, delay_ms = self._schedule.aside(level)
+                envelope = ffi.new("mq_envelope *", {"has_tags_code": DUE_AFTER, "tags_code": delay_ms})
+                self._aside[level] = number, delay_ms, envelope
+            else:
+                number, delay_ms, envelope = aside
+            encoded += belongs
             if len(encoded) > PROPERTIES_SIZE_MAX:
                 raise MessageInvalid(
                     f"tags, keys and properties come to {len(encoded):,} bytes with those of a delayed"
@@ -133,8 +145,7 @@ class Writer:
                 )
             if len(body) + len(encoded) + len(queue.topic) + ROOM > self._store.geometry.commitlog_file_size:
                 raise self.failure(lib.MQ_TOO_LARGE, len(body))  # Once it is due, it would be.
-            envelope = ffi.new("mq_envelope *", {"has_tags_code": DUE_AFTER, "tags_code": delay_ms})
-        receipt = ffi.new("mq_receipt *")
+        receipt = ffi.new(RECEIPT)
         name = ffi.NULL if unique_id is None else ffi.new("char[]", unique_id.encode())
         result = lib.mq_append(
             log,
@@ -184,17 +195,12 @@ class Writer:
             number, queue = self._routes[topic, queue_id]
         except KeyError:
             number, queue = self._route(topic, queue_id)
-        bodies = [message.body for message in messages]
-        properties = [message.encoded for message in messages]
-        wait = True
-        if not all(message.plain for message in messages):
-            if any(m.delay_level or m.delay_ms is not None or m.deliver_at_ms is not None for m in messages):
-                raise MessageInvalid("a batch takes no delayed messages: send them one by one")
-            wait = any(message.wait for message in messages)
-        count = len(bodies)
-        flags = ffi.NULL
-        if any(message.flag for message in messages):
-            flags = ffi.from_buffer("int32_t[]", array("i", [message.flag for message in messages]))
+        flags, wait = ffi.NULL, True
+        packed = pack(messages if type(messages) is list else list(messages))
+        if packed is None:
+            packed, flags, wait = _packed_slowly(messages)
+        bodies, body_sizes, properties, properties_sizes = packed
+        count = len(messages)
         ids = ffi.new("char[]", count * ID_SIZE)
         receipt = ffi.new(RECEIPT)
         result = lib.mq_append_batch(
@@ -203,25 +209,22 @@ class Writer:
             count,
             flags,
             0,
-            b"".join(bodies),
-            ffi.from_buffer("int32_t[]", array("i", map(len, bodies))),
-            b"".join(properties),
-            ffi.from_buffer("int32_t[]", array("i", map(len, properties))),
+            bodies,
+            ffi.from_buffer("int32_t[]", body_sizes),
+            properties,
+            ffi.from_buffer("int32_t[]", properties_sizes),
             ids,
             receipt,
         )
         if result:
             if result == lib.MQ_GONE:
                 return self._again(self.append_batch, topic, queue_id, messages)
-            raise self.failure(result, sum(map(len, bodies)))
+            raise self.failure(result, len(bodies))
         status = SendStatus.SEND_OK
         if self._store.sync and wait:
             status = self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
-        sizes = self._record_sizes(receipt, messages)
-        return SendResult(status, queue, int(receipt.queue_offset), _Ids(ids, count), (HOST, sizes))
-
-    def _record_sizes(self, receipt: Any, messages: Sequence[Message]) -> Sequence[int]:
-        return _Places(int(receipt.log_offset), int(receipt.size), messages)
+        places = _Places(int(receipt.log_offset), int(receipt.size), body_sizes, properties_sizes)
+        return SendResult(status, queue, int(receipt.queue_offset), _Ids(ids, count), (HOST, places))
 
     def _route(self, topic: str, queue_id: int) -> tuple[int, MessageQueue]:
         self._admit(topic, queue_id)
@@ -291,21 +294,38 @@ class _Places(Sequence[int]):
     """The log offsets of a batch: its records lie side by side, and their sizes differ as the messages'
     do."""
 
-    __slots__ = ("_first", "_messages", "_overhead")
+    __slots__ = ("_first", "_overhead", "_sizes")
 
-    def __init__(self, first: int, first_size: int, messages: Sequence[Message]) -> None:
+    def __init__(self, first: int, first_size: int, body_sizes: bytes, properties_sizes: bytes) -> None:
         self._first = first
-        self._messages = [(len(message.body), len(message.encoded)) for message in messages]
-        self._overhead = first_size - sum(self._messages[0])
+        self._sizes = memoryview(body_sizes).cast("i"), memoryview(properties_sizes).cast("i")
+        self._overhead = first_size - sum(sizes[0] for sizes in self._sizes)
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self._sizes[0])
 
     def __getitem__(self, place: Any) -> Any:
         return list(self)[place]
 
     def __iter__(self) -> Iterator[int]:
         at = self._first
-        for body_size, properties_size in self._messages:
+        for body_size, properties_size in zip(*self._sizes, strict=True):
             yield at
             at += body_size + properties_size + self._overhead
+
+
+def _packed_slowly(messages: Sequence[Message]) -> tuple[tuple[bytes, bytes, bytes, bytes], Any, bool]:
+    """As objects.pack, of whatever messages; their flags, and whether one of them waits for a flush."""
+    if any(m.delay_level or m.delay_ms is not None or m.deliver_at_ms is not None for m in messages):
+        raise MessageInvalid("a batch takes no delayed messages: send them one by one")
+    bodies, properties = [m.body for m in messages], [m.encoded for m in messages]
+    flags = ffi.NULL
+    if any(message.flag for message in messages):
+        flags = ffi.from_buffer("int32_t[]", array("i", [message.flag for message in messages]))
+    packed = (
+        b"".join(bodies),
+        array("i", map(len, bodies)).tobytes(),
+        b"".join(properties),
+        array("i", map(len, properties)).tobytes(),
+    )
+    return packed, flags, any(message.wait for message in messages)
