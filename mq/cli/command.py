@@ -18,6 +18,7 @@ from mq.cli.expire import expire
 from mq.cli.groups import groups, reset
 from mq.cli.printing import visible
 from mq.cli.read import query, show
+from mq.cli.redrive import redrive
 from mq.cli.send import send
 from mq.cli.session import Session
 from mq.cli.tail import tail
@@ -66,7 +67,7 @@ def command(context: click.Context, target: str, json: bool) -> None:
 
 for verb in (
     *(topics, create, delete, send, tail, query, show),
-    *(groups, consume, reset, top),
+    *(groups, consume, reset, redrive, top),
     *(verify, expire, bench),
 ):
     command.add_command(verb)

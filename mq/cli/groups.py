@@ -8,11 +8,12 @@ import click
 
 import mq
 from mq.broker.membership import Group, Member, QueueState
+from mq.broker.retry import DEAD_PREFIX, REDRIVE_GROUP
 from mq.cli.printing import counted, emit_json, emit_table, moment, span, visible
 from mq.cli.session import Session, with_json
 from mq.cli.session import moment as time_of
 
-DEAD_LETTERS = "%DLQ%"
+SYSTEM_PREFIX = "CID_RMQ_SYS_"
 
 
 @click.command()
@@ -50,6 +51,11 @@ def groups(session: Session, group: str | None) -> int:
     return 0
 
 
+def names(broker: mq.Broker) -> list[str]:
+    """The groups, without those that RocketMQ and mq keep for themselves."""
+    return [name for name in broker.groups() if not name.startswith(SYSTEM_PREFIX)]
+
+
 def known(broker: mq.Broker, name: str) -> bool:
     """Whether anybody consumes, or has consumed, under this name."""
     return name in broker.groups() or bool(broker.group(name).members())
@@ -71,12 +77,15 @@ def lag_of(group: Group, topic: str) -> int:
 
 
 def dead_letters(broker: mq.Broker, group: str) -> int:
-    """How many messages the group gave up."""
+    """How many messages the group gave up that were not all sent back since."""
     try:
-        queues = broker.topic(DEAD_LETTERS + group).queues
+        queues = broker.readable(DEAD_PREFIX + group)
     except (mq.TopicNotFound, mq.NotPermitted):
         return 0
-    return sum(queue.max_offset - queue.min_offset for queue in queues)
+    return sum(
+        broker.max_offset(queue) - max(broker.min_offset(queue), broker.committed(REDRIVE_GROUP, queue) or 0)
+        for queue in queues
+    )
 
 
 def member_facts(member: Member) -> dict[str, Any]:
@@ -115,7 +124,7 @@ def queue_facts(state: QueueState) -> dict[str, Any]:
 
 def _list(session: Session, broker: mq.Broker) -> None:
     rows: list[tuple[str, ...]] = []
-    for name in broker.groups():
+    for name in names(broker):
         group = broker.group(name)
         members = group.members()
         lags = {topic: lag_of(group, topic) for topic in group.topics()}

@@ -40,10 +40,10 @@ def top(session: Session, interval: float, count: int | None) -> None:
     try:
         from mq.cli.dashboard import Dashboard
     except ModuleNotFoundError as error:
-        if error.name != "textual":
+        if (error.name or "").partition(".")[0] != "textual":
             raise
         raise mq.MQError('top needs textual; install it with: pip install "mq[cli]"') from None
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise click.UsageError("top needs a terminal; --json prints a line for each look instead")
     with session.open() as broker:
         Dashboard(session.target, lambda: take(broker, _now_ms()), interval).run()

@@ -1,0 +1,47 @@
+"""`redrive`: what a group gave up is sent back to where it came from."""
+
+import click
+
+from mq.broker.retry import DEAD_PREFIX
+from mq.broker.retry import redrive as send_back
+from mq.cli.groups import known
+from mq.cli.printing import counted, emit_json, visible
+from mq.cli.session import Session, with_json
+from mq.filter.selection import Selection
+
+
+@click.command()
+@click.argument("group")
+@click.option("--tags", "expression", default="*", help='Only these, such as "paid || refunded".')
+@click.option("--sql", help="Only those whose properties an SQL92 expression selects.")
+@click.option("--limit", type=click.IntRange(min=1), help="Send so many at most.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@with_json
+@click.pass_obj
+def redrive(
+    session: Session, group: str, expression: str, sql: str | None, limit: int | None, dry_run: bool
+) -> int:
+    """Send the dead letters of GROUP back to the topics they came from, each once, oldest first.
+
+    Every group of such a topic gets them, as it gets all that is sent there.
+    """
+    if sql is not None and expression != "*":
+        raise click.UsageError("--tags and --sql exclude each other")
+    selection = Selection.of(expression, sql)
+    with session.open() as broker:
+        if not known(broker, group) and DEAD_PREFIX + group not in broker.topics():
+            click.echo(f"mq: there is no group {visible(group)}", err=True)
+            return 1
+        done = send_back(broker, group, selection=selection, count_max=limit, dry_run=dry_run)
+        if session.json:
+            emit_json({**done._asdict(), "dry_run": dry_run})
+        else:
+            click.echo(f"{counted(done.sent, 'message')} {'would be ' if dry_run else ''}sent back")
+            for count, what in (
+                (done.left, "not selected"),
+                (done.known, "sent back before"),
+                (done.stuck, "whose topic is gone, or closed to writers"),
+            ):
+                if count:
+                    click.echo(f"{counted(count, 'message')} {what}")
+    return 1 if done.stuck else 0
