@@ -26,6 +26,7 @@ from mq.broker.results import MessageQueue, PullResult, PullStatus
 from mq.errors import BrokerClosed, ForkedBroker, MessageInvalid, MQError, StoreCorrupted
 from mq.message import MessageExt
 from mq.names import UNSENDABLE_TOPICS, check_topic
+from mq.properties import value_of
 from mq.store.copies import Copy, changed
 
 __all__ = ["LEVELS", "SCHEDULE_TOPIC", "Delivery", "destination", "due_ms", "parse_levels"]
@@ -74,9 +75,11 @@ def due_ms(store_time_ms: int, delay_ms: int, seen_ms: int) -> int:
 
 def destination(message: MessageExt) -> tuple[str, int] | None:
     """Topic and queue id where a message put aside belongs; None if it does not say so."""
-    properties = message.properties
-    topic, queue_id = properties.get("REAL_TOPIC", ""), properties.get("REAL_QID", "")
-    if topic in UNSENDABLE_TOPICS or not queue_id.isdecimal() or len(queue_id) > 9:
+    encoded = message.encoded
+    topic, queue_id = value_of(encoded, b"REAL_TOPIC\x01"), value_of(encoded, b"REAL_QID\x01")
+    if topic is None or queue_id is None or topic in UNSENDABLE_TOPICS:
+        return None
+    if not queue_id.isdecimal() or len(queue_id) > 9:
         return None
     try:
         check_topic(topic)

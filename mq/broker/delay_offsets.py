@@ -88,8 +88,8 @@ class Alarm:
 
     def stored(self, due_ms: int) -> None:
         """A message was put aside that is due then: who delivers is woken if he would sleep longer."""
-        # One that is not ours has nobody who delivers yet: to ring is never wrong.
-        if due_ms < self.words[AT_WAKE] or not self.is_ours():
+        # In another life of the store nobody delivers yet, and who begins to looks at all that is there.
+        if due_ms < self.words[AT_WAKE]:
             self.ring()
 
     def ring(self) -> None:

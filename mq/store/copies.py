@@ -18,7 +18,7 @@ __all__ = ["Copies", "Copy", "changed"]
 
 ID_SIZES = (32, 56)
 BORN_HOST_AT, BORN_HOST_V6 = 48, 0x10
-CHECKSUM = b"__CRC32#\x01"
+CHECKSUM, CHECKSUM_SIZE = b"__CRC32#\x01", 20
 FLUSH_TIMEOUT_MS = 60_000
 ENVELOPE, RECEIPT = ffi.typeof("mq_envelope *"), ffi.typeof("mq_receipt *")
 RELATIVE = 2  # The code of a delayed message counts from its store time.
@@ -36,6 +36,8 @@ class Copy(NamedTuple):
 def changed(encoded: bytes, values: Mapping[str, str | None]) -> bytes:
     """A property string with some values put in or, where None, taken out. Its checksum goes: a copy gets
     one of its own."""
+    if not values and encoded[-CHECKSUM_SIZE:].startswith(CHECKSUM):
+        return encoded[:-CHECKSUM_SIZE]
     names = {name.encode() + b"\x01" for name in values}
     kept = [
         piece
