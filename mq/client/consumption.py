@@ -22,7 +22,7 @@ from mq.broker.results import MessageQueue
 from mq.client.assignment import Assignment
 from mq.client.crew import Crew, Seat
 from mq.client.handback import RETRY_SECONDS, HandBack
-from mq.client.puller import NOTE_SECONDS, OwnedQueue
+from mq.client.puller import OwnedQueue
 from mq.client.runs import Runs, Work
 from mq.client.terms import Terms
 from mq.errors import BrokerClosed, ForkedBroker
@@ -57,11 +57,12 @@ class Consumption:
         self._is_closing = False
         self._when_closed: list[Callable[[], object]] = []
         self._rebalance_at = 0.0
+        self._must_look = True  # at all that depends on time,
+        self._look_at = 0.0  # or then, while there is work all along,
+        self._due = 0.0  # or then, by what is known
         self._version = -1
         self._round: list[OwnedQueue] = []  # the queues, the one that had something last in front
-        self._runs: Final = Runs(
-            self._lock, terms.threads, terms.limits(1), handback, clock, self._membership.poke
-        )
+        self._runs: Final = Runs(self._lock, terms.threads, terms.limits(1), handback, clock, self._look_now)
         self._crew: Final[Crew[Work]] = Crew(
             name,
             terms.threads,
@@ -90,6 +91,11 @@ class Consumption:
     def look_again(self) -> None:
         """Have the leader rebalance: something changed that the membership does not know of."""
         self._rebalance_at = 0.0
+        self._look_now()
+
+    def _look_now(self) -> None:
+        """Have the leader look after what depends on time."""
+        self._must_look = True
         self._membership.poke()
 
     def close(self, timeout: float | None) -> list[str]:
@@ -138,20 +144,14 @@ class Consumption:
         """Lead until there is something to run that another thread must not wait for; that is returned.
         None: somebody else leads, or everything is over."""
         crew, clock, membership = self._crew, self._clock, self._membership
-        look_at = 0.0
+        self._must_look = True
         while True:
             try:
                 now = clock()
                 version = membership.version()
                 if version != self._version or now >= self._rebalance_at:
                     self._rebalance(version, now)
-                    look_at = 0.0
-                if now >= look_at:
-                    look_at = now + LOOK_SECONDS
-                    self._look_after(now)
-                    if self.closed.is_set():
-                        return None
-                found_any = self._go_round(seat, now)
+                found_any = self._go_round(now)
                 if not crew.leads(seat):
                     return None
                 with self._lock:
@@ -159,9 +159,12 @@ class Consumption:
                     if work is not None:
                         crew.cede()
                         return work
+                if self._must_look or now >= self._look_at:
+                    self._look_after(now)
+                    if self.closed.is_set():
+                        return None
                 if not found_any:
                     self._wait(version)
-                    look_at = 0.0
             except (BrokerClosed, ForkedBroker) as error:
                 self._give_up(error)
                 return None
@@ -170,7 +173,7 @@ class Consumption:
                 if self.closed.wait(ERROR_PAUSE):
                     return None
 
-    def _go_round(self, seat: Seat, now: float) -> bool:
+    def _go_round(self, now: float) -> bool:
         """Pull from each queue once, and run what is brief. Whether anything was found."""
         found_any = False
         if self._is_paused():
@@ -186,6 +189,7 @@ class Consumption:
                 raise
             except Exception as error:  # noqa: BLE001 - one queue's trouble is not the others'
                 owned.hold_off(now, error)
+                self._must_look = True
                 continue
             if pulled is None:
                 continue
@@ -213,7 +217,7 @@ class Consumption:
 
     def _wait(self, version: int) -> None:
         now = self._clock()
-        due = self._look_after(now)
+        due = self._rebalance_at
         positions = []
         if not self._is_paused():
             for owned in self._round:
@@ -223,14 +227,21 @@ class Consumption:
                     positions.append((owned.queue, owned.cache.next, hashes))
                     if hashes is not None:
                         due = min(due, now + FILTERED_SECONDS)
-        if self.closed.is_set():
-            return
+                elif owned.is_full:
+                    self._must_look = True
         with self._lock:
             if self._runs.can_take(now):
                 return
-        self._membership.wait(positions, version, max(0.0, min(due, self._rebalance_at) - now))
+        if self._must_look or now >= self._look_at:
+            self._look_after(now)
+            if self.closed.is_set():
+                return
+        if not self._must_look:
+            due = min(due, self._due, self._runs.look_at(now))
+            self._membership.wait(positions, version, max(0.0, due - now))
 
     def _rebalance(self, version: int, now: float) -> None:
+        self._must_look = True
         self._rebalance_at = now + ROUND_SECONDS
         self._version = version
         if not self._assignment.rebalance(self._lock, self._is_closing):
@@ -243,21 +254,21 @@ class Consumption:
                 self._round += [owned for owned in self._owned.values() if owned not in known]
             self._runs.limits = self._terms.limits(len(self._round))
 
-    def _look_after(self, now: float) -> float:
-        """All that depends on time: expired listeners, suspensions, hand-overs, notes. When to look again."""
+    def _look_after(self, now: float) -> None:
+        """All that depends on time: expired listeners, suspensions, hand-overs, notes."""
+        self._must_look = False
         due = self._assignment.save(now)
         expired: list[Work] = []
         with self._lock:
             for owned in list(self._owned.values()):
-                if owned.is_restarting:
-                    owned.restart()
                 if owned.is_draining:
-                    owned.cache.drain()
-                    if owned.cache.is_idle:
+                    if owned.is_drained():
                         owned.commit()
                         self._assignment.give_up(owned)
                         self._round = [each for each in self._round if each is not owned]
                         continue
+                elif owned.is_restarting:
+                    owned.restart(now)
                 self._runs.list(owned, now)
                 owned.note(self._runs.limits, now, self._runs.is_suspended)
                 due = min(due, self._next_look(owned, now, expired))
@@ -266,7 +277,8 @@ class Consumption:
             self._runs.expire(work, self._assignment.group)
         if is_over:
             self._finish()
-        return due
+        self._due = due
+        self._look_at = min(due, now + LOOK_SECONDS)
 
     def _next_look(self, owned: OwnedQueue, now: float, expired: list[Work]) -> float:
         due, cache = float("inf"), owned.cache
@@ -274,9 +286,6 @@ class Consumption:
             if time > now:
                 due = min(due, time)
         for run in cache.open:
-            noted_at = run.started + NOTE_SECONDS
-            if noted_at > now:
-                due = min(due, noted_at)
             if not owned.delivery.ordered and not self._terms.is_broadcasting:
                 expires_at = run.started + self._terms.consume_timeout
                 if expires_at <= now:

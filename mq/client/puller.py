@@ -20,7 +20,7 @@ from mq.client.delivery import Delivery
 from mq.client.process_queue import ProcessQueue, Run
 from mq.client.retry import RetriedMessage
 from mq.client.terms import Limits
-from mq.errors import StoreCorrupted
+from mq.errors import BrokerClosed, ForkedBroker, StoreCorrupted
 from mq.message import MessageExt
 
 logger = logging.getLogger("mq")
@@ -167,20 +167,35 @@ class OwnedQueue:
         if not self.is_restarting and not self.claim.commit(self.cache.lowest):
             self.is_restarting = True
 
-    def restart(self) -> bool:
+    def is_drained(self) -> bool:
+        """Whether nothing keeps the queue from being given up; forgets what nobody has begun."""
+        if not self.is_restarting:
+            self.cache.drain()
+            return self.cache.is_idle
+        for run in self.cache.open:
+            self.cache.cut(run)
+        return not self.cache.open
+
+    def restart(self, now: float) -> None:
         """Forget everything and begin where the offset says now, unless a listener must end first."""
         open_runs = self.cache.open
         for run in open_runs:
             self.cache.cut(run)
-        if self.delivery.ordered and open_runs:
-            return False
+        if (self.delivery.ordered and open_runs) or now < self.pull_after:
+            return
+        try:
+            fresh = ProcessQueue(self._begin())
+        except (BrokerClosed, ForkedBroker):
+            raise
+        except Exception as error:  # noqa: BLE001 - of a topic that was deleted, say
+            self.hold_off(now, error)
+            return
         for run in open_runs:
             run.is_void = True
-        self.cache = ProcessQueue(self._begin())
+        self.cache = fresh
         self.is_restarting = False
         self.is_full = False
         self.suspended_until = self.pull_after = self.cold_until = 0.0
-        return True
 
     def _begin(self) -> int:
         committed = self.claim.committed()

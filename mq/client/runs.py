@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from mq.client.handback import RETRY_SECONDS, TIMEOUT_LEVEL, HandBack
 from mq.client.process_queue import ProcessQueue, Run
-from mq.client.puller import OwnedQueue
+from mq.client.puller import NOTE_SECONDS, OwnedQueue
 from mq.client.terms import Limits
 from mq.message import MessageExt
 
@@ -99,6 +99,10 @@ class Runs:
 
     def can_take(self, now: float) -> bool:
         return self.may_run and any(owned.can_take(now) for owned in self._ready)
+
+    def look_at(self, now: float) -> float:
+        """When to look whether a listener has been running for long."""
+        return now + NOTE_SECONDS if self._running else float("inf")
 
     def perform(self, work: Work) -> None:
         """Run a listener, hand back what it did not consume, and commit. Raises nothing."""
