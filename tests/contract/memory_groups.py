@@ -16,7 +16,7 @@ from typing import Protocol
 
 from mq.broker.membership import Member, QueueState, Subscription
 from mq.broker.results import MessageQueue
-from mq.errors import NotPermitted, SubscriptionConflict, TopicNotFound
+from mq.errors import GroupInvalid, NotPermitted, SubscriptionConflict, TopicNotFound
 from mq.message import MessageExt
 from mq.names import check_group
 
@@ -180,6 +180,8 @@ class MemoryMembership:
                 self.member.ordered,
                 tuple(sorted(subscriptions)),
             )
+            if self._state.members.get(self.client_id, self) is not self:
+                raise GroupInvalid(f"group {self._state.name} has a member {self.client_id} already")
             for client_id, other in self._state.members.items():
                 if client_id != self.client_id and _kind(other.member) != _kind(fresh):
                     raise SubscriptionConflict(

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +15,6 @@ import mq
 from mq.errors import SubscriptionConflict
 
 PATIENCE = 20.0  # seconds; a machine under load takes its time, and that proves nothing
-
-
-@pytest.fixture(params=["memory"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """Those that have groups."""
-    return str(request.param)
 
 
 @pytest.fixture
@@ -154,13 +149,12 @@ def test_every_group_gets_every_message(broker: mq.Broker, other: mq.Broker, pus
 
 
 def test_broadcast_messages_reach_every_member(
-    broker: mq.Broker, other: mq.Broker, push: Push, tmp_path_factory: pytest.TempPathFactory
+    broker: mq.Broker, other: mq.Broker, push: Push, tmp_path: Path
 ) -> None:
     send(broker, *numbers(20))
     one, two = Heard(), Heard()
-    for place, (heard, of) in enumerate(((one, broker), (two, other))):
-        offsets = tmp_path_factory.mktemp(f"offsets{place}")
-        push(heard, of=of, model="broadcasting", offsets_dir=offsets)
+    for heard, of in ((one, broker), (two, other)):
+        push(heard, of=of, model="broadcasting", offsets_dir=tmp_path / "offsets")
     one.wait(20)
     two.wait(20)
     assert sorted(one.bodies) == sorted(two.bodies)

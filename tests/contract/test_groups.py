@@ -144,6 +144,13 @@ def test_a_client_id_can_be_used_again_after_it_left(join: Join) -> None:
     assert [member.client_id for member in join("a").members()] == ["a"]
 
 
+def test_a_client_id_in_use_is_refused(other: mq.Broker, join: Join) -> None:
+    join("a")
+    with pytest.raises(mq.GroupInvalid, match="a"):
+        join("a", of=other)
+    assert [member.client_id for member in other.group("billing").members()] == ["a"]
+
+
 def test_groups_do_not_know_each_other(broker: mq.Broker, join: Join) -> None:
     queue = queue_of(broker)
     one, two = claimed(join("a"), queue), claimed(join("a", group="audit"), queue)

@@ -327,6 +327,6 @@ class LocalMachine(Machine):
         self.broker = self.opened()
 
 
-@pytest.mark.parametrize("machine", [MemoryMachine])
+@pytest.mark.parametrize("machine", [MemoryMachine, LocalMachine])
 def test_groups_go_as_they_would_in_dicts(machine: type[Machine]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=40))
