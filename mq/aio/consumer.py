@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from types import TracebackType
@@ -121,7 +121,7 @@ class Consumer:
         in the next loop or to who has the queue then."""
         self._check_open()
         self._holdings.begin_loop()
-        return _Messages(self._ask)
+        return _Messages(self)
 
     async def run(
         self,
@@ -226,11 +226,16 @@ class Consumer:
 
     async def _work(self, turn: asyncio.Lock, delivery: Delivery) -> None:
         """One of the callers of the listener: takes what is next, and sees it through."""
-        while True:
-            async with turn:
-                taken = await self._take(delivery.count_max, None)
+        while not self._closing:
+            now = monotonic()
+            taken = None
+            if now - self._yielded_at <= YIELD_SECONDS:
+                taken = self._holdings.look(delivery.count_max, now)
             if taken is None:
-                return
+                async with turn:
+                    taken = await self._take(delivery.count_max, None)
+                if taken is None:
+                    return
             await delivery.deliver(*taken)
             if self._holdings.release_what_is_finished():
                 self._wake()
@@ -244,6 +249,13 @@ class Consumer:
             held, messages = taken
             self._holdings.hand_out(held, messages[0], in_loop=in_loop)
             return messages
+
+    def _advance(self) -> MessageExt | None:
+        """The next message of a loop, where that takes no look."""
+        now = monotonic()
+        if self._closing or self._is_asked or now - self._yielded_at > YIELD_SECONDS:
+            return None
+        return self._holdings.advance(now)
 
     async def _take(
         self, count_max: int, deadline: float | None
@@ -344,8 +356,8 @@ class Consumer:
 class _Messages:
     """A loop over messages. One that is cancelled while it waits may be asked again."""
 
-    def __init__(self, ask: Callable[..., Awaitable[list[MessageExt]]]) -> None:
-        self._ask = ask
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
 
     def __aiter__(self) -> _Messages:
         return self
@@ -353,7 +365,11 @@ class _Messages:
     async def __anext__(self) -> MessageExt:
         try:
             while True:
-                for message in await self._ask(1, monotonic() + ROUND_SECONDS, in_loop=True):
+                message = self._consumer._advance()
+                if message is not None:
+                    return message
+                deadline = monotonic() + ROUND_SECONDS
+                for message in await self._consumer._ask(1, deadline, in_loop=True):
                     return message
         except BrokerClosed:
             raise StopAsyncIteration from None

@@ -245,6 +245,24 @@ class Holdings:
         self._last = held, first
         self._is_of_loop = in_loop
 
+    def advance(self, now: float) -> MessageExt | None:
+        """For a loop that asks for the next message: that of the queue which it is at, the one before being
+        consumed. None where anything else is to be done first, such as a look."""
+        if self._last is None or not self._is_of_loop or now >= self._round_due or now >= self._commit_due:
+            return None
+        held, first = self._last
+        if (
+            not held.cached
+            or held.queue in self.paused
+            or held.in_hand.pop(first.queue_offset, None) is not first
+            or (self.membership is not None and self.membership.version() != self.version)
+        ):
+            return None
+        message = held.cached.popleft()
+        held.in_hand[message.queue_offset] = message
+        self._last = held, message
+        return message
+
     def finish_last(self) -> None:
         """What was handed out last counts as consumed."""
         if self._last is not None:

@@ -132,7 +132,12 @@ class PullConsumer:
             self._check_open()
             self._holdings.begin_loop()
         while not self._closed:
-            yield from self._next(ROUND_SECONDS, 1, in_loop=True)
+            with self._lock:
+                message = self._holdings.advance(monotonic())
+            if message is not None:
+                yield message
+            else:
+                yield from self._next(ROUND_SECONDS, 1, in_loop=True)
 
     def _next(self, timeout: float, count_max: int, *, in_loop: bool) -> list[MessageExt]:
         now = monotonic()
