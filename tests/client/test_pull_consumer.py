@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -315,6 +318,40 @@ def test_members_share_the_queues_and_a_leaver_hands_over_without_a_duplicate(
     first.close()
     found += drained(second)
     assert sorted(found) == [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
+
+
+HOLDING = """
+import sys, mq
+with mq.open(sys.argv[1]) as broker:
+    consumer = mq.PullConsumer(broker, "billing", auto_commit_interval=0)
+    consumer.subscribe("orders")
+    consumer.poll(10, count_max=1)
+    held = consumer.poll(10, count_max=1)
+    print(len(consumer.assignment()), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_poll_takes_over_from_a_process_that_is_killed_between_two_polls(directory: Path) -> None:
+    with mq.open(directory) as broker:
+        broker.create_topic("orders", 1)
+        send(broker, b"1", b"2", b"3")
+        child = subprocess.Popen(
+            [sys.executable, "-c", HOLDING, directory],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"1\n"
+        with child, PullConsumer(broker, "billing") as consumer:
+            consumer.subscribe("orders")
+            assert consumer.poll(0) == []
+            killer = threading.Timer(0.05, child.kill)
+            killer.start()
+            # The first was consumed when the second was asked for; that one was in hand.
+            assert bodies(consumer.poll(SOON)) == [b"2", b"3"]
+            killer.join()
 
 
 def test_a_poll_that_waits_takes_over_what_is_released(broker: mq.Broker, make: Make) -> None:
