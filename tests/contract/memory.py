@@ -299,7 +299,10 @@ class MemoryBroker:
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
         with self._changed:
             queue = self._writable(topic, queue_id)
-            all_stored = [self._append(topic, queue_id, queue, each, each.body, 0, None) for each in messages]
+            now = self._clock()
+            all_stored = [
+                self._append(topic, queue_id, queue, each, each.body, 0, None, now) for each in messages
+            ]
             self._changed.notify_all()
         return SendResult(
             SendStatus.SEND_OK,
@@ -507,15 +510,16 @@ class MemoryBroker:
         body: bytes,
         sys_flag: int,
         given_id: str | None,
+        stored_ms: int | None = None,
     ) -> MessageExt:
         if message.delay_ms is not None or message.deliver_at_ms is not None:
             raise NotPermitted("the broker in memory knows delay levels alone")
-        now = self._clock()
+        now = self._clock() if stored_ms is None else stored_ms
         properties = message.encoded + f"UNIQ_KEY\x01{given_id or unique_id()}\x02".encode()
         header = _Header(message.flag, sys_flag, now)
         if message.delay_level:
             return self._postpone(message.delay_level, topic, queue_id, body, properties, header)
-        return self._store(topic, queue_id, queue, body, properties, header)
+        return self._store(topic, queue_id, queue, body, properties, header, now)
 
     def _store(
         self,
@@ -525,6 +529,7 @@ class MemoryBroker:
         body: bytes,
         properties: bytes,
         header: _Header,
+        stored_ms: int | None = None,
     ) -> MessageExt:
         record = encode_record(
             topic,
@@ -533,7 +538,7 @@ class MemoryBroker:
             self._log_end,
             body,
             properties,
-            store_time_ms=self._clock(),
+            store_time_ms=self._clock() if stored_ms is None else stored_ms,
             flag=header.flag,
             sys_flag=header.sys_flag,
             born_time_ms=header.born_time_ms,

@@ -30,7 +30,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def directory(name: str, directory: Path) -> Path:
     shutil.copytree(STORES / name / "store", directory)
-    # What was put aside in one of them was due long ago: as it was after its delivery, so that nothing is added.
+    # What was put aside in one of them was delivered long ago, so that nothing is added by itself.
     (directory / "config").mkdir()
     (directory / "config" / "delayOffset.json").write_text('{"offsetTable":{3:1,18:1}}')
     return directory

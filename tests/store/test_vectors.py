@@ -147,6 +147,9 @@ def examples(request: pytest.FixtureRequest, directory: Path) -> Iterator[LocalB
     (directory / "commitlog" / f"{0:020}").write_bytes(b"".join(EXAMPLES).ljust(LOG_FILE_SIZE, b"\0"))
     (directory / "checkpoint").write_bytes(CHECKPOINT)
     (directory / "lock").write_bytes(b"lock")
+    # The delayed example was delivered before, so that nothing comes after the examples by itself.
+    (directory / "config").mkdir()
+    (directory / "config" / "delayOffset.json").write_text('{"offsetTable":{3:1}}')
     if request.param == "log and queues":
         for (topic, queue_id), units in UNITS.items():
             path = directory / "consumequeue" / topic / str(queue_id) / f"{0:020}"
