@@ -48,9 +48,7 @@ async def main() -> None:
         vans = mq.aio.Consumer(broker, "vans")
         vans.subscribe("parcels")
         await vans.run(deliver, concurrency=20)
-        print(
-            f"{len(set(delivered))} parcels delivered in {attempts} attempts, the last one was {delivered[-1]}"
-        )
+        print(f"{len(set(delivered))} parcels delivered in {attempts} attempts, the last was {delivered[-1]}")
 
 
 asyncio.run(main())
