@@ -404,6 +404,7 @@ class Groups:
         self._offsets.forget_topic(topic)
 
     def _forked(self) -> None:
+        self._lock = threading.Lock()  # Another thread of the parent may have had it.
         for membership in self._memberships:
             membership.forked()
 

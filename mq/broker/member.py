@@ -259,11 +259,13 @@ class LocalMembership:
 
     def forked(self) -> None:
         """In a forked child: hands off what is the parent's."""
+        self._lock = threading.RLock()  # Another thread of the parent may have had it.
         self.left = True
         self._fd = -1
         self._let_go()
         for claim in self._claims.values():
             claim.drop()
+        self._claims = {}
 
     def _let_go(self) -> None:
         self._counters = self._words = self._topics = EMPTY
@@ -293,7 +295,7 @@ class LocalClaim:
 
     def committed(self) -> int | None:
         """See Claim.committed."""
-        if self._is_dropped() or (self._topics_changed() and self._membership.moved(self)):
+        if self._is_dropped() or self._is_moved():
             return None
         self._seen = self._file.apply_reset(self.number)
         return self._file.committed(self.number)
@@ -302,7 +304,7 @@ class LocalClaim:
         """See Claim.commit."""
         words, at = self._words, self._at
         if words[at + RESETS] != self._seen or self._topics[0] != self._topics_seen:
-            if self._is_dropped() or (self._topics_changed() and self._membership.moved(self)):
+            if self._is_dropped() or self._is_moved():
                 return False
             if words[at + RESETS] != self._seen:
                 return False
@@ -340,6 +342,13 @@ class LocalClaim:
         self._membership.check_open()
         return True
 
-    def _topics_changed(self) -> bool:
-        seen, self._topics_seen = self._topics_seen, self._topics[0]
-        return bool(seen != self._topics_seen)
+    def _is_moved(self) -> bool:
+        """Whether the queue is another one, or none, since a topic changed. Asked again as long as it is none."""
+        version = self._topics[0]
+        if version == self._topics_seen:
+            return False
+        self._topics_seen = -1
+        if self._membership.moved(self):
+            return True
+        self._topics_seen = version
+        return False
