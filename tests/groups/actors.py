@@ -175,13 +175,13 @@ def members(root: str, answer: str, *, sizes: Sizes, group: str, count: int) -> 
             push.close()
 
 
-def waiters(root: str, trace: str, process: int, *, sizes: Sizes, groups: Sequence[str], ready: str) -> None:
-    """A consumer of each of these groups that waits for messages and notes when they come."""
+def waiters(root: str, trace: str, process: int, *, sizes: Sizes, group: str, count: int, ready: str) -> None:
+    """Consumers of as many groups that wait for messages and note when they come."""
     log = Trace(trace, process)
     with mq.open(root, **sizes) as broker:
         consumers = []
-        for group in groups:
-            push = mq.PushConsumer(broker, group)
+        for number in range(count):
+            push = mq.PushConsumer(broker, f"{group}{number}")
             push.subscribe(TOPIC, listener=lambda message: log.of(Kind.ENTERED, message))
             push.start()
             consumers.append(push)

@@ -1,0 +1,93 @@
+"""Consumers of three groups come, leave and are killed, over and over, while messages are sent.
+
+What counts is what they wrote down, not what anybody counted: every message that was acknowledged is consumed
+by every group; what came twice was in the hands of a process that was killed, and not committed; and no two
+are ever at the same thing. MQ_CHAOS_SECONDS, MQ_CHAOS_SEED.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any
+
+import pytest
+
+from tests.groups.conftest import Member, Troupe, eventually
+from tests.groups.trace import Kind, acks, events, looks, missing, overlaps, repeats
+
+SECONDS = float(os.environ.get("MQ_CHAOS_SECONDS", "60"))
+SEED = int(os.environ.get("MQ_CHAOS_SEED", "0")) or random.SystemRandom().getrandbits(32)
+INTERVAL = 0.15  # s, on average, between two events
+QUEUES = 8
+MEMBERS = 4
+GROUPS: dict[str, dict[str, Any]] = {
+    "ordered": {"ordered": True, "work": 0.004},
+    "single": {"work": 0.02, "fails": 97},
+    "batches": {"batch_size": 16, "work": 0.02},
+}
+
+
+@pytest.mark.timeout(180 + SECONDS * 2)
+def test_members_come_leave_and_are_killed(troupe: Troupe) -> None:
+    chance = random.Random(SEED)
+    print(f"{SECONDS:g} s of chaos, MQ_CHAOS_SEED={SEED}")
+    promised = [troupe.trace(f"sender{run}") for run in range(2)]
+    senders = [
+        troupe.start("sender", trace=trace, run=run, queues=QUEUES, pause=0.01, seed=SEED + run)
+        for run, trace in enumerate(promised)
+    ]
+    eventually(lambda: all(acks([trace]) for trace in promised), troupe.failures)
+    observed = troupe.trace("observed")
+    observer = troupe.start("observer", trace=observed, groups=list(GROUPS))
+
+    def join(group: str) -> Member:
+        return troupe.consumer(group, **GROUPS[group], seed=chance.getrandbits(32))
+
+    places: dict[tuple[str, int], Member | None] = {
+        (group, place): join(group) for group in GROUPS for place in range(MEMBERS)
+    }
+    leaves = 0
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        time.sleep(chance.expovariate(1 / INTERVAL))
+        place = chance.choice(list(places))
+        member = places[place]
+        if member is None:
+            places[place] = join(place[0])
+            continue
+        if chance.random() < 0.6:
+            member.kill()
+        else:
+            member.leave()
+            leaves += 1
+        places[place] = join(place[0]) if chance.random() < 0.5 else None
+    for place, member in places.items():
+        if member is None:
+            places[place] = join(place[0])
+    for sender in senders:
+        troupe.end(sender)
+    sent = acks(promised)
+
+    def unconsumed() -> list[str]:
+        return [text for group in GROUPS for text in missing(sent, events(troupe.traces(group)))]
+
+    eventually(lambda: not unconsumed(), unconsumed, 60.0, pause=0.5)
+    for member in places.values():
+        assert member is not None
+        member.leave()
+    troupe.end(observer)
+
+    print(f"  {len(sent):,} messages, {len(troupe.deaths)} kills, {leaves} leaves")
+    seen = looks(observed)
+    for number, group in enumerate(GROUPS):
+        happened = events(troupe.traces(group))
+        again, wrong = repeats(happened, troupe.deaths, [look for look in seen if look.group == number])
+        entered = sum(event.kind == Kind.ENTERED for event in happened)
+        failed = sum(event.kind == Kind.RAISED for event in happened)
+        print(f"  {group}: {entered:,} deliveries, {again} of them again, {failed} failed")
+        assert wrong == []
+        assert overlaps(happened, troupe.deaths, by_queue=group == "ordered") == []
+        assert missing(sent, happened) == []
+        assert failed > 0 or "fails" not in GROUPS[group]
