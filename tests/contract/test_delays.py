@@ -1,0 +1,95 @@
+"""Delayed messages, as every broker has them: put aside by level, and there when they are due, as they were
+sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import mq
+from tests.contract.conftest import Open
+from tests.contract.memory import DELAYS_MS
+
+QUICK_MS = (60, 120)
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def broker(kind: str, opened: Open) -> Iterator[mq.Broker]:
+    """With two levels that pass quickly."""
+    options: dict[str, Any] = {}
+    usual = DELAYS_MS.copy()
+    if kind == "memory":
+        DELAYS_MS[: len(QUICK_MS)] = QUICK_MS
+    else:
+        options["message_delay_level"] = " ".join(f"{delay}ms" for delay in QUICK_MS)
+    broker = opened(**options)
+    broker.create_topic("orders", 1)
+    yield broker
+    DELAYS_MS[:] = usual
+
+
+@pytest.fixture
+def queue(broker: mq.Broker) -> mq.Queue:
+    return broker.topic("orders").queues[0]
+
+
+def wait_for(queue: mq.Queue, count: int) -> list[mq.MessageExt]:
+    until = time.monotonic() + PATIENCE
+    found: list[mq.MessageExt] = []
+    while len(found) < count:
+        assert time.monotonic() < until, f"{len(found)} of {count} messages came"
+        found += queue.read(len(found), wait=0.05).messages
+    return found
+
+
+def test_a_delayed_message_comes_as_it_was_sent(broker: mq.Broker, queue: mq.Queue) -> None:
+    message = mq.Message(
+        "orders", b"x", tags="t", keys=["k", "l"], properties={"p": "v"}, flag=3, delay_level=2
+    )
+    with mq.Producer(broker) as producer:
+        before = time.time()
+        result = producer.send(message)
+    assert (result.status, result.queue) == (mq.SendStatus.SEND_OK, queue.message_queue)
+    (found,) = wait_for(queue, 1)
+    assert time.time() - before >= QUICK_MS[1] / 1000
+    assert (found.topic, found.queue_id, found.queue_offset) == ("orders", 0, 0)
+    assert (found.body, found.tags, found.keys, found.flag) == (b"x", "t", ("k", "l"), 3)
+    assert found.properties["p"] == "v"
+    assert (found.msg_id, found.reconsume_times) == (result.msg_id, 0)
+    assert found.store_time_ms - found.born_time_ms >= QUICK_MS[1]
+    assert queue.read(0, expression="t").messages
+    assert [each.queue_offset for each in broker.query("orders", "k")] == [0]
+
+
+def test_each_comes_when_it_is_due(broker: mq.Broker, queue: mq.Queue) -> None:
+    topic = broker.topic("orders")
+    topic.send(b"last", delay_level=2)
+    topic.send(b"middle", delay_level=1)
+    topic.send(b"first")
+    assert [message.body for message in wait_for(queue, 3)] == [b"first", b"middle", b"last"]
+
+
+def test_those_of_one_level_keep_their_order(broker: mq.Broker, queue: mq.Queue) -> None:
+    topic = broker.topic("orders")
+    for number in range(50):
+        topic.send(b"%d" % number, delay_level=1)
+    assert [message.body for message in wait_for(queue, 50)] == [b"%d" % number for number in range(50)]
+
+
+@pytest.mark.parametrize("delay", [{"delay_ms": 50}, {"deliver_at_ms": 50}, {"delay_ms": 0}])
+def test_another_delay_than_a_level_is_refused(
+    broker: mq.Broker, queue: mq.Queue, delay: dict[str, Any]
+) -> None:
+    with mq.Producer(broker) as producer, pytest.raises(mq.NotPermitted, match="level"):
+        producer.send(mq.Message("orders", b"x", **delay))
+    assert queue.max_offset == 0
+
+
+@pytest.mark.parametrize("level", [-1, 19])
+def test_a_level_that_there_is_not_is_refused(broker: mq.Broker, level: int) -> None:
+    with pytest.raises(mq.MessageInvalid, match=str(level)):
+        broker.topic("orders").send(b"x", delay_level=level)
