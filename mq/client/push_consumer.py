@@ -265,7 +265,9 @@ class PushConsumer:
             self._consumption = Consumption(self.group, self._terms, self._assignment, self._handback)
             self._consumption.suspend(self._is_suspended)
             self._consumption.start()
+            # Threads that the interpreter would not wait for: it closes what nobody closed.
             atexit.register(self.close)
+            self._consumption.when_closed(lambda: atexit.unregister(self.close))
 
     def suspend(self) -> None:
         """Call no listener from now on, until resume(); those that run go on. The queues stay this
@@ -295,8 +297,6 @@ class PushConsumer:
                 "consumer of group %s is closed after %g s without waiting longer for %s",
                 *(self.group, timeout, "; ".join(running)),
             )
-        if consumption.closed.is_set():
-            atexit.unregister(self.close)
 
     def run(self) -> None:
         """Start, if that is not done yet, and block until SIGINT or SIGTERM, or close(); then close.
