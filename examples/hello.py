@@ -1,12 +1,17 @@
 """Send and receive in ten lines."""
 
+import threading
+
 import mq
 
-with mq.open("var/hello") as broker:
-    topic = broker.create_topic("greetings")
-    sent = topic.send(b"hello, world", tags="plain", keys="first")
-    print("sent", sent.msg_id, "as", sent.queue_offset, "of queue", sent.queue.queue_id)
+received = threading.Event()
+with mq.open("var/hello") as broker, mq.PushConsumer(broker, "greeters") as consumer:
 
-    for queue in topic.queues:
-        for message in queue.read(queue.min_offset).messages:
-            print("read", message.body.decode(), message.tags, message.keys)
+    @consumer.subscribe("greetings")
+    def greet(message: mq.MessageExt) -> None:
+        print("received", message.body.decode(), message.tags, message.keys)
+        received.set()
+
+    consumer.start()
+    broker.create_topic("greetings").send(b"hello, world", tags="plain", keys="first")
+    received.wait()
