@@ -292,7 +292,7 @@ class Consumer:
             if self._waiter is None:
                 self._waiter = Waiter.attach(self._holdings.broker)
             version = self._holdings.version
-            self._request = Request(self.group, membership, positions, version, now + seconds)
+            self._request = Request(membership, positions, version, now + seconds)
             try:
                 await self._waiter.wait(self._request)
             finally:

@@ -5,9 +5,9 @@ membership it has seen, when to wake it at the latest. The thread waits for all 
 membership of the first, and answers those that are due on their own loops. A request that comes meanwhile
 wakes it by a poke. It ends when the last consumer is gone.
 
-Messages of all queues, and changes of the first request's group, wake the thread at once. Changes of other
-groups it looks for ten times a second, because a membership waits for its own group's alone; so while all
-consumers are of one group, as they mostly are, nothing is looked for at all.
+Messages of all queues wake the thread at once, and so does whatever the first membership waits for. What
+happens to the others, such as a queue that another member releases for them, it looks for ten times a second,
+because a membership waits for itself alone. With one consumer nothing is looked for at all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mq.broker.protocol import Broker
 from mq.client.holdings import Position
 from mq.errors import MQError
 
-OTHER_GROUPS_SECONDS: Final = 0.1
+OTHERS_SECONDS: Final = 0.1
 
 _waiters: dict[Broker, Waiter] = {}  # of the brokers that have consumers
 _waiters_lock = threading.Lock()  # before that of a waiter
@@ -33,12 +33,11 @@ _waiters_lock = threading.Lock()  # before that of a waiter
 class Request:
     """A task that waits."""
 
-    __slots__ = ("deadline", "future", "group", "loop", "membership", "positions", "version")
+    __slots__ = ("deadline", "future", "loop", "membership", "positions", "version")
 
     def __init__(
-        self, group: str, membership: Membership, positions: list[Position], version: int, deadline: float
+        self, membership: Membership, positions: list[Position], version: int, deadline: float
     ) -> None:
-        self.group = group
         self.membership = membership
         self.positions = positions
         self.version = version
@@ -147,8 +146,8 @@ class Waiter:
 
     def _sleep(self, first: Request, requests: list[Request]) -> None:
         timeout = min(request.deadline for request in requests) - monotonic()
-        if any(request.group != first.group for request in requests):
-            timeout = min(timeout, OTHER_GROUPS_SECONDS)
+        if len(requests) > 1:
+            timeout = min(timeout, OTHERS_SECONDS)
         positions = {position: None for request in requests for position in request.positions}
         if all(request.membership.version() == request.version for request in requests):
             first.membership.wait(list(positions), first.version, max(0.0, timeout))

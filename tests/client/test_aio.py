@@ -334,6 +334,23 @@ def test_a_takeover_from_another_group_member(broker: mq.Broker) -> None:
     run(main)
 
 
+def test_all_who_wait_learn_of_what_another_member_releases(broker: mq.Broker) -> None:
+    async def main() -> None:
+        with mq.PullConsumer(broker, "billing", client_id="0") as holder:
+            holder.subscribe("orders")
+            holder.poll(0)
+            consumers = [subscribed(broker, client_id=client_id) for client_id in "12"]
+            asking = [asyncio.create_task(consumer.poll(SOON)) for consumer in consumers]
+            await asyncio.sleep(0.05)
+            for queue_id in (0, 1):
+                send(broker, b"x", queue_id=queue_id)
+        assert [len(await task) for task in asking] == [1, 1]
+        for consumer in consumers:
+            await consumer.close()
+
+    run(main)
+
+
 def test_run_calls_the_listener_with_every_message_and_commits_each(broker: mq.Broker) -> None:
     async def main() -> None:
         send(broker, *(b"a%d" % number for number in range(50)), queue_id=0)
