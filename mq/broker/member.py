@@ -343,7 +343,7 @@ class LocalClaim:
         return True
 
     def _is_moved(self) -> bool:
-        """Whether the queue is another one, or none, since a topic changed. Asked again as long as it is none."""
+        """Whether the queue is another one, or none, since a topic changed; asked again while it is none."""
         version = self._topics[0]
         if version == self._topics_seen:
             return False

@@ -90,7 +90,7 @@ class Offsets:
                 table, others, skipped = _parse(text)
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 problems.append(f"{path}: {error}; {otherwise}")
                 continue
             problems += [f"{path}: {entry} is no offset of a queue, and is left out" for entry in skipped]
@@ -250,8 +250,13 @@ def _parse(text: str) -> tuple[Table, dict[str, Any], list[str]]:
         raise ValueError("it is no JSON object")
     table: Table = {}
     skipped = []
-    for key, ids in (whole.get("offsetTable") or {}).items():
+    entries = whole.get("offsetTable") or {}
+    if not isinstance(entries, dict):
+        raise ValueError("its offsetTable is no JSON object")
+    for key, ids in entries.items():
         topic, at, group = key.partition("@")
+        if not isinstance(ids, dict):
+            raise ValueError(f"what it has of {key} is no JSON object")
         for name, offset in ids.items():
             queue_id = int(name) if str(name).isdecimal() else -1
             sound = isinstance(offset, int) and not isinstance(offset, bool) and offset < OFFSET_MAX

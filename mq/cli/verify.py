@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from mq.broker.check import problems
 from mq.cli.printing import emit_json, visible
 from mq.cli.session import Session, with_json
-from mq.store.check import problems
 
 
 @click.command()

@@ -86,6 +86,7 @@ __all__ = [
     "WANTED_BY",
     "GroupFile",
     "Header",
+    "damage_of",
     "offsets_in",
     "place_byte",
     "place_word",
@@ -176,6 +177,23 @@ def offsets_in(path: Path, epoch: int) -> dict[int, int] | None:
         if value > 0:
             found[at * 8 // SLOT_SIZE] = value - 1
     return found
+
+
+def damage_of(path: Path) -> str | None:
+    """What is wrong with a file, in words; None for one that is whole, of whichever boot it is."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            header = Header(file.read(HEADER.size))
+    except OSError as error:
+        return str(error)
+    if size == 0:
+        return None  # Its maker died, or is at it.
+    if not header.is_whole:
+        return "its header is damaged, or another version's"
+    if size < MAPPED_SIZE:
+        return f"{size:,} bytes, cut short of {MAPPED_SIZE:,}"
+    return None
 
 
 class GroupFile:

@@ -1,0 +1,300 @@
+"""consumerOffset.json: RocketMQ's bytes, what is left of damaged ones, and what a power cut costs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mq
+from mq.broker.check import problems
+from mq.broker.local import LocalBroker
+from mq.broker.membership import Subscription
+from mq.broker.offsets import Offsets
+from tests.store.small_store import crash_of, open_small, send
+
+QUEUES = [mq.MessageQueue("orders", "mq", queue_id) for queue_id in range(2)]
+# As a broker of 5.3 leaves it: tabs, queue ids without quotes, the first entries on the line of their brace.
+BROKERS = (
+    '{\n\t"dataVersion":{\n\t\t"counter":3,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n\t},\n'
+    '\t"groupTopicMap":{\n\t\t"billing":[\n\t\t\t"%RETRY%billing",\n\t\t\t"orders"\n\t\t]\n\t},\n'
+    '\t"offsetTable":{\n\t\t"orders@billing":{0:2,1:1\n\t\t},\n\t\t"%RETRY%billing@billing":{0:0}\n\t}\n}'
+)
+
+
+def filled(directory: Path) -> LocalBroker:
+    """Five messages in each of two queues."""
+    broker = open_small(directory)
+    broker.create_topic("orders", 2)
+    for number in range(10):
+        send(broker, "orders", number % 2, b"%d" % number)
+    return broker
+
+
+def path_of(directory: Path) -> Path:
+    return directory / "config" / "consumerOffset.json"
+
+
+def saved(directory: Path) -> Any:
+    return json.loads(path_of(directory).read_bytes())
+
+
+def offsets(broker: mq.Broker, group: str = "billing") -> list[int | None]:
+    return [broker.committed(group, queue) for queue in QUEUES]
+
+
+def put(directory: Path, text: str, suffix: str = "") -> None:
+    path = path_of(directory)
+    path.parent.mkdir(exist_ok=True)
+    path.with_name(path.name + suffix).write_text(text)
+
+
+def test_what_is_committed_is_written_at_the_last_close(directory: Path) -> None:
+    with filled(directory) as broker:
+        broker.commit("billing", QUEUES[0], 3)
+        broker.commit("billing", QUEUES[1], 4)
+        broker.commit("audit", QUEUES[0], 0)
+        with open_small(directory):
+            pass
+        assert not path_of(directory).exists()
+    table = saved(directory)
+    assert table["offsetTable"] == {"orders@audit": {"0": 0}, "orders@billing": {"0": 3, "1": 4}}
+    assert table["groupTopicMap"] == {"audit": ["orders"], "billing": ["orders"]}
+    assert set(table["dataVersion"]) == {"counter", "stateVersion", "timestamp"}
+    text = path_of(directory).read_text()
+    assert "\n\t" in text
+    assert '":' in text
+    assert not text.endswith("\n")
+
+
+def test_a_close_without_news_writes_nothing(directory: Path) -> None:
+    with filled(directory) as broker:
+        broker.commit("billing", QUEUES[0], 3)
+    before = path_of(directory).stat()
+    with open_small(directory) as broker:
+        assert offsets(broker) == [3, None]
+    after = path_of(directory).stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_what_a_rocketmq_broker_wrote_is_read_and_kept(directory: Path) -> None:
+    filled(directory).close()
+    shutil.rmtree(directory / "mq")
+    put(directory, BROKERS)
+    with open_small(directory) as broker:
+        assert broker.groups() == ["billing"]
+        assert offsets(broker) == [2, 1]
+        broker.create_topic("%RETRY%billing", 1)
+        broker.commit("billing", QUEUES[0], 5)
+    table = saved(directory)
+    assert table["offsetTable"] == {"%RETRY%billing@billing": {"0": 0}, "orders@billing": {"0": 5, "1": 1}}
+    assert table["dataVersion"]["counter"] == 4
+
+
+def test_unknown_members_and_untouched_groups_stay(directory: Path) -> None:
+    filled(directory).close()
+    put(
+        directory,
+        '{"offsetTable": {"orders@audit": {"1": 4}}, "dataVersion": {"counter": 7},'
+        ' "lmqOffsetTable": {"a": 1}}',
+    )
+    with open_small(directory) as broker:
+        broker.commit("billing", QUEUES[0], 3)
+    table = saved(directory)
+    assert table["lmqOffsetTable"] == {"a": 1}
+    assert table["offsetTable"] == {"orders@audit": {"1": 4}, "orders@billing": {"0": 3}}
+    assert table["dataVersion"]["counter"] == 8
+
+
+def test_after_a_crash_of_the_machine_the_file_is_what_counts(directory: Path, tmp_path: Path) -> None:
+    with filled(directory) as broker:
+        broker.commit("billing", QUEUES[0], 3)
+        broker._groups.save()
+        broker.commit("billing", QUEUES[0], 5)
+        copy = crash_of(broker, tmp_path / "copy")
+    with open_small(copy) as after:
+        assert offsets(after) == [3, None]
+
+
+def test_the_group_file_of_another_boot_does_not_count(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(directory) as broker:
+        broker.commit("billing", QUEUES[0], 3)
+    put(directory, '{"offsetTable": {"orders@billing": {"0": 1}}}')
+    with open_small(directory) as broker:
+        assert offsets(broker) == [3, None]  # The same boot.
+    put(directory, '{"offsetTable": {"orders@billing": {"0": 1}}}')
+    for module in ("mq.store.groupfile", "mq.store.control"):
+        monkeypatch.setattr(f"{module}.boot_id", lambda: b"another boot one")
+    with open_small(directory) as broker:
+        assert offsets(broker) == [1, None]
+
+
+def test_nobody_has_consumed_what_a_crash_took(
+    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else what is sent next, at the same offsets, would count as consumed."""
+    with filled(directory) as broker:
+        broker.commit("billing", QUEUES[0], 5)
+        broker.commit("billing", QUEUES[1], 2)
+        broker._groups.save()
+        copy = crash_of(broker, tmp_path / "copy")
+    for file in (copy / "commitlog").iterdir():
+        file.write_bytes(bytes(file.stat().st_size))
+    with caplog.at_level(logging.WARNING, "mq"), open_small(copy) as after:
+        assert after.max_offset(QUEUES[0]) == 0
+        assert offsets(after) == [0, 0]
+        send(after, "orders", 0, b"new")
+        assert after.group("billing").lag("orders") == 1
+    assert "beyond the end" in caplog.text
+    assert list(problems(copy)) == []
+
+
+CORRUPT = [
+    "{",
+    "[]",
+    "nonsense",
+    '{"offsetTable": 5}',
+    '{"offsetTable": {"orders@billing": [1]}}',
+    "\x00" * 500,
+]
+
+
+@pytest.mark.parametrize("text", CORRUPT, ids=range(len(CORRUPT)))
+def test_a_corrupt_file_is_reported_and_its_predecessor_used(
+    directory: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(directory).close()
+    shutil.rmtree(directory / "mq")
+    put(directory, text)
+    put(directory, '{"offsetTable": {"orders@billing": {"0": 2}}}', ".bak")
+    with caplog.at_level(logging.WARNING, "mq"), open_small(directory) as broker:
+        assert offsets(broker) == [2, None]
+        assert any("consumerOffset.json" in problem for problem in problems(directory))
+        broker.commit("billing", QUEUES[1], 1)
+        assert offsets(broker) == [2, 1]
+    assert "its .bak is read instead" in caplog.text
+    assert saved(directory)["offsetTable"] == {"orders@billing": {"0": 2, "1": 1}}
+    assert list(problems(directory)) == []
+
+
+@pytest.mark.parametrize("text", CORRUPT, ids=range(len(CORRUPT)))
+def test_where_nothing_can_be_read_groups_begin_anew(directory: Path, text: str) -> None:
+    filled(directory).close()
+    shutil.rmtree(directory / "mq")
+    put(directory, text)
+    put(directory, text, ".bak")
+    with open_small(directory) as broker:
+        assert broker.groups() == []
+        member = broker.join(
+            "billing",
+            client_id="a",
+            model="clustering",
+            consume_type="push",
+            ordered=False,
+            subscriptions=[Subscription("orders")],
+        )
+        assert [member.committed(queue) for queue in QUEUES] == [0, 0]
+    assert saved(directory)["offsetTable"] == {"orders@billing": {"0": 0, "1": 0}}
+
+
+def test_a_corrupt_file_costs_nothing_as_long_as_the_machine_runs(directory: Path) -> None:
+    with filled(directory) as broker:
+        broker.commit("billing", QUEUES[0], 3)
+    put(directory, "{")
+    put(directory, "{", ".bak")
+    with open_small(directory) as broker:
+        assert offsets(broker) == [3, None]
+    assert saved(directory)["offsetTable"] == {"orders@billing": {"0": 3}}
+
+
+def test_entries_that_make_no_sense_are_left_out_and_named(directory: Path) -> None:
+    filled(directory).close()
+    shutil.rmtree(directory / "mq")
+    entries = {
+        "orders@billing": {"0": 2, "one": 1, "70000": 1, "1": "2"},
+        "orders": {"0": 1},
+        "@": {"0": True},
+        "orders@audit": {"0": -1, "1": 1 << 60},
+    }
+    put(directory, json.dumps({"offsetTable": entries}))
+    with open_small(directory) as broker:
+        assert broker.groups() == ["billing"]
+        assert offsets(broker) == [2, None]
+        found = [problem for problem in problems(directory) if "is no offset of a queue" in problem]
+        assert len(found) == 6
+
+
+def test_a_deleted_topic_takes_its_offsets_out_of_the_file(directory: Path) -> None:
+    with filled(directory) as broker:
+        broker.create_topic("events", 1)
+        broker.commit("billing", QUEUES[0], 3)
+        broker.commit("billing", mq.MessageQueue("events", "mq", 0), 0)
+    with open_small(directory) as broker:
+        broker.delete_topic("orders")
+        assert saved(directory)["offsetTable"] == {"events@billing": {"0": 0}}
+        broker.create_topic("orders", 2)
+        assert offsets(broker) == [None, None]
+    assert saved(directory)["offsetTable"] == {"events@billing": {"0": 0}}
+
+
+def test_offsets_of_topics_that_are_gone_go_too(directory: Path) -> None:
+    filled(directory).close()
+    put(directory, '{"offsetTable": {"gone@billing": {"0": 7}, "orders@billing": {"0": 2}}}')
+    with open_small(directory) as broker:
+        assert broker.group("billing").topics() == ["orders"]
+        broker.commit("billing", QUEUES[1], 1)
+    assert saved(directory)["offsetTable"] == {"orders@billing": {"0": 2, "1": 1}}
+
+
+def test_verify_lists_what_is_wrong_with_groups(directory: Path) -> None:
+    with filled(directory) as broker:
+        broker.commit("billing", QUEUES[0], 500)
+        broker.commit("audit", QUEUES[0], 5)
+    (found,) = problems(directory)
+    assert "group billing: its offset 500 of orders/0 is beyond the end 5" in found
+    with (directory / "mq" / "groups" / "audit").open("r+b") as file:
+        file.write(b"?")
+    found_all = list(problems(directory))
+    assert len(found_all) == 2
+    assert any("groups/audit: its header is damaged" in problem for problem in found_all)
+    with open_small(directory) as broker:
+        broker.group("billing").reset("orders", to="latest")
+        broker.commit("audit", QUEUES[0], 5)
+    assert list(problems(directory)) == []
+
+
+NAMES = st.text("ab%_-", min_size=1, max_size=6)
+TABLES = st.dictionaries(
+    NAMES,
+    st.dictionaries(
+        NAMES, st.dictionaries(st.integers(0, 99), st.integers(0, 1 << 50), min_size=1), min_size=1
+    ),
+)
+
+
+@given(table=TABLES)
+def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, table: Any) -> None:
+    root = tmp_path_factory.mktemp("store")
+    (root / "mq").mkdir()
+    written = Offsets(root)
+    written.load()
+    with written._changing():
+        written._write(table)
+    assert Offsets(root).load() == table
+    assert written.problems() == []
+
+
+@given(text=st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+def test_no_text_makes_loading_raise(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    root = tmp_path_factory.mktemp("store")
+    (root / "config").mkdir()
+    path_of(root).write_text(text, errors="replace")
+    assert isinstance(Offsets(root).load(), dict)
