@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from mq.broker.duties import Duties
+from mq.broker.filters import ConsumerFilters
 from mq.broker.finding import Finder
 from mq.broker.groups import OFFSETS_INTERVAL, Groups
 from mq.broker.membership import Group, Member, Membership, QueueState
@@ -62,6 +63,8 @@ class LocalBroker:
         default_queue_count: int = 4,
         message_size_max: int = 4 << 20,
         message_delay_level: str | None = None,
+        enable_consume_queue_ext: bool = False,
+        consume_queue_ext_file_size: int | None = None,
         read_only: bool = False,
         create: bool = True,
         progress: Callable[[str, int, int], None] | None = None,
@@ -86,6 +89,7 @@ class LocalBroker:
             queue_file_units=queue_file_units,
             index_slot_count=index_slot_count,
             index_unit_count=index_unit_count,
+            consume_queue_ext_file_size=consume_queue_ext_file_size,
         )
         self.path: Final = store.root
         self._version: Any = store.topics_version()
@@ -99,7 +103,8 @@ class LocalBroker:
             self._schedule = schedule = Schedule(
                 store, self.name, self._version, message_delay_level, self._have_topic, self._due_place
             )
-            writer = Writer(store, self.name, self._version, self._admit_write, schedule)
+            self._filters = ConsumerFilters(store) if enable_consume_queue_ext else None
+            writer = Writer(store, self.name, self._version, self._admit_write, schedule, self._filters)
             self._writer = writer
             self._reader = Reader(store, self.name, self._version, self._admit_read)
             self._arrow = ArrowReader(store, self.name)

@@ -2,7 +2,8 @@
 
     files       the log's files follow each other without a gap, all of one length
     records     from the first to the end, each whole, in its place, store times never falling
-    queues      each record has its unit, in order, without gaps, and no unit lacks a record
+    queues      each record has its unit, in order, without gaps, and no unit lacks a record; a unit's
+                extension says what the record does
     index       chains and headers keep the rules of index.h
     shared      queue ends and the log's end agree with all that
 
@@ -31,6 +32,7 @@ WORDS = {
     lib.MQ_WRONG_UNIT: "log offset {log}: its unit {offset} of {queue} is missing or points elsewhere",
     lib.MQ_WRONG_OFFSET: "log offset {log}: queue offset {offset} of {queue} is not the next one",
     lib.MQ_WRONG_QUEUE: "log offset {log}: its queue has no units at all",
+    lib.MQ_WRONG_EXTENSION: "log offset {log}: unit {offset} of {queue} has a wrong extension, or none",
     lib.MQ_WRONG_COUNT: "{queue}: {offset} units point to no record",
 }
 
@@ -62,17 +64,19 @@ def _of_files(store: Store) -> Iterator[str]:
     files = segment_files(store.root / "commitlog")
     if files and files[-1].stat().st_size == 0:
         files.pop()  # Its maker died, or is at it: the next one who needs it goes on.
-    size = store.geometry.commitlog_file_size
+    size, ext_size = store.geometry.commitlog_file_size, store.geometry.consume_queue_ext_file_size
     for before, after in itertools.pairwise(files):
         if int(after.name) != int(before.name) + size:
             yield f"{before.parent}: no file between {before.name} and {after.name}"
     for file in files:
         if file.stat().st_size != size:
             yield f"{file}: {file.stat().st_size:,} bytes, not {size:,}"
-    for directory in ("commitlog", "consumequeue"):
+    for directory in ("commitlog", "consumequeue", "consumequeue_ext"):
         for path in sorted((store.root / directory).rglob("*")):
             if path.is_file() and not (len(path.name) == 20 and path.name.isdigit()):
                 yield f"{path}: a foreign file; a RocketMQ broker would not start"
+            elif directory == "consumequeue_ext" and path.is_file() and path.stat().st_size != ext_size:
+                yield f"{path}: {path.stat().st_size:,} bytes, not {ext_size:,}"
 
 
 def _topic_at(store: Store, log_offset: int) -> str:

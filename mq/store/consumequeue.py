@@ -6,7 +6,8 @@ unit of queue offset q lies at byte 20 * q of the queue. Integers big-endian:
     offset  size  field
          0     8  log_offset       of the record
          8     4  size             of the record
-        12     8  tags_code        hash of its tag; in SCHEDULE_TOPIC_XXXX when it is due, ms
+        12     8  tags_code        hash of its tag; in SCHEDULE_TOPIC_XXXX when it is due, ms; or an
+                                   address: consumequeueext.py
 
 Units have no checksum: they are derived, the record says topic, queue, offset and place itself, and every
 reader compares. A unit of log offset 0 and size 0x7fffffff fills up what lies before the first message of a
@@ -20,10 +21,11 @@ RocketMQ: store/ConsumeQueue.java.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["queue_directories"]
+__all__ = ["queue_directories", "remove_queues"]
 
 
 def queue_directories(root: Path) -> Iterator[tuple[str, int, Path]]:
@@ -37,3 +39,9 @@ def queue_directories(root: Path) -> Iterator[tuple[str, int, Path]]:
         for queue in sorted(topic.iterdir()):
             if queue.name.isascii() and queue.name.isdigit() and queue.is_dir():
                 yield topic.name, int(queue.name), queue
+
+
+def remove_queues(root: Path, topic: str) -> None:
+    """Remove the files of all queues of a topic, as far as they can be."""
+    for kind in ("consumequeue", "consumequeue_ext"):
+        shutil.rmtree(root / kind / topic, ignore_errors=True)

@@ -89,7 +89,8 @@ def private_copy(root: Path) -> tempfile.TemporaryDirectory[str]:
     directory = tempfile.TemporaryDirectory(prefix="mq-reader-")
     private = Path(directory.name)
     (private / "mq").mkdir()
-    (private / "commitlog").symlink_to(root / "commitlog")
+    for kind in ("commitlog", "consumequeue_ext"):
+        (private / kind).symlink_to(root / kind)
     if (root / "consumequeue").is_dir():
         shutil.copytree(root / "consumequeue", private / "consumequeue")
     return directory

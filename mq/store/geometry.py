@@ -23,12 +23,13 @@ __all__ = ["Geometry", "agree"]
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """File sizes: RocketMQ's mappedFileSizeCommitLog, mappedFileSizeConsumeQueue / 20, maxHashSlotNum,
-    maxIndexNum."""
+    maxIndexNum, mappedFileSizeConsumeQueueExt."""
 
     commitlog_file_size: int = 1 << 30
     queue_file_units: int = 300_000
     index_slot_count: int = 5_000_000
     index_unit_count: int = 20_000_000
+    consume_queue_ext_file_size: int = lib.MQ_EXT_FILE_SIZE_USUAL
 
     @property
     def queue_file_size(self) -> int:
@@ -48,6 +49,7 @@ BOUNDS = {
     "queue_file_units": (1, 100_000_000),
     "index_slot_count": (1, 500_000_000),
     "index_unit_count": (2, 2_000_000_000 // 20),
+    "consume_queue_ext_file_size": (256, 1 << 40),
 }
 
 
@@ -94,6 +96,11 @@ def _stored(root: Path) -> dict[str, int]:
                     f"{directory} holds a file of {size} bytes, no multiple of 20", path=str(directory)
                 )
             found["queue_file_units"] = size // lib.MQ_UNIT_SIZE
+            break
+    for directory in sorted((root / "consumequeue_ext").glob("*/*")):
+        size = next((file.stat().st_size for file in segment_files(directory) if file.stat().st_size), 0)
+        if size:
+            found["consume_queue_ext_file_size"] = size
             break
     for name, value in found.items():
         low, high = BOUNDS[name]

@@ -15,6 +15,7 @@ from mq.broker.protocol import MessageQueue, Puller, PullResult, PullStatus
 from mq.errors import StoreCorrupted
 from mq.message import MessageExt
 from mq.objects import Line, bind
+from mq.store.consumequeueext import Marks
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 from mq.store.waiting import Wait
@@ -84,6 +85,10 @@ class Reader:
         """See Broker.puller."""
         return self._line.puller(queue, self._name, partial(self._pull_unusual, queue), self.place)
 
+    def marked_puller(self, queue: MessageQueue, marks: Marks) -> Puller:
+        """The same for a consumer that passes over what is surely not for it."""
+        return partial(self._pull_unusual, queue, marks=marks)
+
     def _pull_unusual(
         self,
         queue: MessageQueue,
@@ -92,6 +97,7 @@ class Reader:
         byte_max: int,
         tag_hashes: frozenset[int] | None,
         wait: float,
+        marks: Marks | None = None,
     ) -> PullResult:
         log = self._store.live()
         try:
@@ -99,7 +105,7 @@ class Reader:
         except IndexError:
             scratch = _scratch(BUFFER_SIZE)
         try:
-            return self.pull_slowly(log, queue, scratch, offset, count_max, byte_max, tag_hashes, wait)
+            return self.pull_slowly(log, queue, scratch, offset, count_max, byte_max, tag_hashes, wait, marks)
         except OverflowError:
             raise ValueError(f"offset {offset} does not fit into 64 bits") from None
         finally:
@@ -121,14 +127,13 @@ class Reader:
         byte_max: int,
         tag_hashes: frozenset[int] | None,
         wait: float,
+        marks: Marks | None = None,
     ) -> PullResult:
         """A pull that filters, waits, finds nothing or finds something too large for the usual buffer."""
         if not isinstance(count_max, int) or count_max < 1:
             raise ValueError(f"count_max is {count_max!r}: ask for at least one message")
         count_max = min(count_max, COUNT_AT_ONCE)
-        hashes, hash_count = ffi.NULL, -1
-        if tag_hashes is not None:
-            hashes, hash_count = ffi.new("int32_t[]", list(tag_hashes)), len(tag_hashes)
+        wanted, _kept = _wanted(tag_hashes, marks)
         deadline = monotonic() + wait
         number, version = self.place(queue)
         while True:
@@ -136,15 +141,14 @@ class Reader:
                 status = PullStatus.OFFSET_ILLEGAL if offset else PullStatus.NO_NEW_MESSAGE
                 return PullResult(status, (), 0, 0, 0)
             buffer, view, size, sizes, result, words = scratch
-            code = lib.mq_pull(
+            code = lib.mq_pull_wanted(
                 log,
                 number,
                 version,
                 offset,
                 count_max,
                 byte_max,
-                hashes,
-                hash_count,
+                wanted,
                 buffer,
                 size,
                 sizes,
@@ -246,6 +250,21 @@ class Reader:
         """Let go of the log; a pull under way in another thread still has it."""
         self._line.let_go()
         self._version = (-1,)
+
+
+def _wanted(tag_hashes: frozenset[int] | None, marks: Marks | None) -> tuple[Any, Any]:
+    """What is wanted as C takes it, and what must live as long."""
+    if tag_hashes is None and marks is None:
+        return ffi.NULL, None
+    wanted, kept = ffi.new("mq_wanted *", {"hash_count": -1}), []
+    if tag_hashes is not None:
+        kept.append(ffi.new("int32_t[]", list(tag_hashes)))
+        wanted.hashes, wanted.hash_count = kept[-1], len(tag_hashes)
+    if marks is not None:
+        kept.append(ffi.new("int32_t[]", marks.positions))
+        wanted.bits, wanted.bit_count = kept[-1], len(marks.positions)
+        wanted.bitmap_size, wanted.since = marks.bitmap_size, marks.since
+    return wanted, kept
 
 
 def _messages(view: Any, sizes: Any, count: int, name: str) -> list[MessageExt]:

@@ -25,6 +25,7 @@ from mq.errors import StoreCorrupted
 from mq.store.checkpoint import Checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
+from mq.store.consumequeueext import discard_extensions, load_extensions
 from mq.store.control import Control
 from mq.store.directory import sync_file, sync_names
 from mq.store.geometry import Geometry
@@ -153,6 +154,8 @@ class Recovery:
                 # What is left of it would keep the missing ones from being written where they belong.
                 for file in files:
                     file.unlink()
+                if self.writable:
+                    discard_extensions(self.root, topic, queue_id)
                 continue
             if not files:
                 continue
@@ -162,6 +165,7 @@ class Recovery:
             number = check(lib.mq_log_queue(self.log, name, len(name), queue_id, 2), str(directory))
             first, last = int(files[0].name), int(files[-1].name)
             check(lib.mq_queue_load(self.log, number, first, last, self.found.log_end), str(directory))
+            load_extensions(self.root, self.log, number, topic, queue_id, writable=self.writable)
 
     def queue_starts(self) -> dict[tuple[str, int], int]:
         """Where the first file of each queue that has files starts, in bytes."""

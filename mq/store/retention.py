@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mq.store.commitlog import segment_files
+from mq.store.consumequeueext import remove_old_extensions
 from mq.store.native import check, lib
 from mq.store.store import Store
 
@@ -79,6 +80,7 @@ def expire(store: Store, now_ms: int, retention_ms: int, *, disk_ratio_max: floa
         for file in segment_files(store.root / "consumequeue" / topic / str(queue_id)):
             if int(file.name) + size <= oldest * unit and int(file.name) < last:
                 file.unlink(missing_ok=True)
+        remove_old_extensions(store.root, log, number, topic, queue_id)
     for file in files:
         if int(file.name) < log_min:
             file.unlink(missing_ok=True)

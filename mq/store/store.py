@@ -2,7 +2,7 @@
 
     var/orders/
         commitlog/       the messages                            commitlog.py
-        consumequeue/    where each queue's messages are         consumequeue.py
+        consumequeue/    where each queue's messages are         consumequeue.py, consumequeueext.py
         index/           where the messages of a key are         index.py
         checkpoint       what is known to be on disk             checkpoint.py
         abort  lock      RocketMQ's marks: open; in use          gate.py
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import tempfile
 import threading
 import weakref
@@ -39,7 +38,7 @@ from mq.errors import BrokerClosed, ForkedBroker, MQError, StoreFull
 from mq.store.attach import Hint, believable, hint, shared
 from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
-from mq.store.consumequeue import queue_directories
+from mq.store.consumequeue import queue_directories, remove_queues
 from mq.store.control import Control, Word
 from mq.store.directory import listed_queues, listed_topics, prepare, private_copy, topics_begin
 from mq.store.gate import Gate
@@ -191,6 +190,7 @@ class Store:
             (lib.MQ_QUEUE_FILE_SIZE, self.geometry.queue_file_size),
             (lib.MQ_INDEX_SLOTS, self.geometry.index_slot_count),
             (lib.MQ_INDEX_UNITS, self.geometry.index_unit_count),
+            (lib.MQ_EXT_FILE_SIZE, self.geometry.consume_queue_ext_file_size),
             (lib.MQ_EPOCH, secrets.randbits(62)),
         ):
             control.set(word, value)
@@ -289,7 +289,7 @@ class Store:
             for number, name, _ in list(control.queues()):
                 if name == topic:
                     lib.mq_control_queue_set_state(control.handle, number, lib.MQ_QUEUE_DELETED)
-            shutil.rmtree(self.root / "consumequeue" / topic, ignore_errors=True)
+            remove_queues(self.root, topic)
         finally:
             lib.mq_log_unlock(self.log)
 

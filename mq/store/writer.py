@@ -47,11 +47,23 @@ class Aside(Protocol):
         ...
 
 
+class Marker(Protocol):
+    """Who tells which SQL92 consumers want a message: see mq/broker/filters.py."""
+
+    def version(self) -> int:
+        """Of the set of filters that it knows."""
+        ...
+
+    def bits(self, topic: str, properties: bytes, /) -> bytes:
+        """The bits of the consumers that want a message: as many for each; none if nobody filters."""
+        ...
+
+
 class Writer:
     """Appends to the queues of one store, from any thread.
 
     admit(topic, queue_id) raises what forbids a message there; it is asked again after every change of a
-    topic.
+    topic. With a marker, messages get extensions with its bits: see consumequeueext.py.
     """
 
     def __init__(
@@ -61,6 +73,7 @@ class Writer:
         version: Any,
         admit: Callable[[str, int], None],
         schedule: Aside,
+        marker: Marker | None = None,
     ) -> None:
         self._store = store
         self._name = name
@@ -71,7 +84,9 @@ class Writer:
         self._seen = -1
         self._routes: dict[tuple[str, int], tuple[int, MessageQueue]] = {}
         self._appenders: dict[tuple[str, int], Appender] = {}
+        self._marker = marker
         log = store.live()
+        lib.mq_log_extend(log, marker is not None)
         self._line = Line(log, int(ffi.cast("uintptr_t", log)))
         store.let_go_with(self._line.let_go)
 
@@ -103,6 +118,8 @@ class Writer:
         number = self._number(queue)
         belongs = f"REAL_TOPIC\x01{queue.topic}\x02REAL_QID\x01{queue.queue_id}\x02".encode()
         unusual = partial(self._append_unusual, queue, number, version, belongs)
+        if self._marker is not None:
+            return unusual
         flushed = partial(self._flushed, number) if self._store.sync else None
         return self._line.appender(queue, number, version, unusual, self._failed, flushed)
 
@@ -145,6 +162,8 @@ class Writer:
                 )
             if len(body) + len(encoded) + len(queue.topic) + ROOM > self._store.geometry.commitlog_file_size:
                 raise self.failure(lib.MQ_TOO_LARGE, len(body))  # Once it is due, it would be.
+        elif self._marker is not None:
+            envelope, _kept = self._marked(queue.topic, [encoded])
         receipt = ffi.new(RECEIPT)
         name = ffi.NULL if unique_id is None else ffi.new("char[]", unique_id.encode())
         result = lib.mq_append(
@@ -201,6 +220,9 @@ class Writer:
             packed, flags, wait = _packed_slowly(messages)
         bodies, body_sizes, properties, properties_sizes = packed
         count = len(messages)
+        envelope, _kept = ffi.NULL, None
+        if self._marker is not None:
+            envelope, _kept = self._marked(topic, [message.encoded for message in messages])
         ids = ffi.new("char[]", count * ID_SIZE)
         receipt = ffi.new(RECEIPT)
         result = lib.mq_append_batch(
@@ -213,6 +235,7 @@ class Writer:
             ffi.from_buffer("int32_t[]", body_sizes),
             properties,
             ffi.from_buffer("int32_t[]", properties_sizes),
+            envelope,
             ids,
             receipt,
         )
@@ -225,6 +248,18 @@ class Writer:
             status = self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
         places = _Places(int(receipt.log_offset), int(receipt.size), body_sizes, properties_sizes)
         return SendResult(status, queue, int(receipt.queue_offset), _Ids(ids, count), (HOST, places))
+
+    def _marked(self, topic: str, properties: Sequence[bytes]) -> tuple[Any, Any]:
+        """An envelope with the bits of these messages if there are any, and what must live as long as it."""
+        assert self._marker is not None
+        # The version first: bits of a set of filters that is out of date are not stored.
+        version = self._marker.version()
+        bits = [self._marker.bits(topic, one) for one in properties]
+        if not all(bits) or len({len(one) for one in bits}) != 1:
+            return ffi.NULL, None
+        memory, envelope = ffi.new("uint8_t[]", b"".join(bits)), ffi.new("mq_envelope *")
+        envelope.bitmaps, envelope.bitmap_size, envelope.filters_version = memory, len(bits[0]), version
+        return envelope, memory
 
     def _route(self, topic: str, queue_id: int) -> tuple[int, MessageQueue]:
         self._admit(topic, queue_id)

@@ -23,6 +23,7 @@ HEADERS = (
     "mappedfiles.h",
     "commitlog.h",
     "consumequeue.h",
+    "consumequeueext.h",
     "wait.h",
     "index.h",
 )
@@ -41,6 +42,7 @@ SOURCES = (
     "consumequeue.c",
     "pull.c",
     "wait.c",
+    "consumequeueext.c",
     "walk.c",
     "check.c",
     "index.c",

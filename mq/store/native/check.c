@@ -49,6 +49,8 @@ static void check_record(mq_log *log, findings *to, int64_t *expected, int64_t *
     /* A topic that was deleted and made again: the older records have no units any more. */
     if (log_offset > at) return;
     if (log_offset != at || size != record->size) find(to, MQ_WRONG_UNIT, number, at, offset);
+    else if (mq_is_address(tags_code) && !mq_extension_fits(queue, tags_code, bytes, record))
+        find(to, MQ_WRONG_EXTENSION, number, at, offset);
     if (expected[number] >= 0 && expected[number] != offset) find(to, MQ_WRONG_OFFSET, number, at, offset);
     expected[number] = offset + 1;
     seen[number]++;

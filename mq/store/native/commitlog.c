@@ -29,6 +29,8 @@ int mq_log_open(mq_control *control, const char *root, int writable, int sync, m
     log->shared = control->shared;
     log->file_size = mq_control_get(control, MQ_FILE_SIZE);
     log->queue_file_size = mq_control_get(control, MQ_QUEUE_FILE_SIZE);
+    log->ext_file_size = mq_control_get(control, MQ_EXT_FILE_SIZE);
+    if (log->ext_file_size <= 0) log->ext_file_size = MQ_EXT_FILE_SIZE_USUAL;
     log->writable = writable == 1;
     log->queues_writable = writable != 0;
     log->sync = sync;
@@ -53,6 +55,7 @@ void mq_log_close(mq_log *log) {
         mq_queue *queue = atomic_load(&log->queues[i]);
         if (!queue) continue;
         mq_files_close(queue->files);
+        mq_files_close(queue->extensions);
         free(queue);
     }
     mq_files_close(log->files);
@@ -187,6 +190,22 @@ static int reserve(mq_log *log, int64_t to) {
     return mq_log_allocate(log, to, 4096);
 }
 
+static int64_t tags_code_of(const mq_draft *draft, const mq_envelope *envelope, int64_t store_time) {
+    if (!envelope || !envelope->has_tags_code) return draft->tags_code;
+    return envelope->tags_code + (envelope->has_tags_code == 2 ? store_time : 0);
+}
+
+/* The tags code of a unit whose message gets an extension. A bitmap says who does not want the message: it must know
+ * everybody who began to want some before now. */
+static int64_t extend(mq_log *log, mq_queue *queue, int64_t *end, int64_t tags_code, int64_t store_time,
+                      const mq_envelope *envelope, int32_t place) {
+    int32_t size = envelope ? envelope->bitmap_size : 0;
+    if (size <= 0 || mq_control_get(log->control, MQ_FILTERS_VERSION) != envelope->filters_version)
+        return mq_extension_write(log, queue, end, tags_code, store_time, NULL, 0);
+    const uint8_t *bitmap = envelope->bitmaps + (int64_t)place * size;
+    return mq_extension_write(log, queue, end, tags_code, store_time, bitmap, size);
+}
+
 /* Append drafts whose sizes sum to `total`. The lock is held; nothing is published on failure. */
 static int write_all(mq_log *log, const mq_common *common, const mq_draft *drafts, int32_t count, int64_t total,
                      const mq_envelope *envelope, mq_receipt *receipt) {
@@ -251,10 +270,11 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     }
     mq_files_unpin(pin);
     mq_fail_at(MQ_FAIL_RECORD);
+    int64_t ext_end = atomic_load_explicit(&entry->ext_end, memory_order_relaxed);
     at = start;
     for (int32_t i = 0; has_units && i < count; i++) {
-        int64_t tags_code = envelope && envelope->has_tags_code ? envelope->tags_code : drafts[i].tags_code;
-        if (envelope && envelope->has_tags_code == 2) tags_code += store_time;
+        int64_t tags_code = tags_code_of(&drafts[i], envelope, store_time);
+        if (log->extend) tags_code = extend(log, common->queue, &ext_end, tags_code, store_time, envelope, i);
         result = mq_unit_write(log, common->queue, first + i, at, drafts[i].size, tags_code);
         if (result) {
             int voided = repair(log);
@@ -264,6 +284,8 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     }
     mq_fail_at(MQ_FAIL_UNIT);
 
+    /* First of all: an extension that no unit points to is in nobody's way. */
+    if (log->extend) atomic_store_explicit(&entry->ext_end, ext_end, memory_order_release);
     atomic_store_explicit(&log->shared->words[MQ_LOG_END], new_end, memory_order_release);
     mq_fail_at(MQ_FAIL_LOG_END);
     if (has_units) atomic_store_explicit(&entry->next, first + count, memory_order_release);
@@ -344,7 +366,7 @@ int mq_append(mq_log *log, int number, int64_t topics_version, int32_t flag, int
 
 int mq_append_batch(mq_log *log, int number, int32_t count, const int32_t *flags, int32_t sys_flag, const char *bodies,
                     const int32_t *body_sizes, const char *properties, const int32_t *properties_sizes,
-                    char *unique_ids, mq_receipt *receipt) {
+                    const mq_envelope *envelope, char *unique_ids, mq_receipt *receipt) {
     mq_common common;
     int result;
     if (!log->writable) return MQ_READ_ONLY;
@@ -360,7 +382,7 @@ int mq_append_batch(mq_log *log, int number, int32_t count, const int32_t *flags
     mq_draft *drafts = malloc((size_t)count * sizeof *drafts);
     char *tails = malloc((size_t)tails_size);
     result = drafts && tails ? 0 : MQ_MEMORY;
-    int32_t fixed = common_of(&common, log, queue, sys_flag, NULL);
+    int32_t fixed = common_of(&common, log, queue, sys_flag, envelope);
     int64_t total = 0;
     char *tail = tails;
     for (int32_t i = 0; !result && i < count; i++) {
@@ -372,7 +394,7 @@ int mq_append_batch(mq_log *log, int number, int32_t count, const int32_t *flags
         tail += drafts[i].tail_size;
         total += drafts[i].size;
     }
-    if (!result) result = append(log, &common, drafts, count, total, NULL, receipt);
+    if (!result) result = append(log, &common, drafts, count, total, envelope, receipt);
     if (!result) memcpy(receipt->unique_id, unique_ids, MQ_UNIQUE_ID_SIZE);
     free(drafts);
     free(tails);

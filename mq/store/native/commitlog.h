@@ -28,6 +28,9 @@ typedef struct {
     int32_t reconsume_times;
     int32_t has_born_host;
     uint8_t born_host[20];     /* address and port as in the record */
+    const uint8_t *bitmaps;    /* for the extensions: bitmap_size bytes for each message, made from the filters of this … */
+    int32_t bitmap_size;
+    int64_t filters_version;   /* … MQ_FILTERS_VERSION; with any other one they are not stored */
 } mq_envelope;
 
 typedef struct {
@@ -69,7 +72,8 @@ int mq_append(mq_log *log, int queue, int64_t topics_version, int32_t flag, int3
  * concatenated; flags may be NULL. `unique_ids` receives 32 characters for each. */
 int mq_append_batch(mq_log *log, int queue, int32_t count, const int32_t *flags, int32_t sys_flag,
                     const char *bodies, const int32_t *body_sizes, const char *properties,
-                    const int32_t *properties_sizes, char *unique_ids, mq_receipt *receipt);
+                    const int32_t *properties_sizes, const mq_envelope *envelope, char *unique_ids,
+                    mq_receipt *receipt);
 
 /* Have everything below `end` on disk: 0. Callers of all processes share their flushes. Then wake who
  * waits for flushed messages of `queue`, or of every queue if it is negative.
@@ -133,7 +137,8 @@ enum {
     MQ_WRONG_UNIT = 3,       /* the record's queue unit is missing or says something else */
     MQ_WRONG_OFFSET = 4,     /* the record's queue offset is not the next of its queue */
     MQ_WRONG_COUNT = 5,      /* queue_offset units of the queue point to no record */
-    MQ_WRONG_QUEUE = 6       /* the first record of a queue that is not there */
+    MQ_WRONG_QUEUE = 6,      /* the first record of a queue that is not there */
+    MQ_WRONG_EXTENSION = 7   /* the record's queue unit points to an extension that is missing or says something else */
 };
 
 typedef struct {

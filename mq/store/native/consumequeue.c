@@ -23,8 +23,12 @@ static int open_files(mq_log *log, mq_queue *queue) {
     if (size < 0) return size;
     /* The name becomes a path: the table's bytes are not trusted to keep it inside. */
     if (memchr(topic, '/', (size_t)size) || memchr(topic, 0, (size_t)size) || topic[0] == '.') return MQ_CORRUPT;
-    int length = snprintf(path, sizeof path, "%s/consumequeue/%s/%d", log->root, topic, queue->entry->queue_id);
+    int length = snprintf(path, sizeof path, "%s/consumequeue_ext/%s/%d", log->root, topic, queue->entry->queue_id);
     if (length < 0 || length >= (int)sizeof path) return MQ_INVALID;
+    /* Not private even where queues are: they are read only. */
+    int result = mq_files_open(path, log->ext_file_size, log->writable, &queue->extensions);
+    if (result) return result;
+    snprintf(path, sizeof path, "%s/consumequeue/%s/%d", log->root, topic, queue->entry->queue_id);
     return mq_files_open(path, log->queue_file_size, log->queues_writable, &queue->files);
 }
 
@@ -45,6 +49,7 @@ mq_queue *mq_log_open_queue(mq_log *log, int number, int *error) {
             *error = open_files(log, queue);
         }
         if (*error) {
+            if (queue && queue->extensions) mq_files_close(queue->extensions);
             free(queue);
             queue = NULL;
         } else {
@@ -264,10 +269,9 @@ int mq_queue_seal(mq_log *log, int number) {
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
     int64_t byte = mq_control_queue_next(log->control, number) * MQ_UNIT_SIZE;
-    if (byte % log->queue_file_size == 0) return 0;
-    int result = mq_files_clear(queue->files, byte);
+    int result = byte % log->queue_file_size ? mq_files_clear(queue->files, byte) : MQ_MISSING;
     if (!result) atomic_store(&queue->entry->allocated, byte);
-    return result == MQ_MISSING ? 0 : result;
+    return result && result != MQ_MISSING ? result : mq_extensions_seal(log, queue);
 }
 
 int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {

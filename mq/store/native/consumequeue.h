@@ -15,6 +15,16 @@ enum {
     MQ_SCAN_UNITS = 800              /* units examined by one pull, if it asks for fewer messages */
 };
 
+/* Which messages are wanted. NULL stands for all. */
+typedef struct {
+    const int32_t *hashes;   /* of the tags */
+    int32_t hash_count;      /* negative: every tag */
+    const int32_t *bits;     /* a message whose bitmap lacks one of these is not wanted */
+    int32_t bit_count;
+    int32_t bitmap_size;     /* bytes; a bitmap of another size says nothing */
+    int64_t since;           /* log offset; nor does one of a message before */
+} mq_wanted;
+
 /* All of one type, so that one call reads them all. */
 typedef struct {
     int64_t status;
@@ -32,6 +42,9 @@ typedef struct {
  * and log_offset then name it; a bad one further on ends the result before it. */
 int mq_pull(mq_log *log, int queue, int64_t topics_version, int64_t offset, int32_t count_max, int64_t byte_max, const int32_t *hashes,
             int32_t hash_count, char *buffer, int64_t buffer_size, int32_t *sizes, mq_pull_result *result);
+/* The same for what bitmaps say as well. */
+int mq_pull_wanted(mq_log *log, int queue, int64_t topics_version, int64_t offset, int32_t count_max, int64_t byte_max,
+                   const mq_wanted *wanted, char *buffer, int64_t buffer_size, int32_t *sizes, mq_pull_result *result);
 
 /* The queue's end as readers of this handle see it. */
 int64_t mq_queue_max(mq_log *log, int queue);
@@ -50,7 +63,7 @@ int mq_queue_load(mq_log *log, int queue, int64_t first, int64_t last, int64_t l
 int mq_queue_settle(mq_log *log, int queue, int64_t from, const int64_t *damaged, int32_t damaged_count);
 /* The oldest offset whose record is at or above log_min; the end if none. Sets min. */
 int64_t mq_queue_trim(mq_log *log, int queue, int64_t log_min);
-/* Zero what is allocated behind the last unit, and unlink queue files without any. */
+/* Zero what is allocated behind the last unit and the last extension, and unlink queue files without any. */
 int mq_queue_seal(mq_log *log, int queue);
 
 /* Columns of one bulk read: see mq/store/arrow.py. Offsets arrays have count_max + 1 places. */

@@ -177,7 +177,7 @@ int64_t mq_control_checksum(mq_control *control) {
     for (int64_t i = 0; i < count; i++) {
         mq_queue_entry *entry = &control->shared->queues[i];
         int64_t values[] = {atomic_load(&entry->next), atomic_load(&entry->min), atomic_load(&entry->begin),
-                            atomic_load(&entry->state), entry->queue_id, entry->topic_size};
+                            atomic_load(&entry->state), entry->queue_id, entry->topic_size, atomic_load(&entry->ext_end)};
         crc = mq_crc32(crc, values, sizeof values);
         crc = mq_crc32(crc, entry->topic, sizeof entry->topic);
     }
@@ -324,6 +324,7 @@ void mq_control_queue_set(mq_control *control, int number, int64_t min_offset, i
     atomic_store_explicit(&entry->min, min_offset, memory_order_release);
     atomic_store_explicit(&entry->next, next_offset, memory_order_release);
     atomic_store_explicit(&entry->flushed, 0, memory_order_release);
+    atomic_store_explicit(&entry->ext_flushed, 0, memory_order_release);
 }
 
 uint32_t mq_control_bell(mq_control *control) {

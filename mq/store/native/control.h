@@ -6,6 +6,7 @@
  *   allocated_end   whoever allocated, only upwards holder of the append lock
  *   intent          holder of the append lock       the one who repairs after its death
  *   queue.next      holder of the append lock       anyone, acquire
+ *   queue.ext_end   holder of the append lock       anyone, acquire
  *   queue.min       holder of the append lock       anyone; a stale value is checked again
  *                                                   when the record turns out to be gone
  *   *.wake          whoever made news, an increment waiters, as futex word
@@ -48,7 +49,9 @@ enum {
     MQ_DIRECTORY_END = 20,      /* log files below are on disk by name as well */
     MQ_CHECKSUM = 21,           /* mq_control_checksum at the last clean close */
     MQ_EPOCH = 22,              /* random, another one whenever this file is made anew: numbers of queues are right in it */
-    MQ_WORD_COUNT = 23,
+    MQ_EXT_FILE_SIZE = 23,      /* of the queues' extensions */
+    MQ_FILTERS_VERSION = 24,    /* grows with the set of filters that bitmaps are made for; holder of the append lock */
+    MQ_WORD_COUNT = 25,
 
     MQ_LOCK_APPEND = 0,
     MQ_LOCK_FLUSH = 1,

@@ -46,9 +46,9 @@ static int sync_names(mq_log *log, int64_t end) {
 }
 
 /* The same for a queue: its own directory, its topic's, and that of all. */
-static int sync_queue_names(mq_queue *queue) {
+static int sync_names_of(mq_files *files) {
     char path[MQ_PATH_SIZE];
-    snprintf(path, sizeof path, "%s", mq_files_directory(queue->files));
+    snprintf(path, sizeof path, "%s", mq_files_directory(files));
     int result = 0;
     for (int level = 0; !result && level < 3; level++) {
         result = mq_linux_sync_directory(path);
@@ -56,6 +56,18 @@ static int sync_queue_names(mq_queue *queue) {
         if (cut) *cut = 0;
     }
     return result;
+}
+
+static int flush_extensions(mq_log *log, mq_queue *queue) {
+    int64_t end = atomic_load_explicit(&queue->entry->ext_end, memory_order_acquire);
+    int64_t from = atomic_load_explicit(&queue->entry->ext_flushed, memory_order_acquire);
+    if (from >= end) return 0;
+    int result = mq_files_sync(queue->extensions, from, end);
+    if (!result && (from == 0 || (from - 1) / log->ext_file_size != (end - 1) / log->ext_file_size))
+        result = sync_names_of(queue->extensions);
+    if (result && result != MQ_MISSING) return result; /* what is gone needs no flush any more */
+    atomic_store_explicit(&queue->entry->ext_flushed, end, memory_order_release);
+    return 0;
 }
 
 /* Sync what is published now. The flush lock is held. */
@@ -165,7 +177,8 @@ int mq_log_flush_queues(mq_log *log) {
         if (result == MQ_MISSING) continue; /* retention took the file meanwhile */
         int64_t last_file = (next - 1) * MQ_UNIT_SIZE / log->queue_file_size;
         if (!result && (flushed == oldest || (flushed - 1) * MQ_UNIT_SIZE / log->queue_file_size != last_file))
-            result = sync_queue_names(queue);
+            result = sync_names_of(queue->files);
+        if (!result) result = flush_extensions(log, queue);
         if (result) return result == MQ_IO ? mq_log_poison(log) : result;
         atomic_store_explicit(&entry->flushed, next, memory_order_release);
     }

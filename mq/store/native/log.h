@@ -12,13 +12,16 @@
 #include "mappedfiles.h"
 #include "commitlog.h"
 #include "consumequeue.h"
+#include "consumequeueext.h"
 
 #include "mapping.h"
 #include "shared.h"
+#include "window.h"
 
 typedef struct {
     mq_queue_entry *entry;
     mq_files *files;
+    mq_files *extensions;
     int number;
 } mq_queue;
 
@@ -29,9 +32,11 @@ struct mq_log {
     char *root;
     int64_t file_size;
     int64_t queue_file_size;
+    int64_t ext_file_size;
     int writable;
     int queues_writable;
     int sync;
+    int extend;                       /* appends write extensions */
     uint8_t store_host[8];
     _Atomic(mq_queue *) *queues;      /* by number in the table */
     pthread_mutex_t queues_lock;
@@ -47,6 +52,8 @@ static inline int32_t mq_get32(const uint8_t *at) {
     __builtin_memcpy(&value, at, 4);
     return (int32_t)__builtin_bswap32(value);
 }
+
+static inline int mq_get16(const uint8_t *at) { return (int16_t)(at[0] << 8 | at[1]); }
 
 static inline int64_t mq_get64(const uint8_t *at) {
     uint64_t value;
@@ -88,13 +95,42 @@ int mq_unit_read(mq_queue *queue, int64_t offset, int64_t *log_offset, int32_t *
 /* The queue's end as readers of this handle see it, or a code. */
 int64_t mq_queue_visible(mq_log *log, mq_queue *queue);
 
-/* Whether a unit's message has one of these tag hashes (hash_count < 0: any). */
-static inline int mq_tags_are_wanted(int64_t tags_code, const int32_t *hashes, int32_t hash_count) {
+/* A unit's tags code that is the address of an extension: no hash is that low. */
+static inline int mq_is_address(int64_t tags_code) { return tags_code < INT32_MIN; }
+
+static inline int mq_hash_is_among(int64_t tags_code, const int32_t *hashes, int32_t hash_count) {
     if (hash_count < 0) return 1;
     for (int32_t i = 0; i < hash_count; i++)
         if (hashes[i] == (int32_t)tags_code) return 1;
     return 0;
 }
+
+int mq_extension_is_wanted(mq_queue *queue, mq_window *window, int64_t tags_code, int64_t log_offset,
+                           const mq_wanted *wanted);
+
+/* Whether a unit's message is wanted, as far as can be told without its record. `window` is one on the queue's
+ * extensions. */
+static inline int mq_is_wanted(mq_queue *queue, mq_window *window, int64_t tags_code, int64_t log_offset,
+                               const mq_wanted *wanted) {
+    if (!wanted) return 1;
+    if (mq_is_address(tags_code)) return mq_extension_is_wanted(queue, window, tags_code, log_offset, wanted);
+    return mq_hash_is_among(tags_code, wanted->hashes, wanted->hash_count);
+}
+
+/* Write an extension at *end, which moves behind it. Returns the tags code for the unit: its address, or the tags code
+ * itself if there is no room for it. The holder of the append lock calls this. */
+int64_t mq_extension_write(mq_log *log, mq_queue *queue, int64_t *end, int64_t tags_code, int64_t store_time,
+                           const uint8_t *bitmap, int32_t bitmap_size);
+/* Whether there is an extension at this address, and it says of a message what its record does. */
+int mq_extension_fits(mq_queue *queue, int64_t tags_code, const uint8_t *bytes, const mq_record *record);
+
+/* Zero what is allocated behind the last extension. */
+int mq_extensions_seal(mq_log *log, mq_queue *queue);
+
+/* Whether a record is of a delayed message, put aside until it is due. */
+int mq_is_scheduled(const uint8_t *bytes, const mq_record *record);
+/* The tags code that a record's unit has, unless an extension does. */
+int64_t mq_tags_code(const uint8_t *bytes, const mq_record *record);
 
 /* Have [from, to) of the log allocated, files made as needed. */
 int mq_log_allocate(mq_log *log, int64_t to, int64_t step);

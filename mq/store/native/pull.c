@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "window.h"
-
 /* The first offset in [low, high) whose record ends beyond `limit`. */
 static int64_t first_beyond(mq_queue *queue, int64_t low, int64_t high, int64_t limit) {
     int64_t step = 1;
@@ -59,8 +57,8 @@ struct sink {
                 int64_t log_offset, mq_pull_result *result);
 };
 
-static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max, const int32_t *hashes,
-                int32_t hash_count, sink *to, mq_pull_result *result) {
+static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max, const mq_wanted *wanted, sink *to,
+                mq_pull_result *result) {
     int64_t max = mq_queue_visible(log, queue);
     if (max < 0) return (int)max;
     int64_t min = atomic_load_explicit(&queue->entry->min, memory_order_acquire);
@@ -77,6 +75,7 @@ static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max,
         return 0;
     }
     mq_window units = {.files = queue->files};
+    mq_window extensions = {.files = queue->extensions};
     mq_window records = {.files = log->files};
     int64_t limit = mq_control_get(log->control, MQ_LOG_END);
     int64_t scan_end = offset + (count_max > MQ_SCAN_UNITS ? count_max : MQ_SCAN_UNITS);
@@ -96,7 +95,7 @@ static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max,
             code = MQ_CORRUPT;
             break;
         }
-        if (!mq_tags_are_wanted(tags_code, hashes, hash_count)) continue;
+        if (!mq_is_wanted(queue, &extensions, tags_code, log_offset, wanted)) continue;
         code = mq_window_look(&records, log_offset, &bytes, &room);
         if (!code && size > room) code = MQ_CORRUPT;
         if (!code) code = to->take(to, bytes, size, queue, offset, log_offset, result);
@@ -104,6 +103,7 @@ static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max,
         result->count++;
     }
     mq_window_leave(&units);
+    mq_window_leave(&extensions);
     mq_window_leave(&records);
     result->next_offset = offset;
     if (code == 1 || (code && result->count)) code = 0; /* full, or something bad that comes first the next time */
@@ -149,14 +149,21 @@ static int copy(sink *to, const uint8_t *bytes, int32_t size, const mq_queue *qu
     return 0;
 }
 
-int mq_pull(mq_log *log, int number, int64_t topics_version, int64_t offset, int32_t count_max, int64_t byte_max, const int32_t *hashes,
-            int32_t hash_count, char *buffer, int64_t buffer_size, int32_t *sizes, mq_pull_result *result) {
+int mq_pull_wanted(mq_log *log, int number, int64_t topics_version, int64_t offset, int32_t count_max, int64_t byte_max,
+                   const mq_wanted *wanted, char *buffer, int64_t buffer_size, int32_t *sizes, mq_pull_result *result) {
     int error;
     if (topics_version >= 0 && mq_control_get(log->control, MQ_TOPICS_VERSION) != topics_version) return MQ_STALE;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
     copier into = {{copy}, buffer, buffer_size, byte_max, sizes};
-    return pull(log, queue, offset, count_max, hashes, hash_count, &into.sink, result);
+    return pull(log, queue, offset, count_max, wanted, &into.sink, result);
+}
+
+int mq_pull(mq_log *log, int number, int64_t topics_version, int64_t offset, int32_t count_max, int64_t byte_max, const int32_t *hashes,
+            int32_t hash_count, char *buffer, int64_t buffer_size, int32_t *sizes, mq_pull_result *result) {
+    mq_wanted wanted = {.hashes = hashes, .hash_count = hash_count};
+    return mq_pull_wanted(log, number, topics_version, offset, count_max, byte_max, hash_count < 0 ? NULL : &wanted, buffer,
+                          buffer_size, sizes, result);
 }
 
 /* Columns. */
@@ -237,7 +244,8 @@ int mq_pull_columns(mq_log *log, int number, int64_t offset, int32_t count_max, 
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
     filler into = {{fill}, columns};
-    return pull(log, queue, offset, count_max, hashes, hash_count, &into.sink, result);
+    mq_wanted wanted = {.hashes = hashes, .hash_count = hash_count};
+    return pull(log, queue, offset, count_max, hash_count < 0 ? NULL : &wanted, &into.sink, result);
 }
 
 /* By time. */

@@ -26,11 +26,14 @@ typedef struct {
     _Atomic int64_t allocated; /* bytes of the queue's files that may be touched */
     _Atomic int64_t flushed;   /* units below are on disk */
     _Atomic int64_t begin;     /* log offset; records before it are of a topic of this name that was deleted */
+    _Atomic int64_t ext_end;   /* bytes of extensions that units point to */
     _Atomic uint32_t state;
     int32_t queue_id;
     uint32_t topic_size;
     uint32_t spare;
     _Alignas(64) mq_sleepers sleepers[MQ_NEWS_KINDS]; /* on a line that a sender only reads while nobody sleeps */
+    _Atomic int64_t ext_allocated;
+    _Atomic int64_t ext_flushed;
     _Alignas(64) char topic[256];
 } mq_queue_entry;
 

@@ -23,7 +23,6 @@
 #include <sched.h>
 
 #include "linux.h"
-#include "window.h"
 
 enum {
     EAGER_NS = 3000,
@@ -95,6 +94,8 @@ static int look_at(mq_log *log, mq_queue *queue, int64_t *offset, const int32_t 
     if (max >= 0 && max <= *offset) return 0;
     if (max < 0 || hash_count < 0 || *offset < atomic_load_explicit(&queue->entry->min, memory_order_acquire)) return 1;
     mq_window units = {.files = queue->files};
+    mq_window extensions = {.files = queue->extensions};
+    mq_wanted wanted = {.hashes = hashes, .hash_count = hash_count};
     int64_t end = max - *offset > LOOK_UNITS ? *offset + LOOK_UNITS : max;
     int found = 0;
     for (; *offset < end; ++*offset) {
@@ -106,10 +107,11 @@ static int look_at(mq_log *log, mq_queue *queue, int64_t *offset, const int32_t 
         int32_t size = mq_get32(unit + 8);
         int blank = size == MQ_UNIT_BLANK_SIZE && log_offset == 0;
         int damaged = log_offset < 0 || size < MQ_RECORD_SIZE_MIN;
-        found = !blank && (damaged || mq_tags_are_wanted(mq_get64(unit + 12), hashes, hash_count));
+        found = !blank && (damaged || mq_is_wanted(queue, &extensions, mq_get64(unit + 12), log_offset, &wanted));
         if (found) break;
     }
     mq_window_leave(&units);
+    mq_window_leave(&extensions);
     return found ? 1 : *offset < max ? 2 : 0;
 }
 

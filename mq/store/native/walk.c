@@ -62,11 +62,15 @@ int64_t mq_log_first_time(mq_log *log, int64_t offset) {
     return record.store_time;
 }
 
-static int64_t tags_code_of(const uint8_t *bytes, const mq_record *record) {
+int mq_is_scheduled(const uint8_t *bytes, const mq_record *record) {
+    return record->topic_size == (int32_t)sizeof SCHEDULE_TOPIC - 1 &&
+           memcmp(bytes + record->topic_at, SCHEDULE_TOPIC, sizeof SCHEDULE_TOPIC - 1) == 0;
+}
+
+int64_t mq_tags_code(const uint8_t *bytes, const mq_record *record) {
     const uint8_t *properties = bytes + record->properties_at;
     int value_at;
-    if (record->topic_size == (int32_t)sizeof SCHEDULE_TOPIC - 1 &&
-        memcmp(bytes + record->topic_at, SCHEDULE_TOPIC, sizeof SCHEDULE_TOPIC - 1) == 0) {
+    if (mq_is_scheduled(bytes, record)) {
         int size = mq_property_find(properties, record->properties_size, "DELAY", 5, &value_at);
         int level = 0;
         for (int i = 0; i < size && i < 6; i++) {
@@ -132,11 +136,15 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
          * was cut short. */
         if (result && !from_start) return 2;
         if (!result) {
-            if (log_offset == record->log_offset && size == record->size) return 0;
+            if (log_offset == record->log_offset && size == record->size) {
+                if (!mq_is_address(tags_code) || mq_extension_fits(queue, tags_code, bytes, record)) return 0;
+                /* Its extension is lost. */
+                return mq_unit_rewrite(queue, offset, log_offset, size, mq_tags_code(bytes, record));
+            }
             /* Of a later message of the same place: this one is of a topic that was deleted. */
             if (log_offset > record->log_offset && mq_log_holds(log, queue, offset, log_offset, size)) return 0;
             if (offset)
-                return mq_unit_rewrite(queue, offset, record->log_offset, record->size, tags_code_of(bytes, record));
+                return mq_unit_rewrite(queue, offset, record->log_offset, record->size, mq_tags_code(bytes, record));
         }
         result = start_over(log, queue);
         if (result) return result;
@@ -153,7 +161,7 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
         int result = mq_unit_write(log, queue, next, hole < 0 ? 0 : hole, size, 0);
         if (result) return result;
     }
-    int result = mq_unit_write(log, queue, offset, record->log_offset, record->size, tags_code_of(bytes, record));
+    int result = mq_unit_write(log, queue, offset, record->log_offset, record->size, mq_tags_code(bytes, record));
     if (!result) atomic_store_explicit(&queue->entry->next, offset + 1, memory_order_release);
     return result;
 }
@@ -194,7 +202,9 @@ int mq_log_release(mq_log *log, int64_t log_offset) {
     int released = mq_files_release(log->files, log_offset);
     for (int i = 0; i < mq_control_get(log->control, MQ_QUEUE_COUNT); i++) {
         mq_queue *queue = atomic_load(&log->queues[i]);
-        if (queue) released += mq_files_release(queue->files, atomic_load(&queue->entry->min) * MQ_UNIT_SIZE);
+        if (!queue) continue;
+        released += mq_files_release(queue->files, atomic_load(&queue->entry->min) * MQ_UNIT_SIZE);
+        if (atomic_load(&queue->entry->ext_end) > 0) released += mq_files_release(queue->extensions, mq_extensions_begin(log, i));
     }
     return released;
 }
