@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Final
@@ -34,6 +34,7 @@ ROUND_SECONDS = 20.0  # at which a rebalance is made that nothing asked for
 FILTERED_SECONDS = 5.0
 LOOK_SECONDS = 0.05  # between two looks at the times of queues while there is work all along
 ERROR_PAUSE = 1.0
+SWEEP_MAX = 16  # queues that are all pulled from when it is known which of them has something
 
 
 class Consumption:
@@ -60,6 +61,7 @@ class Consumption:
         self._must_look = True  # at all that depends on time,
         self._look_at = 0.0  # or then, while there is work all along,
         self._due = 0.0  # or then, by what is known
+        self._hint: OwnedQueue | None = None  # which is known to have something
         self._version = -1
         self._round: list[OwnedQueue] = []  # the queues, the one that had something last in front
         self._runs: Final = Runs(self._lock, terms.threads, terms.limits(1), handback, clock, self._look_now)
@@ -144,7 +146,6 @@ class Consumption:
         """Lead until there is something to run that another thread must not wait for; that is returned.
         None: somebody else leads, or everything is over."""
         crew, clock, membership = self._crew, self._clock, self._membership
-        self._must_look = True
         while True:
             try:
                 now = clock()
@@ -174,12 +175,16 @@ class Consumption:
                     return None
 
     def _go_round(self, now: float) -> bool:
-        """Pull from each queue once, and run what is brief. Whether anything was found."""
-        found_any = False
+        """Pull from each queue once, and run what is brief. Whether anything was found, and may be again."""
+        found_any, is_partial = False, False
+        hint, self._hint = self._hint, None
         if self._is_paused():
             return False
         pull_count, crew = self._terms.pull_count, self._crew
-        for at, owned in enumerate(self._round):
+        queues: Sequence[OwnedQueue] = self._round
+        if hint is not None:
+            queues = (hint,) if len(queues) > SWEEP_MAX else (hint, *queues)
+        for at, owned in enumerate(queues):
             if now < owned.cold_until or not owned.may_pull(now, self._runs.limits):
                 continue
             delivery = owned.delivery
@@ -193,9 +198,10 @@ class Consumption:
                 continue
             if pulled is None:
                 continue
-            if at and not found_any:
+            if at and not found_any and hint is None:
                 self._round = [owned, *self._round[:at], *self._round[at + 1 :]]
             found_any = True
+            is_partial = len(pulled[0]) < pull_count
             while True:
                 work = None
                 with self._lock:
@@ -213,12 +219,15 @@ class Consumption:
                     return True
                 if self._is_paused():
                     return True
-        return found_any
+        # Where only one of many queues was looked at, waiting names the next one, if there is one.
+        return found_any and not (is_partial and len(queues) == 1 < len(self._round))
 
     def _wait(self, version: int) -> None:
         now = self._clock()
         due = self._rebalance_at
         positions = []
+        # Some brokers can say which of the queues has something.
+        wait: Callable[..., object] = self._membership.wait
         if not self._is_paused():
             for owned in self._round:
                 owned.cold_until = 0.0
@@ -238,7 +247,9 @@ class Consumption:
                 return
         if not self._must_look:
             due = min(due, self._due, self._runs.look_at(now))
-            self._membership.wait(positions, version, max(0.0, due - now))
+            found = wait(positions, version, max(0.0, due - now))
+            if isinstance(found, MessageQueue):
+                self._hint = self._owned.get(found)
 
     def _rebalance(self, version: int, now: float) -> None:
         self._must_look = True
