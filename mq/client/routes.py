@@ -57,7 +57,7 @@ class Routes:
         """Start to go through the queues as they are now, from a random one on."""
         return self.turns.start(topic, *self._route(topic))
 
-    def appenders(self, topic: str) -> Callable[[], tuple[MessageQueue, Appender]]:
+    def appenders(self, topic: str) -> Iterator[tuple[MessageQueue, Appender]]:
         """All queues with their appenders, in turn and without end, from a random one on. For all threads."""
         while True:
             version = self._broker.route_version()
@@ -67,7 +67,7 @@ class Routes:
             except ValueError:
                 if version == self._broker.route_version():
                     raise  # not because the topic has got fewer queues just now
-        return islice(cycle(pairs), random.randrange(len(pairs)), None).__next__
+        return islice(cycle(pairs), random.randrange(len(pairs)), None)
 
     def named(
         self, message: Message, queue: MessageQueue | Queue | None, shard_key: str | bytes | int | None

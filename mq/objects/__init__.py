@@ -3,11 +3,13 @@
 Each type here is the base of a class that has everything else in Python: SentFields of mq.Message,
 StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. Line and what it makes call
 the data plane (mq/store/native), through addresses that the store hands in. survey and pack go over a batch.
+Sender is what Producer.send does with the usual message.
 """
 
 from mq.objects._objects import (
     Line,
     PullFields,
+    Sender,
     SendFields,
     SentFields,
     StoredFields,
@@ -21,6 +23,7 @@ __all__ = [
     "Line",
     "PullFields",
     "SendFields",
+    "Sender",
     "SentFields",
     "StoredFields",
     "bind",

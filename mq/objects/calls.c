@@ -382,6 +382,7 @@ int mq_objects_add_calls(PyObject *module) {
 
 PyMODINIT_FUNC PyInit__objects(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module && (mq_objects_add_values(module) || mq_objects_add_calls(module))) Py_CLEAR(module);
+    if (module && (mq_objects_add_values(module) || mq_objects_add_calls(module) || mq_objects_add_sender(module)))
+        Py_CLEAR(module);
     return module;
 }

@@ -1,4 +1,4 @@
-/* objects.h: what objects.c, batch.c and calls.c share. For C alone.
+/* objects.h: what the files of this directory share. For C alone.
  *
  * The data plane is called through the addresses of its functions, which cffi has: there is one copy of it.
  */
@@ -74,5 +74,6 @@ PyObject *mq_objects_survey(PyObject *module, PyObject *messages);
 PyObject *mq_objects_pack(PyObject *module, PyObject *messages);
 int mq_objects_add_values(PyObject *module);
 int mq_objects_add_calls(PyObject *module);
+int mq_objects_add_sender(PyObject *module);
 
 #endif
