@@ -1,0 +1,143 @@
+"""Each reason for which a queue does not move is shown by `groups`, and explained in the documents."""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from tests.cli.conftest import ROOT, Run
+
+EXPLAINED = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def broker(directory: Path) -> Iterator[mq.LocalBroker]:
+    with mq.open(directory) as broker:
+        topic = broker.create_topic("orders", 1)
+        for number in range(10):
+            topic.send(b"order %d" % number)
+        yield broker
+
+
+@contextmanager
+def consumer(broker: mq.Broker, listener: Any, **options: Any) -> Iterator[mq.PushConsumer]:
+    with mq.PushConsumer(broker, "billing", **options) as consumer:
+        consumer.subscribe("orders", listener=listener)
+        consumer.start()
+        yield consumer
+
+
+def reason(run: Run, broker: mq.Broker, beginning: str) -> str:
+    """The reason that `groups` gives once there is one that begins so; it must be explained."""
+    group = broker.group("billing")
+    deadline = time.monotonic() + PATIENCE
+    while not any(state.reason.startswith(beginning) for state in group.states("orders")):
+        assert time.monotonic() < deadline, group.states("orders")
+        time.sleep(0.02)
+    answer = run("groups", "billing", "--json")
+    assert answer.status == 0, answer.err
+    [shown] = [queue for queue in answer.objects[0]["queues"] if queue["topic"] == "orders"]
+    explained = "|".join(re.escape(part) for cell in EXPLAINED for part in re.findall(r"`(.*?)`", cell))
+    pattern = explained.replace("…", ".*").replace(r"\ N\ ", r"\ \d+\ ")
+    pattern = pattern.replace(r"process\ A", r"process\ \d+").replace(r"pid\ B", r"pid\ \d+")
+    assert re.fullmatch(pattern, shown["reason"]), shown["reason"]
+    return str(shown["reason"])
+
+
+def test_a_listener_that_hangs(run: Run, broker: mq.LocalBroker) -> None:
+    done = threading.Event()
+    with consumer(broker, lambda _: done.wait()):
+        reason(run, broker, "listener running since")
+        done.set()
+
+
+def test_a_listener_that_fails_in_order(run: Run, broker: mq.LocalBroker) -> None:
+    def fail(_: mq.MessageExt) -> None:
+        raise mq.Retry(suspend_ms=30_000)
+
+    with consumer(broker, fail, ordered=True):
+        assert "attempt 1 failed" in reason(run, broker, "suspended until")
+
+
+def test_a_consumer_that_is_paused(run: Run, broker: mq.LocalBroker) -> None:
+    with mq.PushConsumer(broker, "billing") as paused:
+        paused.subscribe("orders", listener=print)
+        paused.suspend()
+        paused.start()
+        assert reason(run, broker, "paused") == "paused"
+
+
+def test_a_pull_consumer_that_is_paused_or_does_not_ask(run: Run, broker: mq.LocalBroker) -> None:
+    with mq.PullConsumer(broker, "billing") as reports:
+        reports.subscribe("orders")
+        assert reports.poll(count_max=1)
+        reason(run, broker, "its consumer asked for messages last at")
+        reports.pause(broker.topic("orders").queues)
+        assert reason(run, broker, "paused") == "paused by its consumer"
+
+
+def test_more_in_memory_than_may_be(run: Run, broker: mq.LocalBroker) -> None:
+    done = threading.Event()
+    with consumer(broker, lambda _: done.wait(0.3), threads=1, pull_threshold_for_queue=1):
+        assert reason(run, broker, "flow control").endswith(" messages")
+        done.set()
+
+
+def test_nobody_wants_the_topic_any_more(run: Run, broker: mq.LocalBroker) -> None:
+    broker.create_topic("others")
+    with consumer(broker, print) as billing:
+        billing.subscribe("others", listener=print)
+    broker.group("billing").reset("orders", to="earliest")
+    assert reason(run, broker, "no member").endswith("no live consumer")
+    with mq.PushConsumer(broker, "billing") as billing:
+        billing.subscribe("others", listener=print)
+        billing.start()
+        assert reason(run, broker, "no member subscribes") == "no member subscribes"
+
+
+def test_a_queue_that_is_given_to_nobody(run: Run, broker: mq.LocalBroker) -> None:
+    with consumer(broker, print, allocate=lambda *_: []):
+        reason(run, broker, "no member has taken it yet")
+
+
+def test_a_function_that_shares_out_nonsense(run: Run, broker: mq.LocalBroker) -> None:
+    def nonsense(*_: object) -> list[object]:
+        return ["nonsense"]
+
+    with consumer(broker, print, allocate=nonsense):
+        reason(run, broker, "no member has taken it yet")
+
+
+def test_a_queue_that_another_one_has_to_release(run: Run, broker: mq.LocalBroker) -> None:
+    queue = broker.readable("orders")[0]
+    has_it, wants_it = (
+        broker.join(
+            "billing",
+            client_id=client_id,
+            model="clustering",
+            consume_type="push",
+            ordered=False,
+            subscriptions=[mq.Subscription("orders")],
+        )
+        for client_id in "ab"
+    )
+    assert has_it.claim(queue)
+    assert wants_it.claim(queue) is None
+    pid = os.getpid()
+    assert reason(run, broker, "process") == f"process {pid} is waiting for pid {pid} to release it"
+
+
+def test_an_offset_beyond_the_end(run: Run, broker: mq.LocalBroker) -> None:
+    queue = broker.readable("orders")[0]
+    broker.commit("billing", queue, 1000)
+    [state] = broker.group("billing").states("orders")
+    assert state.reason.startswith("committed 1,000 is beyond the end 10")
+    assert "beyond the end" in run("groups", "billing").out
