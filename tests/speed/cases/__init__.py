@@ -6,9 +6,12 @@ from tests.speed.cases import (
     arrow,
     backlog,
     batch,
+    consume,
     disk,
     latency,
+    one_way,
     opening,
+    pipeline,
     read,
     round_trip,
     selecting,
@@ -31,6 +34,9 @@ CASES: tuple[Case, ...] = (
     *backlog.CASES,
     *disk.CASES,
     *opening.CASES,
+    *consume.CASES,
+    *pipeline.CASES,
+    *one_way.CASES,
 )
 
 

@@ -47,7 +47,7 @@ def _against(peer: Peer[Reader]) -> Callable[[Bench], Measurement]:
 
 
 def _against_rocketmq(bench: Bench) -> Measurement:
-    with rocketmq.running(bench.cache, bench.data / "rocketmq") as peer:
+    with fresh(bench.data) as directory, rocketmq.running(bench.cache, directory) as peer:
 
         def theirs() -> float:
             peer.fill(bench.plan.read_count, KIB)

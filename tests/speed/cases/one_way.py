@@ -75,7 +75,7 @@ def _against_queue(fraction: float) -> Callable[[Bench], Measurement]:
 
 
 def _against_rocketmq(bench: Bench) -> Measurement:
-    with rocketmq.running(bench.cache, bench.data / "rocketmq") as peer:
+    with fresh(bench.data) as directory, rocketmq.running(bench.cache, directory) as peer:
 
         def theirs() -> Turn:
             settle(bench.plan.memory_size)

@@ -49,7 +49,10 @@ class RocketMQ:
                 if listener.stdout.readline().strip() != "ready":
                     raise RuntimeError("RocketMQ's consumer does not start")
                 self._call("send", count, size, int(pause * 1e9))
-                return [int(time) for time in listener.stdout.readline().split()]
+                times = [int(time) for time in listener.stdout.readline().split()]
+                # Who leaves the group in good order leaves nothing for the next one to wait for.
+                listener.wait(CALL_SECONDS_MAX)
+                return times
             finally:
                 listener.kill()
 

@@ -22,7 +22,7 @@ final class Consumer {
         AtomicLong begin = new AtomicLong();
         AtomicLong end = new AtomicLong();
         CountDownLatch done = new CountDownLatch(1);
-        start(nameServer, (messages, context) -> {
+        DefaultMQPushConsumer consumer = start(nameServer, (messages, context) -> {
             int number = taken.addAndGet(messages.size());
             if (number == warmUp) {
                 begin.set(System.nanoTime());
@@ -34,6 +34,7 @@ final class Consumer {
         });
         done.await();
         Peer.answer((count - warmUp) * 1e9 / (end.get() - begin.get()));
+        consumer.shutdown();
     }
 
     static void listen(String nameServer, int count) throws Exception {
@@ -61,6 +62,7 @@ final class Consumer {
         Peer.answer("ready");
         done.await();
         Peer.answer(LongStream.of(times).mapToObj(Long::toString).collect(Collectors.joining(" ")));
+        consumer.shutdown();
     }
 
     private static DefaultMQPushConsumer start(String nameServer, MessageListenerConcurrently listener)
