@@ -61,6 +61,7 @@ class Sizes:
     index_slot_count: int = 10
     index_unit_count: int = 200
     property_crc: bool = False
+    consume_queue_ext_file_size: int = 0  # of extensions of queue units; 0: none are written
 
 
 # What RocketMQ and mq use unless told otherwise.
@@ -100,6 +101,9 @@ class Record:
     unit_log_offset: int | None = None  # the unit of the consume queue; None where there is none
     unit_size: int | None = None
     tags_code: int | None = None
+    extension_tags_code: int | None = None  # the unit's extension; None where there is none
+    extension_time_ms: int | None = None
+    extension_bits: str | None = None  # hexadecimal; a message that is put says them itself, as property BITS
 
     @property
     def keys(self) -> list[str]:

@@ -30,6 +30,10 @@ class Sent:
 def open_store(directory: Path, sizes: Sizes = SIZES) -> mq.Broker:
     keywords: dict[str, Any] = asdict(sizes)
     del keywords["property_crc"]
+    if keywords["consume_queue_ext_file_size"]:
+        keywords["enable_consume_queue_ext"] = True
+    else:
+        del keywords["consume_queue_ext_file_size"]
     return mq.open(str(directory), **keywords)
 
 

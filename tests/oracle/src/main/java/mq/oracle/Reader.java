@@ -6,6 +6,7 @@ import java.net.UnknownHostException;
 import java.nio.ByteBuffer;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -14,6 +15,7 @@ import java.util.TreeSet;
 import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.store.ConsumeQueueExt;
 import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.GetMessageStatus;
 import org.apache.rocketmq.store.QueryMessageResult;
@@ -96,6 +98,13 @@ final class Reader {
                 facts.put("unit_log_offset", unit.getPos());
                 facts.put("unit_size", unit.getSize());
                 facts.put("tags_code", unit.getTagsCode());
+                ConsumeQueueExt.CqExtUnit extension = unit.getCqExtUnit();
+                if (extension != null) {
+                    byte[] bits = extension.getFilterBitMap();
+                    facts.put("extension_tags_code", extension.getTagsCode());
+                    facts.put("extension_time_ms", extension.getMsgStoreTime());
+                    facts.put("extension_bits", bits == null ? "" : HexFormat.of().formatHex(bits));
+                }
                 remember(facts);
                 print("message", facts);
             } finally {

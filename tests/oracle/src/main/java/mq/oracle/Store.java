@@ -3,11 +3,13 @@ package mq.oracle;
 import com.alibaba.fastjson2.JSONObject;
 import java.io.IOException;
 import java.nio.file.Path;
+import java.util.HexFormat;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.SystemClock;
 import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.DispatchRequest;
 import org.apache.rocketmq.store.config.FlushDiskType;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
@@ -26,6 +28,17 @@ final class Store extends DefaultMessageStore {
     private Store(MessageStoreConfig config, BrokerConfig broker) throws IOException {
         super(config, new BrokerStatsManager(broker), (topic, queueId, offset, tags, time, filter, properties) -> { },
             broker, new ConcurrentHashMap<>());
+        if (config.isEnableConsumeQueueExt()) {
+            getDispatcherList().addFirst(Store::addBits);
+        }
+    }
+
+    /** Stands for a broker's filters: a message says itself, in hexadecimal digits, which bits it has. */
+    private static void addBits(DispatchRequest request) {
+        String bits = request.getPropertiesMap() == null ? null : request.getPropertiesMap().get("BITS");
+        if (bits != null) {
+            request.setBitMap(HexFormat.of().parseHex(bits));
+        }
     }
 
     private static MessageStoreConfig config(Path directory, JSONObject sizes) {
@@ -42,6 +55,11 @@ final class Store extends DefaultMessageStore {
         config.setMaxMsgsNumBatch(QUERY_COUNT_MAX);
         config.setTimerWheelEnable(false);
         config.setDiskMaxUsedSpaceRatio(95);
+        int extensionFileSize = sizes.getIntValue("consume_queue_ext_file_size");
+        config.setEnableConsumeQueueExt(extensionFileSize > 0);
+        if (extensionFileSize > 0) {
+            config.setMappedFileSizeConsumeQueueExt(extensionFileSize);
+        }
         return config;
     }
 
