@@ -213,7 +213,7 @@ class Consumption:
                     if delivery.is_brief and self._runs.may_run:
                         work = self._runs.take_from(owned, self._clock())
                     if work is None:
-                        self._runs.list(owned, now)
+                        self._runs.offer(owned, now)
                         break
                 if not crew.perform_while_leading(work):
                     return True
@@ -280,7 +280,7 @@ class Consumption:
                         continue
                 elif owned.is_restarting:
                     owned.restart(now)
-                self._runs.list(owned, now)
+                self._runs.offer(owned, now)
                 owned.note(self._runs.limits, now, self._runs.is_suspended)
                 due = min(due, self._next_look(owned, now, expired))
             is_over = self._is_closing and not self._owned

@@ -108,9 +108,7 @@ class Crew(Generic[Work]):
         """Have one more thread look for something to do, if there is one. Under the lock."""
         if self._parked:
             self._parked.pop().wake()
-        elif len(self._seats) < self._threads_max:
-            self._add()
-        elif self._watcher is not None:
+        elif self._add() is None and self._watcher is not None:
             self._watcher.wake()
 
     def end(self) -> None:
@@ -126,11 +124,21 @@ class Crew(Generic[Work]):
             if seat.thread is not None and seat.thread is not current:
                 seat.thread.join(max(0.0, deadline()))
 
-    def _add(self) -> Seat:
+    def _add(self) -> Seat | None:
+        """Start a thread, if there may be one more, and can be."""
+        if len(self._seats) >= self._threads_max:
+            return None
         seat = Seat()
         name = f"mq-consumer-{self._name}-{len(self._seats) + 1}"
         seat.thread = threading.Thread(target=self._main, args=(seat,), name=name, daemon=True)
-        seat.thread.start()
+        try:
+            seat.thread.start()
+        except RuntimeError as error:
+            if not self._seats:
+                raise
+            logger.warning("consumer %s makes do with %d threads: %s", self._name, len(self._seats), error)
+            self._threads_max = len(self._seats)
+            return None
         self._seats.append(seat)
         return seat
 
@@ -178,7 +186,7 @@ class Crew(Generic[Work]):
             return
         if self._parked:
             self._watcher = self._parked.pop()
-        elif len(self._seats) < self._threads_max:
+        else:
             self._watcher = self._add()
         if self._watcher is not None:
             self._watcher.wake()

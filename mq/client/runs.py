@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from mq.client.delivery import Failure
 from mq.client.handback import RETRY_SECONDS, TIMEOUT_LEVEL, HandBack
 from mq.client.process_queue import ProcessQueue, Run
 from mq.client.puller import NOTE_SECONDS, OwnedQueue
@@ -65,7 +66,7 @@ class Runs:
     def may_run(self) -> bool:
         return self._running < self._threads and not self.is_suspended
 
-    def list(self, owned: OwnedQueue, now: float) -> None:
+    def offer(self, owned: OwnedQueue, now: float) -> None:
         """See whether a queue has something to take."""
         if not owned.is_listed and owned.can_take(now):
             owned.is_listed = True
@@ -91,7 +92,7 @@ class Runs:
                 continue
             work = self.take_from(owned, now)
             if work is not None:
-                self.list(owned, now)
+                self.offer(owned, now)
                 if ready and self._running < self._threads:
                     self.more()
                 return work
@@ -107,7 +108,10 @@ class Runs:
     def perform(self, work: Work) -> None:
         """Run a listener, hand back what it did not consume, and commit. Raises nothing."""
         owned, run = work.owned, work.run
-        failures = owned.delivery.run(run)
+        try:
+            failures = owned.delivery.run(run)
+        except BaseException as error:  # noqa: BLE001 - sent to the thread from elsewhere, between two calls
+            failures = self._interrupted(work, error)
         again: list[MessageExt] = []
         due: float | None = None
         suspended_until = 0.0
@@ -130,11 +134,21 @@ class Runs:
                 except Exception as error:  # noqa: BLE001 - whoever leads meets it too, and says so
                     logger.debug("commit of %s: %s", owned.queue, error)
                 must_tell |= owned.is_full and not self.limits.still_full(work.cache)
-                self.list(owned, self._clock())
+                self.offer(owned, self._clock())
             must_tell |= owned.is_restarting or owned.is_unsaved
         if must_tell:
             with suppress(Exception):
                 self._tell()
+
+    def _interrupted(self, work: Work, error: BaseException) -> list[Failure]:
+        """What failed of a run that ended in the middle; what it had not begun is for others."""
+        run = work.run
+        with self._lock:
+            if not work.is_wanted or run not in work.cache.open:
+                return []
+            work.cache.cut(run)
+            failed = self._unfinished(work)
+        return [Failure(failed, error)] if failed else []
 
     def relieve(self, work: Work) -> None:
         """A run that was thought to be brief is not: let others have what it has not begun."""
@@ -142,7 +156,7 @@ class Runs:
         work.owned.delivery.slow_down(now - work.run.started)
         if work.is_wanted and work.run in work.cache.open:
             self._isolate(work)
-            self.list(work.owned, now)
+            self.offer(work.owned, now)
 
     def expire(self, work: Work, group: str) -> None:
         """Send back what a listener has had for too long. It goes on, but its result counts no more."""
@@ -151,8 +165,7 @@ class Runs:
             if not work.is_wanted or run not in cache.open:
                 return
             self._isolate(work)
-            in_hand = run.messages[-owned.delivery.in_hand(run) :]
-            messages = [each for each in run.failed if each not in in_hand] + in_hand
+            messages = self._unfinished(work)
         logger.error(
             "group %s: %s has been running for %.1f s with %d messages from %s/%d, queue offset %d on: they"
             " are sent back, and its thread is lost until it returns",
@@ -165,6 +178,12 @@ class Runs:
                 run.is_void = True
                 cache.finish(run, kept, self._clock() + RETRY_SECONDS)
                 owned.commit()
+
+    def _unfinished(self, work: Work) -> list[MessageExt]:
+        """Of a run of which all is begun: what failed, and what the listener is at."""
+        run = work.run
+        in_hand = run.messages[len(run.messages) - work.owned.delivery.in_hand(run) :]
+        return [each for each in run.failed if each not in in_hand] + in_hand
 
     def _isolate(self, work: Work) -> None:
         """Leave of a run what its listener is at, and what failed before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
 import time
@@ -129,6 +130,47 @@ def test_whatever_a_listener_raises_is_a_failure_and_the_thread_goes_on(
     assert (again.topic, again.reconsume_times, again.tags) == ("orders", 1, "t")
     assert again.msg_id == heard.messages[0].msg_id
     assert "failed at Heard" in caplog.text or "failed at <" in caplog.text
+
+
+def test_a_thread_that_is_told_to_end_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    broker = make(clock=clock)
+    send(broker, *numbered(20))
+
+    def act(message: mq.MessageExt) -> None:
+        if message.body in (b"3", b"7") and not message.reconsume_times:
+            thread = ctypes.c_ulong(threading.get_ident())
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
+
+    heard = Heard(act)
+    with consuming(broker, heard, threads=1):
+        heard.wait(20)
+        eventually(lambda: committed(broker) == 20)
+        clock.now_ms += 10_000
+        broker.deliver_due()
+        heard.wait(22)
+        eventually(partial(retries_done, broker, 2))
+    assert Counter(heard.bodies) == Counter(map(str.encode, [*numbered(20), "3", "7"]))
+
+
+def test_with_fewer_threads_than_it_may_have_it_consumes_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = threading.Thread.start
+
+    def refused(self: threading.Thread) -> None:
+        if self.name.startswith("mq-consumer-g-") and not self.name.endswith(("-1", "-2")):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    broker = make(2)
+    send(broker, *numbered(30))
+    heard = Heard(lambda _message: time.sleep(0.001))
+    with consuming(broker, heard):
+        heard.wait(30)
+        eventually(lambda: committed(broker) == 30)
+    assert "makes do with 2 threads: can't start new thread" in caplog.text
 
 
 def retries_done(broker: MemoryBroker, count: int) -> bool:
