@@ -341,13 +341,18 @@ class Groups:
 
         here = namespace == pid_namespace_here()
         return self._watch.watch(
-            pid if here else 0, lambda: self.bury(roster), start_time=start_time, is_gone=is_gone
+            pid if here else 0, lambda: self._gone(roster, pid), start_time=start_time, is_gone=is_gone
         )
 
-    def bury(self, roster: Roster) -> None:
-        """Strike dead members off, and tell the others."""
+    def _gone(self, roster: Roster, pid: int) -> None:
+        """A process is dead: every process that watched it is told, and one strikes its members off."""
+        if roster.has(pid):
+            self.bury(roster, pid)
+
+    def bury(self, roster: Roster, pid: int | None = None) -> None:
+        """Strike dead members off, of one process or all, and tell the others."""
         with roster.file.changing() as fd:
-            found = roster.bury(fd)
+            found = roster.bury(fd, pid)
         if found:
             roster.file.changed()
 

@@ -19,6 +19,7 @@ from mq.broker.membership import Member, Subscription
 from mq.broker.results import MessageQueue
 from mq.errors import NotPermitted, TopicNotFound
 from mq.store.groupfile import (
+    CHECK,
     NEWS,
     NOTE_AT,
     NOTE_SIZE,
@@ -310,16 +311,17 @@ class LocalClaim:
                 return False
         if offset >= words[at]:
             words[at] = offset + 1
+            words[at + CHECK] = -1 - offset
         return True
 
     def correct(self, offset: int) -> None:
         """See Claim.correct. A reset that is not acknowledged yet stands."""
         words, at = self._words, self._at
         if words[at + RESETS] == self._seen and not self._is_dropped():
-            words[at] = offset + 1
+            self._file.commit(self.number, offset)
 
     def note(self, reason: str) -> None:
-        """See Claim.note. Cut to 72 bytes."""
+        """See Claim.note. Cut to 64 bytes."""
         if reason != self._noted and not self._is_dropped():
             self._noted = reason
             text = reason.encode()[:NOTE_SIZE].decode("utf-8", "ignore").encode()

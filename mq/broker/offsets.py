@@ -27,11 +27,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from mq.broker.topics import UNQUOTED_KEY, write_config
 from mq.errors import StoreLocked
 from mq.store.control import Control
 from mq.store.directory import sync_names
-from mq.store.groupfile import offsets_in
+from mq.store.groupfile import offsets_in, slots_in
 from mq.store.locks import lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
@@ -56,6 +58,7 @@ class Offsets:
         self._root = root
         self._read: tuple[Any, Table, dict[str, Any]] = (None, {}, {})
         self._reported: set[str] = set()
+        self._parsed_slots: dict[str, tuple[int | None, dict[int, int]]] = {}
 
     def load(self) -> Table:
         """What the file says; of a damaged one, what its .bak says, which is reported."""
@@ -119,9 +122,14 @@ class Offsets:
         self, group: str, numbers: Numbers, exists: Callable[[str], bool]
     ) -> dict[str, dict[int, int]] | None:
         """The same of one group, as its file has them; None if there is no file that may be believed."""
-        found = offsets_in(self._root / "mq" / "groups" / group, numbers.epoch)
-        if found is None:
+        slots = slots_in(self._root / "mq" / "groups" / group, numbers.epoch)
+        if slots is None:
             return None
+        digest = xxhash.xxh3_64_intdigest(slots)
+        seen, found = self._parsed_slots.get(group, (None, {}))
+        if seen != digest:
+            found = offsets_in(slots)
+            self._parsed_slots[group] = digest, found
         queues, topics = numbers.named(), dict[str, dict[int, int]]()
         for number, offset in found.items():
             if number in queues:

@@ -66,12 +66,17 @@ class Roster:
             return True
         return start_time_of(words[at + PID]) == words[at + START_TIME]
 
-    def bury(self, fd: int) -> bool:
-        """Under byte 0: strike the dead off. Whether there were any."""
+    def has(self, pid: int) -> bool:
+        """Whether a member of this process is listed."""
+        return any(self.file.words[place_word(place) + PID] == pid for place in self.file.taken())
+
+    def bury(self, fd: int, pid: int | None = None) -> bool:
+        """Under byte 0: strike the dead off, those of one process or all. Whether there were any."""
         words, found = self.file.words, False
         for place in self.file.taken():
-            if not self.lives(fd, place):
-                words[place_word(place) + LIFE] += 1
+            at = place_word(place)
+            if (pid is None or words[at + PID] == pid) and not self.lives(fd, place):
+                words[at + LIFE] += 1
                 found = True
         return found
 

@@ -33,7 +33,9 @@ From SLOTS_AT, 131072 slots of 128 bytes, by number of the queue:
         32       8  owner        place + 1
         40       8  wanted_by    place + 1 of the last one who was refused
         48       8  turn         chooses the byte that is locked; raised where a dead owner's lock stays
-        56      72  note         why the queue does not move, UTF-8, filled up with zeros
+        56       8  check        minus `committed`; the lower of two that differ counts: of a torn commit the
+                                 one before, and of damage the one that skips nothing
+        64      64  note         why the queue does not move, UTF-8, filled up with zeros
 
 From TEXTS_AT, not mapped, a text of up to 64 KiB for each place: size, XXH32, then JSON on the member.
 
@@ -68,7 +70,7 @@ from mq.store.store import Store
 from mq.store.waiting import Futex
 
 __all__ = [
-    "APPLIED",
+    "CHECK",
     "HIGH",
     "LIFE",
     "NAMESPACE",
@@ -92,14 +94,15 @@ __all__ = [
     "place_word",
     "queue_byte",
     "slot_word",
+    "slots_in",
 ]
 
-LAYOUT_STAMP, LAYOUT = b"mqgroup\0", 1
+LAYOUT_STAMP, LAYOUT = b"mqgroup\0", 2
 HEADER = struct.Struct("@8sqq16sqIIq")
 PLACES_AT, PLACE_SIZE, PLACE_COUNT = 4096, 64, 1024
 SLOTS_AT, SLOT_SIZE = PLACES_AT + PLACES_AT * 16, 128
 SLOT_COUNT: int = lib.MQ_QUEUE_MAX
-NOTE_AT, NOTE_SIZE = 56, 72
+NOTE_AT, NOTE_SIZE = 64, 64
 MAPPED_SIZE = SLOTS_AT + SLOT_SIZE * SLOT_COUNT
 TEXTS_AT, TEXT_SIZE = MAPPED_SIZE, 64 << 10
 TEXT_HEAD = struct.Struct("@II")
@@ -111,7 +114,8 @@ MADV_POPULATE_WRITE = 23
 # Words of eight bytes, counted from the beginning of the file, of a place, of a slot.
 EPOCH, READY, HIGH = 2, 5, 7
 LIFE, PID, START_TIME, NAMESPACE, SINCE, NEWS, REFUSED = 0, 1, 2, 3, 4, 5, 7
-COMMITTED, RESET_TO, RESETS, APPLIED, OWNER, WANTED_BY, TURN = 0, 1, 2, 3, 4, 5, 6
+COMMITTED, RESET_TO, RESETS, APPLIED, OWNER, WANTED_BY, TURN, CHECK = 0, 1, 2, 3, 4, 5, 6, 7
+OFFSET_MAX = 1 << 56
 VERSION_AT, BELL_AT = 48, 48
 assert PLACES_AT + PLACE_SIZE * PLACE_COUNT == SLOTS_AT
 assert HEADER.size == 64
@@ -153,8 +157,8 @@ class Header:
         return bool(self.is_whole and self.epoch == epoch and self.boot == boot_id())
 
 
-def offsets_in(path: Path, epoch: int) -> dict[int, int] | None:
-    """Queue number to committed offset as a file has them; None if it is not to be believed, or not there.
+def slots_in(path: Path, epoch: int) -> bytes | None:
+    """The slots of a file as they are; None if it is not to be believed, or not there.
 
     Changes nothing, keeps nothing open, and asks nobody.
     """
@@ -167,16 +171,32 @@ def offsets_in(path: Path, epoch: int) -> dict[int, int] | None:
         if not header.is_of(epoch) or os.fstat(fd).st_size < MAPPED_SIZE:
             return None
         data = os.pread(fd, header.ready * SLOT_SIZE, SLOTS_AT)
+        return data[: len(data) // SLOT_SIZE * SLOT_SIZE]
     finally:
         os.close(fd)
-    words = memoryview(data[: len(data) // SLOT_SIZE * SLOT_SIZE]).cast("q")
+
+
+def offsets_in(slots: bytes) -> dict[int, int]:
+    """Queue number to what is committed of it."""
+    words = memoryview(slots).cast("q")
     found = {}
     for at in range(0, len(words), SLOT_SIZE // 8):
-        committed, reset_to, resets, applied = words[at : at + 4]
-        value = committed if resets == applied else reset_to
-        if value > 0:
-            found[at * 8 // SLOT_SIZE] = value - 1
+        if words[at] or words[at + RESETS] != words[at + APPLIED] or words[at + CHECK]:
+            value = _value(words, at)
+            if value > 0:
+                found[at * 8 // SLOT_SIZE] = value - 1
     return found
+
+
+def _value(words: memoryview, at: int) -> int:
+    """What is committed, plus one, by the words of a slot; 0 for nothing."""
+    if words[at + RESETS] != words[at + APPLIED]:
+        value = words[at + RESET_TO]
+        return int(value) if 0 <= value <= OFFSET_MAX else 0
+    value, check = words[at], -words[at + CHECK]
+    if value != check or not 0 <= value <= OFFSET_MAX:
+        value = min((each for each in (value, check) if 0 <= each <= OFFSET_MAX), default=0)
+    return int(value)
 
 
 def damage_of(path: Path) -> str | None:
@@ -263,6 +283,7 @@ class GroupFile:
         file.words[READY] = 0
         if inhabited:
             file.words[HIGH] = PLACE_COUNT
+            file.words[READY] = (os.lseek(fd, SLOTS_AT, os.SEEK_HOLE) - SLOTS_AT) // SLOT_SIZE
         else:
             fill(file)
         file.words[EPOCH] = _epoch(store)
@@ -302,20 +323,25 @@ class GroupFile:
         words = self.words
         if number < 0 or number >= words[READY]:
             return None
-        at = slot_word(number)
-        value = words[at] if words[at + RESETS] == words[at + APPLIED] else words[at + RESET_TO]
+        value = _value(words, slot_word(number))
         return value - 1 if value > 0 else None
 
+    def commit(self, number: int, offset: int) -> None:
+        """Set what is committed. For the owner of the queue, or under byte 0."""
+        at = slot_word(number)
+        self.words[at] = offset + 1
+        self.words[at + CHECK] = -1 - offset
+
     def apply_reset(self, number: int) -> int:
-        """Have `committed` be what is committed; how many resets there were. For the owner of the queue, or
-        under byte 0."""
+        """Have `committed` be what is committed, and sound; how many resets there were. For the owner of the
+        queue, or under byte 0."""
         words, at = self.words, slot_word(number)
         while True:
             resets = words[at + RESETS]
+            self.version.add(0)  # A barrier: what follows is read after the count.
+            self.commit(number, _value(words, at) - 1)
             if resets == words[at + APPLIED]:
                 return resets
-            self.version.add(0)  # A barrier: what follows is read after the count.
-            words[at] = words[at + RESET_TO]
             words[at + APPLIED] = resets
 
     def reset(self, number: int, offset: int) -> None:
@@ -330,9 +356,8 @@ class GroupFile:
         """Under byte 0: commit for a queue that nobody needs to own."""
         self.ready(number)
         self.apply_reset(number)
-        at = slot_word(number)
-        if offset >= self.words[at]:
-            self.words[at] = offset + 1
+        if offset >= self.words[slot_word(number)]:
+            self.commit(number, offset)
 
     def note(self, number: int) -> str:
         start = slot_word(number) * 8 + NOTE_AT

@@ -20,6 +20,7 @@ import os
 import struct
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from mq.store.locks import byte_owner, lock_byte, open_own_file
@@ -51,6 +52,7 @@ def start_time_of(pid: int) -> int | None:
     return int(stat[stat.rindex(b")") + 2 :].split()[19])
 
 
+@cache
 def pid_namespace_here() -> int:
     try:
         return Path("/proc/self/ns/pid").stat().st_ino

@@ -352,6 +352,31 @@ def test_flipped_bytes_of_members_and_slots_end_in_no_crash(directory: Path, bro
             assert second.committed("billing", QUEUES[0]) == 0
 
 
+def test_of_an_offset_and_its_copy_the_lower_counts(directory: Path, broker: LocalBroker) -> None:
+    """So that damage makes a group consume again what it has consumed, and never skip anything."""
+    for number in range(9):
+        send(broker, "orders", 0, b"%d" % number)
+    claimed(join(broker)).commit(5)
+    number = broker._groups.number(QUEUES[0])
+    slot = SLOTS_AT + 128 * number
+    for at, value, expected in (
+        (slot, 9, 5),
+        (slot, -(1 << 60), 5),
+        (slot, 3, 2),
+        (slot + 56, -9, 2),
+        (slot + 56, 1 << 60, 2),
+    ):
+        overwrite(group_file(directory), at, struct.pack("@q", value))
+        assert broker.committed("billing", QUEUES[0]) == expected
+        assert broker.group("billing").offsets("orders")[QUEUES[0]] == expected
+    with open_small(directory) as second:
+        broker._groups.close()
+        claim = claimed(join(second))
+        assert claim.committed() == 2
+        assert claim.commit(4)
+        assert second.committed("billing", QUEUES[0]) == 4
+
+
 def test_a_damaged_header_under_live_members_costs_them_nothing(
     directory: Path, broker: LocalBroker, peers: Callable[..., Peer]
 ) -> None:

@@ -28,6 +28,12 @@ BROKERS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is written by what the test does."""
+    monkeypatch.setattr("mq.broker.local.OFFSETS_INTERVAL", 3600.0)
+
+
 def filled(directory: Path) -> LocalBroker:
     """Five messages in each of two queues."""
     broker = open_small(directory)
