@@ -245,9 +245,11 @@ class Delivery:
                 offset = self._offsets[level.number] = found.messages[0].queue_offset
             elif self._sync and found.max_offset < end:
                 self._store.flush()  # Read when it is on disk, for which somebody has to see.
-            elif offset < found.min_offset or offset > end:
-                # Retention took what was there, or the file that says how far it went is of another store.
-                offset = self._offsets[level.number] = found.min_offset if offset < found.min_offset else end
+            elif offset < found.min_offset:
+                offset = self._offsets[level.number] = found.min_offset  # Retention took what was there.
+            elif offset > end:
+                # Damaged memory, or a file of another store: on from where it surely was.
+                offset = self._offsets[level.number] = self._offsets.saved(level.number, end)
             else:
                 return None
 

@@ -172,6 +172,10 @@ class DelayOffsets:
         now = {level: self[level] for level in self._range() if self[level]}
         return {} if now == self._saved else now
 
+    def saved(self, level: int, end: int) -> int:
+        """What the file says of a level; its end where that is beyond it."""
+        return min(self._saved.get(level, 0), end)
+
     def save(self, offsets: dict[int, int]) -> None:
         """Write the file. What these offsets say is delivered is to be on disk before."""
         if not self.path.parent.is_dir():

@@ -22,7 +22,7 @@ from mq.store.store import Store
 __all__ = ["Schedule"]
 
 QUEUE_COUNT = 18  # of RocketMQ's own
-IDLE = 60.0  # seconds; nothing needs it, as who has something to be done rings
+IDLE = 5.0  # seconds; who has something to be done rings, should damaged memory not keep him from it
 
 
 class Schedule:

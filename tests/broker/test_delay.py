@@ -196,15 +196,21 @@ class TestDelivery:
         list(until_done(shelf, deliverer.deliver))
         assert bodies(shelf.delivered()) == [b"0", b"2"]
 
-    def test_an_offset_beyond_the_end_starts_at_the_end(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("saved", "left"), [(1, [b"1", b"2"]), (3, []), (99, [])])
+    def test_an_offset_beyond_the_end_gives_way_to_the_one_on_disk(
+        self, tmp_path: Path, saved: int, left: list[bytes]
+    ) -> None:
+        """And that to the end, where it is beyond it as well."""
         shelf = Shelf()
         deliverer = Deliverer(shelf, tmp_path, (1000,))
-        shelf.put_aside(1, b"old")
+        for number in range(3):
+            shelf.put_aside(1, b"%d" % number)
+        deliverer.offsets.save({1: saved})
         deliverer.offsets[1] = 77
-        assert deliverer.deliver() is None
+        list(until_done(shelf, deliverer.deliver))
         shelf.put_aside(1, b"new")
         list(until_done(shelf, deliverer.deliver))
-        assert bodies(shelf.delivered()) == [b"new"]
+        assert bodies(shelf.delivered()) == [*left, b"new"]
 
 
 class TestDeath:

@@ -144,6 +144,18 @@ class TestBroker:
             time.sleep(0.01)
         assert wait_for(broker.topic("orders").queues[0], 1)[0].body == b"x"
 
+    def test_where_topics_are_not_made_by_sending_it_is_dropped(
+        self, directory: Path, broker: LocalBroker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broker.close()
+        with open_quick(directory, auto_create_topics=False) as strict:
+            strict.create_topic("orders", 1).send(b"gone", delay_level=2)
+            strict.create_topic("others", 1).send(b"here", delay_level=2)
+            strict.delete_topic("orders")
+            assert bodies(wait_for(strict.topic("others").queues[0], 1)) == [b"here"]
+            assert strict.topics() == ["others"]
+            assert "no topic orders" in caplog.text
+
     def test_a_queue_that_is_gone_gives_way_to_one_that_is_read(self, broker: LocalBroker) -> None:
         broker.create_topic("orders", 4)
         with mq.Producer(broker) as producer:
