@@ -124,7 +124,7 @@ class TestBroker:
     @staticmethod
     def came(broker: LocalBroker, topic: str, offset: int = 0) -> mq.MessageExt:
         (queue,) = broker.topic(topic).queues
-        (message,) = queue.read(offset, wait=20.0).messages
+        (message,) = queue.read(offset, wait=60.0).messages
         return message
 
     def test_it_comes_again_in_the_retry_topic(self, broker: LocalBroker, message: mq.MessageExt) -> None:
@@ -168,7 +168,7 @@ class TestBroker:
     def test_a_dead_letter_can_be_read_at_once(self, broker: LocalBroker, message: mq.MessageExt) -> None:
         broker.send_back(message, "billing", max_reconsume_times=0)
         (queue,) = broker.topic("%DLQ%billing").queues
-        (dead,) = queue.read(0, wait=20.0).messages
+        (dead,) = queue.read(0, wait=60.0).messages
         assert (dead.body, dead.msg_id, dead.reconsume_times) == (message.body, message.msg_id, 1)
         assert dead.properties == {
             **message.properties,

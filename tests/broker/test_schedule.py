@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,18 +17,20 @@ import mq
 from mq.broker.delay import SCHEDULE_TOPIC
 from mq.broker.local import LocalBroker
 from mq.store.native import ffi, lib
+from mq.store.turn import Turn
 from tests.broker.shelf import bodies
 
 HOUR = 3_600_000
 STORES = Path(__file__).parents[1] / "data" / "rocketmq"
 QUICK = "40ms 80ms 1h"
+PATIENCE = 60.0
 
 
 def open_quick(path: Path, **options: Any) -> LocalBroker:
     return mq.open(path, message_delay_level=QUICK, **options)
 
 
-def wait_for(queue: mq.Queue, count: int, timeout: float = 20.0) -> list[mq.MessageExt]:
+def wait_for(queue: mq.Queue, count: int, timeout: float = PATIENCE) -> list[mq.MessageExt]:
     """The first `count` messages of a queue, once they are there."""
     deadline = time.monotonic() + timeout
     found: list[mq.MessageExt] = []
@@ -134,36 +137,6 @@ class TestBroker:
             pytest.fail("no limit")
         assert size > 32_600
 
-    def test_a_topic_that_was_deleted_is_made_again_where_sending_would(self, broker: LocalBroker) -> None:
-        broker.create_topic("orders", 1)
-        broker.topic("orders").send(b"x", delay_level=2)
-        broker.delete_topic("orders")
-        deadline = time.monotonic() + 20
-        while "orders" not in broker.topics():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert wait_for(broker.topic("orders").queues[0], 1)[0].body == b"x"
-
-    def test_where_topics_are_not_made_by_sending_it_is_dropped(
-        self, directory: Path, broker: LocalBroker, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        broker.close()
-        with open_quick(directory, auto_create_topics=False) as strict:
-            strict.create_topic("orders", 1).send(b"gone", delay_level=2)
-            strict.create_topic("others", 1).send(b"here", delay_level=2)
-            strict.delete_topic("orders")
-            assert bodies(wait_for(strict.topic("others").queues[0], 1)) == [b"here"]
-            assert strict.topics() == ["others"]
-            assert "no topic orders" in caplog.text
-
-    def test_a_queue_that_is_gone_gives_way_to_one_that_is_read(self, broker: LocalBroker) -> None:
-        broker.create_topic("orders", 4)
-        with mq.Producer(broker) as producer:
-            queue = mq.MessageQueue("orders", "mq", 3)
-            producer.send(mq.Message("orders", b"x", delay_level=2), queue=queue)
-        broker.create_topic("orders", 2)
-        assert wait_for(broker.topic("orders").queues[1], 1)[0].body == b"x"
-
     def test_sent_by_any_way_of_sending(self, broker: LocalBroker) -> None:
         (queue,) = broker.create_topic("orders", 1).queues
         message = mq.Message("orders", b"x", delay_level=1)
@@ -180,6 +153,56 @@ class TestBroker:
         for number in range(300):
             broker.topic("orders").send(b"%d" % number, delay_level=2)
         assert bodies(wait_for(queue, 300)) == [b"%d" % number for number in range(300)]
+
+
+class TestChangedMeanwhile:
+    """Topics change while messages wait, before anybody delivers any."""
+
+    @pytest.fixture
+    def delivered(self, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+        """Set, it lets the one who may deliver begin."""
+        begun = threading.Event()
+        take = Turn.take
+        monkeypatch.setattr(Turn, "take", lambda turn: begun.is_set() and take(turn))
+        return begun
+
+    def test_a_deleted_topic_is_made_again_where_sending_would(
+        self, directory: Path, delivered: threading.Event
+    ) -> None:
+        with open_quick(directory) as broker:
+            broker.create_topic("orders", 1).send(b"x", delay_level=1)
+            broker.delete_topic("orders")
+            delivered.set()
+            until = time.monotonic() + PATIENCE
+            while "orders" not in broker.topics():
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            # Of several queues it went to the first, as it was sent.
+            assert bodies(wait_for(broker.topic("orders").queues[0], 1)) == [b"x"]
+
+    def test_where_sending_makes_no_topics_it_is_dropped(
+        self, directory: Path, delivered: threading.Event, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with open_quick(directory, auto_create_topics=False) as broker:
+            broker.create_topic("orders", 1).send(b"gone", delay_level=1)
+            broker.create_topic("others", 1).send(b"here", delay_level=1)
+            broker.delete_topic("orders")
+            delivered.set()
+            assert bodies(wait_for(broker.topic("others").queues[0], 1)) == [b"here"]
+            assert broker.topics() == ["others"]
+        assert "no topic orders" in caplog.text
+
+    def test_a_queue_that_is_gone_gives_way_to_one_that_is_read(
+        self, directory: Path, delivered: threading.Event
+    ) -> None:
+        with open_quick(directory) as broker:
+            broker.create_topic("orders", 4)
+            with mq.Producer(broker) as producer:
+                queue = mq.MessageQueue("orders", "mq", 3)
+                producer.send(mq.Message("orders", b"x", delay_level=1), queue=queue)
+            broker.create_topic("orders", 2)
+            delivered.set()
+            assert bodies(wait_for(broker.topic("orders").queues[1], 1)) == [b"x"]
 
 
 class TestRestart:
