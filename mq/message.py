@@ -6,7 +6,6 @@ stored record (mq/store/commitlog.py has its layout), taken apart on demand.
 
 from __future__ import annotations
 
-import inspect
 import struct
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mq.compression import COMPRESSED, decompress
 from mq.errors import MessageInvalid
 from mq.names import check_topic, known_topics
-from mq.objects import SentFields, StoredFields, bind
+from mq.objects import SentFields, Signature, StoredFields, added_state, bind
 from mq.properties import RESERVED_NAMES, decode, encode, keys_of, number_of, value_of
 
 # The encoded text of tags seen before. Emptied when full; with a short tag and a short key the limit
@@ -40,22 +39,24 @@ class Message(SentFields):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        delay_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        wait: bool = True,
+    ) -> None: ...
 
-        def __init__(
-            self,
-            topic: str,
-            body: bytes | bytearray | memoryview,
-            *,
-            tags: str | None = None,
-            keys: str | Iterable[str] = (),
-            properties: Mapping[str, str] | None = None,
-            flag: int = 0,
-            delay_level: int = 0,
-            delay_ms: int | None = None,
-            deliver_at_ms: int | None = None,
-            wait: bool = True,
-        ) -> None: ...
+    __signature__ = Signature(__init__)
+    if not TYPE_CHECKING:
+        del __init__  # It is in C.
 
     @property
     def tags(self) -> str | None:
@@ -111,7 +112,8 @@ class Message(SentFields):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).restored, (self.topic, self.body, self.flag, self.plain, self.encoded)
+        fields = self.topic, self.body, self.flag, self.plain, self.encoded
+        return type(self).restored, fields, added_state(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
@@ -144,13 +146,16 @@ def _fields(
     wait: bool = True,
 ) -> tuple[str, bytes, int, bool, bytes]:
     """What a Message is made of, whatever it was given: topic, body, flag, plain, encoded."""
-    if topic not in known_topics:
+    if type(topic) is not str or topic not in known_topics:
         check_topic(topic)
     if type(body) is not bytes:
         body = _copied(body)
     if not body:
         raise MessageInvalid("the body is empty, which RocketMQ's clients refuse: send at least one byte")
     flag = _int32(flag)
+    tags = _plain(tags)
+    if isinstance(properties, Mapping):
+        properties = {_plain(name): _plain(value) for name, value in properties.items()}
     encoded = encode(tags, keys, properties, delay_level, delay_ms, deliver_at_ms, wait)
     _remember(tags)
     plain = wait and not delay_level and delay_ms is deliver_at_ms is None
@@ -163,7 +168,6 @@ bind("topics", known_topics)
 bind("prefixes", _tag_prefixes)
 bind("build", _fields)
 bind("message", Message)
-Message.__signature__ = inspect.signature(_fields)  # type: ignore[attr-defined]  # C has none to tell
 
 
 class MessageExt(StoredFields):
@@ -174,9 +178,11 @@ class MessageExt(StoredFields):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
+    def __init__(self, record: bytes, broker_name: str) -> None: ...
 
-        def __init__(self, record: bytes, broker_name: str) -> None: ...
+    __signature__ = Signature(__init__)
+    if not TYPE_CHECKING:
+        del __init__  # It is in C.
 
     @property
     def topic(self) -> str:
@@ -299,7 +305,7 @@ class MessageExt(StoredFields):
         return _int64_at(self.record, _body_at(self.record) - 12)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.record, self.broker_name)
+        return type(self).restored, (self.record, self.broker_name), added_state(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MessageExt):
@@ -348,9 +354,6 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _BORN_HOST_V6 = 0x10
 _STORE_HOST_V6 = 0x20
-_HOSTS_V6 = _BORN_HOST_V6 | _STORE_HOST_V6
-_BODY_AT = 88  # where both hosts are IPv4
-_SYS_FLAG_BODY_SIZE = struct.Struct(">36x i 44x i")  # the size where both hosts are IPv4
 _MAGIC_V2 = b"\xda\xa3\x20\xab"
 
 
@@ -394,7 +397,13 @@ def _remember(tags: str | None) -> None:
         if len(_tag_prefixes) >= _TAG_PREFIXES_MAX:
             _tag_prefixes.clear()
             _tag_prefixes[None] = b""
-        _tag_prefixes[str(tags)] = f"TAGS\x01{tags}\x02".encode()
+        _tag_prefixes[tags] = f"TAGS\x01{tags}\x02".encode()
+
+
+def _plain(text: Any) -> Any:
+    """A text of a class of its own as a str with the same characters: its __format__ may say something else,
+    as that of an enum with texts for values does."""
+    return str.__str__(text) if isinstance(text, str) and type(text) is not str else text
 
 
 def _short(body: bytes) -> str:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mq.message import MessageExt
-from mq.objects import PullFields, SendFields, bind
+from mq.objects import PullFields, SendFields, Signature, added_state, bind
 
 __all__ = ["MessageQueue", "PullResult", "PullStatus", "SendResult", "SendStatus"]
 
@@ -55,19 +55,24 @@ class SendResult(SendFields):
         _ids: str | Sequence[str] | Callable[[], Sequence[str]]
         _place: Place | Callable[[], Place]
 
-        def __init__(
-            self,
-            status: SendStatus,
-            queue: MessageQueue,
-            queue_offset: int,
-            ids: str | Sequence[str] | Callable[[], Sequence[str]],
-            place: Place | Callable[[], Place],
-            transaction_id: str | None = None,
-        ) -> None: ...
         @property
         def status(self) -> SendStatus: ...
         @property
         def queue(self) -> MessageQueue: ...
+
+    def __init__(
+        self,
+        status: SendStatus,
+        queue: MessageQueue,
+        queue_offset: int,
+        ids: str | Sequence[str] | Callable[[], Sequence[str]],
+        place: Place | Callable[[], Place],
+        transaction_id: str | None = None,
+    ) -> None: ...
+
+    __signature__ = Signature(__init__)
+    if not TYPE_CHECKING:
+        del __init__  # It is in C.
 
     @property
     def msg_ids(self) -> tuple[str, ...]:
@@ -110,7 +115,8 @@ class SendResult(SendFields):
         ids = self._ids if isinstance(self._ids, str) else self.msg_ids
         host, offsets = self._placed()
         place = host, (offsets[0] if len(offsets) == 1 else tuple(offsets))
-        return type(self), (self.status, self.queue, self.queue_offset, ids, place, self.transaction_id)
+        fields = self.status, self.queue, self.queue_offset, ids, place, self.transaction_id
+        return type(self).restored, fields, added_state(self)
 
     def __repr__(self) -> str:
         return (
@@ -125,21 +131,27 @@ class PullResult(PullFields):
 
     if TYPE_CHECKING:
 
-        def __init__(
-            self,
-            status: PullStatus,
-            messages: Sequence[MessageExt],
-            next_offset: int,
-            min_offset: int,
-            max_offset: int,
-        ) -> None: ...
         @property
         def status(self) -> PullStatus: ...
         @property
         def messages(self) -> Sequence[MessageExt]: ...
 
+    def __init__(
+        self,
+        status: PullStatus,
+        messages: Sequence[MessageExt],
+        next_offset: int,
+        min_offset: int,
+        max_offset: int,
+    ) -> None: ...
+
+    __signature__ = Signature(__init__)
+    if not TYPE_CHECKING:
+        del __init__  # It is in C.
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.status, self.messages, self.next_offset, self.min_offset, self.max_offset)
+        fields = self.status, self.messages, self.next_offset, self.min_offset, self.max_offset
+        return type(self).restored, fields, added_state(self)
 
     def __repr__(self) -> str:
         return (

@@ -3,7 +3,8 @@
 Each type here is the base of a class that has everything else in Python: SentFields of mq.Message,
 StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. Line and what it makes call
 the data plane (mq/store/native), through addresses that the store hands in. survey and pack go over a batch.
-Sender is what Producer.send does with the usual message.
+Sender is what Producer.send does with the usual message. What the classes in Python need besides is in
+classes.py.
 """
 
 from mq.objects._objects import (
@@ -18,6 +19,7 @@ from mq.objects._objects import (
     pack,
     survey,
 )
+from mq.objects.classes import Signature, added_state
 
 __all__ = [
     "Line",
@@ -25,7 +27,9 @@ __all__ = [
     "SendFields",
     "Sender",
     "SentFields",
+    "Signature",
     "StoredFields",
+    "added_state",
     "bind",
     "bind_calls",
     "pack",

@@ -39,14 +39,19 @@ static char *room(PyObject **bytes, Py_ssize_t size) {
  * plain messages without a flag. */
 PyObject *mq_objects_pack(PyObject *module, PyObject *messages) {
     if (!PyList_Check(messages)) Py_RETURN_NONE;
+    /* First of all: it may have garbage collected, which runs anything; what follows runs nothing, so the list stays. */
+    PyObject *packed = PyTuple_New(4);
+    if (!packed) return NULL;
     Py_ssize_t count = PyList_Size(messages);
     Py_ssize_t bodies_size = 0;
     Py_ssize_t properties_size = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         const mq_sent *message = at(messages, i);
         if (!message || message->plain != Py_True || PyObject_IsTrue(message->flag) || PyBytes_Size(message->body) > INT32_MAX ||
-            PyBytes_Size(message->encoded) > INT32_MAX)
+            PyBytes_Size(message->encoded) > INT32_MAX) {
+            Py_DECREF(packed);
             Py_RETURN_NONE;
+        }
         bodies_size += PyBytes_Size(message->body);
         properties_size += PyBytes_Size(message->encoded);
     }
@@ -55,9 +60,9 @@ PyObject *mq_objects_pack(PyObject *module, PyObject *messages) {
     char *body_sizes = room(&parts[1], count * 4);
     char *properties = room(&parts[2], properties_size);
     char *properties_sizes = room(&parts[3], count * 4);
-    PyObject *packed = bodies && body_sizes && properties && properties_sizes ? PyTuple_New(4) : NULL;
-    if (!packed) {
+    if (!bodies || !body_sizes || !properties || !properties_sizes) {
         for (int i = 0; i < 4; i++) Py_XDECREF(parts[i]);
+        Py_DECREF(packed);
         return NULL;
     }
     for (Py_ssize_t i = 0; i < count; i++) {

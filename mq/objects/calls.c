@@ -110,20 +110,31 @@ static PyObject *unusual(const route *of, PyObject *const *args, Py_ssize_t coun
     return result;
 }
 
+/* Whether it is exactly an int, so that nothing of it runs, and fits. */
+static int as_int64(PyObject *value, int64_t *number) {
+    int overflow = 1;
+    if (PyLong_CheckExact(value)) *number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return !overflow;
+}
+
+static int as_int32(PyObject *value, int32_t *number) {
+    int64_t wide;
+    if (!as_int64(value, &wide) || wide < INT32_MIN || wide > INT32_MAX) return 0;
+    *number = (int32_t)wide;
+    return 1;
+}
+
 static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     const route *of = (const route *)self;
     if ((count != 3 && (count != 4 || args[3] != Py_None)) || (PyObject *)Py_TYPE(args[0]) != known->message ||
         ((mq_sent *)args[0])->plain != Py_True || !PyBytes_CheckExact(args[1]))
         return unusual(of, args, count);
     const mq_sent *message = (const mq_sent *)args[0];
-    long sys_flag = PyLong_AsLong(args[2]);
-    long flag = PyLong_AsLong(message->flag);
+    int32_t flag;
+    int32_t sys_flag;
     mq_log *log;
-    PyObject *held = PyErr_Occurred() ? NULL : hold(of, &log);
-    if (!held) {
-        PyErr_Clear();
-        return unusual(of, args, count);
-    }
+    PyObject *held = as_int32(message->flag, &flag) && as_int32(args[2], &sys_flag) ? hold(of, &log) : NULL;
+    if (!held) return unusual(of, args, count);
     mq_sent_where *stored = (mq_sent_where *)mq_objects_make(known->send_result);
     if (!stored) {
         Py_DECREF(held);
@@ -136,7 +147,7 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
     int result;
     int error;
     Py_BEGIN_ALLOW_THREADS;
-    result = append_at(log, of->number, of->version, (int32_t)flag, (int32_t)sys_flag, body, body_size, properties,
+    result = append_at(log, of->number, of->version, flag, sys_flag, body, body_size, properties,
                        properties_size, NULL, NULL, &stored->receipt);
     error = errno;
     Py_END_ALLOW_THREADS;
@@ -217,16 +228,15 @@ static int find_place(route *of) {
 
 static PyObject *pull(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     route *of = (route *)self;
-    if (count != 5 || args[3] != Py_None) return unusual(of, args, count);
-    long long offset = PyLong_AsLongLong(args[0]);
-    long long count_max = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[1]);
-    long long byte_max = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[2]);
-    double wait = PyErr_Occurred() ? 0 : PyFloat_AsDouble(args[4]);
-    if (PyErr_Occurred() || count_max < 1 || count_max > PULL_COUNT) {
-        PyErr_Clear();
-        return unusual(of, args, count);
-    }
+    int64_t offset;
+    int32_t count_max;
+    int64_t byte_max;
     mq_log *log;
+    if (count != 5 || args[3] != Py_None || !as_int64(args[0], &offset) || !as_int32(args[1], &count_max) || count_max < 1 ||
+        count_max > PULL_COUNT || !as_int64(args[2], &byte_max) || !(PyFloat_CheckExact(args[4]) || PyLong_CheckExact(args[4])))
+        return unusual(of, args, count);
+    double wait = PyFloat_AsDouble(args[4]);
+    if (PyErr_Occurred()) return NULL; /* an int beyond all floats */
     PyObject *held = hold(of, &log);
     if (!held) return unusual(of, args, count);
     int without = find_place(of);
@@ -240,7 +250,7 @@ static PyObject *pull(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     long long version = of->version;
     int code;
     Py_BEGIN_ALLOW_THREADS;
-    code = pull_at(log, number, version, offset, (int32_t)count_max, byte_max, NULL, -1, into->buffer, PULL_SIZE, into->sizes,
+    code = pull_at(log, number, version, offset, count_max, byte_max, NULL, -1, into->buffer, PULL_SIZE, into->sizes,
                    &into->result);
     Py_END_ALLOW_THREADS;
     Py_DECREF(held);
@@ -332,32 +342,10 @@ static PyType_Spec line_spec = {"mq.objects.Line", sizeof(line), 0, Py_TPFLAGS_D
 static PyType_Slot route_slots[] = {
     {Py_tp_dealloc, route_dealloc}, {Py_tp_traverse, route_traverse}, {Py_tp_clear, route_clear}, {0, NULL},
 };
-static PyType_Spec route_spec = {"mq.objects.Route", sizeof(route), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, route_slots};
+static PyType_Spec route_spec = {"mq.objects.Route", sizeof(route), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, route_slots};
 
-static PyObject *bind(PyObject *module, PyObject *args) {
-    const char *name;
-    PyObject *value;
-    if (!PyArg_ParseTuple(args, "sO:bind", &name, &value)) return NULL;
-    const struct {
-        const char *name;
-        PyObject **at;
-    } places[] = {
-        {"topics", &known->topics},           {"prefixes", &known->prefixes},       {"build", &known->build},
-        {"message", &known->message},         {"stored", &known->stored},           {"send_result", &known->send_result},
-        {"send_ok", &known->send_ok},         {"pull_result", &known->pull_result}, {"statuses", &known->statuses},
-        {"host", &known->host},
-    };
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        if (strcmp(places[i].name, name) != 0) continue;
-        PyObject *old = *places[i].at;
-        *places[i].at = mq_objects_shared(value);
-        Py_XDECREF(old);
-        Py_RETURN_NONE;
-    }
-    return PyErr_Format(PyExc_ValueError, "nothing is called %s here", name);
-}
-
-static PyObject *bind_calls(PyObject *module, PyObject *args) {
+PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args) {
     unsigned long long append_address, pull_address;
     if (!PyArg_ParseTuple(args, "KK:bind_calls", &append_address, &pull_address)) return NULL;
     append_at = (__typeof__(mq_append) *)(uintptr_t)append_address;
@@ -365,24 +353,8 @@ static PyObject *bind_calls(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {
-    {"bind", bind, METH_VARARGS, "bind(name, value): tell what stands behind a name of mq_known"},
-    {"survey", mq_objects_survey, METH_O, "survey(messages): see batch.c"},
-    {"pack", mq_objects_pack, METH_O, "pack(messages): see batch.c"},
-    {"bind_calls", bind_calls, METH_VARARGS, "bind_calls(append, pull): the addresses of mq_append and mq_pull"},
-    {NULL, NULL, 0, NULL},
-};
-static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT, .m_name = "mq.objects._objects", .m_size = -1, .m_methods = functions};
-
 int mq_objects_add_calls(PyObject *module) {
     line_type = PyType_FromModuleAndSpec(module, &line_spec, NULL);
     route_type = PyType_FromModuleAndSpec(module, &route_spec, NULL);
     return line_type && route_type ? PyModule_AddType(module, (PyTypeObject *)line_type) : -1;
-}
-
-PyMODINIT_FUNC PyInit__objects(void) {
-    PyObject *module = PyModule_Create(&definition);
-    if (module && (mq_objects_add_values(module) || mq_objects_add_calls(module) || mq_objects_add_sender(module)))
-        Py_CLEAR(module);
-    return module;
 }

@@ -67,13 +67,24 @@ typedef struct {
     long long max_offset;
 } mq_pulled;
 
+/* As `tp_init`: 0, or -1 with an error. */
+typedef int (*mq_filler)(PyObject *self, PyObject *args, PyObject *kwargs);
+
 PyObject *mq_objects_make(PyObject *type);
 PyObject *mq_objects_shared(PyObject *value);
 void mq_objects_free(PyObject *self);
-PyObject *mq_objects_survey(PyObject *module, PyObject *messages);
-PyObject *mq_objects_pack(PyObject *module, PyObject *messages);
-int mq_objects_add_values(PyObject *module);
+/* What `__init__` raises when it is called again: -1. */
+int mq_objects_refuse_again(void);
+/* A value of fields that were another one's, whatever `__init__` its class has. */
+PyObject *mq_objects_restored(PyObject *type, PyObject *fields, mq_filler fill);
+int mq_objects_add_type(PyObject *module, PyType_Spec *spec);
+
+int mq_objects_add_messages(PyObject *module);
+int mq_objects_add_results(PyObject *module);
 int mq_objects_add_calls(PyObject *module);
 int mq_objects_add_sender(PyObject *module);
+PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args);
+PyObject *mq_objects_survey(PyObject *module, PyObject *messages);
+PyObject *mq_objects_pack(PyObject *module, PyObject *messages);
 
 #endif

@@ -35,11 +35,11 @@ static int sender_traverse(PyObject *self, visitproc visit, void *arg) {
 
 static int sender_clear(PyObject *self) {
     sender *of = (sender *)self;
+    Py_CLEAR(of->turns); /* first: without them nothing else is looked at */
     Py_CLEAR(of->otherwise);
     Py_CLEAR(of->failed);
     Py_CLEAR(of->before);
     Py_CLEAR(of->after);
-    Py_CLEAR(of->turns);
     Py_CLEAR(of->zero);
     return 0;
 }
@@ -80,7 +80,8 @@ static PyObject *tell(const sender *of, PyObject *message, PyObject *queue, cons
     PyErr_NormalizeException(&kind, &error, &trace);
     if (trace && error) PyException_SetTraceback(error, trace);
     PyObject *result = NULL;
-    if (error && of->failed)
+    if (!of->failed) PyErr_SetString(PyExc_RuntimeError, "this producer is gone");
+    else if (error)
         result = PyObject_CallFunction(of->failed, "OOOd", message, queue, error,
                                        (double)begin->tv_sec + (double)begin->tv_nsec / 1e9);
     Py_XDECREF(kind);
@@ -89,38 +90,45 @@ static PyObject *tell(const sender *of, PyObject *message, PyObject *queue, cons
     return result;
 }
 
-static PyObject *send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    const sender *of = (const sender *)self;
-    if (count != 1 || (names && PyTuple_Size(names)) || (PyObject *)Py_TYPE(args[0]) != mq_objects_known.message ||
-        !of->turns || PyList_Size(of->before) || PyList_Size(of->after))
-        return otherwise(of, args, count, names);
-    mq_sent *message = (mq_sent *)args[0];
-    PyObject *turns = PyDict_GetItemWithError(of->turns, message->topic);
-    if (!turns || PyBytes_Size(message->body) > of->size_max) {
-        if (PyErr_Occurred()) return NULL;
-        return otherwise(of, args, count, names);
-    }
+/* None where this is not for us after all. */
+static PyObject *send_in_turn(const sender *of, mq_sent *message, PyObject *turns) {
+    PyObject *queues = PyDict_GetItemWithError(turns, message->topic);
+    if (!queues || PyBytes_Size(message->body) > of->size_max) return PyErr_Occurred() ? NULL : mq_objects_shared(Py_None);
     struct timespec begin;
     clock_gettime(CLOCK_MONOTONIC, &begin);
-    Py_INCREF(turns);
-    PyObject *turn = PyIter_Next(turns);
-    Py_DECREF(turns);
-    if (!turn) return PyErr_Occurred() ? NULL : otherwise(of, args, count, names);
-    PyObject *result = NULL;
-    PyObject *queue = PyTuple_Check(turn) && PyTuple_Size(turn) == 2 ? PyTuple_GetItem(turn, 0) : NULL;
-    if (queue) result = PyObject_CallFunctionObjArgs(PyTuple_GetItem(turn, 1), args[0], message->body, of->zero, NULL);
-    else PyErr_SetString(PyExc_TypeError, "a turn is a queue and its appender");
-    if (!result && queue) {
-        result = tell(of, args[0], queue, &begin);
-    } else if (result == Py_None) { /* some topic has changed */
-        Py_DECREF(result);
-        result = PyDict_DelItem(of->turns, message->topic) ? NULL : mq_objects_shared(Py_None);
-        PyErr_Clear(); /* another thread may have been faster */
-        Py_XDECREF(result);
-        result = otherwise(of, args, count, names);
+    Py_INCREF(queues);
+    PyObject *turn = PyIter_Next(queues);
+    Py_DECREF(queues);
+    if (!turn) return PyErr_Occurred() ? NULL : mq_objects_shared(Py_None);
+    if (!PyTuple_Check(turn) || PyTuple_Size(turn) != 2) {
+        Py_DECREF(turn);
+        PyErr_SetString(PyExc_TypeError, "a turn is a queue and its appender");
+        return NULL;
+    }
+    PyObject *queue = PyTuple_GetItem(turn, 0);
+    PyObject *result =
+        PyObject_CallFunctionObjArgs(PyTuple_GetItem(turn, 1), (PyObject *)message, message->body, of->zero, NULL);
+    if (!result) {
+        result = tell(of, (PyObject *)message, queue, &begin);
+    } else if (result == Py_None && PyDict_DelItem(turns, message->topic)) { /* some topic has changed */
+        PyErr_Clear(); /* another thread was faster */
     }
     Py_DECREF(turn);
     return result;
+}
+
+static PyObject *send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    const sender *of = (const sender *)self;
+    if (count != 1 || (names && PyTuple_Size(names)) || (PyObject *)Py_TYPE(args[0]) != mq_objects_known.message ||
+        !((mq_sent *)args[0])->plain || !of->turns || PyList_Size(of->before) || PyList_Size(of->after))
+        return otherwise(of, args, count, names);
+    mq_sent *message = (mq_sent *)args[0];
+    PyObject *turns = mq_objects_shared(of->turns); /* stop() may drop them meanwhile */
+    PyObject *result = send_in_turn(of, message, turns);
+    Py_DECREF(turns);
+    if (result != Py_None) return result;
+    Py_DECREF(result);
+    return otherwise(of, args, count, names);
 }
 
 static PyMethodDef send_method = {"send", (PyCFunction)(void (*)(void))send, METH_FASTCALL | METH_KEYWORDS,
