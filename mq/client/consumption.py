@@ -201,15 +201,13 @@ class Consumption:
             if at and not found_any and hint is None:
                 self._round = [owned, *self._round[:at], *self._round[at + 1 :]]
             found_any = True
-            is_partial = len(pulled[0]) < pull_count
+            is_partial = len(pulled[1]) < pull_count
             while True:
                 work = None
                 with self._lock:
                     if pulled is not None:
-                        owned.cache.put(*pulled)
+                        owned.take_in(pulled)
                         pulled = None
-                        if not owned.cache.count:
-                            owned.commit()
                     if delivery.is_brief and self._runs.may_run:
                         work = self._runs.take_from(owned, self._clock())
                     if work is None:

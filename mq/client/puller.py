@@ -32,7 +32,7 @@ COLD_SECONDS = 0.001
 NOTE_SECONDS = 1.0  # A listener that has been running longer is worth a note.
 
 
-Pulled = tuple[list[MessageExt], int]  # what is wanted before an offset
+Pulled = tuple[int, list[MessageExt], int]  # from an offset on, what is wanted before another
 
 
 class OwnedQueue:
@@ -83,7 +83,7 @@ class OwnedQueue:
         return True
 
     def pull(self, count_max: int, now: float) -> Pulled | None:
-        """What comes next, for the cache to be put in under the lock; None where there is nothing now."""
+        """What comes next, for take_in; None where there is nothing now. Without the lock."""
         selection = self.delivery.selection
         offset = self.cache.next
         try:
@@ -92,7 +92,7 @@ class OwnedQueue:
             if error.queue_offset is None or error.queue_offset < offset:
                 raise
             self._report_lost(error)
-            return [], error.queue_offset + 1
+            return offset, [], error.queue_offset + 1
         if self.trouble:
             self.trouble = ""
         if self._lost:
@@ -103,14 +103,24 @@ class OwnedQueue:
             messages = selection.keep(messages)
             if self.is_retry:
                 messages = [RetriedMessage(message) for message in messages]
-            return messages, end
+            return offset, messages, end
         if status is PullStatus.OFFSET_ILLEGAL:
             return self._go_to(offset, end)
         if status is PullStatus.NO_NEW_MESSAGE:
             self.cold_until = now + COLD_SECONDS
             if end == offset:
                 return None
-        return [], end
+        return offset, [], end
+
+    def take_in(self, pulled: Pulled) -> None:
+        """Put what was pulled into the cache, unless the queue is being given up since: what was cached may
+        have been forgotten, and this came after it."""
+        begin, messages, end = pulled
+        if self.is_draining or self.cache.next != begin:
+            return
+        self.cache.put(messages, end)
+        if not self.cache.count:
+            self.commit()
 
     def hold_off(self, now: float, error: BaseException) -> None:
         """A pull failed: the next one is later."""
@@ -127,7 +137,7 @@ class OwnedQueue:
                 "%s/%d: messages from queue offset %d to %d were deleted before they were consumed",
                 *(self.queue.topic, self.queue.queue_id, offset, right - 1),
             )
-            return [], right
+            return offset, [], right
         logger.warning(
             "%s/%d: queue offset %d is beyond the end: consumption goes on at %d",
             *(self.queue.topic, self.queue.queue_id, offset, right),

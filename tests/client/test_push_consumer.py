@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -548,6 +548,54 @@ def test_messages_that_cannot_be_read_are_lost_loudly_and_the_rest_is_delivered(
         "orders/0: 3 messages before queue offset 5 could not be read and are lost",
         "the bytes there are not what was stored",
     ]
+
+
+class Overtaken(MemoryBroker):
+    """Has something done between what a pull finds and its return."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        count_max: int,
+        byte_max: int,
+        tag_hashes: frozenset[int] | None,
+        wait: float,
+    ) -> mq.PullResult:
+        found = super().pull(queue, offset, count_max, byte_max, tag_hashes, wait)
+        if queue.topic == "orders" and found.messages and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return found
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_is_pulled_while_the_queue_is_given_up_is_left_to_the_next_owner(ordered: bool) -> None:
+    broker = Overtaken()
+    broker.create_topic("orders", 1)
+    send(broker, *numbered(20))
+    gate = threading.Event()
+    heard = Heard(lambda _message: gate.wait(20))
+    with consuming(broker, heard, threads=1, ordered=ordered) as consumer:
+        eventually(lambda: heard.running == 1)
+        closing = threading.Thread(target=consumer.close)
+
+        def close() -> None:
+            closing.start()
+            eventually(lambda: consumer.assignment() == set())
+
+        broker.meanwhile = close
+        send(broker, *numbered(5, 20))
+        eventually(closing.is_alive)
+        gate.set()
+        closing.join()
+    assert committed(broker) == len(heard.messages) == 1
+    with consuming(broker, heard, ordered=ordered):
+        heard.wait(25)
+        eventually(lambda: committed(broker) == 25)
+    assert sorted(heard.bodies, key=int) == [b"%d" % number for number in range(25)]
 
 
 class Flaky(MemoryBroker):
