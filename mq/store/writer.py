@@ -215,7 +215,8 @@ class Writer:
         except KeyError:
             number, queue = self._route(topic, queue_id)
         flags, wait = ffi.NULL, True
-        packed = pack(messages if type(messages) is list else list(messages))
+        messages = list(messages)  # Whoever gave them may change theirs meanwhile, and C goes by their number.
+        packed = pack(messages)
         if packed is None:
             packed, flags, wait = _packed_slowly(messages)
         bodies, body_sizes, properties, properties_sizes = packed
