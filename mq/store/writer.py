@@ -215,7 +215,7 @@ class Writer:
         except KeyError:
             number, queue = self._route(topic, queue_id)
         flags, wait = ffi.NULL, True
-        messages = list(messages)  # Whoever gave them may change theirs meanwhile, and C goes by their number.
+        messages = list(messages)  # Whoever gave them may change theirs, and C goes by their number.
         packed = pack(messages)
         if packed is None:
             packed, flags, wait = _packed_slowly(messages)
