@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 import mq
 import mq.aio
 from mq.aio import delivery, waiter
+from mq.aio.producer import OUTBOX_COUNT_MAX
+from mq.client.producer import ASYNC_COUNT_MAX
 from mq.client.retry import Retry
 from tests.contract.memory import MemoryBroker
 
@@ -138,6 +141,32 @@ def test_sends_to_a_directory_do_not_hold_up_the_loop_for_a_disk(directory: Path
                     await producer.send("orders")  # type: ignore[arg-type]  # the mistake
             with pytest.raises(mq.BrokerClosed):
                 await producer.send(mq.Message("orders", b"late"))
+
+    run(main)
+
+
+def test_sends_wait_for_room_in_the_outbox_on_the_loop() -> None:
+    async def main() -> None:
+        taken: list[Future[Any]] = []
+
+        def take(*_: Any, **__: Any) -> Future[Any]:
+            taken.append(Future())
+            return taken[-1]
+
+        async with mq.aio.Producer(MemoryBroker()) as producer:
+            producer._producer.send_async = take  # type: ignore[method-assign]  # an outbox that is stuck
+            message = mq.Message("orders", b"x")
+            sending = [asyncio.create_task(producer.send(message)) for _ in range(2000)]
+            await until(lambda: len(taken) == OUTBOX_COUNT_MAX)
+            await asyncio.sleep(0.01)
+            assert len(taken) == OUTBOX_COUNT_MAX < ASYNC_COUNT_MAX
+            sending[0].cancel()
+            taken[1].set_result(None)
+            await until(lambda: len(taken) == OUTBOX_COUNT_MAX + 2)
+            assert taken[0].cancelled()
+            for task in sending:
+                task.cancel()
+            await asyncio.wait(sending)
 
     run(main)
 
@@ -303,6 +332,24 @@ def test_many_consumers_share_one_thread(broker: mq.Broker) -> None:
         for consumer in consumers:
             await consumer.close()
         assert [len(await task) for task in asking] == [0] * len(asking)
+
+    run(main)
+
+
+def test_who_begins_to_wait_while_another_does_is_woken_too(broker: mq.Broker) -> None:
+    async def main() -> None:
+        broker.create_topic("parcels", 1)
+        first = subscribed(broker)
+        async with mq.aio.Consumer(broker, "vans") as second:
+            second.subscribe("parcels")
+            waiting = asyncio.create_task(first.poll(4 * SOON))
+            await asyncio.sleep(0.02)
+            asking = asyncio.create_task(second.poll(4 * SOON))
+            await asyncio.sleep(0.02)
+            broker.append("parcels", 0, mq.Message("parcels", b"x"), b"x", 0)
+            assert len(await asking) == 1
+            await first.close()
+            assert await waiting == []
 
     run(main)
 
