@@ -19,17 +19,21 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging import getLogger
 from typing import Any
 
+from mq.broker.member import LocalClaim, LocalMembership
+from mq.broker.membership import Claim
+from mq.broker.protocol import MessageQueue, Puller, PullResult
 from mq.broker.topics import write_config
-from mq.errors import FilterSyntaxError
+from mq.errors import FilterSyntaxError, MQError
 from mq.filter.bloom import BloomFilter
 from mq.store.consumequeueext import Marks, filters_changed, filters_version
 from mq.store.directory import sync_names
 from mq.store.locks import lock_byte, open_own_file, unlock_byte
+from mq.store.reader import Reader
 from mq.store.store import Store
 
 __all__ = ["ConsumerFilters"]
@@ -48,6 +52,7 @@ class ConsumerFilters:
         self._store = store
         self._path = store.root / "config" / "consumerFilter.json"
         self._known: tuple[int, dict[str, dict[str, Any]]] = -1, {}
+        self._marks: dict[tuple[str, str, str], tuple[int, Marks | None]] = {}
 
     def version(self) -> int:
         """Of the set of filters that bits() goes by."""
@@ -83,6 +88,45 @@ class ConsumerFilters:
                         matches = None  # A broker is not as strict.
                 found.setdefault(topic, {})[f"{group}#{topic}"] = matches
         return found
+
+    def pullers(self, reader: Reader) -> Callable[[MessageQueue, Claim | None], Puller]:
+        """Broker.puller, over a reader: who claims a queue is spared what is not for him."""
+
+        def puller(queue: MessageQueue, claim: Claim | None = None) -> Puller:
+            usual = reader.puller(queue)
+            if not isinstance(claim, LocalClaim):
+                return usual
+            membership = claim._membership
+
+            def pull(
+                offset: int, count_max: int, byte_max: int, tag_hashes: frozenset[int] | None, wait: float
+            ) -> PullResult:
+                # Asked each time: what a member subscribes to may change.
+                marks = None if tag_hashes is not None else self._marks_of(membership, queue.topic)
+                if marks is None:
+                    return usual(offset, count_max, byte_max, tag_hashes, wait)
+                return reader.marked_pull(queue, marks, offset, count_max, byte_max, wait)
+
+            return pull
+
+        return puller
+
+    def _marks_of(self, membership: LocalMembership, topic: str) -> Marks | None:
+        for subscribed, expression, kind in membership.member.subscriptions:
+            if subscribed != topic or kind != "SQL92":
+                continue
+            key = membership.group, topic, expression
+            version = filters_version(self._store)
+            known = self._marks.get(key)
+            if known is None or known[0] != version:
+                try:
+                    known = version, self.marks(*key)
+                except (MQError, OSError) as error:
+                    getLogger("mq").warning("%s: no bits for %s: %s", self._path, membership.group, error)
+                    known = version, None  # It gets all, as without bits.
+                self._marks[key] = known
+            return known[1]
+        return None
 
     def marks(self, group: str, topic: str, expression: str) -> Marks:
         """What a pull of this consumer goes by: from here on messages are sent with its bits."""

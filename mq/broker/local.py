@@ -103,7 +103,7 @@ class LocalBroker:
             self._schedule = schedule = Schedule(
                 store, self.name, self._version, message_delay_level, self._have_topic, self._due_place
             )
-            self._filters = ConsumerFilters(store) if enable_consume_queue_ext else None
+            self._filters = ConsumerFilters(store) if enable_consume_queue_ext and not read_only else None
             writer = Writer(store, self.name, self._version, self._admit_write, schedule, self._filters)
             self._writer = writer
             self._reader = Reader(store, self.name, self._version, self._admit_read)
@@ -122,7 +122,7 @@ class LocalBroker:
             self.append_batch = writer.append_batch
             self.appender = writer.appender
             self.pull = self._reader.pull
-            self.puller = self._reader.puller
+            self.puller = self._filters.pullers(self._reader) if self._filters else self._reader.puller
             self.join = groups.join
             self.group_members = groups.members
             self.group_topics = groups.topics
@@ -144,7 +144,7 @@ class LocalBroker:
     append_batch: Callable[..., SendResult]
     appender: Callable[[MessageQueue], Appender]
     pull: Callable[..., PullResult]
-    puller: Callable[[MessageQueue], Puller]
+    puller: Callable[..., Puller]
     join: Callable[..., Membership]
     group_members: Callable[[str], list[Member]]
     group_topics: Callable[[str], list[str]]

@@ -154,9 +154,10 @@ class Broker(Protocol):
         hash alone: the caller compares the tags. Waits up to `wait` seconds at the end of the queue."""
         ...
 
-    def puller(self, queue: MessageQueue) -> Puller:
+    def puller(self, queue: MessageQueue, claim: Claim | None = None) -> Puller:
         """pull for one queue, as often as wanted, at the least cost. Whether the queue may be read is asked
-        at the first pull, and after every change of a topic."""
+        at the first pull, and after every change of a topic. The owner of a claim, who wants all tags, may
+        be spared messages that his SQL92 subscription leaves out for sure."""
         ...
 
     def read_arrow(self, queue: MessageQueue, offset: int, count_max: int, byte_max: int) -> Any:

@@ -196,7 +196,7 @@ class Assignment:
             owned = OwnedQueue(
                 queue,
                 claim,
-                broker.puller(queue),
+                broker.puller(queue, claim),
                 self._deliveries[queue.topic],
                 partial(broker.min_offset, queue),
                 queue.topic.startswith(RETRY_PREFIX),

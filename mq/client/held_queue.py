@@ -32,7 +32,7 @@ class HeldQueue:
         self.cached: Final[deque[MessageExt]] = deque()
         self.in_hand: Final[dict[int, MessageExt]] = {}  # the first of each batch, by its offset, in order
         self._broker = broker
-        self._pull = broker.puller(self.queue)
+        self._pull = broker.puller(self.queue, claim)
         self._pull_count = pull_count
         self._is_sought = False
         committed = claim.committed()

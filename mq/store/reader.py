@@ -81,13 +81,15 @@ class Reader:
             puller = self._pullers[queue] = self.puller(queue)
         return puller(offset, count_max, byte_max, tag_hashes, wait)
 
-    def puller(self, queue: MessageQueue) -> Puller:
-        """See Broker.puller."""
+    def puller(self, queue: MessageQueue, _claim: object = None) -> Puller:
+        """See Broker.puller. Whoever claims it gets all."""
         return self._line.puller(queue, self._name, partial(self._pull_unusual, queue), self.place)
 
-    def marked_puller(self, queue: MessageQueue, marks: Marks) -> Puller:
-        """The same for a consumer that passes over what is surely not for it."""
-        return partial(self._pull_unusual, queue, marks=marks)
+    def marked_pull(
+        self, queue: MessageQueue, marks: Marks, offset: int, count_max: int, byte_max: int, wait: float
+    ) -> PullResult:
+        """See Broker.pull, for a consumer that passes over what is surely not for it."""
+        return self._pull_unusual(queue, offset, count_max, byte_max, None, wait, marks)
 
     def _pull_unusual(
         self,

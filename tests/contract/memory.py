@@ -18,7 +18,7 @@ from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mq.broker.membership import Group, Member, Membership, QueueState, Subscription
+from mq.broker.membership import Claim, Group, Member, Membership, QueueState, Subscription
 from mq.broker.protocol import Appender, Puller, Topic
 from mq.broker.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
@@ -293,7 +293,7 @@ class MemoryBroker:
 
         return append
 
-    def puller(self, queue: MessageQueue) -> Puller:
+    def puller(self, queue: MessageQueue, claim: Claim | None = None) -> Puller:
         return partial(self.pull, queue)
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:

@@ -163,8 +163,9 @@ class Odd:
 
 
 def pulled(broker: LocalBroker, marks: Marks) -> list[int]:
-    pull = broker._reader.marked_puller(broker.topic("A").queues[0].message_queue, marks)
-    return [message.queue_offset for message in pull(0, 100, 1 << 20, None, 0.0).messages]
+    queue = broker.topic("A").queues[0].message_queue
+    found = broker._reader.marked_pull(queue, marks, 0, 100, 1 << 20, 0.0)
+    return [message.queue_offset for message in found.messages]
 
 
 def test_bits_keep_from_a_pull_what_is_surely_not_wanted(broker: LocalBroker) -> None:
