@@ -190,3 +190,26 @@ def test_another_goes_on_at_once(directory: Path) -> None:
                 delays.append(time.monotonic() - before)
     # The promise is 250 ms; 50 of them are the message's own delay.
     assert sorted(delays)[len(delays) // 2] <= 0.05 + 0.25
+
+
+def switches(thread: int) -> int:
+    """How often a thread of this process went to sleep."""
+    status = Path(f"/proc/self/task/{thread}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("voluntary_ctxt_switches"))
+    return int(line.split()[1])
+
+
+def test_who_waits_for_his_turn_sleeps(directory: Path) -> None:
+    with Deliverer(directory) as first:
+        first.has_duties()
+        with open_beside(directory) as broker:
+            assert broker._duties is not None
+            thread = broker._duties._thread.native_id
+            assert thread is not None
+            time.sleep(0.2)
+            before = switches(thread)
+            # Delayed messages wake the one who delivers, and nobody else.
+            for _ in range(20):
+                broker.create_topic("orders", 1).send(b"x", delay_level=1)
+                time.sleep(0.05)
+            assert switches(thread) - before <= 2
