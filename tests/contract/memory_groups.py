@@ -203,8 +203,9 @@ class MemoryMembership:
 
     def claim(self, queue: MessageQueue) -> MemoryClaim | None:
         with self._groups.changed:
-            if queue in self._state.owners:
-                return None
+            owner = self._state.owners.get(queue)
+            if owner is not None:
+                return owner if owner.member is self else None
             claim = MemoryClaim(self._groups, self._state, self, queue)
             self._state.owners[queue] = claim
             self._groups.touch(self._state)

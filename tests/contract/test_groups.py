@@ -248,6 +248,7 @@ def test_a_queue_has_one_owner(broker: mq.Broker, other: mq.Broker, join: Join) 
     first, second, third = join("a"), join("b"), join("c", of=other)
     claim = claimed(first, queue_of(broker, 0))
     assert claim.queue == queue_of(broker, 0)
+    assert first.claim(queue_of(broker, 0)) is claim
     assert second.claim(queue_of(broker, 0)) is None
     assert third.claim(queue_of(broker, 0)) is None
     claimed(third, queue_of(broker, 1))
