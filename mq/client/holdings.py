@@ -23,7 +23,7 @@ from mq.broker.protocol import Broker, MessageQueue
 from mq.client.held_queue import AssignedQueue, HeldQueue
 from mq.client.identity import new_client_id
 from mq.client.rebalance import RETRY_PREFIX, AnyStrategy, allocate, strategy_of
-from mq.errors import BrokerClosed, NotPermitted, SubscriptionConflict, TopicNotFound
+from mq.errors import BrokerClosed, NotPermitted, StoreCorrupted, SubscriptionConflict, TopicNotFound
 from mq.filter.selection import Selection
 from mq.message import MessageExt
 from mq.names import check_group, check_topic
@@ -336,9 +336,11 @@ class Holdings:
                 if held.selection is not selection:
                     held.select(selection)
             elif queue not in leaving:
-                claim = membership.claim(queue)
-                if claim is not None:
-                    gained.append(HeldQueue(self.broker, claim, selection, self._pull_count))
+                # A queue that has gone since it was listed is none: the version has grown by then.
+                with suppress(TopicNotFound, NotPermitted, ValueError):
+                    claim = membership.claim(queue)
+                    if claim is not None:
+                        gained.append(HeldQueue(self.broker, claim, selection, self._pull_count))
         self._exchange(gained, [held for held in self.held.values() if held.queue not in wanted])
         self.version = version
 
@@ -396,12 +398,16 @@ class Holdings:
         return self.broker.offset_at(queue, self._consume_from)
 
     def _pull(self, held: HeldQueue, count_max: int) -> bool:
+        """Whether there may be more. Raises what the broker says of a queue that it cannot read."""
         try:
             return held.pull(count_max)
         except (TopicNotFound, NotPermitted, ValueError):
             if self.membership is None or self.membership.version() == self.version:
                 raise
             return True  # the topic has changed: whose its queues are is worked out first
+        except StoreCorrupted:
+            self._turns.rotate(-1)  # the others have their turn at the next look
+            raise
 
     def _note(self, reason: str) -> None:
         for held in self._turns:

@@ -312,6 +312,50 @@ def test_queues_may_come_and_go(broker: mq.Broker, make: Make) -> None:
     assert consumer.assignment() == set()
 
 
+def test_a_queue_that_has_gone_since_it_was_listed_is_none(
+    broker: mq.Broker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [queue_of(broker, 0), queue_of(broker, 1), mq.MessageQueue("orders", broker.name, 7)]
+    consumer = make()
+    assert consumer.poll(0) == []
+    monkeypatch.setattr(broker, "readable", lambda _: listed)
+    broker.create_topic("parcels")  # whose the queues are is worked out again
+    send(broker, b"1", queue_id=1)
+    assert drained(consumer) == [b"1"]
+    assert consumer.assignment() >= set(listed[:2])
+
+
+def test_a_queue_that_cannot_be_read_leaves_the_others_their_turn(
+    broker: mq.Broker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise mq.StoreCorrupted("bad bytes")
+
+    consumer = make()
+    assert consumer.poll(0) == []
+    monkeypatch.setattr(consumer._holdings.held[queue_of(broker, 0)], "_pull", broken)
+    send(broker, b"1", queue_id=1)
+    found = []
+    for _ in range(3):
+        with suppress(mq.StoreCorrupted):
+            found += bodies(consumer.poll(0))
+    assert found == [b"1"]
+
+
+def test_by_sql(broker: mq.Broker, make: Make) -> None:
+    for price in ("5", "50", "500"):
+        message = mq.Message("orders", price.encode(), properties={"price": price})
+        broker.append("orders", 0, message, message.body, 0)
+    consumer = make(None)
+    consumer.subscribe("orders", sql="price > 10 AND price < 100")
+    assert drained(consumer) == [b"50"]
+    assert consumer.position(queue_of(broker)) == 3
+    [member] = broker.group("billing").members()
+    assert member.subscriptions == (Subscription("orders", "price > 10 AND price < 100", "SQL92"),)
+    with pytest.raises(mq.FilterSyntaxError):
+        consumer.subscribe("orders", sql="price >")
+
+
 def test_members_share_the_queues_and_a_leaver_hands_over_without_a_duplicate(
     broker: mq.Broker, make: Make
 ) -> None:
