@@ -180,6 +180,7 @@ class Delivery:
                 nexts = [self._deliver_level(level, clock) for level in self._levels]
                 self._flush()
                 due = min((due for due in nexts if due is not None), default=None)
+                self.last_error = None
                 if due is None or due > clock():
                     return due
         except (BrokerClosed, ForkedBroker):
