@@ -186,8 +186,7 @@ def waiters(root: str, trace: str, process: int, *, sizes: Sizes, group: str, co
             push.start()
             consumers.append(push)
         Path(ready).touch()
-        while not stopping:
-            time.sleep(1.0)
+        _until_stopped()
         for push in consumers:
             push.close()
 
@@ -212,6 +211,15 @@ def dies_after_hand_back(root: str, trace: str, process: int, *, sizes: Sizes, g
         push.subscribe(TOPIC, listener=fail)
         push.start()
         threading.Event().wait(60)
+
+
+def _until_stopped() -> None:
+    """Without waking up in between."""
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell)
+    if not stopping:
+        os.read(told, 1)
 
 
 def _nothing(_: mq.MessageExt) -> None:
