@@ -35,7 +35,7 @@ from mq.store.groupfile import (
 )
 from mq.store.locks import lock_byte, unlock_byte
 from mq.store.numbers import topics_view
-from mq.store.waiting import Wait
+from mq.store.waiting import Futex, Wait
 
 if TYPE_CHECKING:
     from mq.broker.groups import Groups
@@ -271,6 +271,7 @@ class LocalMembership:
     def _let_go(self) -> None:
         self._counters = self._words = self._topics = EMPTY
         self._news = 0
+        self._bell = Futex(bytearray(4))
 
 
 class LocalClaim:
