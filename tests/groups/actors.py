@@ -21,7 +21,16 @@ from tests.crash.processes import stopping
 from tests.crash.trace import Log
 from tests.groups.trace import ACK, EVENT, LOOK, Kind
 
-__all__ = ["consumer", "dies_after_hand_back", "key_sender", "members", "observer", "sender", "waiters"]
+__all__ = [
+    "consumer",
+    "dies_after_hand_back",
+    "key_sender",
+    "members",
+    "observer",
+    "puller",
+    "sender",
+    "waiters",
+]
 
 TOPIC = "events"
 RETRY = "%RETRY%"
@@ -139,6 +148,38 @@ def consumer(
         log.moment(Kind.LEAVING)
         push.close()
         log.moment(Kind.LEFT)
+
+
+def puller(
+    root: str,
+    trace: str,
+    process: int,
+    *,
+    sizes: Sizes,
+    group: str,
+    auto_commit: bool = True,
+    work: float = 0.0,
+    seed: int = 0,
+) -> None:
+    """A pull consumer that writes down what it works on, until stopped; then it leaves in good order."""
+    log = Trace(trace, process)
+    chance = random.Random(seed)
+    with (
+        mq.open(root, **sizes) as broker,
+        mq.PullConsumer(broker, group, auto_commit=auto_commit, auto_commit_interval=0.2) as pull,
+    ):
+        pull.subscribe(TOPIC)
+        log.moment(Kind.STARTED)
+        while not stopping:
+            messages = pull.poll(0.05, count_max=chance.choice((1, 8, 32)))
+            log.of(Kind.ENTERED, *messages)
+            if work and chance.random() < 0.2:
+                time.sleep(work * chance.random())
+            log.of(Kind.RETURNED, *messages)
+            if not auto_commit:
+                pull.commit()
+        log.moment(Kind.LEAVING)
+    log.moment(Kind.LEFT)
 
 
 def observer(root: str, trace: str, *, sizes: Sizes, groups: Sequence[str]) -> None:

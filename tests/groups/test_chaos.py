@@ -1,4 +1,4 @@
-"""Consumers of three groups come, leave and are killed, over and over, while messages are sent.
+"""Consumers of several groups come, leave and are killed, over and over, while messages are sent.
 
 What counts is what they wrote down, not what anybody counted: every message that was acknowledged is consumed
 by every group; what came twice was in the hands of a process that was killed, and not committed; and no two
@@ -22,17 +22,31 @@ SEED = int(os.environ.get("MQ_CHAOS_SEED", "0")) or random.SystemRandom().getran
 INTERVAL = 0.15  # s, on average, between two events
 QUEUES = 8
 MEMBERS = 4
-GROUPS: dict[str, dict[str, Any]] = {
+Groups = dict[str, dict[str, Any]]
+PUSH: Groups = {
     "ordered": {"ordered": True, "work": 0.004},
     "single": {"work": 0.02, "fails": 97},
     "batches": {"batch_size": 16, "work": 0.02},
+}
+PULL: Groups = {
+    "itself": {"actor": "puller", "work": 0.02},
+    "told": {"actor": "puller", "auto_commit": False, "work": 0.02},
 }
 
 
 @pytest.mark.timeout(180 + SECONDS * 2)
 def test_members_come_leave_and_are_killed(troupe: Troupe) -> None:
+    chaos(troupe, PUSH, SECONDS)
+
+
+@pytest.mark.timeout(180 + SECONDS)
+def test_pull_consumers_come_leave_and_are_killed(troupe: Troupe) -> None:
+    chaos(troupe, PULL, SECONDS / 6)
+
+
+def chaos(troupe: Troupe, groups: Groups, seconds: float) -> None:
     chance = random.Random(SEED)
-    print(f"{SECONDS:g} s of chaos, MQ_CHAOS_SEED={SEED}")
+    print(f"{seconds:g} s of chaos, MQ_CHAOS_SEED={SEED}")
     promised = [troupe.trace(f"sender{run}") for run in range(2)]
     senders = [
         troupe.start("sender", trace=trace, run=run, queues=QUEUES, pause=0.01, seed=SEED + run)
@@ -40,16 +54,16 @@ def test_members_come_leave_and_are_killed(troupe: Troupe) -> None:
     ]
     eventually(lambda: all(acks([trace]) for trace in promised), troupe.failures)
     observed = troupe.trace("observed")
-    observer = troupe.start("observer", trace=observed, groups=list(GROUPS))
+    observer = troupe.start("observer", trace=observed, groups=list(groups))
 
     def join(group: str) -> Member:
-        return troupe.consumer(group, **GROUPS[group], seed=chance.getrandbits(32))
+        return troupe.consumer(group, **groups[group], seed=chance.getrandbits(32))
 
     places: dict[tuple[str, int], Member | None] = {
-        (group, place): join(group) for group in GROUPS for place in range(MEMBERS)
+        (group, place): join(group) for group in groups for place in range(MEMBERS)
     }
     leaves = 0
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(chance.expovariate(1 / INTERVAL))
         place = chance.choice(list(places))
@@ -71,7 +85,7 @@ def test_members_come_leave_and_are_killed(troupe: Troupe) -> None:
     sent = acks(promised)
 
     def unconsumed() -> list[str]:
-        return [text for group in GROUPS for text in missing(sent, events(troupe.traces(group)))]
+        return [text for group in groups for text in missing(sent, events(troupe.traces(group)))]
 
     eventually(lambda: not unconsumed(), unconsumed, 60.0, pause=0.5)
     for member in places.values():
@@ -81,7 +95,7 @@ def test_members_come_leave_and_are_killed(troupe: Troupe) -> None:
 
     print(f"  {len(sent):,} messages, {len(troupe.deaths)} kills, {leaves} leaves")
     seen = looks(observed)
-    for number, group in enumerate(GROUPS):
+    for number, group in enumerate(groups):
         happened = events(troupe.traces(group))
         again, wrong = repeats(happened, troupe.deaths, [look for look in seen if look.group == number])
         entered = sum(event.kind == Kind.ENTERED for event in happened)
@@ -90,4 +104,4 @@ def test_members_come_leave_and_are_killed(troupe: Troupe) -> None:
         assert wrong == []
         assert overlaps(happened, troupe.deaths, by_queue=group == "ordered") == []
         assert missing(sent, happened) == []
-        assert failed > 0 or "fails" not in GROUPS[group]
+        assert failed > 0 or "fails" not in groups[group]
