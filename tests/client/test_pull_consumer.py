@@ -318,6 +318,14 @@ def test_a_queue_that_has_gone_since_it_was_listed_is_none(
     listed = [queue_of(broker, 0), queue_of(broker, 1), mq.MessageQueue("orders", broker.name, 7)]
     consumer = make()
     assert consumer.poll(0) == []
+    puller = broker.puller
+
+    def puller_of_what_is_there(queue: mq.MessageQueue, claim: Any = None) -> Any:
+        if queue.queue_id == 7:
+            raise ValueError("no such queue")
+        return puller(queue, claim)
+
+    monkeypatch.setattr(broker, "puller", puller_of_what_is_there)
     monkeypatch.setattr(broker, "readable", lambda _: listed)
     broker.create_topic("parcels")  # whose the queues are is worked out again
     send(broker, b"1", queue_id=1)
