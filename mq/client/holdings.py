@@ -76,6 +76,8 @@ class Holdings:
         self._subscriptions: dict[str, Subscription] = {}
         self._selections: dict[str, Selection] = {}  # by topic, the retry topic too for who takes retries
         self._topics: dict[str, Sequence[MessageQueue]] = {}  # all their queues
+        self._facts: object = None  # from which it was worked out whose the queues are, last
+        self._wanted_by_facts: dict[MessageQueue, Selection] = {}
         self._is_assigned = self._takes_retries = False
         self._last: tuple[HeldQueue, MessageExt] | None = None  # what was handed out last
         self._is_of_loop = False
@@ -347,6 +349,10 @@ class Holdings:
     def _wanted(self, membership: Membership) -> dict[MessageQueue, Selection]:
         """The queues that this member should have, as all members work them out."""
         client_ids = [member.client_id for member in membership.members()]
+        facts = self.broker.route_version(), client_ids, dict(self._selections)
+        if facts == self._facts:
+            return self._wanted_by_facts
+        self._facts = None
         wanted: dict[MessageQueue, Selection] = {}
         self._topics = {}
         for topic, selection in self._selections.items():
@@ -354,6 +360,7 @@ class Holdings:
                 self._topics[topic] = queues = self.broker.readable(topic)
                 for queue in allocate(self._strategy, self.group, self.client_id, queues, client_ids):
                     wanted[queue] = selection
+        self._facts, self._wanted_by_facts = facts, wanted
         return wanted
 
     def _exchange(self, gained: list[HeldQueue], lost: list[HeldQueue]) -> None:
