@@ -13,8 +13,9 @@ behind it may change.
 
 from __future__ import annotations
 
+import importlib
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mq.broker.local import LocalBroker
 from mq.broker.protocol import (
@@ -101,6 +102,16 @@ __all__ = [
     "TopicNotFound",
     "open",
 ]
+
+if TYPE_CHECKING:
+    from mq import aio as aio
+else:
+
+    def __getattr__(name: str) -> Any:
+        """mq.aio, loaded when it is asked for: asyncio is not for everybody."""
+        if name == "aio":
+            return importlib.import_module("mq.aio")
+        raise AttributeError(f"module 'mq' has no attribute {name!r}")
 
 
 def open(target: str | os.PathLike[str], **options: Any) -> LocalBroker:  # noqa: A001 - mq.open is the API

@@ -8,7 +8,7 @@
 
 The same rules and the same groups as without asyncio. What only touches memory is done on the loop, in
 microseconds; what may wait for a disk is done elsewhere. One thread for each broker waits for all its
-consumers. An object belongs to the loop that it is first used in. Import it by name: `import mq.aio`.
+consumers. An object belongs to the loop that it is first used in.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
@@ -716,6 +718,14 @@ def test_options_that_make_no_sense_are_refused(broker: mq.Broker) -> None:
             await mq.aio.Consumer(broker, "billing").poll()
 
     run(main)
+
+
+def test_import_mq_loads_asyncio_only_for_who_asks() -> None:
+    script = (
+        "import sys, mq; assert 'asyncio' not in sys.modules; mq.aio.Consumer; assert not hasattr(mq, 'x')"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", script], cwd=root, check=True, timeout=60)
 
 
 def test_the_waiter_forgets_a_broker_without_consumers(broker: mq.Broker) -> None:
