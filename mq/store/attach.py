@@ -168,9 +168,6 @@ def _has_bytes(root: Path, log_end: int, file_size: int) -> bool:
 def _peek(path: Path, offset: int, size: int) -> bytes:
     """A few bytes of a file. Nothing is read ahead: that takes a millisecond, and leaves large folios behind,
     of which a flush writes the whole for one small message."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        return os.pread(fd, size, offset)
-    finally:
-        os.close(fd)
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        return os.pread(file.fileno(), size, offset)
