@@ -64,7 +64,7 @@ class Assignment:
         self._trouble = ""
         self._reported: dict[str, list[MessageQueue]] = {}
         self._save_at: float | None = None
-        self._claim_trouble = ""
+        self._troubles: dict[MessageQueue, str] = {}  # why a queue could not be claimed
 
     def rebalance(self, lock: threading.Lock, is_closing: bool) -> bool:
         """Have what is this member's and give up what is not. False: not everything could be asked for, try
@@ -207,10 +207,11 @@ class Assignment:
             raise
         except Exception as error:  # noqa: BLE001 - the other queues are consumed all the same
             text = f"{queue.topic}/{queue.queue_id} could not be claimed: {error}"
-            if text != self._claim_trouble:
+            if text != self._troubles.get(queue):
                 logger.error("consumer %s of group %s: %s", self.client_id, self.group, text)
-            self._claim_trouble = text
+            self._troubles[queue] = text
             return False
+        self._troubles.pop(queue, None)
         with lock:
             self.owned[queue] = owned
         return True

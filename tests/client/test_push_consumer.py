@@ -18,6 +18,7 @@ from mq.broker.membership import Subscription
 from mq.broker.results import MessageQueue
 from tests.client.hearing import Clock, Heard, committed, consuming, dead_letters, eventually, send
 from tests.contract.memory import DELAYS_MS, MemoryBroker
+from tests.contract.memory_groups import MemoryMembership
 
 
 def make(queues: int = 1, **options: Any) -> MemoryBroker:
@@ -797,7 +798,6 @@ def test_a_new_group_begins_where_it_is_told_to(consume_from: str, expected: lis
 
 def test_with_nothing_to_do_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    from tests.contract.memory_groups import MemoryMembership
 
     wait = MemoryMembership.wait
 
@@ -853,3 +853,28 @@ def test_arguments_that_make_no_sense_are_refused() -> None:
     with pytest.raises(RuntimeError, match="started"):
         consumer.start()
     consumer.close()
+
+
+def test_a_queue_that_cannot_be_claimed_is_told_of_once_and_the_others_are_consumed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mq.client.consumption.ERROR_PAUSE", 0.01)
+    claim, fails = MemoryMembership.claim, 10
+
+    def refused(self: MemoryMembership, queue: MessageQueue) -> Any:
+        nonlocal fails
+        if queue.queue_id < 2 and fails > 0:
+            fails -= 1
+            raise mq.StoreFull("no space", path="groups/g")
+        return claim(self, queue)
+
+    monkeypatch.setattr(MemoryMembership, "claim", refused)
+    broker = make(3)
+    for queue_id in range(3):
+        send(broker, str(queue_id), queue_id=queue_id)
+    heard = Heard()
+    with consuming(broker, heard):
+        heard.wait(3)
+    assert heard.bodies[0] == b"2"
+    said = [record.getMessage() for record in caplog.records if "could not be claimed" in record.getMessage()]
+    assert [text.rpartition(": ")[0].split(" ")[-5] for text in said] == ["orders/0", "orders/1"]
