@@ -135,6 +135,10 @@ def _complete(control: Control, root: Path, sizes: Geometry) -> bool:
     for number, topic, queue_id in control.queues():
         known.add((topic, queue_id))
         low, high = control.min_offset(number) * unit, control.next_offset(number) * unit
+        if not 0 <= low <= high:
+            return False
+        if not 0 <= low <= high:
+            return False
         directory = root / "consumequeue" / topic / str(queue_id)
         for start in range(low // queue_size * queue_size, high, queue_size):
             if not (directory / f"{start:020}").exists():
