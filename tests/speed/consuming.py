@@ -149,10 +149,14 @@ class OneWay:
 
 
 class Pipeline:
-    """Several producers and one group of several consumers, each in a process of its own."""
+    """Several producers and one group of several consumers, each in a process of its own.
 
-    def __init__(self, directory: Path, body: bytes, batch: int) -> None:
+    Consumers begin when they have shared out the queues, as those of a peer begin with an open store.
+    """
+
+    def __init__(self, directory: Path, body: bytes, batch: int, consumers: int) -> None:
         self._directory, self._body, self._batch = directory, body, batch
+        self._share = QUEUE_COUNT // consumers
         with mq.open(str(directory)) as broker:
             broker.create_topic(ours.TOPIC, QUEUE_COUNT)
 
@@ -174,8 +178,11 @@ class Pipeline:
             consumer.subscribe(ours.TOPIC, listener=nothing, batch_size=batch_size)
             with consumer:
                 consumer.start()
-                ready()
                 until = time.perf_counter() + PATIENCE_SECONDS
+                while len(consumer.assignment()) != self._share:
+                    assert time.perf_counter() < until, f"consumer {place} does not get its queues"
+                    time.sleep(LOOK_SECONDS)
+                ready()
                 while sum(broker.group_offsets(GROUP, ours.TOPIC).values()) < total:
                     assert time.perf_counter() < until, f"consumer {place} waits for the rest"
                     time.sleep(LOOK_SECONDS)

@@ -62,7 +62,7 @@ def _against(peer: Peer[Pipeline], batch: int) -> Callable[[Bench], Measurement]
     def measure(bench: Bench) -> Measurement:
         return paired(
             "msg/s",
-            lambda: _rate(bench, partial(consuming.Pipeline, batch=batch)),
+            lambda: _rate(bench, partial(consuming.Pipeline, batch=batch, consumers=CONSUMERS)),
             lambda: _rate(bench, peer.open),
             bench.plan.rounds,
             bench.say,
