@@ -72,11 +72,6 @@ class Delivery:
             self._learn((perf_counter() - started) / calls)
         return failures
 
-    def in_hand(self, run: Run) -> int:
-        """How many of the messages that were begun are with the listener, the last ones, if it is at it."""
-        size = self.batch_size or 1
-        return (len(run.messages) - 1) % size + 1 if run.messages else 0
-
     def slow_down(self, seconds: float) -> None:
         """A call has been going on for so long already."""
         self._seconds = max(self._seconds, seconds)

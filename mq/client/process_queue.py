@@ -32,10 +32,22 @@ class Run:
     """Messages of one queue, in order. `left` gives those that are still to be begun.
 
     `started` is when it was taken, `due` when it may be (0: at any time). `failed` are those of its messages
-    that are not consumed so far. `is_void` says that its result is not wanted any more.
+    that are not consumed so far. `is_void` says that its result is not wanted any more. `batch` messages are
+    given to the listener at a time.
     """
 
-    __slots__ = ("begin", "due", "failed", "is_dense", "is_void", "left", "messages", "size", "started")
+    __slots__ = (
+        "batch",
+        "begin",
+        "due",
+        "failed",
+        "is_dense",
+        "is_void",
+        "left",
+        "messages",
+        "size",
+        "started",
+    )
 
     def __init__(self, begin: int, messages: list[MessageExt], is_dense: bool, size: int) -> None:
         self.begin = begin
@@ -46,6 +58,7 @@ class Run:
         self.started = 0.0
         self.due = 0.0
         self.failed: list[MessageExt] = []
+        self.batch = 1
         self.is_void = False
 
     @property
@@ -55,6 +68,12 @@ class Run:
         if self.is_dense or not messages:
             return self.begin + len(messages)
         return messages[-1].queue_offset + 1
+
+    @property
+    def in_hand(self) -> list[MessageExt]:
+        """The messages that are with the listener, if it is at it and all of the run is begun: the last."""
+        messages = self.messages
+        return messages[(len(messages) - 1) // self.batch * self.batch :]
 
     def split(self, count: int) -> Run:
         """Keep the first messages; a run of those after."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from mq.client.delivery import Failure
+from mq.client.delivery import Delivery, Failure
 from mq.client.handback import RETRY_SECONDS, TIMEOUT_LEVEL, HandBack
 from mq.client.process_queue import ProcessQueue, Run
 from mq.client.puller import NOTE_SECONDS, OwnedQueue
@@ -25,12 +25,13 @@ logger = logging.getLogger("mq")
 class Work:
     """A run of a queue, for a thread to perform. `cache` is where it came from."""
 
-    __slots__ = ("cache", "owned", "run")
+    __slots__ = ("cache", "delivery", "owned", "run")
 
     def __init__(self, owned: OwnedQueue, run: Run) -> None:
         self.owned = owned
         self.cache: ProcessQueue = owned.cache
         self.run = run
+        self.delivery: Delivery = owned.delivery  # as it was: it may be replaced
 
     @property
     def is_wanted(self) -> bool:
@@ -76,6 +77,7 @@ class Runs:
         run = owned.take(now)
         if run is None:
             return None
+        run.batch = owned.delivery.batch_size or 1
         self._running += 1
         return Work(owned, run)
 
@@ -109,14 +111,14 @@ class Runs:
         """Run a listener, hand back what it did not consume, and commit. Raises nothing."""
         owned, run = work.owned, work.run
         try:
-            failures = owned.delivery.run(run)
+            failures = work.delivery.run(run)
         except BaseException as error:  # noqa: BLE001 - sent to the thread from elsewhere, between two calls
             failures = self._interrupted(work, error)
         again: list[MessageExt] = []
         due: float | None = None
         suspended_until = 0.0
         if failures and work.is_wanted:
-            if owned.delivery.ordered:
+            if work.delivery.ordered:
                 again, seconds = self._handback.ordered(owned, failures[0])
                 suspended_until = self._clock() + seconds if seconds else 0.0
             else:
@@ -153,7 +155,7 @@ class Runs:
     def relieve(self, work: Work) -> None:
         """A run that was thought to be brief is not: let others have what it has not begun."""
         now = self._clock()
-        work.owned.delivery.slow_down(now - work.run.started)
+        work.delivery.slow_down(now - work.run.started)
         if work.is_wanted and work.run in work.cache.open:
             self._isolate(work)
             self.offer(work.owned, now)
@@ -169,7 +171,7 @@ class Runs:
         logger.error(
             "group %s: %s has been running for %.1f s with %d messages from %s/%d, queue offset %d on: they"
             " are sent back, and its thread is lost until it returns",
-            *(group, owned.delivery.name, self._clock() - run.started, len(messages)),
+            *(group, work.delivery.name, self._clock() - run.started, len(messages)),
             *(owned.queue.topic, owned.queue.queue_id, run.begin),
         )
         kept = [each for each in messages if not self._handback.send_back(each, TIMEOUT_LEVEL)]
@@ -182,11 +184,11 @@ class Runs:
     def _unfinished(self, work: Work) -> list[MessageExt]:
         """Of a run of which all is begun: what failed, and what the listener is at."""
         run = work.run
-        in_hand = run.messages[len(run.messages) - work.owned.delivery.in_hand(run) :]
+        in_hand = run.in_hand
         return [each for each in run.failed if each not in in_hand] + in_hand
 
     def _isolate(self, work: Work) -> None:
         """Leave of a run what its listener is at, and what failed before."""
         work.cache.cut(work.run)
         if not work.run.failed:
-            work.cache.settle(work.run, work.owned.delivery.in_hand(work.run))
+            work.cache.settle(work.run, len(work.run.in_hand))

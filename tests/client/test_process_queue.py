@@ -268,3 +268,28 @@ def test_all_of_a_pull_is_handed_out_once_and_in_order(count_max: int) -> None:
         got += offsets(run)
         cache.finish(run)
     assert got == list(range(50))
+
+
+@pytest.mark.parametrize(("begun", "in_hand"), [(1, [0]), (3, [0, 1, 2]), (4, [3]), (6, [3, 4, 5]), (7, [6])])
+def test_what_is_with_the_listener_is_the_last_list_that_was_begun(begun: int, in_hand: list[int]) -> None:
+    cache = filled(0, 7)
+    run = taken(cache)
+    run.batch = 3
+    for _ in range(begun):
+        next(run.left)
+    cache.cut(run)
+    assert [each.queue_offset for each in run.in_hand] == in_hand
+    cache.settle(run, len(run.in_hand))
+    assert cache.lowest == in_hand[0]
+    assert cache.offsets() == set(range(in_hand[0], 7))
+    cache.finish(run)
+    assert cache.lowest == begun
+
+
+def test_of_a_run_that_is_cut_whole_nothing_is_with_the_listener() -> None:
+    cache = filled(0, 7)
+    run = taken(cache)
+    cache.cut(run)
+    assert run.in_hand == []
+    cache.settle(run, 0)
+    assert (cache.lowest, cache.count) == (0, 7)
