@@ -878,3 +878,35 @@ def test_a_queue_that_cannot_be_claimed_is_told_of_once_and_the_others_are_consu
     assert heard.bodies[0] == b"2"
     said = [record.getMessage() for record in caplog.records if "could not be claimed" in record.getMessage()]
     assert [text.rpartition(": ")[0].split(" ")[-5] for text in said] == ["orders/0", "orders/1"]
+
+
+@pytest.mark.parametrize("queues", [3, 40])
+def test_a_broker_may_say_which_queue_has_something(queues: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = MemoryMembership.wait
+    pulls: Counter[int] = Counter()
+
+    def telling(self: MemoryMembership, positions: Any, version: int, timeout: float) -> Any:
+        wait(self, positions, version, timeout)
+        return next((queue for queue, offset, _ in positions if broker.max_offset(queue) > offset), None)
+
+    class Counted(MemoryBroker):
+        def pull(self, queue: MessageQueue, *rest: Any) -> mq.PullResult:
+            pulls[queue.queue_id] += 1
+            return super().pull(queue, *rest)
+
+    monkeypatch.setattr(MemoryMembership, "wait", telling)
+    broker = Counted()
+    broker.create_topic("orders", queues)
+    heard = Heard()
+    with consuming(broker, heard) as consumer:
+        eventually(lambda: len(consumer.assignment()) == queues)
+        for count in range(1, 101):
+            send(broker, str(count), queue_id=count * 7 % queues)
+            heard.wait(count)
+        send(broker, *numbered(200, 1000), queue_id=1)
+        send(broker, *numbered(200, 2000), queue_id=2)
+        heard.wait(500)
+        eventually(lambda: broker.group("g").lag("orders") == 0)
+    assert len(set(heard.bodies)) == 500
+    if queues > 16:  # Of so many, those that have nothing are left alone.
+        assert sum(pulls.values()) < 100 * queues
