@@ -137,8 +137,6 @@ def _complete(control: Control, root: Path, sizes: Geometry) -> bool:
         low, high = control.min_offset(number) * unit, control.next_offset(number) * unit
         if not 0 <= low <= high:
             return False
-        if not 0 <= low <= high:
-            return False
         directory = root / "consumequeue" / topic / str(queue_id)
         for start in range(low // queue_size * queue_size, high, queue_size):
             if not (directory / f"{start:020}").exists():
