@@ -22,7 +22,7 @@ from mq.broker.results import MessageQueue
 from mq.client.delivery import Delivery
 from mq.client.progress import LocalClaim, LocalOffsets
 from mq.client.puller import OwnedQueue
-from mq.client.rebalance import RETRY_PREFIX, AnyStrategy, allocate
+from mq.client.rebalance import RETRY_PREFIX, AnyStrategy, allocate, sharing, takes_retries
 from mq.errors import BrokerClosed, ForkedBroker, NotPermitted, TopicNotFound
 
 logger = logging.getLogger("mq")
@@ -147,10 +147,10 @@ class Assignment:
 
     def _work_out(self) -> bool:
         route_version = self._broker.route_version()
-        client_ids: tuple[str, ...] = ()
+        members: tuple[tuple[str, bool], ...] = ()
         if self._local is None:
-            client_ids = tuple(member.client_id for member in self.membership.members())
-        facts = route_version, client_ids, tuple(self._deliveries)
+            members = tuple((each.client_id, takes_retries(each)) for each in self.membership.members())
+        facts = route_version, members, tuple(self._deliveries)
         if facts == self._worked_out:
             return True
         troubles = []
@@ -166,6 +166,7 @@ class Assignment:
                 wanted[topic] = list(queues)
                 continue
             try:
+                client_ids = sharing(topic, members)
                 wanted[topic] = allocate(self._strategy, self.group, self.client_id, queues, client_ids)
             except (BrokerClosed, ForkedBroker):
                 raise

@@ -22,7 +22,14 @@ from mq.broker.membership import Membership, Subscription
 from mq.broker.protocol import Broker, MessageQueue
 from mq.client.held_queue import AssignedQueue, HeldQueue
 from mq.client.identity import new_client_id
-from mq.client.rebalance import RETRY_PREFIX, AnyStrategy, allocate, strategy_of
+from mq.client.rebalance import (
+    RETRY_PREFIX,
+    AnyStrategy,
+    allocate,
+    sharing,
+    strategy_of,
+    takes_retries,
+)
 from mq.errors import BrokerClosed, NotPermitted, StoreCorrupted, SubscriptionConflict, TopicNotFound
 from mq.filter.selection import Selection
 from mq.message import MessageExt
@@ -348,8 +355,8 @@ class Holdings:
 
     def _wanted(self, membership: Membership) -> dict[MessageQueue, Selection]:
         """The queues that this member should have, as all members work them out."""
-        client_ids = [member.client_id for member in membership.members()]
-        facts = self.broker.route_version(), client_ids, dict(self._selections)
+        members = [(member.client_id, takes_retries(member)) for member in membership.members()]
+        facts = self.broker.route_version(), members, dict(self._selections)
         if facts == self._facts:
             return self._wanted_by_facts
         self._facts = None
@@ -358,6 +365,7 @@ class Holdings:
         for topic, selection in self._selections.items():
             with suppress(TopicNotFound, NotPermitted):
                 self._topics[topic] = queues = self.broker.readable(topic)
+                client_ids = sharing(topic, members)
                 for queue in allocate(self._strategy, self.group, self.client_id, queues, client_ids):
                     wanted[queue] = selection
         self._facts, self._wanted_by_facts = facts, wanted

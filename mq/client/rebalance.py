@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from mq.broker.protocol import MessageQueue
+from mq.broker.protocol import Member, MessageQueue
 
 RETRY_PREFIX: Final = "%RETRY%"
 
@@ -51,6 +51,17 @@ def allocate(
         return []
     answer = chosen(group, client_id, tuple(all_queues), tuple(all_ids))
     return _checked(_name_of(strategy), answer, all_queues)
+
+
+def takes_retries(member: Member) -> bool:
+    """Whether a member is given what is to be tried again: one that asks for messages has no retries."""
+    return member.consume_type == "push"
+
+
+def sharing(topic: str, members: Iterable[tuple[str, bool]]) -> list[str]:
+    """Client ids of the members, each with whether it takes retries, that share the queues of a topic."""
+    is_retry = topic.startswith(RETRY_PREFIX)
+    return [client_id for client_id, takes in members if takes or not is_retry]
 
 
 def strategy_of(strategy: AnyStrategy) -> Strategy:

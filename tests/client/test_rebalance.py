@@ -19,6 +19,7 @@ from mq.client.rebalance import (
     machine_room,
     nearby,
     ring_hash,
+    sharing,
     strategy_of,
 )
 
@@ -282,3 +283,9 @@ def test_on_the_ring_only_the_share_of_who_leaves_moves(
         assert set(before) <= set(after)
         left = allocate("consistent-hash", "g", leaver, queues, client_ids)
         assert set(after) - set(before) <= set(left)
+
+
+def test_retries_are_shared_by_those_who_take_them() -> None:
+    members = [("pulls", False), ("pushes", True), ("pushes too", True)]
+    assert sharing("orders", members) == ["pulls", "pushes", "pushes too"]
+    assert sharing("%RETRY%billing", members) == ["pushes", "pushes too"]
