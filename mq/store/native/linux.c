@@ -91,6 +91,13 @@ int mq_linux_populate(void *address, int64_t size) {
     return result && errno == EFAULT ? MQ_FULL : 0;
 }
 
+void mq_linux_will_need(const void *address, int64_t size) {
+    uintptr_t page = (uintptr_t)address & ~(uintptr_t)4095;
+    int saved = errno;
+    madvise((void *)page, (size_t)((uintptr_t)address - page) + (size_t)size, MADV_WILLNEED);
+    errno = saved;
+}
+
 int64_t mq_linux_now_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);

@@ -26,6 +26,9 @@ int mq_linux_sync_directory(const char *path);
  * since the file system has no room after all; 0 otherwise, also on kernels that do not know how. */
 int mq_linux_populate(void *address, int64_t size);
 
+/* Have the pages of a mapped file read, these and no others: a fault would read megabytes around them. */
+void mq_linux_will_need(const void *address, int64_t size);
+
 int64_t mq_linux_now_ms(void);        /* wall clock */
 int64_t mq_linux_coarse_ms(void);     /* the same as of the last tick: a few ms late, and cheaper */
 int64_t mq_linux_monotonic_ns(void);

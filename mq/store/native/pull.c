@@ -3,6 +3,11 @@
 
 #include <string.h>
 
+#include "linux.h"
+
+/* A filter that passes over so much of the log has the kernel's read-ahead work for nothing. */
+enum { FAR = 64 << 10 };
+
 /* The first offset in [low, high) whose record ends beyond `limit`. */
 static int64_t first_beyond(mq_queue *queue, int64_t low, int64_t high, int64_t limit) {
     int64_t step = 1;
@@ -80,6 +85,7 @@ static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max,
     int64_t limit = mq_control_get(log->control, MQ_LOG_END);
     int64_t scan_end = offset + (count_max > MQ_SCAN_UNITS ? count_max : MQ_SCAN_UNITS);
     if (scan_end > max) scan_end = max;
+    int64_t last_end = wanted ? -FAR : INT64_MAX; /* of the record taken last; without a filter none is passed over */
     int code = 0;
     for (; offset < scan_end && result->count < count_max; offset++) {
         const uint8_t *bytes;
@@ -98,8 +104,10 @@ static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max,
         if (!mq_is_wanted(queue, &extensions, tags_code, log_offset, wanted)) continue;
         code = mq_window_look(&records, log_offset, &bytes, &room);
         if (!code && size > room) code = MQ_CORRUPT;
+        if (!code && log_offset - last_end >= FAR) mq_linux_will_need(bytes, size);
         if (!code) code = to->take(to, bytes, size, queue, offset, log_offset, result);
         if (code) break;
+        if (wanted) last_end = log_offset + size;
         result->count++;
     }
     mq_window_leave(&units);
