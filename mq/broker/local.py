@@ -115,7 +115,7 @@ class LocalBroker:
                 self._reader,
                 self._watch,
                 self.readable,
-                lambda name: name in self._current(),
+                self._exists,
             )
             # Straight to the store: a layer here would cost a tenth of a send.
             self.append = writer.append
@@ -252,6 +252,9 @@ class LocalBroker:
             self._settings = self._topics.load()
             self._seen = version
         return self._settings
+
+    def _exists(self, topic: str) -> bool:
+        return topic in self._current() or is_system_topic(topic)
 
     def _adopt_queues(self) -> None:
         """Topics that have queues but no settings, as a broker's directory or a lost topics.json leaves
