@@ -24,6 +24,7 @@ __all__ = ["Reader"]
 
 COUNT_AT_ONCE = 4096  # messages of one pull; whoever asks for more gets that many
 BUFFER_SIZE = 256 << 10
+PULLERS_MAX = 16_384  # kept at a time: topics come and go, and anybody may ask for queues that there are not
 STATUS = {
     lib.MQ_PULL_FOUND: PullStatus.FOUND,
     lib.MQ_PULL_NO_NEW: PullStatus.NO_NEW_MESSAGE,
@@ -57,8 +58,8 @@ class Reader:
         self._name = name
         self._admit = admit
         self._version = version
-        self._seen = -1
-        self._numbers: dict[MessageQueue, int] = {}
+        # With the version of the topics for which they are so.
+        self._numbers: tuple[int, dict[MessageQueue, int]] = -1, {}
         self._pullers: dict[MessageQueue, Puller] = {}
         self._free: list[Scratch] = []
         log = store.live()
@@ -78,6 +79,8 @@ class Reader:
         try:
             puller = self._pullers[queue]
         except KeyError:
+            if len(self._pullers) >= PULLERS_MAX:
+                self._pullers = {}
             puller = self._pullers[queue] = self.puller(queue)
         return puller(offset, count_max, byte_max, tag_hashes, wait)
 
@@ -180,13 +183,19 @@ class Reader:
 
     def number(self, queue: MessageQueue) -> int:
         """The queue's place in the table; -1 if it has never had a message and this broker only reads."""
-        if self._version[0] != self._seen:
-            self._seen = self._version[0]
-            self._numbers = {}
+        # A pair: what one thread finds out of date, another one does not add to what is new.
+        seen, numbers = self._numbers
+        version = self._version[0]
+        if version != seen:
+            numbers = {}
+            self._numbers = version, numbers
         try:
-            return self._numbers[queue]
+            return numbers[queue]
         except KeyError:
-            return self._number(queue)
+            number = self._number(queue)
+        if number >= 0:
+            numbers[queue] = number
+        return number
 
     def _number(self, queue: MessageQueue) -> int:
         self._store.live()
@@ -196,8 +205,7 @@ class Reader:
         number = lib.mq_log_queue(self._store.live(), name, len(name), queue.queue_id, add)
         if number == lib.MQ_MISSING:
             return -1  # Never had a message, and a broker that only reads makes no entry for it.
-        self._numbers[queue] = check(number, str(self._store.root))
-        return int(number)
+        return check(number, str(self._store.root))
 
     def _failure(self, code: int, queue: MessageQueue, result: Any) -> Exception:
         if code in (lib.MQ_CORRUPT, lib.MQ_MISSING):

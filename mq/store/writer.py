@@ -81,8 +81,8 @@ class Writer:
         self._schedule = schedule
         self._aside: dict[int, tuple[int, int, Any]] = {}  # number, delay and envelope of each level
         self._version = version  # of the topics: a word in shared memory
-        self._seen = -1
-        self._routes: dict[tuple[str, int], tuple[int, MessageQueue]] = {}
+        # With the version of the topics for which they are so.
+        self._routes: tuple[int, dict[tuple[str, int], tuple[int, MessageQueue]]] = -1, {}
         self._appenders: dict[tuple[str, int], Appender] = {}
         self._marker = marker
         log = store.live()
@@ -208,12 +208,16 @@ class Writer:
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
         """See Broker.append_batch. All bodies and all properties go down in one piece each."""
-        if self._version[0] != self._seen:
-            self._forget_routes()
+        # A pair: what one thread finds out of date, another one does not add to what is new.
+        seen, routes = self._routes
+        version = self._version[0]
+        if version != seen:
+            routes = {}
+            self._routes = version, routes
         try:
-            number, queue = self._routes[topic, queue_id]
+            number, queue = routes[topic, queue_id]
         except KeyError:
-            number, queue = self._route(topic, queue_id)
+            number, queue = routes[topic, queue_id] = self._route(topic, queue_id)
         flags, wait = ffi.NULL, True
         messages = list(messages)  # Whoever gave them may change theirs, and C goes by their number.
         packed = pack(messages)
@@ -265,22 +269,16 @@ class Writer:
     def _route(self, topic: str, queue_id: int) -> tuple[int, MessageQueue]:
         self._admit(topic, queue_id)
         queue = MessageQueue(topic, self._name, queue_id)
-        route = self._routes[topic, queue_id] = self._number(queue), queue
-        return route
+        return self._number(queue), queue
 
     def _number(self, queue: MessageQueue) -> int:
         name = queue.topic.encode()
         log = self._store.live()
         return check(lib.mq_log_queue(log, name, len(name), queue.queue_id, 1), str(self._store.root))
 
-    def _forget_routes(self) -> None:
-        # The version first: a change that comes between the two is seen the next time.
-        self._seen = self._version[0]
-        self._routes = {}
-
     def _again(self, append: Callable[..., SendResult], topic: str, *arguments: Any) -> SendResult:
         """The topic was deleted since its route was looked up: find out whether there is a new one."""
-        self._seen = -1
+        self._routes = -1, {}
         self._admit(topic, arguments[0])
         return append(topic, *arguments)
 
