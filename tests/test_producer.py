@@ -710,3 +710,11 @@ def test_a_forked_child_cannot_use_its_parents_outbox(monkeypatch: pytest.Monkey
         with pytest.raises(mq.ForkedBroker):
             producer.send_async(MESSAGE)
     producer.close()
+
+
+def test_hooks_are_appended_and_not_put_in_the_place_of_others() -> None:
+    _, producer = make()
+    with pytest.raises(AttributeError):
+        producer.before_send = []  # type: ignore[misc]  # what it is about
+    with pytest.raises(AttributeError):
+        producer.after_send = []  # type: ignore[misc]  # what it is about

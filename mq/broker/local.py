@@ -304,7 +304,7 @@ class LocalBroker:
             raise TopicNotFound(topic)
         count = 1 if retry else min(self._default_queue_count, template.write_queue_count)
         self._put(TopicSettings(topic, count, count, template.perm & ~PERM_INHERIT))
-        return self._current()[topic]
+        return self.settings(topic)
 
     def _have_topic(self, name: str, queue_count: int) -> None:
         if name not in self._current():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from mq.broker.protocol import COMPRESS_OVER, Broker, MessageQueue, Queue, SendResult
 from mq.client.fault import FaultTable
@@ -78,8 +78,8 @@ class Producer:
         if compress_over < 1:
             raise ValueError(f"compress_over is {compress_over} bytes, must be 1 or more")
         self.group = group
-        self.before_send: Final[list[BeforeSend]] = []
-        self.after_send: Final[list[AfterSend]] = []
+        self._before_send: list[BeforeSend] = []
+        self._after_send: list[AfterSend] = []
         self.hook_errors = 0
         self._broker = broker
         self._append = broker.append
@@ -102,6 +102,16 @@ class Producer:
         elif type(self).send is Producer.send:
             self.send = self._sender.send  # type: ignore[method-assign]  # the same, at a third of the cost
         self._outbox = Outbox(f"mq-producer-{group}", self._post, ASYNC_COUNT_MAX, ASYNC_SIZE_MAX)
+
+    @property
+    def before_send(self) -> list[BeforeSend]:
+        """Functions (message, queue) that are called before each attempt; append yours."""
+        return self._before_send
+
+    @property
+    def after_send(self) -> list[AfterSend]:
+        """Functions (message, queue, result or None, error or None) that are called after each attempt."""
+        return self._after_send
 
     def send(
         self,

@@ -96,6 +96,8 @@ def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
         env={
             **os.environ, "LD_PRELOAD": runtime(), "ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": UBSAN,
             "PYTHONPATH": str(tree), "MQ_DAMAGE_CASES": "200",
+            # Objects of Python are watched as well.
+            "PYTHONMALLOC": "malloc",
         },
     )  # fmt: skip
 
@@ -121,7 +123,7 @@ def test_the_build_reports_what_it_should(tree: Path) -> None:
 
 
 @pytest.mark.timeout(SECONDS_MAX + 60)
-@pytest.mark.parametrize("folder", ["tests/store", "tests/contract", "tests/damage"])
+@pytest.mark.parametrize("folder", ["tests/store", "tests/contract", "tests/damage", "tests/objects"])
 def test_passes_under_the_sanitizers(tree: Path, folder: str) -> None:
     done = run(
         tree, "-m", "pytest", "-q", "-x", "-p", "tests.sanitize.few_examples", "-p", "no:cacheprovider",
