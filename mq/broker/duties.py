@@ -63,8 +63,11 @@ class Duties:
 
     def _run(self) -> None:
         turn = self._turn
-        while not self._stopping.is_set():
+        while True:
+            # Before anything is looked at: close() rings once.
             heard = turn.bell.heard()
+            if self._stopping.is_set():
+                return
             if turn.take():
                 try:
                     self._work()

@@ -186,7 +186,8 @@ class LocalMembership:
         claim = self._claims.get(queue)
         if claim is not None:
             return claim.number
-        return self._groups.numbers.find(queue.topic, queue.queue_id)
+        # With a place in the table, also before its first message: that one could come while nobody looks.
+        return self._groups.numbers.find(queue.topic, queue.queue_id, add=True)
 
     def poke(self) -> None:
         """See Membership.poke."""

@@ -129,8 +129,11 @@ class Schedule:
             broker_name=self._broker_name,
             sync=self._store.sync,
         )
-        while not stopping():
+        while True:
+            # Before anything is looked at: a ring that comes after is not slept through.
             heard = alarm.bell.value
+            if stopping():
+                return
             # First: what is put aside from now on is told, and what was before is seen.
             offsets.wake_at(None)
             due = delivery.deliver(clock, stopping)

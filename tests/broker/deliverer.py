@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -62,11 +63,15 @@ def die_at(step: int) -> None:
 def main(path: str, step: str = "") -> None:
     if step:
         die_at(int(step))
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     with LocalBroker(path, message_delay_level=LEVELS, **SIZES) as broker:
-        while broker._schedule._offsets is None:
-            time.sleep(0.001)
-        print("in", flush=True)
-        sys.stdin.read()
+        # Its turn may never come.
+        while broker._schedule._offsets is None and not ended.wait(0.001):
+            continue
+        if not ended.is_set():
+            print("in", flush=True)
+        ended.wait()
 
 
 if __name__ == "__main__":

@@ -1,28 +1,16 @@
 """Every case runs, with counts so small that its figures mean nothing; a figure need only be one."""
 
 import math
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.speed import install, workspace
 from tests.speed.cases import CASES, chosen
 from tests.speed.cases.case import Bench, Case
 from tests.speed.plan import Plan
 
 # Peers leave threads of their own behind in this process; what is forked here never touches them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def peers() -> Iterator[None]:
-    """The peers that an earlier benchmark installed can be imported; nothing is installed here."""
-    before = list(sys.path)
-    install.use(workspace.peers_directory())
-    yield
-    sys.path[:] = before
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +21,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case_runs(case: Case, cache: Path, tmp_path: Path) -> None:
     if missing := case.missing():
-        pytest.skip(f"{', '.join(missing)} not installed: the benchmark installs its peers, the tests do not")
+        pytest.skip(f"{', '.join(missing)} cannot be installed here")
     measured = case.measure(Bench(Plan.smoke(), tmp_path / "data", cache, lambda _: None))
     figures = measured.figures()
     assert len(figures) == 1

@@ -1,17 +1,15 @@
 """The peers of consumers do what they are timed for: all that was sent arrives, once, with a time.
 
-Peers that are not installed are left out; the benchmark installs them, the tests do not. RocketMQ is run by
+One that cannot be had here is left out. RocketMQ is run by
 test_cases.py, and often enough.
 """
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.speed import install, workspace
 from tests.speed.peers import process_queue, shared_lmdb
 from tests.speed.peers.pipeline import Tally
 from tests.speed.peers.queue import Peer
@@ -27,18 +25,10 @@ PIPELINES: list[Peer[Any]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def peers() -> Iterator[None]:
-    before = list(sys.path)
-    install.use(workspace.peers_directory())
-    yield
-    sys.path[:] = before
-
-
 @pytest.mark.parametrize("peer", PIPELINES, ids=str)
 def test_two_consumers_take_what_two_producers_send(peer: Peer[Any], tmp_path: Path) -> None:
     if not peer.installed():
-        pytest.skip(f"{peer.module} not installed: the benchmark installs its peers, the tests do not")
+        pytest.skip(f"{peer.module} cannot be installed here")
     pipeline = peer.open(tmp_path, BODY)
 
     def job(work: Callable[..., None], *arguments: int) -> Callable[[Callable[[], object]], None]:

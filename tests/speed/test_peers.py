@@ -3,15 +3,12 @@
 They are installed into the benchmark's own directory; one that cannot be had here is left out.
 """
 
-import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.speed import install, workspace
 from tests.speed.peers import (
     diskcache,
     iceoryx,
@@ -52,14 +49,6 @@ QUEUES: list[Peer[Any]] = [
     queuelib.FIFO,
 ]
 PAIRS: list[Peer[Any]] = [iceoryx.PUBLISH_SUBSCRIBE, simple_queue.SIMPLE_QUEUE]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def peers() -> Iterator[None]:
-    before = list(sys.path)
-    install.install_missing(workspace.peers_directory())
-    yield
-    sys.path[:] = before
 
 
 def installed(peer: Peer[Any]) -> Peer[Any]:
