@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mq.broker.protocol import COMPRESS_OVER, Broker, MessageQueue, Queue, SendResult
+from mq.client.batch import BATCH_ENTRY_SIZE, check_batch
 from mq.client.fault import FaultTable
 from mq.client.outbox import Letter, Outbox
 from mq.client.routes import Routes
@@ -23,7 +24,6 @@ from mq.client.selector import Selector
 from mq.compression import Compression, compressor
 from mq.errors import (
     BrokerClosed,
-    MessageInvalid,
     MessageTooLarge,
     RemotingError,
     RequestTimeout,
@@ -31,7 +31,7 @@ from mq.errors import (
 )
 from mq.message import Message
 from mq.names import check_group
-from mq.objects import Sender, survey
+from mq.objects import Sender
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 RETRIED_CODES = frozenset({None, 1, 2, 14, 16, 17, 204, 205, 1500})
 ASYNC_COUNT_MAX = 1024
 ASYNC_SIZE_MAX = 100 << 20
-_BATCH_ENTRY_SIZE = 22  # what RocketMQ's batch encoding adds to a body and its properties
-_RETRY_TOPIC_PREFIX = "%RETRY%"
 
 BeforeSend = Callable[[Message, MessageQueue], object]
 Store = Callable[[MessageQueue, "str | None"], SendResult]  # with the unique id of an earlier attempt
@@ -177,7 +175,7 @@ class Producer:
         started = monotonic()
         self._check_open()
         batch = list(messages)
-        _check_batch(batch, self._size_max)
+        check_batch(batch, self._size_max)
 
         def store(to: MessageQueue, _unique_id: str | None) -> SendResult:
             return self._broker.append_batch(to.topic, to.queue_id, batch)
@@ -344,7 +342,7 @@ class Producer:
         sizes: dict[MessageQueue, int] = {}
         for letter in letters:
             message, queue = letter.message, letter.queue
-            size = len(message.body) + len(message.encoded) + _BATCH_ENTRY_SIZE
+            size = len(message.body) + len(message.encoded) + BATCH_ENTRY_SIZE
             is_plain = message.plain and len(message.body) < self._compress_over
             if not is_plain or sizes.get(queue, 0) + size > self._size_max:
                 self._post_group(groups.pop(queue, []))
@@ -413,40 +411,3 @@ class Producer:
 
 def _was_answered(error: Exception) -> bool:
     return isinstance(error, RemotingError) and error.code is not None
-
-
-def _check_batch(messages: list[Message], size_max: int) -> None:
-    """Whether these may be sent as one batch."""
-    if not messages:
-        raise MessageInvalid("a batch needs at least one message")
-    size = survey(messages)
-    if size is not None:
-        _check_batch_size(messages, size + _BATCH_ENTRY_SIZE * len(messages), size_max)
-        return
-    try:
-        topic = messages[0].topic
-        size = _BATCH_ENTRY_SIZE * len(messages)
-        plain = True
-        for message in messages:
-            if message.topic != topic:
-                raise MessageInvalid(f"a batch has one topic, not both {topic!r} and {message.topic!r}")
-            if not message.plain:
-                plain = False
-            size += len(message.body) + len(message.encoded)
-    except AttributeError:
-        kinds = ", ".join({type(message).__name__ for message in messages} - {"Message"})
-        raise TypeError(f"a batch is made of Messages, not of {kinds}") from None
-    if not plain:
-        if len({message.wait for message in messages}) > 1:
-            raise MessageInvalid("some messages of the batch say wait=False and some do not")
-        if any(message.delayed for message in messages):
-            raise MessageInvalid("a delayed message cannot be part of a batch: send it by itself")
-    _check_batch_size(messages, size, size_max)
-
-
-def _check_batch_size(messages: Sequence[Message], size: int, size_max: int) -> None:
-    topic = messages[0].topic
-    if topic.startswith(_RETRY_TOPIC_PREFIX):
-        raise MessageInvalid(f"a batch cannot go to the retry topic {topic!r}: send one by one")
-    if size > size_max:
-        raise MessageTooLarge(size, size_max)

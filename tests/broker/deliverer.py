@@ -64,7 +64,12 @@ def main(path: str, step: str = "") -> None:
     if step:
         die_at(int(step))
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def hear_the_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=hear_the_end, daemon=True).start()
     with LocalBroker(path, message_delay_level=LEVELS, **SIZES) as broker:
         # Its turn may never come.
         while broker._schedule._offsets is None and not ended.wait(0.001):
