@@ -42,6 +42,12 @@ class Consuming(ours.Sending):
         for _ in range(0, count, ours.FILL_COUNT):
             self.send_batch(ours.FILL_COUNT)
 
+    def top_up(self, count: int) -> None:
+        """Have at least so many messages waiting: a consumer takes more than its turn until it is closed."""
+        waiting = self._broker.group(GROUP).lag(ours.TOPIC)
+        if waiting < count:
+            self.fill(count - waiting)
+
     def consumer(self, listener: Callable[[Any], object], **options: Any) -> mq.PushConsumer:
         consumer = mq.PushConsumer(self._broker, GROUP)
         consumer.subscribe(ours.TOPIC, listener=listener, **options)

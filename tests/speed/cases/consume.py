@@ -82,6 +82,7 @@ def _deep(bench: Bench) -> Measurement:
         settle(bench.plan.memory_size)
 
         def deep_rate() -> float:
+            deep.top_up(turn_count)
             marks = Marks()
             marks.set(1, turn_count)
             with deep.consumer(marks) as consumer:
