@@ -21,6 +21,8 @@ import os, signal, sys, threading, mq
 def before(number, frame): ...
 
 signal.signal(signal.SIGTERM, before)
+# Ignored, and so inherited, where the tests run in the background of a shell.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 broker = mq.open(sys.argv[1])
 consumer = mq.PushConsumer(broker, "g")
 gate = threading.Event()
