@@ -26,7 +26,38 @@ _TAG_PREFIXES_MAX = 4096
 _TAG_SIZE_SHORT = 128
 
 
-class Message(SentFields):
+class _Described:
+    """What both kinds of message tell of themselves out of their property string."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def encoded(self) -> bytes: ...
+
+    @property
+    def tags(self) -> str | None:
+        return value_of(self.encoded, b"TAGS\x01")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return keys_of(self.encoded)
+
+    @property
+    def delay_level(self) -> int:
+        return number_of(self.encoded, b"DELAY\x01") or 0
+
+    @property
+    def delay_ms(self) -> int | None:
+        return number_of(self.encoded, b"TIMER_DELAY_MS\x01")
+
+    @property
+    def deliver_at_ms(self) -> int | None:
+        return number_of(self.encoded, b"TIMER_DELIVER_MS\x01")
+
+
+class Message(SentFields, _Described):
     """A message to be sent, never changed once it is made: it may be sent often, each time as a new one.
 
     `keys` is one key or several, each found by broker.query. At most one of delay_level (RocketMQ's 1
@@ -59,14 +90,6 @@ class Message(SentFields):
         del __init__  # It is in C.
 
     @property
-    def tags(self) -> str | None:
-        return value_of(self.encoded, b"TAGS\x01")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return keys_of(self.encoded)
-
-    @property
     def properties(self) -> dict[str, str]:
         """What was given as such: the names that RocketMQ keeps for itself are not among them."""
         return {name: value for name, value in decode(self.encoded).items() if name not in RESERVED_NAMES}
@@ -74,18 +97,6 @@ class Message(SentFields):
     @property
     def wait(self) -> bool:
         return self.plain or value_of(self.encoded, b"WAIT\x01") != "false"
-
-    @property
-    def delay_level(self) -> int:
-        return number_of(self.encoded, b"DELAY\x01") or 0
-
-    @property
-    def delay_ms(self) -> int | None:
-        return number_of(self.encoded, b"TIMER_DELAY_MS\x01")
-
-    @property
-    def deliver_at_ms(self) -> int | None:
-        return number_of(self.encoded, b"TIMER_DELIVER_MS\x01")
 
     @property
     def delayed(self) -> bool:
@@ -170,7 +181,7 @@ bind("build", _fields)
 bind("message", Message)
 
 
-class MessageExt(StoredFields):
+class MessageExt(StoredFields, _Described):
     """A stored message: the record's bytes, every attribute decoded when it is asked for.
 
     body, like every attribute, is made anew each time: whoever needs it twice keeps it.
@@ -214,28 +225,8 @@ class MessageExt(StoredFields):
         return properties
 
     @property
-    def tags(self) -> str | None:
-        return value_of(self.encoded, b"TAGS\x01")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return keys_of(self.encoded)
-
-    @property
     def wait(self) -> bool:
         return value_of(self.encoded, b"WAIT\x01") != "false"
-
-    @property
-    def delay_level(self) -> int:
-        return number_of(self.encoded, b"DELAY\x01") or 0
-
-    @property
-    def delay_ms(self) -> int | None:
-        return number_of(self.encoded, b"TIMER_DELAY_MS\x01")
-
-    @property
-    def deliver_at_ms(self) -> int | None:
-        return number_of(self.encoded, b"TIMER_DELIVER_MS\x01")
 
     @property
     def msg_id(self) -> str:

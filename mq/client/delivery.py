@@ -108,7 +108,7 @@ class Delivery:
             again = messages
             try:
                 listener(list(messages))
-            except BaseException as error:  # noqa: BLE001 - as above
+            except BaseException as error:  # noqa: BLE001 - SystemExit too: the thread is not the listener's
                 if isinstance(error, Retry) and error.from_index:
                     again = messages[error.from_index :]
                 if not again:
