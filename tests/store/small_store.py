@@ -10,6 +10,7 @@ from typing import Any
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.checkpoint import Checkpoint, write_checkpoint
+from mq.store.recovery import Recovered
 
 LOG_FILE_SIZE = 4096
 QUEUE_FILE_UNITS = 4
@@ -131,3 +132,18 @@ def as_rocketmq_left_it(broker: LocalBroker, target: Path) -> Path:
     shutil.copytree(broker.path, target, ignore=shutil.ignore_patterns("mq"))
     assert not (target / "abort").exists()
     return target
+
+
+def recovered(broker: LocalBroker) -> Recovered:
+    """What its recovery found; there was one."""
+    found = broker._store.recovered
+    assert found is not None
+    return found
+
+
+def bodies(broker: LocalBroker, topic: str = "A", queue_id: int = 0) -> list[bytes]:
+    return [body for _, body in contents(broker)[topic, queue_id][2]]
+
+
+def numbered(count: int, prefix: str = "message", start: int = 0) -> list[bytes]:
+    return [f"{prefix} {number}".encode() for number in range(start, count)]

@@ -17,14 +17,15 @@ from mq.broker.local import LocalBroker
 from mq.store import control as control_module
 from mq.store.check import problems
 from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from mq.store.recovery import Recovered
 from tests.store.small_store import (
     FOR_EVER_MS,
     QUEUE_FILE_UNITS,
     as_rocketmq_left_it,
+    bodies,
     contents,
     crash_of,
     fill,
+    numbered,
     open_small,
     overwrite,
     queue_files,
@@ -39,20 +40,6 @@ def broker(tmp_path: Path) -> Iterator[LocalBroker]:
     with open_small(tmp_path / "before") as broker:
         broker.create_topic("A", 1)
         yield broker
-
-
-def recovered(broker: LocalBroker) -> Recovered:
-    found = broker._store.recovered
-    assert found is not None
-    return found
-
-
-def bodies(broker: LocalBroker, topic: str = "A", queue_id: int = 0) -> list[bytes]:
-    return [body for _, body in contents(broker)[topic, queue_id][2]]
-
-
-def numbered(count: int, prefix: str = "message", start: int = 0) -> list[bytes]:
-    return [f"{prefix} {number}".encode() for number in range(start, count)]
 
 
 def test_units_that_were_not_written_are_made_again(broker: LocalBroker, directory: Path) -> None:

@@ -19,7 +19,6 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store import control as control_module
 from mq.store.check import problems
-from mq.store.recovery import Recovered
 from tests.store.small_store import (
     FOR_EVER_MS,
     LOG_FILE_SIZE,
@@ -27,15 +26,18 @@ from tests.store.small_store import (
     SMALL,
     Contents,
     as_rocketmq_left_it,
+    bodies,
     contents,
     crash_of,
     fill,
     log_files,
     log_offset_of,
     messages_of,
+    numbered,
     open_small,
     overwrite_log,
     queue_files,
+    recovered,
     send,
     zero_log_from,
 )
@@ -46,20 +48,6 @@ def broker(tmp_path: Path) -> Iterator[LocalBroker]:
     with open_small(tmp_path / "before") as broker:
         broker.create_topic("A", 1)
         yield broker
-
-
-def recovered(broker: LocalBroker) -> Recovered:
-    found = broker._store.recovered
-    assert found is not None
-    return found
-
-
-def bodies(broker: LocalBroker, topic: str = "A", queue_id: int = 0) -> list[bytes]:
-    return [body for _, body in contents(broker)[topic, queue_id][2]]
-
-
-def numbered(count: int, prefix: str = "message", start: int = 0) -> list[bytes]:
-    return [f"{prefix} {number}".encode() for number in range(start, count)]
 
 
 def test_what_the_checkpoint_vouches_for_is_not_read_again(broker: LocalBroker, directory: Path) -> None:
