@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -211,3 +212,24 @@ def test_who_waits_for_his_turn_sleeps(directory: Path) -> None:
                 broker.create_topic("orders", 1).send(b"x", delay_level=1)
                 time.sleep(0.05)
             assert switches(thread) - before < 10
+
+
+def test_who_delivers_does_not_sleep_through_the_word_to_stop(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes between his look whether to stop and his sleep."""
+    monkeypatch.setattr(Turn, "take", lambda _turn: False)
+    monkeypatch.setattr("mq.broker.schedule.IDLE", 3600.0)
+    with mq.open(directory, **SIZES) as broker:
+        looks: list[int] = []
+
+        def stopping() -> bool:
+            looks.append(1)
+            if len(looks) == 1:
+                broker._schedule.wake()
+            return len(looks) > 1
+
+        delivery = threading.Thread(target=broker._schedule.run, args=(stopping,), daemon=True)
+        delivery.start()
+        delivery.join(10)
+        assert not delivery.is_alive()

@@ -580,3 +580,15 @@ def test_consumer_offsets_are_saved_while_all_go_on(directory: Path, broker: Loc
     while not path.exists() or json.loads(path.read_bytes())["offsetTable"]["orders@billing"]["0"] != 5:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_queue_is_waited_for_before_its_first_message(broker: LocalBroker) -> None:
+    """It has a place in the table then, whose word its sender raises: one may come between look and sleep."""
+    broker.create_topic("never", 1)
+    (queue,) = broker.readable("never")
+    member = broker.join(
+        "billing", client_id="a", model="clustering", consume_type="push", ordered=False, subscriptions=()
+    )
+    assert broker._groups.numbers.find("never", 0) == -1
+    member.wait([(queue, 0, None)], member.version(), 0.0)
+    assert broker._groups.numbers.find("never", 0) >= 0
