@@ -7,8 +7,9 @@ does the work until he closes or dies, and the next one goes on where the words 
     1 s              queue units to disk, index     flushIntervalConsumeQueue
     5 s              checkpoint
     10 s             retention                      cleanResourceInterval
-    10 s             delayOffset.json               flushDelayOffsetInterval
-    when due         delayed messages               in a thread of their own, since a flush takes long
+
+What has times of its own is a Duty, in a thread of its own, since a flush takes long: delayed messages,
+messages due at any time, transactions to be asked about.
 """
 
 from __future__ import annotations
@@ -17,21 +18,51 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
-from mq.broker.schedule import Schedule
 from mq.errors import BrokerClosed, ForkedBroker, MQError
 from mq.store import retention
 from mq.store.store import Store
 from mq.store.turn import Turn
 
-__all__ = ["Duties"]
+__all__ = ["Duties", "Duty"]
 
 TURN_INTERVAL = 0.25
 QUEUES_INTERVAL = 1.0
 CHECKPOINT_INTERVAL = 5.0
 RETENTION_INTERVAL = 10.0
-DELAY_OFFSETS_INTERVAL = 10.0
 AGAIN = 1.0
+
+
+class Duty(Protocol):
+    """What one process does for all in a thread of its own, as long as it has the duties."""
+
+    @property
+    def name(self) -> str:
+        """Of the thread."""
+        ...
+
+    @property
+    def save_interval(self) -> float:
+        """How often save() is called, in seconds."""
+        ...
+
+    def run(self, stopping: Callable[[], bool], /) -> None:
+        """Go on until told to stop, and woken for that. What it raises is an error of the store: it is called
+        again."""
+        ...
+
+    def wake(self) -> None:
+        """Have run() look whether it is to stop."""
+        ...
+
+    def save(self) -> None:
+        """Write down how far it is; in another thread than run()'s while that runs, and once after it."""
+        ...
+
+    def give_up(self) -> None:
+        """The duties are another's from now on."""
+        ...
 
 
 class Duties:
@@ -46,14 +77,14 @@ class Duties:
         flush_interval: float,
         retention_ms: int,
         disk_ratio_max: float | None,
-        schedule: Schedule,
+        threaded: Sequence[Duty],
         others: Sequence[tuple[float, Callable[[], object]]] = (),
     ) -> None:
         self._store = store
         self._flush_interval = flush_interval
         self._retention_ms = retention_ms
         self._disk_ratio_max = disk_ratio_max
-        self._schedule = schedule
+        self._threaded = threaded
         self._others = others
         self.last_error: BaseException | None = None
         self._stopping = threading.Event()
@@ -77,15 +108,21 @@ class Duties:
             turn.wait(heard, TURN_INTERVAL)
 
     def _work(self) -> None:
-        delivery = threading.Thread(target=self._deliver, name="mq-delay", daemon=True)
-        delivery.start()
+        threads = [
+            threading.Thread(target=self._serve, args=(duty,), name=duty.name, daemon=True)
+            for duty in self._threaded
+        ]
+        for thread in threads:
+            thread.start()
         try:
             self._go_round()
         finally:
-            self._schedule.wake()
-            delivery.join()
-            self._attempt(self._schedule.save)
-            self._schedule.give_up()
+            for duty in self._threaded:
+                duty.wake()
+            for duty, thread in zip(self._threaded, threads, strict=True):
+                thread.join()
+                self._attempt(duty.save)
+                duty.give_up()
 
     def _go_round(self) -> None:
         rounds: list[tuple[float, Callable[[], object]]] = [
@@ -94,7 +131,7 @@ class Duties:
             (QUEUES_INTERVAL, self._store.bring_index_up),
             (CHECKPOINT_INTERVAL, self._checkpoint),
             (RETENTION_INTERVAL, self._expire),
-            (DELAY_OFFSETS_INTERVAL, self._schedule.save),
+            *((duty.save_interval, duty.save) for duty in self._threaded),
             *self._others,
         ]
         due = [time.monotonic() + interval for interval, _ in rounds]
@@ -113,10 +150,10 @@ class Duties:
             # A full disk, a damaged record: senders and readers meet it themselves. Duties go on.
             self.last_error = error
 
-    def _deliver(self) -> None:
+    def _serve(self, duty: Duty) -> None:
         while not self._stopping.is_set():
             try:
-                self._schedule.run(self._stopping.is_set)
+                duty.run(self._stopping.is_set)
             except (BrokerClosed, ForkedBroker):
                 return
             except (MQError, OSError) as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["QUEUE_COUNT_MAX", "check_count", "check_number", "check_options"]
+__all__ = ["QUEUE_COUNT_MAX", "check_count", "check_number", "check_options", "check_times"]
 
 QUEUE_COUNT_MAX = 65_536
 MESSAGE_SIZE_MAX = (1 << 31) - (1 << 17)
 HOURS_MAX = 24 * 365 * 100
+DELAY_MAX_MS = 366 * 86_400_000
 
 
 def check_options(
@@ -41,3 +42,18 @@ def check_number(name: str, value: Any, low: float, high: float) -> None:
         raise TypeError(f"{name} is a number, not {type(value).__name__}")
     if not low <= value <= high:
         raise ValueError(f"{name} is {value:,}: it must be from {low:,} to {high:,}")
+
+
+def check_times(
+    timer_precision_ms: int,
+    timer_max_delay_ms: int,
+    transaction_timeout: float,
+    transaction_check_interval: float,
+    transaction_check_max: int,
+) -> None:
+    """Raises TypeError, ValueError."""
+    check_count("timer_precision_ms", timer_precision_ms, 60_000)
+    check_count("timer_max_delay_ms", timer_max_delay_ms, DELAY_MAX_MS)
+    check_number("transaction_timeout", transaction_timeout, 0.001, 86_400.0)
+    check_number("transaction_check_interval", transaction_check_interval, 0.001, 86_400.0)
+    check_count("transaction_check_max", transaction_check_max, 1_000_000)

@@ -31,6 +31,9 @@ class Schedule:
     make_topic(name, queue_count) has the settings of a topic in place; place is Delivery's.
     """
 
+    name = "mq-delay"
+    save_interval = 10.0  # RocketMQ's flushDelayOffsetInterval
+
     def __init__(
         self,
         store: Store,

@@ -1,0 +1,241 @@
+"""The topics of one broker: what there is, what is made by sending to it, and who may send and read where.
+
+What config/topics.json says (see topics.py), looked up again after every change of a topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mq.broker.options import QUEUE_COUNT_MAX, check_count
+from mq.broker.protocol import MessageQueue
+from mq.broker.retry import DEAD_PREFIX, RETRY_PREFIX
+from mq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topics, TopicSettings, grown
+from mq.errors import NotPermitted, TopicNotFound
+from mq.names import UNSENDABLE_TOPICS, check_topic, is_system_topic
+from mq.store.directory import BEGIN_MEMBER
+from mq.store.store import Store
+
+__all__ = ["Catalog"]
+
+TEMPLATE_TOPIC = "TBW102"
+TEMPLATE = TopicSettings(TEMPLATE_TOPIC, 8, 8, PERM_READ | PERM_WRITE | PERM_INHERIT)
+CLOSED = (-1,)
+
+
+class Catalog:
+    """Topics of the store of one broker.
+
+    auto_create: a topic that somebody sends to is made, with default_queue_count queues at most.
+    """
+
+    def __init__(
+        self, store: Store, broker_name: str, *, auto_create: bool, default_queue_count: int
+    ) -> None:
+        self.version: Any = store.topics_version()  # A word in shared memory: it grows with every change.
+        self._store = store
+        self._broker_name = broker_name
+        self._auto_create = auto_create
+        self._default_queue_count = default_queue_count
+        self._topics = Topics(store.root)
+        self._seen = -1
+        self._settings: dict[str, TopicSettings] = {}
+        self._adopt_queues()
+
+    def create(
+        self,
+        name: str,
+        queue_count: int,
+        read_queue_count: int | None,
+        write_queue_count: int | None,
+        perm: str,
+        ordered: bool,
+    ) -> None:
+        """See LocalBroker.create_topic."""
+        check_topic(name)
+        if is_system_topic(name):
+            raise NotPermitted(f"{name} is one of RocketMQ's own topics: choose another name")
+        read = queue_count if read_queue_count is None else read_queue_count
+        write = queue_count if write_queue_count is None else write_queue_count
+        for option, value in (
+            ("queue_count", queue_count),
+            ("read_queue_count", read),
+            ("write_queue_count", write),
+        ):
+            check_count(option, value, QUEUE_COUNT_MAX)
+        if not isinstance(perm, str) or set(perm) - {"r", "w"} or len(set(perm)) != len(perm):
+            raise ValueError(f"perm is {perm!r}: give 'r', 'w', 'rw' or ''")
+        bits = (PERM_READ if "r" in perm else 0) | (PERM_WRITE if "w" in perm else 0)
+        self._put(TopicSettings(name, read, write, bits, bool(ordered)))
+
+    def _put(self, settings: TopicSettings) -> None:
+        with self._topics.changing():
+            topics = self._topics.load() or dict(self._settings)
+            known = topics.get(settings.name)
+            if known == settings:
+                return
+            others = known.others if known else {BEGIN_MEMBER: self._store.end()}
+            topics[settings.name] = TopicSettings(
+                settings.name,
+                settings.read_queue_count,
+                settings.write_queue_count,
+                settings.perm,
+                settings.ordered,
+                others,
+            )
+            self._save(topics)
+
+    def _save(self, topics: dict[str, TopicSettings]) -> None:
+        topics.setdefault(TEMPLATE_TOPIC, TEMPLATE)
+        self._topics.save(topics)
+        self._store.topics_changed()
+
+    def delete(self, name: str, forget: Callable[[str], None]) -> None:
+        """Delete a topic and its queues; forget(name) is told when they are gone. See
+        LocalBroker.delete_topic."""
+        check_topic(name)
+        if is_system_topic(name):
+            raise NotPermitted(f"{name} is one of RocketMQ's own topics and stays")
+        with self._topics.changing():
+            topics = self._topics.load() or dict(self._settings)
+            if name not in topics:
+                raise TopicNotFound(name)
+            del topics[name]
+            self._save(topics)
+            self._store.delete_queues(name)
+            # Again: whoever looked between the two may have found the queues of the deleted topic.
+            self._store.topics_changed()
+            forget(name)
+
+    def names(self) -> list[str]:
+        """Of all topics but RocketMQ's own, sorted."""
+        return sorted(name for name in self.current() if not is_system_topic(name))
+
+    def settings(self, name: str) -> TopicSettings:
+        """Queue counts, permissions and order of a topic. Raises TopicNotFound."""
+        try:
+            return self.current()[name]
+        except KeyError:
+            raise TopicNotFound(name) from None
+
+    def current(self) -> dict[str, TopicSettings]:
+        """The settings of all topics by name."""
+        self._store.live()
+        version = self.version[0]
+        if version != self._seen:
+            self._settings = self._topics.load()
+            self._seen = version
+        return self._settings
+
+    def exists(self, topic: str) -> bool:
+        return topic in self.current() or is_system_topic(topic)
+
+    def _adopt_queues(self) -> None:
+        """Topics that have queues but no settings, as a broker's directory or a lost topics.json leaves
+        them."""
+        found: dict[str, int] = {}
+        for topic, queue_id in self._store.queues():
+            found[topic] = max(queue_id, found.get(topic, 0))
+        unknown = {topic: last for topic, last in found.items() if topic not in self.current()}
+        if not unknown:
+            return
+        topics = dict(self._settings)
+        for topic, last in unknown.items():
+            topics[topic] = grown(TopicSettings(topic, 0, 0), last)
+        if self._store.read_only:
+            self._settings = topics
+            return
+        with self._topics.changing():
+            self._save({**topics, **self._topics.load()})
+
+    def check_writable(self) -> None:
+        """Raises NotPermitted for a directory that is open to be read alone."""
+        self._store.live()
+        if self._store.read_only:
+            raise NotPermitted(f"{self._store.root} was opened with read_only=True")
+
+    def route_version(self) -> int:
+        """See Broker.route_version."""
+        return int(self.version[0])
+
+    def publishable(self, topic: str) -> Sequence[MessageQueue]:
+        """See Broker.publishable."""
+        count = self.sendable(topic).write_queue_count
+        return tuple(MessageQueue(topic, self._broker_name, queue_id) for queue_id in range(count))
+
+    def sendable(self, topic: str) -> TopicSettings:
+        """The settings of a topic that may be sent to, which makes it if need be."""
+        self.check_writable()
+        settings = self.current().get(topic) or self._auto_created(topic)
+        if topic in UNSENDABLE_TOPICS:
+            raise NotPermitted(f"{topic} is one of RocketMQ's own topics: nobody sends to it")
+        if not settings.perm & PERM_WRITE:
+            raise NotPermitted(f"topic {topic} may not be written: its perm is {_letters(settings.perm)!r}")
+        return settings
+
+    def _auto_created(self, topic: str) -> TopicSettings:
+        check_topic(topic)
+        retry = topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
+        if topic in UNSENDABLE_TOPICS:
+            raise NotPermitted(f"{topic} is one of RocketMQ's own topics: nobody sends to it")
+        if not self._auto_create and not retry:
+            raise TopicNotFound(topic)
+        template = self.current().get(TEMPLATE_TOPIC, TEMPLATE)
+        if not template.perm & PERM_INHERIT and not retry:
+            raise TopicNotFound(topic)
+        count = 1 if retry else min(self._default_queue_count, template.write_queue_count)
+        self._put(TopicSettings(topic, count, count, template.perm & ~PERM_INHERIT))
+        return self.settings(topic)
+
+    def have(self, name: str, queue_count: int) -> None:
+        """Make a topic if there is none of this name, RocketMQ's own ones included."""
+        if name not in self.current():
+            self._put(TopicSettings(name, queue_count, queue_count, PERM_READ | PERM_WRITE))
+
+    def due_place(self, topic: str, queue_id: int) -> tuple[str, int] | None:
+        """Where a delayed message is delivered to: a queue that is still there. See Delivery."""
+        try:
+            settings = self.current().get(topic) or self._auto_created(topic)
+        except TopicNotFound:
+            return None
+        if queue_id >= settings.read_queue_count > 0:
+            queue_id %= settings.read_queue_count
+        return topic, queue_id
+
+    def readable(self, topic: str) -> Sequence[MessageQueue]:
+        """See Broker.readable."""
+        settings = self.settings(topic)
+        if not settings.perm & PERM_READ:
+            raise NotPermitted(f"topic {topic} may not be read: its perm is {_letters(settings.perm)!r}")
+        return tuple(
+            MessageQueue(topic, self._broker_name, queue_id) for queue_id in range(settings.read_queue_count)
+        )
+
+    def admit_write(self, topic: str, queue_id: int) -> None:
+        """Raises what forbids a message there."""
+        settings = self.sendable(topic)
+        count = max(settings.write_queue_count, settings.read_queue_count)
+        if not isinstance(queue_id, int) or not 0 <= queue_id < count:
+            raise ValueError(f"topic {topic} has queues 0 to {count - 1}, none of id {queue_id!r}")
+
+    def admit_read(self, queue: MessageQueue) -> None:
+        """Raises what forbids to read there."""
+        topic, broker_name, queue_id = queue
+        ours = self._broker_name
+        if broker_name != ours:
+            raise ValueError(f"{queue} is a queue of another broker: this one's name is {ours!r}")
+        settings = self.settings(topic)
+        if not settings.perm & PERM_READ:
+            raise NotPermitted(f"topic {topic} may not be read: its perm is {_letters(settings.perm)!r}")
+        count = settings.read_queue_count
+        if not isinstance(queue_id, int) or not 0 <= queue_id < count:
+            raise ValueError(f"topic {topic} has queues 0 to {count - 1} to read, none of id {queue_id!r}")
+
+    def close(self) -> None:
+        """Say of every topic that it may be another one by now."""
+        self.version = CLOSED  # The word would keep the control file mapped.
+
+
+def _letters(perm: int) -> str:
+    return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "")
