@@ -32,6 +32,8 @@ FLOORS = {
     "mq.broker.results": 0,
     "mq.broker.membership": 0,
     "mq.store": 1,
+    "mq.txn": 0,
+    "mq.txn.state": 0,
     "mq.txn.half": 2,
     "mq.txn.check": 0,
     "mq.txn.producer": 5,

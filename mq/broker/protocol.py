@@ -22,6 +22,7 @@ from mq.compression import compressor
 from mq.errors import MessageTooLarge
 from mq.filter.selection import Selection
 from mq.message import Message, MessageExt
+from mq.txn.state import Check, Checker, Preparer, TransactionState, Undecided
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,11 +32,14 @@ __all__ = [
     "READ_SIZE_MAX",
     "Appender",
     "Broker",
+    "Check",
+    "Checker",
     "Claim",
     "Group",
     "Member",
     "Membership",
     "MessageQueue",
+    "Preparer",
     "PullResult",
     "PullStatus",
     "Puller",
@@ -45,6 +49,8 @@ __all__ = [
     "SendStatus",
     "Subscription",
     "Topic",
+    "TransactionState",
+    "Undecided",
     "queue_of_key",
 ]
 
@@ -217,6 +223,55 @@ class Broker(Protocol):
 
     def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Raise an offset; a smaller one is ignored. For who reads queues without joining the group."""
+        ...
+
+    # Of transactions: see mq.txn.state.
+    def prepare(
+        self,
+        queue: MessageQueue,
+        group: str,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        unique_id: str | None = None,
+    ) -> SendResult:
+        """Store a half message for a queue, as append would store the message. The result says which queue,
+        and which place among the half messages: queue_offset, and the log offset in offset_msg_id. Raises
+        MessageInvalid for one that is delayed, and what append raises."""
+        ...
+
+    def preparer(self, queue: MessageQueue, group: str) -> Preparer:
+        """The same for one queue and one group of producers: see appender."""
+        ...
+
+    def end_transaction(
+        self,
+        group: str,
+        log_offset: int,
+        queue_offset: int,
+        state: TransactionState,
+        *,
+        from_check: bool = False,
+    ) -> None:
+        """End the transaction of a half message: with COMMIT its message is stored, once, whoever says so
+        how often; UNKNOWN changes nothing. from_check: somebody was asked.
+
+        Raises MessageNotFound if there is no half message at this place, NotPermitted if it is of another
+        group or has ended the other way; a half message with a CHECK_IMMUNITY_TIME_IN_SECONDS that is over
+        is ended by checks alone (NotPermitted)."""
+        ...
+
+    def enlist(self, group: str, client_id: str) -> Checker:
+        """Be one of those of a group who are asked about transactions. Raises GroupInvalid, NotPermitted."""
+        ...
+
+    def undecided(self) -> list[Undecided]:
+        """The transactions that have not ended, oldest first."""
+        ...
+
+    def resume_transaction(self, msg_id: str) -> None:
+        """Have a transaction that was given up checked again, from the first check on. Raises
+        MessageNotFound if none of this unique id was, NotPermitted if it has ended."""
         ...
 
 
