@@ -59,6 +59,8 @@ from mq.errors import (
     TopicNotFound,
 )
 from mq.message import Message, MessageExt
+from mq.txn.producer import Transaction, TransactionProducer
+from mq.txn.state import TransactionState
 
 __all__ = [
     "Broker",
@@ -100,6 +102,9 @@ __all__ = [
     "Topic",
     "TopicInvalid",
     "TopicNotFound",
+    "Transaction",
+    "TransactionProducer",
+    "TransactionState",
     "open",
 ]
 

@@ -26,6 +26,7 @@ from mq.filter.tags import tag_hash
 from mq.message import Message, MessageExt
 from mq.names import SYSTEM_TOPICS, UNSENDABLE_TOPICS, check_group, check_topic, is_system_topic
 from tests.contract.memory_groups import RETRY_PREFIX, MemoryGroups, Position, new_member, raised
+from tests.contract.memory_transactions import MemoryTransactions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -123,6 +124,7 @@ class _Header(NamedTuple):
     sys_flag: int
     born_time_ms: int
     reconsume_times: int = 0
+    prepared_offset: int = 0
 
 
 @dataclass
@@ -147,6 +149,9 @@ class MemoryBroker:
         auto_create_topics: bool = True,
         default_queue_count: int = 4,
         clock: Callable[[], int] = _now,
+        transaction_timeout: float = 6.0,
+        transaction_check_interval: float = 30.0,
+        transaction_check_max: int = 15,
     ) -> None:
         self.name = "mq"
         self._clock = clock
@@ -163,6 +168,21 @@ class MemoryBroker:
         self._schedule: list[list[MessageExt]] = [[] for _ in DELAYS_MS]
         self._delivered = [0] * len(DELAYS_MS)
         self._groups = MemoryGroups(self, self._changed)
+        transactions = MemoryTransactions(
+            self,
+            self._changed,
+            clock,
+            unique_id,
+            timeout=transaction_timeout,
+            check_interval=transaction_check_interval,
+            check_max=transaction_check_max,
+        )
+        self.prepare = transactions.prepare
+        self.preparer = transactions.preparer
+        self.end_transaction = transactions.end
+        self.enlist = transactions.enlist
+        self.undecided = transactions.undecided
+        self.resume_transaction = transactions.resume
 
     def __enter__(self) -> Self:
         return self
@@ -359,7 +379,7 @@ class MemoryBroker:
     def message(self, msg_id: str) -> MessageExt:
         with self._changed:
             self._check_open()
-            for message in self._log.values():
+            for message in reversed(self._log.values()):
                 if msg_id in {message.msg_id, message.offset_msg_id}:
                     return message
         raise MessageNotFound(msg_id)
@@ -543,6 +563,7 @@ class MemoryBroker:
             sys_flag=header.sys_flag,
             born_time_ms=header.born_time_ms,
             reconsume_times=header.reconsume_times,
+            prepared_offset=header.prepared_offset,
         )
         stored = MessageExt(record, self.name)
         queue.append(stored)
@@ -585,6 +606,28 @@ class MemoryBroker:
                 _encoded(properties),
                 _Header(waiting.flag, waiting.sys_flag, waiting.born_time_ms, waiting.reconsume_times),
             )
+
+    # What transactions ask: see memory_transactions.Log.
+
+    def writable(self, topic: str, queue_id: int) -> list[MessageExt]:
+        return self._writable(topic, queue_id)
+
+    def keep(
+        self,
+        topic: str,
+        queue_id: int,
+        queue: list[MessageExt],
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_time_ms: int | None = None,
+        prepared_offset: int = 0,
+    ) -> MessageExt:
+        born_ms = self._clock() if born_time_ms is None else born_time_ms
+        header = _Header(flag, sys_flag, born_ms, prepared_offset=prepared_offset)
+        return self._store(topic, queue_id, queue, body, properties, header)
 
     # What groups ask: see memory_groups.Queues.
 

@@ -1,0 +1,375 @@
+"""The producer's side of a transaction: a half message, what the application does, and the word that ends it.
+
+    half message -> execute, or the body of a with statement -> END: commit or rollback
+
+The half message is stored before the application does anything, and nobody sees it. END makes it a message
+like any other, or forgets it. A process that dies in between leaves it undecided; then, after the broker's
+transaction_timeout, a live producer of the same group is asked by its `check`: perhaps one of another
+process, which never heard of this message. So a check answers from what all of them see, as a database, and
+never from the memory of the process that sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from mq.broker.protocol import (
+    COMPRESS_OVER,
+    Broker,
+    Check,
+    MessageQueue,
+    Queue,
+    SendResult,
+    SendStatus,
+)
+from mq.client.identity import new_client_id
+from mq.client.producer import Producer
+from mq.client.selector import Selector
+from mq.errors import (
+    BrokerClosed,
+    ForkedBroker,
+    MessageInvalid,
+    MQError,
+    NotPermitted,
+    RemotingError,
+    RequestTimeout,
+    SendFailed,
+    StoreFull,
+    StorePoisoned,
+)
+from mq.message import Message, MessageExt
+from mq.names import check_group
+from mq.txn.state import TransactionState
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Transaction", "TransactionProducer"]
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
+IDLE_SECONDS = 3600.0  # that a thread waits for a check before it looks again
+ERROR_PAUSE = 1.0  # after a broker that could not tell what to check
+CLOSE_SECONDS = 30.0
+PASSING = (StoreFull, StorePoisoned, RemotingError, RequestTimeout, OSError)
+
+Execute = Callable[[Message, Any], TransactionState]
+CheckState = Callable[[MessageExt], TransactionState]
+
+logger = logging.getLogger("mq")
+
+
+class TransactionProducer:
+    """Sends messages that are seen only if the application's own transaction is; any thread may use it.
+
+    `check(message) -> TransactionState` tells what became of a transaction whose word never came, of this
+    process or of any other of the group: it runs in up to `threads` threads of this producer, and may be
+    called for one message more than once. Where it raises, or returns what is no TransactionState, that
+    counts as UNKNOWN: it is asked again after the broker's transaction_check_interval,
+    transaction_check_max times in all.
+
+    Close it, or use it in a with statement.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        group: str,
+        check: CheckState,
+        *,
+        selector: Selector | None = None,
+        compress_over: int = COMPRESS_OVER,
+        threads: int = 1,
+    ) -> None:
+        check_group(group)
+        if not callable(check):
+            raise TypeError(f"check is a function of a message, not {type(check).__name__}")
+        if threads < 1:
+            raise ValueError(f"threads is {threads}, must be 1 or more")
+        self.group = group
+        self._broker = broker
+        self._check = check
+        # A producer asks no more of its broker than what _HalfTopic has.
+        half_topic = cast("Broker", _HalfTopic(broker, group))
+        self._half = Producer(half_topic, group, selector=selector, compress_over=compress_over)
+        self._end = broker.end_transaction
+        self._pid = os.getpid()
+        self._closed = threading.Event()
+        self._turn = threading.Lock()  # of the one thread that waits to be asked
+        self._checker = broker.enlist(group, new_client_id())
+        self._threads = [
+            threading.Thread(target=self._answer_all, name=f"mq-check-{group}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def send(
+        self,
+        message: Message,
+        execute: Execute,
+        arg: Any = None,
+        *,
+        queue: MessageQueue | Queue | None = None,
+        shard_key: str | bytes | int | None = None,
+    ) -> SendResult:
+        """Store the half message, call execute(message, arg), and commit or roll back as it returns.
+
+        Where it raises, or returns UNKNOWN or nonsense, the transaction stays undecided, and `check` is asked
+        later: the error is logged, and send returns. Where the half message is not safely on disk
+        (result.status is not SEND_OK), execute is not called and the message rolled back. The result is that
+        of the half message: `queue_offset` is not the one that consumers will see.
+
+        Raises what a send raises, before execute is called; and NotPermitted where a check has ended the
+        transaction the other way while execute was at work.
+        """
+        if not callable(execute):
+            raise TypeError(f"execute is a function of a message and arg, not {type(execute).__name__}")
+        result = self._prepare(message, queue, shard_key)
+        if result.status is not SendStatus.SEND_OK:
+            self._finish(result, ROLLBACK)
+            return result
+        state: object
+        try:
+            state = execute(message, arg)
+        except Exception:
+            logger.exception(
+                "transaction %s of group %s: execute failed; check will decide", result.msg_id, self.group
+            )
+            return result
+        if state is COMMIT or state is ROLLBACK:
+            self._finish(result, state)
+        elif state is not UNKNOWN:
+            logger.error(
+                "transaction %s of group %s: execute returned %r, which is no TransactionState;"
+                " check will decide",
+                *(result.msg_id, self.group, state),
+            )
+        return result
+
+    def begin(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | Queue | None = None,
+        shard_key: str | bytes | int | None = None,
+    ) -> Transaction:
+        """Store the half message; the with statement over what is returned decides.
+
+        Raises what a send raises, and SendFailed where the half message is not safely on disk; it is rolled
+        back then.
+        """
+        result = self._prepare(message, queue, shard_key)
+        if result.status is not SendStatus.SEND_OK:
+            self._finish(result, ROLLBACK)
+            raise SendFailed(
+                f"the half message {result.msg_id} was stored with status {result.status.name}, and rolled"
+                " back: begin again"
+            )
+        return Transaction(result, self._finish)
+
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Begin no more transactions, wait for checks under way, and leave the group. Twice is fine.
+
+        After `timeout` seconds it leaves without waiting longer, which the log tells. Those begun can
+        still be ended, as long as the broker is open; others of the group are asked about the rest.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._closed.set()
+        self._half.close()
+        self._checker.poke()
+        deadline = None if timeout is None else monotonic() + timeout
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
+        self._checker.leave()
+        running = [thread for thread in self._threads if thread.is_alive()]
+        if running and threading.current_thread() not in running:
+            logger.error(
+                "transaction producer of group %s is closed after %g s without waiting longer for %d checks",
+                *(self.group, timeout, len(running)),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._closed.is_set() else ""
+        return f"TransactionProducer({self._broker!r}, {self.group!r}{closed})"
+
+    def _prepare(
+        self,
+        message: Message,
+        queue: MessageQueue | Queue | None,
+        shard_key: str | bytes | int | None,
+    ) -> SendResult:
+        if isinstance(message, Message) and message.delayed:
+            raise MessageInvalid(
+                "a transactional message cannot be delayed as well (delay_level, delay_ms, deliver_at_ms):"
+                " commit it, and have its consumer send one that is"
+            )
+        if queue is None and shard_key is None:
+            return self._half.send(message)
+        return self._half.send(message, queue=queue, shard_key=shard_key)
+
+    def _finish(self, result: SendResult, state: TransactionState) -> None:
+        """End a transaction. What may pass is logged: check will say the same again."""
+        host_and_offset = result._place
+        assert not callable(host_and_offset)
+        log_offset = host_and_offset[1]
+        assert isinstance(log_offset, int)
+        try:
+            self._end(self.group, log_offset, result.queue_offset, state)
+        except PASSING:
+            logger.warning(
+                "transaction %s of group %s: %s did not get through; check will decide",
+                *(result.msg_id, self.group, state.name),
+                exc_info=True,
+            )
+
+    def _answer_all(self) -> None:
+        """What each thread does: one of them waits to be asked, the others work, or wait for their turn."""
+        while not self._closed.is_set():
+            try:
+                with self._turn:
+                    asked = None if self._closed.is_set() else self._checker.next(IDLE_SECONDS)
+                if asked is not None:
+                    self._answer(asked)
+            except (BrokerClosed, ForkedBroker):
+                return
+            except Exception:
+                logger.exception("checks of group %s: go on in %g s", self.group, ERROR_PAUSE)
+                self._closed.wait(ERROR_PAUSE)
+
+    def _answer(self, asked: Check) -> None:
+        message = asked.message
+        state: object
+        try:
+            state = self._check(message)
+        except BaseException:  # This thread is the producer's: nothing else may end it.
+            logger.exception("transaction %s of group %s: check failed", message.msg_id, self.group)
+            return
+        if state is COMMIT or state is ROLLBACK:
+            try:
+                self._end(self.group, asked.log_offset, asked.queue_offset, state, from_check=True)
+            except NotPermitted as error:
+                # Its own producer, or another check, was faster, and of another opinion.
+                logger.warning(
+                    "transaction %s of group %s: check says %s, but %s",
+                    *(message.msg_id, self.group, state.name, error),
+                )
+            except (BrokerClosed, ForkedBroker):
+                raise
+            except (MQError, OSError):
+                logger.warning(
+                    "transaction %s of group %s: the answer of check, %s, did not get through",
+                    *(message.msg_id, self.group, state.name),
+                    exc_info=True,
+                )
+        elif state is not UNKNOWN:
+            logger.error(
+                "transaction %s of group %s: check returned %r, which is no TransactionState",
+                *(message.msg_id, self.group, state),
+            )
+
+
+class Transaction:
+    """A half message, until it is decided: made by TransactionProducer.begin.
+
+    Leaving the with statement commits. An exception, KeyboardInterrupt and SystemExit among them, rolls back
+    and goes on up. commit() and rollback() decide before that; unknown() leaves it to check, for who cannot
+    tell whether the database has committed.
+    """
+
+    def __init__(self, result: SendResult, finish: Callable[[SendResult, TransactionState], None]) -> None:
+        self.result = result  # of the half message
+        self.state: TransactionState | None = None  # None: not decided yet
+        self._finish = finish
+
+    @property
+    def message_id(self) -> str:
+        """The unique id, which the message keeps when it is committed."""
+        return self.result.msg_id
+
+    def commit(self) -> None:
+        """Have the message seen. Raises NotPermitted where it was rolled back, here or by a check."""
+        self._decide(COMMIT)
+
+    def rollback(self) -> None:
+        """Have the message forgotten. Raises NotPermitted where it was committed, here or by a check."""
+        self._decide(ROLLBACK)
+
+    def unknown(self) -> None:
+        """Leave it to check, whatever happens next. Raises NotPermitted where it is decided."""
+        self._decide(UNKNOWN)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.state is not None:
+            return
+        if kind is None:
+            self._decide(COMMIT)
+            return
+        try:
+            self._decide(ROLLBACK)
+        except MQError as failure:
+            # What went wrong first is what the caller is to see.
+            logger.warning("transaction %s: was not rolled back: %s", self.message_id, failure)
+
+    def __repr__(self) -> str:
+        return f"Transaction({self.message_id}, {'undecided' if self.state is None else self.state.name})"
+
+    def _decide(self, state: TransactionState) -> None:
+        if self.state is None:
+            self.state = state
+            if state is not UNKNOWN:
+                self._finish(self.result, state)
+        elif self.state is not state:
+            raise NotPermitted(
+                f"transaction {self.message_id} is decided: {self.state.name}; it cannot become {state.name}"
+            )
+
+
+class _HalfTopic:
+    """A broker as a Producer sees it, through which every message goes to the half topic."""
+
+    def __init__(self, broker: Broker, group: str) -> None:
+        self.name = broker.name
+        self.message_size_max = broker.message_size_max
+        self.route_version = broker.route_version
+        self.publishable = broker.publishable
+        self._broker = broker
+        self._group = group
+
+    def appender(self, queue: MessageQueue) -> Callable[..., SendResult | None]:
+        return self._broker.preparer(queue, self._group)
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        unique_id: str | None = None,
+    ) -> SendResult:
+        queue = MessageQueue(topic, self.name, queue_id)
+        return self._broker.prepare(queue, self._group, message, body, sys_flag, unique_id)
+
+    def __repr__(self) -> str:
+        return repr(self._broker)
