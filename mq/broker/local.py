@@ -23,6 +23,7 @@ from mq.broker.options import check_number, check_options, check_times
 from mq.broker.protocol import Appender, MessageQueue, Puller, PullResult, SendResult, Topic
 from mq.broker.retry import send_back
 from mq.broker.schedule import Schedule
+from mq.broker.timer import Timer
 from mq.broker.topics import TopicSettings
 from mq.message import MessageExt
 from mq.names import check_group, check_topic
@@ -106,6 +107,9 @@ class LocalBroker:
             self._schedule = schedule = Schedule(
                 store, self.name, catalog.version, message_delay_level, catalog.have, catalog.due_place
             )
+            self._timer = timer = Timer(
+                store, self.name, schedule.copies, timer_precision_ms, catalog.have, catalog.due_place
+            )
             self._filters = ConsumerFilters(store) if enable_consume_queue_ext and not read_only else None
             writer = Writer(store, self.name, catalog.version, catalog.admit_write, schedule, self._filters)
             self._writer = writer
@@ -139,7 +143,7 @@ class LocalBroker:
             self.commit = groups.commit
             if not read_only:
                 others = [(OFFSETS_INTERVAL, groups.save)]
-                threaded: list[Duty] = [schedule]
+                threaded: list[Duty] = [schedule, timer]
                 self._duties = Duties(
                     store, flush_interval, self._retention_ms, disk_ratio_max, threaded, others
                 )

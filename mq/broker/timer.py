@@ -1,8 +1,8 @@
 """Messages due at any time: where they are put aside, and who delivers them.
 
 Every broker puts them aside, into the one queue of rmq_sys_wheel_timer; the one that has the duties puts them
-into the wheel (see mq/store/timerwheel.py) and delivers them for all, asleep until the next is due. Who stores
-one that is due before that wakes it.
+into the wheel (see mq/store/timerwheel.py) and delivers them for all, asleep until the next is due. Who
+stores one that is due before that wakes it.
 """
 
 from __future__ import annotations
