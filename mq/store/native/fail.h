@@ -28,7 +28,11 @@ enum {
     MQ_FAIL_INDEX_ENTRY = 17,
     MQ_FAIL_INDEX_SLOT = 18,
     MQ_FAIL_INDEX_COUNT = 19,
-    MQ_FAIL_POINT_COUNT = 20
+    MQ_FAIL_HALF = 20,       /* a half message is stored, the table of transactions does not know it */
+    MQ_FAIL_CLAIMED = 21,    /* a transaction is being ended, nothing is stored */
+    MQ_FAIL_COMMITTED = 22,  /* its message is stored, the table does not know that */
+    MQ_FAIL_SETTLED = 23,    /* the table knows, nobody is told that an op record is to be written */
+    MQ_FAIL_POINT_COUNT = 24
 };
 
 #ifdef MQ_FAIL_POINTS
