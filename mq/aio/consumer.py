@@ -23,7 +23,7 @@ from mq.aio.waiter import Request, Waiter
 from mq.broker.protocol import Broker, MessageQueue
 from mq.client.held_queue import HeldQueue
 from mq.client.holdings import ROUND_SECONDS, AssignmentListener, Holdings, check_count
-from mq.client.pull_consumer import ASSIGNED_WAIT_SECONDS, AnyQueue, named
+from mq.client.pull_consumer import AnyQueue, named
 from mq.client.rebalance import AnyStrategy
 from mq.errors import BrokerClosed
 from mq.message import MessageExt
@@ -66,7 +66,6 @@ class Consumer:
         )
         self._waiter: Waiter | None = None
         self._request: Request | None = None
-        self._woken = asyncio.Event()  # for who is assigned queues and has no membership to wait by
         self._workers: set[asyncio.Task[None]] = set()
         self._is_asked = self._closing = self._closed = False
         self._yielded_at = 0.0
@@ -282,26 +281,17 @@ class Consumer:
     async def _wait(self, seconds: float, now: float) -> None:
         membership = self._holdings.membership
         positions = self._holdings.positions(now)
-        if membership is None:
-            self._woken.clear()
-            try:
-                await asyncio.wait_for(self._woken.wait(), min(seconds, ASSIGNED_WAIT_SECONDS))
-            except asyncio.TimeoutError:
-                return
-        else:
-            if self._waiter is None:
-                self._waiter = Waiter.attach(self._holdings.broker)
-            version = self._holdings.version
-            self._request = Request(membership, positions, version, now + seconds)
-            try:
-                await self._waiter.wait(self._request)
-            finally:
-                self._request = None
+        if self._waiter is None:
+            self._waiter = Waiter.attach(self._holdings.broker)
+        self._request = Request(membership, positions, self._holdings.version, now + seconds)
+        try:
+            await self._waiter.wait(self._request)
+        finally:
+            self._request = None
         self._yielded_at = monotonic()
 
     def _wake(self) -> None:
         """Have who waits for messages look again."""
-        self._woken.set()
         if self._request is not None:
             self._request.wake()
 

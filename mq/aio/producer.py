@@ -13,7 +13,6 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mq.broker.local import LocalBroker
 from mq.broker.protocol import Broker, MessageQueue, Queue, SendResult
 from mq.client import producer
 from mq.message import Message
@@ -35,7 +34,7 @@ class Producer:
 
     def __init__(self, broker: Broker, group: str = "DEFAULT_PRODUCER", **options: Any) -> None:
         self._producer = producer.Producer(broker, group, **options)
-        self._waits = may_wait(broker)
+        self._waits = broker.may_wait
         self._room: asyncio.Semaphore | None = None
         self._yielded_at = monotonic()
 
@@ -101,8 +100,3 @@ class Producer:
     async def _let_others(self) -> None:
         await asyncio.sleep(0)
         self._yielded_at = monotonic()
-
-
-def may_wait(broker: Broker) -> bool:
-    """Whether a call of this broker may wait for a disk or a network, and has no place on a loop."""
-    return not isinstance(broker, LocalBroker) or broker._store.sync  # a broker has no word for it yet

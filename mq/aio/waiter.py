@@ -1,13 +1,9 @@
 """One thread for all asyncio consumers of a broker: it sleeps until one of them has something to do.
 
 A task that has nothing to do leaves a request here: where messages would be news, which version of its
-membership it has seen, when to wake it at the latest. The thread waits for all of them as one, by the
-membership of the first, and answers those that are due on their own loops. A request that comes meanwhile
-wakes it by a poke. It ends when the last consumer is gone.
-
-Messages of all queues wake the thread at once, and so does whatever the first membership waits for. What
-happens to the others, such as a queue that another member releases for them, it looks for ten times a second,
-because a membership waits for itself alone. With one consumer nothing is looked for at all.
+membership it has seen if it has one, when to wake it at the latest. The thread waits for all of them as one
+(see Broker.lookout), and answers those that are due on their own loops. A request that comes meanwhile wakes
+it by a poke. It ends when the last consumer is gone.
 """
 
 from __future__ import annotations
@@ -17,14 +13,11 @@ import atexit
 import threading
 from contextlib import suppress
 from time import monotonic
-from typing import Final
 
 from mq.broker.membership import Membership
 from mq.broker.protocol import Broker
 from mq.client.holdings import Position
 from mq.errors import MQError
-
-OTHERS_SECONDS: Final = 0.1
 
 _waiters: dict[Broker, Waiter] = {}  # of the brokers that have consumers
 _waiters_lock = threading.Lock()  # before that of a waiter
@@ -36,7 +29,7 @@ class Request:
     __slots__ = ("deadline", "future", "loop", "membership", "positions", "version")
 
     def __init__(
-        self, membership: Membership, positions: list[Position], version: int, deadline: float
+        self, membership: Membership | None, positions: list[Position], version: int, deadline: float
     ) -> None:
         self.membership = membership
         self.positions = positions
@@ -49,7 +42,7 @@ class Request:
         try:
             return (
                 now >= self.deadline
-                or self.membership.version() != self.version
+                or (self.membership is not None and self.membership.version() != self.version)
                 or any(broker.max_offset(queue) > offset for queue, offset, _ in self.positions)
             )
         except (MQError, ValueError):
@@ -75,7 +68,8 @@ class Waiter:
         self._changed = threading.Condition(self._lock)
         self._requests: list[Request] = []
         self._user_count = 0
-        self._looked_at: list[Request] = []  # by the thread, which sleeps by the membership of the first
+        self._looked_at: list[Request] = []  # by the thread
+        self._lookout = broker.lookout()
         self._thread: threading.Thread | None = None
 
     @staticmethod
@@ -94,7 +88,7 @@ class Waiter:
             self._user_count -= 1
             if self._user_count <= 0:
                 _waiters.pop(self._broker, None)
-            while any(request.membership is membership for request in self._looked_at):
+            while membership and any(request.membership is membership for request in self._looked_at):
                 self._poke()
                 self._changed.wait(0.01)
             self._changed.notify_all()
@@ -118,8 +112,7 @@ class Waiter:
 
     def _poke(self) -> None:
         if self._looked_at:
-            with suppress(MQError):
-                self._looked_at[0].membership.poke()
+            self._lookout.poke()
 
     def _run(self) -> None:
         while True:
@@ -132,7 +125,7 @@ class Waiter:
                     return
                 self._looked_at = requests = list(self._requests)
             try:
-                self._sleep(requests[0], requests)
+                self._sleep(requests)
                 now = monotonic()
                 due = [request for request in requests if request.is_due(self._broker, now)]
             except BaseException:  # noqa: BLE001 - whatever it is, those who asked run into it themselves
@@ -144,13 +137,11 @@ class Waiter:
             for request in due:
                 request.answer()
 
-    def _sleep(self, first: Request, requests: list[Request]) -> None:
+    def _sleep(self, requests: list[Request]) -> None:
         timeout = min(request.deadline for request in requests) - monotonic()
-        if len(requests) > 1:
-            timeout = min(timeout, OTHERS_SECONDS)
         positions = {position: None for request in requests for position in request.positions}
-        if all(request.membership.version() == request.version for request in requests):
-            first.membership.wait(list(positions), first.version, max(0.0, timeout))
+        members = [(one.membership, one.version) for one in requests if one.membership is not None]
+        self._lookout.wait(list(positions), members, max(0.0, timeout))
 
     def _end(self) -> None:
         """The interpreter ends: the thread must not sleep in memory that goes."""

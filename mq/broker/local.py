@@ -17,7 +17,8 @@ from mq.broker.duties import Duties, Duty
 from mq.broker.filters import ConsumerFilters
 from mq.broker.finding import Finder
 from mq.broker.groups import OFFSETS_INTERVAL, Groups
-from mq.broker.membership import Group, Member, Membership, QueueState
+from mq.broker.lookout import LocalLookout
+from mq.broker.membership import Group, Lookout, Member, Membership, QueueState
 from mq.broker.offsets import clamp_offsets
 from mq.broker.options import check_number, check_options, check_times
 from mq.broker.protocol import Appender, MessageQueue, Puller, PullResult, SendResult, Topic
@@ -82,6 +83,7 @@ class LocalBroker:
         )
         self.name: Final = "mq"
         self.message_size_max: Final = message_size_max
+        self.may_wait: Final = flush == "sync"
         self._retention_ms = int(retention_hours * 3_600_000)
         self._disk_ratio_max = disk_ratio_max
         self._store = store = Store(
@@ -134,6 +136,7 @@ class LocalBroker:
             self.pull = self._reader.pull
             self.puller = self._filters.pullers(self._reader) if self._filters else self._reader.puller
             self.join = groups.join
+            self.lookout = lambda: LocalLookout(store, groups.numbers)
             self.group_members = groups.members
             self.group_topics = groups.topics
             self.group_offsets = groups.offsets
@@ -160,6 +163,7 @@ class LocalBroker:
     pull: Callable[..., PullResult]
     puller: Callable[..., Puller]
     join: Callable[..., Membership]
+    lookout: Callable[[], Lookout]
     group_members: Callable[[str], list[Member]]
     group_topics: Callable[[str], list[str]]
     group_offsets: Callable[[str, str], dict[MessageQueue, int]]

@@ -167,8 +167,7 @@ class LocalMembership:
     def wait(self, positions: Sequence[Position], version: int, timeout: float) -> None:
         """See Membership.wait."""
         self._live()
-        word, bell = self._file.version, self._bell
-        seen, topics = word.value, int(self._topics[0])
+        words, topics = self.words(), int(self._topics[0])
         if self.version() == version:
             Wait(
                 self._store,
@@ -178,9 +177,18 @@ class LocalMembership:
                     if (number := self._number(queue)) >= 0
                 ],
                 version=topics,
-                words=((word, seen), (bell, self._bell_seen)),
+                words=words,
             ).sleep(timeout)
-        self._bell_seen = bell.value
+        self.heard()
+
+    def words(self) -> tuple[tuple[Futex, int], tuple[Futex, int]]:
+        """The words that change when there is something to do for this member, and what they say now."""
+        word = self._file.version
+        return (word, word.value), (self._bell, self._bell_seen)
+
+    def heard(self) -> None:
+        """Whoever waited for the words has been awake since."""
+        self._bell_seen = self._bell.value
 
     def _number(self, queue: MessageQueue) -> int:
         claim = self._claims.get(queue)

@@ -134,6 +134,24 @@ class Membership(Protocol):
         ...
 
 
+class Lookout(Protocol):
+    """Waits for several consumers of one broker at once, by one thread at a time."""
+
+    def wait(
+        self,
+        positions: Sequence[tuple[MessageQueue, int, frozenset[int] | None]],
+        members: Sequence[tuple[Membership, int]],
+        timeout: float,
+    ) -> None:
+        """Wait as Membership.wait does, until one of the queues, or one of the members with the version that
+        was seen of it, has something to do, or poke() was called since the last wait returned."""
+        ...
+
+    def poke(self) -> None:
+        """Have wait() return, from any thread."""
+        ...
+
+
 class Group:
     """One consumer group of a broker, from outside. A name that nobody used is a group without members."""
 

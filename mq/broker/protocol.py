@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import xxhash
 
-from mq.broker.membership import Claim, Group, Member, Membership, QueueState, Subscription
+from mq.broker.membership import Claim, Group, Lookout, Member, Membership, QueueState, Subscription
 from mq.broker.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from mq.compression import compressor
 from mq.errors import MessageTooLarge
@@ -36,6 +36,7 @@ __all__ = [
     "Checker",
     "Claim",
     "Group",
+    "Lookout",
     "Member",
     "Membership",
     "MessageQueue",
@@ -82,6 +83,10 @@ class Broker(Protocol):
     def name(self) -> str: ...
     @property
     def message_size_max(self) -> int: ...
+    @property
+    def may_wait(self) -> bool:
+        """Whether a send may wait for a disk or a network, and has no place on an event loop."""
+        ...
 
     # What users call.
     def create_topic(
@@ -194,6 +199,10 @@ class Broker(Protocol):
         Where the group has no offset of a subscribed topic, it starts where consume_from says: "first",
         "last", or a time in ms. Raises SubscriptionConflict, GroupInvalid, NotPermitted, StoreFull.
         """
+        ...
+
+    def lookout(self) -> Lookout:
+        """For a thread that waits for several consumers, or for queues of no group."""
         ...
 
     def send_back(

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from math import inf
 from time import strftime
 from typing import Final
 
@@ -155,6 +156,7 @@ class Holdings:
             if queue not in self.broker.readable(queue.topic):
                 raise ValueError(f"{queue} is not there to be read")
         self._is_assigned = True
+        self._round_due = inf  # There is nobody to share the queues with.
         self._exchange([], [held for held in self.held.values() if held.queue not in queues])
         for held in self._turns:
             if held.selection is not selection:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mq.broker.membership import Membership
-from mq.broker.protocol import READ_SIZE_MAX, Broker, MessageQueue, Queue
+from mq.broker.protocol import Broker, MessageQueue, Queue
 from mq.client.held_queue import HeldQueue
 from mq.client.holdings import ROUND_SECONDS, AssignmentListener, Holdings, Position, check_count
 from mq.client.rebalance import AnyStrategy
@@ -30,8 +30,6 @@ from mq.message import MessageExt
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Who is assigned queues has no membership to wait by: it waits for one of its queues at a time, so long.
-ASSIGNED_WAIT_SECONDS = 0.05
 
 AnyQueue = MessageQueue | Queue
 
@@ -58,6 +56,7 @@ class PullConsumer:
         assignment_listener: AssignmentListener | None = None,
         client_id: str | None = None,
     ) -> None:
+        self._lookout = broker.lookout()
         self._lock = threading.RLock()  # guards all below; nobody waits with it
         self._holdings = Holdings(
             broker,
@@ -201,7 +200,7 @@ class PullConsumer:
         with self._lock:
             self._check_open()
             self._holdings.resume(wanted)
-            self._poke()
+            self._lookout.poke()
 
     def committed(self, queue: AnyQueue) -> int | None:
         """What the group has committed of a queue; None for nothing yet."""
@@ -223,7 +222,7 @@ class PullConsumer:
     def wakeup(self) -> None:
         """Have the poll that waits in another thread return with nothing; if none does, the next one."""
         self._woken = True
-        self._poke()
+        self._lookout.poke()
 
     def close(self) -> None:
         """Commit what counts as consumed, with auto_commit; give up the queues and leave the group.
@@ -246,7 +245,7 @@ class PullConsumer:
 
     def _close(self, *, failed: bool) -> None:
         self._closed = True
-        self._poke()
+        self._lookout.poke()
         with self._lock:
             self._holdings.close(failed=failed)
 
@@ -259,23 +258,11 @@ class PullConsumer:
         if self._closed:
             raise BrokerClosed("this consumer is closed: make another")
 
-    def _poke(self) -> None:
-        membership = self._holdings.membership
-        if membership is not None:
-            membership.poke()
-
     def _wait(
         self, membership: Membership | None, positions: list[Position], version: int, timeout: float
     ) -> None:
-        if membership is not None:
-            membership.wait(positions, version, timeout)
-            return
-        timeout = min(timeout, ASSIGNED_WAIT_SECONDS)
-        if positions:
-            queue, offset, hashes = positions[0]
-            self._holdings.broker.pull(queue, offset, 1, READ_SIZE_MAX, hashes, timeout)
-        else:
-            threading.Event().wait(timeout)
+        members = () if membership is None else ((membership, version),)
+        self._lookout.wait(positions, members, timeout)
 
 
 def named(queue: AnyQueue) -> MessageQueue:

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
-__all__ = ["Futex", "Position", "Wait"]
+__all__ = ["WORD_COUNT_MAX", "Futex", "Position", "Wait"]
 
 SPIN_NS = 50_000  # Waking an idle processor takes some 25 µs: look that long twice before sleeping.
 WAIT_AT_ONCE = 3600.0  # seconds; longer waits are several
 MODULUS = 1 << 32
 HASHES = "i"  # as C's int32_t
 OFFSETS = "q"
+WORD_COUNT_MAX = int(lib.MQ_WAIT_WORDS)
 
 
 class Position(NamedTuple):
@@ -37,14 +38,15 @@ class Futex:
     Counts modulo 2**32. Keeps the buffer exported as long as it lives; pages of it must be allocated.
     """
 
-    __slots__ = ("_memory", "pointer")
+    __slots__ = ("_memory", "address", "pointer")
 
     def __init__(self, buffer: Any, at: int = 0) -> None:
         self._memory = ffi.from_buffer("char[]", buffer, require_writable=True)
         if not 0 <= at <= len(self._memory) - 4:
             raise ValueError(f"a word at byte {at} does not lie inside of {len(self._memory)} bytes")
         self.pointer = ffi.cast("uint32_t *", self._memory + at)
-        if int(ffi.cast("uintptr_t", self.pointer)) % 4:
+        self.address = int(ffi.cast("uintptr_t", self.pointer))
+        if self.address % 4:
             raise ValueError(f"a word at byte {at} is not aligned to four bytes")
 
     @property
@@ -68,8 +70,8 @@ class Futex:
 class Wait:
     """What one thread waits for. May be waited for again: positions move on by themselves.
 
-    words: each with the value that was seen in it, at most two. version: that of the topics for which the
-    numbers of the queues are right, -1 if that is of no interest.
+    words: each with the value that was seen in it, at most WORD_COUNT_MAX. version: that of the topics for
+    which the numbers of the queues are right, -1 if that is of no interest.
     """
 
     def __init__(
@@ -80,8 +82,8 @@ class Wait:
         version: int = -1,
         words: Sequence[tuple[Futex, int]] = (),
     ) -> None:
-        if len(words) > lib.MQ_WAIT_WORDS:
-            raise ValueError(f"{len(words)} words: at most {lib.MQ_WAIT_WORDS} are waited for at once")
+        if len(words) > WORD_COUNT_MAX:
+            raise ValueError(f"{len(words)} words: at most {WORD_COUNT_MAX} are waited for at once")
         self._store = store
         self._offsets = array(OFFSETS, [position[1] for position in positions])
         self._what = what = ffi.new("mq_waiting *")
@@ -95,9 +97,9 @@ class Wait:
         if memory[2:]:
             what.hash_counts, what.hashes = memory[2:]
         what.count, what.word_count, what.topics_version = len(positions), len(words), version
-        for place, (word, seen) in enumerate(words):
-            what.words[place], what.seen[place] = word.pointer, seen % MODULUS
-        self._kept = memory, words  # C has their addresses.
+        what.words = pointers = ffi.new("const uint32_t *[]", [word.pointer for word, _ in words])
+        what.seen = values = ffi.new("uint32_t[]", [seen % MODULUS for _, seen in words])
+        self._kept = memory, words, pointers, values  # C has their addresses.
 
     def sleep(self, seconds: float, *, spin_ns: int = SPIN_NS) -> int | None:
         """The place of a queue that has something to pull at its offset; None after anything else.

@@ -25,7 +25,14 @@ from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
 from mq.filter.tags import tag_hash
 from mq.message import Message, MessageExt
 from mq.names import SYSTEM_TOPICS, UNSENDABLE_TOPICS, check_group, check_topic, is_system_topic
-from tests.contract.memory_groups import RETRY_PREFIX, MemoryGroups, Position, new_member, raised
+from tests.contract.memory_groups import (
+    RETRY_PREFIX,
+    MemoryGroups,
+    MemoryLookout,
+    Position,
+    new_member,
+    raised,
+)
 from tests.contract.memory_transactions import MemoryTransactions
 
 if TYPE_CHECKING:
@@ -156,6 +163,7 @@ class MemoryBroker:
         self.name = "mq"
         self._clock = clock
         self.message_size_max = message_size_max
+        self.may_wait = True  # So that both ways are taken by the tests.
         self._auto_create = auto_create_topics
         self._default_queue_count = default_queue_count
         self._changed = threading.Condition()  # guards all below
@@ -426,6 +434,9 @@ class MemoryBroker:
             self._check_open()
             member = new_member(client_id, self._clock(), model, consume_type, ordered)
             return self._groups.join(group, member, subscriptions, consume_from)
+
+    def lookout(self) -> MemoryLookout:
+        return MemoryLookout(self._groups)
 
     def send_back(
         self, message: MessageExt, group: str, *, delay_level: int = 0, max_reconsume_times: int = 16

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mq.broker.membership import Member, QueueState, Subscription
+from mq.broker.membership import Member, Membership, QueueState, Subscription
 from mq.broker.results import MessageQueue
 from mq.errors import GroupInvalid, NotPermitted, SubscriptionConflict, TopicNotFound
 from mq.message import MessageExt
@@ -240,6 +240,39 @@ class MemoryMembership:
             if self._state.members.get(self.client_id) is self:
                 del self._state.members[self.client_id]
                 self._groups.touch(self._state)
+
+
+class MemoryLookout:
+    """See mq.broker.membership.Lookout."""
+
+    def __init__(self, groups: MemoryGroups) -> None:
+        self._groups = groups
+        self._poked = False
+
+    def wait(
+        self, positions: Sequence[Position], members: Sequence[tuple[Membership, int]], timeout: float
+    ) -> None:
+        deadline = time.monotonic() + min(timeout, 3600.0)
+        changed, broker = self._groups.changed, self._groups.broker
+        ours = [member for member, _ in members if isinstance(member, MemoryMembership)]
+        with changed:
+            while not self._poked and all(member.version() == version for member, version in members):
+                if any(member._poked for member in ours) or any(
+                    broker.matches(position) for position in positions
+                ):
+                    break
+                left = min(deadline - time.monotonic(), broker.until_due())
+                if left <= 0:
+                    break
+                changed.wait(left)
+            self._poked = False
+            for member in ours:
+                member._poked = False
+
+    def poke(self) -> None:
+        with self._groups.changed:
+            self._poked = True
+            self._groups.changed.notify_all()
 
 
 class MemoryClaim:

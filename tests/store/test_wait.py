@@ -249,9 +249,19 @@ def test_a_word_lies_inside_of_its_buffer_and_is_aligned(words: mmap.mmap) -> No
             Futex(words, at)
 
 
-def test_three_words_are_too_many(broker: LocalBroker, words: mmap.mmap) -> None:
-    with pytest.raises(ValueError, match="at most 2"):
-        Wait(broker._store, [], words=[(Futex(words, at), 0) for at in (0, 4, 8)])
+def test_65_words_are_too_many(broker: LocalBroker, words: mmap.mmap) -> None:
+    with pytest.raises(ValueError, match="65 words: at most 64"):
+        Wait(broker._store, [], words=[(Futex(words, 4 * at), 0) for at in range(65)])
+
+
+def test_each_of_64_words_ends_a_wait(broker: LocalBroker, words: mmap.mmap) -> None:
+    futexes = [Futex(words, 4 * at) for at in range(64)]
+    for futex in (futexes[0], futexes[63]):
+        wait = wait_for(broker, (0, 0, None), words=[(each, each.value) for each in futexes])
+        waiting = Waiting(partial(wait.sleep, LONG))
+        futex.add()
+        assert futex.wake() == 1
+        assert waiting.end() is None
 
 
 def test_a_change_of_topics_that_was_not_seen_ends_a_wait(broker: LocalBroker) -> None:

@@ -31,7 +31,8 @@ enum {
 
 static const int64_t TIMEOUT_MAX_NS = INT64_MAX / 4;
 
-_Static_assert(MQ_WAIT_QUEUES + MQ_WAIT_WORDS <= MQ_LINUX_WORDS_MAX, "one system call waits for all");
+_Static_assert((int)MQ_WAIT_PLACES <= (int)MQ_LINUX_WORDS_MAX, "one system call waits for all");
+_Static_assert((int)MQ_WAIT_WORDS < (int)MQ_WAIT_PLACES, "queues have places as well");
 
 /* Waking. */
 
@@ -157,11 +158,11 @@ static uint32_t bits_of(const int32_t *hashes, int32_t count) {
 
 /* Steps 1 to 5: as mq_linux_wait. 1 as well if it turned out that there is no reason to sleep. */
 static int sleep_once(mq_log *log, mq_waiting *what, int64_t timeout_ns) {
-    _Atomic uint32_t *words[MQ_WAIT_QUEUES + MQ_WAIT_WORDS];
-    uint32_t seen[MQ_WAIT_QUEUES + MQ_WAIT_WORDS];
+    _Atomic uint32_t *words[MQ_WAIT_PLACES];
+    uint32_t seen[MQ_WAIT_PLACES];
     int word_count = 0;
     int kind = log->sync ? MQ_NEWS_FLUSHED : MQ_NEWS_APPENDED;
-    int one_by_one = what->count > 0 && what->count <= MQ_WAIT_QUEUES;
+    int one_by_one = what->count > 0 && what->count <= MQ_WAIT_PLACES - what->word_count;
     const int32_t *hashes = what->hashes;
     uint32_t together = 0;
     if (log->sync) atomic_store(&log->shared->wait_flushed, 1);

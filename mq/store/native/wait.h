@@ -6,8 +6,8 @@
  * sleeps who can want the tag of what it sent.
  */
 enum {
-    MQ_WAIT_QUEUES = 126, /* as many are waited for one by one; who waits for more is woken by messages of any queue */
-    MQ_WAIT_WORDS = 2,
+    MQ_WAIT_PLACES = 128, /* for queues and words, one each; who waits for more is woken by messages of any queue */
+    MQ_WAIT_WORDS = 64,
     MQ_WORD_TIMEOUT = 0,
     MQ_WORD_CHANGED = 1, /* woken, or the word is not what was seen */
     MQ_WORD_SIGNAL = 2   /* a signal came: let its handler run, then wait on */
@@ -20,8 +20,8 @@ typedef struct {
     const int32_t *hashes;      /* those of the first queue, then those of the second, … */
     int32_t count;
     int32_t word_count;
-    const uint32_t *words[2];   /* aligned to 4 bytes; who changes them calls mq_word_wake */
-    uint32_t seen[2];
+    const uint32_t *const *words; /* aligned to 4 bytes; who changes them calls mq_word_wake */
+    const uint32_t *seen;
     int64_t topics_version;     /* MQ_TOPICS_VERSION as it was when the numbers were looked up; negative: of no interest */
 } mq_waiting;
 

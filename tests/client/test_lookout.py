@@ -1,0 +1,149 @@
+"""One thread that waits for several consumers: what wakes it, and that it sleeps while there is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+import mq.aio
+from mq.broker.membership import Membership, Subscription
+from tests.contract.memory import MemoryBroker
+from tests.store.sleeping import AT_ONCE, Waiting, asleep
+
+LONG = 30.0
+
+
+@pytest.fixture(params=["memory", "local"])
+def broker(request: pytest.FixtureRequest, directory: Path) -> Iterator[mq.Broker]:
+    with MemoryBroker() if request.param == "memory" else mq.open(directory) as broker:
+        broker.create_topic("orders", 2)
+        yield broker
+
+
+@pytest.fixture
+def local(directory: Path) -> Iterator[mq.LocalBroker]:
+    with mq.open(directory) as broker:
+        broker.create_topic("orders", 2)
+        yield broker
+
+
+def join(broker: mq.Broker, group: str, name: str) -> Membership:
+    return broker.join(
+        group,
+        client_id=name,
+        model="clustering",
+        consume_type="pull",
+        ordered=False,
+        subscriptions=[Subscription("orders")],
+    )
+
+
+def seen(*members: Membership) -> list[tuple[Membership, int]]:
+    return [(member, member.version()) for member in members]
+
+
+def took(call: Any) -> float:
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+def switches(thread: int) -> int:
+    """How often a thread of this process slept."""
+    text = Path(f"/proc/self/task/{thread}/status").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("voluntary"))
+
+
+def test_a_message_of_any_queue_wakes_it(broker: mq.Broker) -> None:
+    lookout = broker.lookout()
+    for queue_id in (0, 1):
+        queues = [queue.message_queue for queue in broker.topic("orders").queues]
+        positions = [(queue, broker.max_offset(queue), None) for queue in queues]
+        message = mq.Message("orders", b"late")
+        sender = threading.Timer(0.05, broker.append, ("orders", queue_id, message, b"late", 0))
+        sender.start()
+        assert took(partial(lookout.wait, positions, (), LONG)) < LONG / 2
+        sender.join()
+
+
+def test_a_change_of_any_members_group_wakes_it(broker: mq.Broker) -> None:
+    members = [join(broker, f"group{number}", "first") for number in range(3)]
+    lookout = broker.lookout()
+    for number in range(3):
+        versions = seen(*members)
+        comer = threading.Timer(0.05, join, (broker, f"group{number}", "second"))
+        comer.start()
+        assert took(partial(lookout.wait, [], versions, LONG)) < LONG / 2
+        comer.join()
+    versions = [(member, version - 1) for member, version in seen(*members)]
+    assert took(partial(lookout.wait, [], versions, LONG)) < AT_ONCE
+
+
+def test_a_poke_wakes_it_once_also_before_it_waits(broker: mq.Broker) -> None:
+    lookout = broker.lookout()
+    lookout.poke()
+    lookout.poke()
+    assert took(partial(lookout.wait, [], (), LONG)) < AT_ONCE
+    assert took(partial(lookout.wait, [], (), 0.05)) >= 0.05
+    poker = threading.Timer(0.05, lookout.poke)
+    poker.start()
+    assert took(partial(lookout.wait, [], (), LONG)) < LONG / 2
+    poker.join()
+
+
+def test_more_members_than_one_call_waits_for_are_looked_for(local: mq.LocalBroker) -> None:
+    members = [join(local, f"group{number}", "first") for number in range(40)]
+    versions = seen(*members)
+    comer = threading.Timer(0.2, join, (local, "group39", "second"))
+    comer.start()
+    lookout = local.lookout()
+    deadline = time.monotonic() + LONG
+    while all(member.version() == version for member, version in versions) and time.monotonic() < deadline:
+        lookout.wait([], versions, LONG)
+    assert members[39].version() != versions[39][1]
+    comer.join()
+
+
+def test_who_is_assigned_queues_sleeps(local: mq.LocalBroker) -> None:
+    with mq.PullConsumer(local, "billing") as consumer:
+        consumer.assign(local.topic("orders").queues)
+        waiting = Waiting(partial(consumer.poll, LONG))
+        before = switches(waiting.thread)
+        time.sleep(1.0)
+        assert switches(waiting.thread) - before <= 2
+        local.append("orders", 1, mq.Message("orders", b"news"), b"news", 0)
+        assert [message.body for message in waiting.end()] == [b"news"]
+
+
+def test_the_consumers_of_a_loop_sleep_together(local: mq.LocalBroker) -> None:
+    async def main() -> None:
+        async with (
+            mq.aio.Consumer(local, "one") as one,
+            mq.aio.Consumer(local, "two") as two,
+            mq.aio.Consumer(local, "three") as three,
+        ):
+            one.subscribe("orders")
+            two.subscribe("orders")
+            three.assign(local.topic("orders").queues[1:])
+            polls = [asyncio.create_task(each.poll(LONG)) for each in (one, two, three)]
+            await asyncio.sleep(0.5)
+            thread = next(each for each in threading.enumerate() if each.name == "mq-aio-waiter")
+            assert thread.native_id is not None
+            asleep(os.getpid(), thread.native_id)
+            before = switches(thread.native_id)
+            await asyncio.sleep(1.0)
+            assert switches(thread.native_id) - before <= 2
+            local.append("orders", 1, mq.Message("orders", b"news"), b"news", 0)
+            for poll in polls:
+                assert [message.body for message in await asyncio.wait_for(poll, LONG / 2)] == [b"news"]
+
+    asyncio.run(main())
