@@ -22,7 +22,9 @@ HEADERS = (
     "control.h",
     "mappedfiles.h",
     "commitlog.h",
+    "transactions.h",
     "consumequeue.h",
+    "columns.h",
     "consumequeueext.h",
     "wait.h",
     "index.h",
@@ -41,11 +43,13 @@ SOURCES = (
     "flush.c",
     "consumequeue.c",
     "pull.c",
+    "columns.c",
     "wait.c",
     "consumequeueext.c",
     "walk.c",
     "check.c",
     "index.c",
+    "transactions.c",
 )
 
 kind = os.environ.get("MQ_BUILD", "")

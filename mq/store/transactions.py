@@ -1,0 +1,302 @@
+"""What became of each transaction: mq/transactions, mapped by all who send half messages, end or check them.
+
+On disk: mq/transactions, in native byte order:
+
+    offset  size  field
+         0     8  stamp
+         8     8  layout       raised when a field moves
+        16     8  epoch        of the control file, whose half messages the entries are of
+        24    16  boot_id
+        40     8  ready        1: the entries are allocated, and may be touched
+        48     8  tokens       how many were given to brokers
+        56     8  unwritten    ends that no op record tells yet
+        64     8  asked_begin  the copies of half messages that the last round of checks made: queue offsets
+        72     8  asked_end
+        80     8  round_ms     when that was
+        88     4  bell         futex: raised to wake who has the duties
+        92     4  rounds       futex: raised with every round that asks
+
+From byte 4096 on, 262,144 entries of 8 bytes; that of a transaction is at the queue offset of its first half
+message modulo their number. From the lowest bit on: state 4 bits (MQ_TRANSACTION_... of native/transactions.h),
+token of who is ending it 22, queue offset divided by 262,144 28, check of all these 10.
+
+A broker's token is a number whose byte of the file it has locked, from TOKEN_BYTES on: an entry that is being
+ended by a token nobody locks has lost who did it. Byte 0 is locked while the table is made, byte 1 while a
+transaction without an entry is ended.
+
+Nothing in it is needed after a reboot, or when a RocketMQ broker was here: it is emptied then.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from mq.broker.results import MessageQueue, SendResult, SendStatus
+from mq.errors import StoreLocked
+from mq.message import Message
+from mq.store.control import boot_id
+from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
+from mq.store.named import named_errors
+from mq.store.native import check, ffi, lib
+from mq.store.store import STORE_HOST, STORE_PORT, Store
+from mq.store.waiting import Futex
+from mq.store.writer import Writer
+
+__all__ = ["End", "Ended", "Entry", "TransactionTable"]
+
+SIZE, HEADER_SIZE = lib.MQ_TRANSACTIONS_SIZE, lib.MQ_TRANSACTIONS_HEADER
+MAKING_BYTE, UNLISTED_BYTE, TOKEN_BYTES = 0, 1, 1 << 32
+LOCK_TIMEOUT = 10.0
+UNWRITTEN_AT_ONCE = 65_536
+HOST = STORE_HOST + STORE_PORT.to_bytes(4, "big")
+STATE_MASK = 15
+
+
+class End:
+    """What TransactionTable.end finds: lib.MQ_END_..."""
+
+    DONE, BEFORE, OTHERWISE = lib.MQ_END_DONE, lib.MQ_END_BEFORE, lib.MQ_END_OTHERWISE
+    FOREIGN, NONE, LATE = lib.MQ_END_FOREIGN, lib.MQ_END_NONE, lib.MQ_END_LATE
+    UNUSUAL = lib.MQ_END_UNUSUAL
+
+
+class Entry:
+    """States of a transaction in the table. Lower than 0: it has no entry."""
+
+    ABSENT = -1
+    PENDING, ENDING = lib.MQ_TRANSACTION_PENDING, lib.MQ_TRANSACTION_ENDING
+    COMMITTED, ROLLED_BACK = lib.MQ_TRANSACTION_COMMITTED, lib.MQ_TRANSACTION_ROLLED_BACK
+
+
+class Ended(NamedTuple):
+    """The message that an end stored."""
+
+    queue: int  # its number
+    end: int
+    receipt: bytes
+
+
+class TransactionTable:
+    """The table of one store, for one broker. Raises what opening a file raises, StoreFull.
+
+    timeout_ms: how long a transaction may take before it is asked about.
+    """
+
+    def __init__(self, store: Store, writer: Writer, timeout_ms: int) -> None:
+        self._store = store
+        self._writer = writer
+        self.path = path = store.root / "mq" / "transactions"
+        self._is_ready = False
+        with named_errors(path):
+            self._fd = open_own_file(path)
+            store.close_in_child(self._fd)
+            # Of its own: a lock of the descriptor that asks does not show.
+            self._asking = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            store.close_in_child(self._asking)
+            with self._locked(MAKING_BYTE):
+                if os.fstat(self._fd).st_size != SIZE:
+                    os.ftruncate(self._fd, 0)
+                    os.ftruncate(self._fd, SIZE)
+                os.posix_fallocate(self._fd, 0, HEADER_SIZE)
+                out = ffi.new("mq_transactions **")
+                result = lib.mq_transactions_open(
+                    self._fd, store.word(lib.MQ_EPOCH), boot_id(), timeout_ms, out
+                )
+                check(result, str(path))
+                # Unmapped when the last one who uses it lets go: a call in another thread, for instance.
+                self.handle: Any = ffi.gc(out[0], lib.mq_transactions_close)
+            header = mmap.mmap(self._fd, HEADER_SIZE)
+        self.bell = Futex(header, lib.MQ_TRANSACTIONS_BELL_AT)
+        self.rounds = Futex(header, lib.MQ_TRANSACTIONS_ROUNDS_AT)
+        self._token = self._sign()
+
+    @contextmanager
+    def _locked(self, byte: int) -> Iterator[None]:
+        if not lock_byte(self._fd, byte, timeout=LOCK_TIMEOUT):
+            raise StoreLocked(
+                f"{self.path}: another process has been at work on it for {LOCK_TIMEOUT:.0f} s",
+                path=str(self.path),
+            )
+        try:
+            yield
+        finally:
+            unlock_byte(self._fd, byte)
+
+    def _sign(self) -> int:
+        while True:
+            count = lib.mq_transactions_add(self.handle, lib.MQ_TRANSACTIONS_TOKENS, 1)
+            token = int(count % lib.MQ_TRANSACTION_TOKEN_MAX) + 1
+            if lock_byte(self._fd, TOKEN_BYTES + token):
+                lib.mq_transactions_sign(self.handle, token)
+                return token
+
+    def ready(self) -> None:
+        """Have room for entries. Raises StoreFull."""
+        if self._is_ready:
+            return
+        with named_errors(self.path), self._locked(MAKING_BYTE):
+            os.posix_fallocate(self._fd, 0, SIZE)
+        lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_READY, 1)
+        self._is_ready = True
+
+    # Half messages, and their ends.
+
+    def prepare(
+        self,
+        half_queue: int,
+        version: int,
+        queue: MessageQueue,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        belongs: bytes,
+        unique_id: str | None,
+    ) -> SendResult | None:
+        """See Preparer. half_queue is the number of the queue of half messages, belongs what all of one queue
+        and group have in common; None if a topic is another one than in this version of them."""
+        encoded = message.encoded
+        receipt = ffi.new("mq_receipt *")
+        name = ffi.NULL if unique_id is None else ffi.new("char[]", unique_id.encode())
+        result = lib.mq_transaction_prepare(
+            self.handle, self._store.live(), half_queue, version, message.flag, sys_flag, body, len(body),
+            encoded, len(encoded), belongs, len(belongs), name, receipt,
+        )  # fmt: skip
+        if result in (lib.MQ_GONE, lib.MQ_STALE):
+            return None
+        if result:
+            raise self._writer.failure(result, len(body))
+        status = SendStatus.SEND_OK
+        if self._store.sync and message.wait:
+            status = self._writer.flushed(int(receipt.end), half_queue, ffi.buffer(receipt)[:])
+        name = ffi.string(receipt.unique_id, 56).decode()
+        place = HOST, int(receipt.log_offset)
+        return SendResult(status, queue, int(receipt.queue_offset), name, place, name)
+
+    def end(
+        self, group: bytes, log_offset: int, queue_offset: int, state: int, from_check: bool
+    ) -> tuple[int, Ended | None]:
+        """What lib.mq_transaction_end finds, and the message that it stored."""
+        ended = ffi.new("mq_ended *")
+        result = lib.mq_transaction_end(
+            self.handle, self._store.live(), group, len(group), log_offset, queue_offset, state, from_check, ended
+        )  # fmt: skip
+        if result < 0:
+            raise self._writer.failure(result, 0)
+        return result, _stored(ended)
+
+    def store(self, log_offset: int, number: int) -> Ended:
+        """Store the message of a half message in the queue with this number."""
+        ended = ffi.new("mq_ended *")
+        result = lib.mq_transaction_store(self._store.live(), log_offset, number, ended)
+        if result:
+            raise self._writer.failure(result, 0)
+        found = _stored(ended)
+        assert found is not None
+        return found
+
+    def flushed(self, ended: Ended) -> None:
+        """Wait until a message that was stored is on disk."""
+        self._writer.flushed(ended.end, ended.queue, ended.receipt)
+
+    # Entries.
+
+    def state(self, name: int) -> tuple[int, int]:
+        """Of a transaction, one of Entry; with the token of who is ending it."""
+        return _entry(lib.mq_transaction_state(self.handle, name))
+
+    def claim(self, name: int, *, insert: bool = False) -> tuple[int, int] | None:
+        """None: this broker is ending it from now on. Else what state() says."""
+        found = lib.mq_transaction_claim(self.handle, name, insert)
+        return None if found == 0 else _entry(found)
+
+    def inherit(self, name: int, token: int) -> bool:
+        """Go on with what one who is dead was ending; whether that is so."""
+        return bool(lib.mq_transaction_inherit(self.handle, name, token) == 0)
+
+    def settle(self, name: int, state: int) -> None:
+        """What this broker was ending is PENDING, COMMITTED or ROLLED_BACK."""
+        lib.mq_transaction_settle(self.handle, name, state)
+
+    def copy_ended(self, queue_offset: int) -> None:
+        """The transaction of this copy of a half message has ended."""
+        lib.mq_transaction_copy_ended(self.handle, queue_offset)
+
+    def is_alive(self, token: int) -> bool:
+        """Whether a broker of this token is open."""
+        return token == self._token or byte_owner(self._asking, TOKEN_BYTES + token) is not None
+
+    @contextmanager
+    def unlisted(self) -> Iterator[None]:
+        """One at a time ends a transaction that has no entry."""
+        with named_errors(self.path), self._locked(UNLISTED_BYTE):
+            yield
+
+    # For op records.
+
+    def unwritten(self) -> Sequence[int]:
+        """Queue offsets of half messages whose transactions have ended, which no op record tells."""
+        offsets = array("q", bytes(8 * UNWRITTEN_AT_ONCE))
+        count = lib.mq_transaction_unwritten(
+            self.handle, ffi.from_buffer("int64_t[]", offsets), UNWRITTEN_AT_ONCE
+        )
+        return offsets[:count]
+
+    def written(self, offsets: Sequence[int]) -> None:
+        """An op record tells of these."""
+        memory = array("q", offsets)
+        lib.mq_transaction_written(self.handle, ffi.from_buffer("int64_t[]", memory), len(memory))
+
+    def unwritten_count(self) -> int:
+        return int(lib.mq_transactions_get(self.handle, lib.MQ_TRANSACTIONS_UNWRITTEN))
+
+    # Rounds of checks.
+
+    @property
+    def round_ms(self) -> int:
+        """When the last one was."""
+        return int(lib.mq_transactions_get(self.handle, lib.MQ_TRANSACTIONS_ROUND_TIME))
+
+    @round_ms.setter
+    def round_ms(self, time_ms: int) -> None:
+        lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_ROUND_TIME, time_ms)
+
+    def ask(self, begin: int, end: int) -> None:
+        """Tell all who are asked that these are the copies of a round."""
+        lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_ASKED_BEGIN, begin)
+        lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_ASKED_END, end)
+        self.rounds.add()
+        self.rounds.wake()
+
+    def asked(self) -> tuple[int, int]:
+        """Of the last round: see ask()."""
+        words = lib.MQ_TRANSACTIONS_ASKED_BEGIN, lib.MQ_TRANSACTIONS_ASKED_END
+        begin, end = (int(lib.mq_transactions_get(self.handle, word)) for word in words)
+        return begin, end
+
+    def ring(self) -> None:
+        """Wake who has the duties."""
+        self.bell.add()
+        self.bell.wake()
+
+    def close(self) -> None:
+        """Give the token back: what this broker left unfinished is another's to finish."""
+        for fd in (self._fd, self._asking):
+            self._store.closed_here(fd)
+
+
+def _entry(found: int) -> tuple[int, int]:
+    if found < 0:
+        return Entry.ABSENT, 0
+    return found & STATE_MASK & ~lib.MQ_TRANSACTION_UNWRITTEN, found >> 8
+
+
+def _stored(ended: Any) -> Ended | None:
+    if not ended.receipt.size:
+        return None
+    receipt = ended.receipt
+    return Ended(int(ended.queue), int(receipt.end), ffi.buffer(ffi.addressof(receipt))[:])
