@@ -3,15 +3,19 @@
 The columns are those of the Spark source (brokerName and topic are the same in every row):
 
     topic string, brokerName string, queueId int32, queueOffset int64, msgId string, tags string, keys
-    string, bornTimestamp timestamp[ms, UTC], storeTimestamp timestamp[ms, UTC], reconsumeTimes int32, flag
-    int32, body binary
+    string, bornTimestamp timestamp[UTC], storeTimestamp timestamp[UTC], reconsumeTimes int32, flag int32,
+    body binary, properties map<string, string>
+
+and, for those who look further, encoded binary: the property string. properties are all but those that have a
+column of their own; they are read where they are asked for. Times are in ms for read_arrow, in µs for Spark.
 
 Needs pyarrow, the extra `arrow`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from mq.broker.protocol import MessageQueue
 from mq.compression import COMPRESSED, decompress
@@ -19,13 +23,51 @@ from mq.errors import MQError, StoreCorrupted
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
-__all__ = ["ArrowReader"]
+__all__ = ["COLUMNS", "ArrowReader", "Batch", "Scan"]
+
+COLUMNS = (
+    "topic",
+    "brokerName",
+    "queueId",
+    "queueOffset",
+    "msgId",
+    "tags",
+    "keys",
+    "bornTimestamp",
+    "storeTimestamp",
+    "reconsumeTimes",
+    "flag",
+    "body",
+)
+CONSTANT = ("topic", "brokerName", "queueId")
+FIXED = {
+    "queueOffset": ("queue_offset", 8),
+    "bornTimestamp": ("born_time", 8),
+    "storeTimestamp": ("store_time", 8),
+    "reconsumeTimes": ("reconsume_times", 4),
+    "flag": ("flag", 4),
+    "sysFlag": ("sys_flag", 4),
+}
+TEXTS = {"msgId": "id", "tags": "tags", "keys": "keys", "body": "body", "encoded": "encoded"}
+OPTIONAL = {"tags": "has_tags", "keys": "has_keys"}
+TIME_SCALES = {"ms": 1, "us": 1000}
 
 COUNT_MAX = 1 << 20
 BYTES_MAX = 1 << 30  # Arrow's binary columns count bytes in 31 bits.
-# Bytes of ids, tags and keys that a message has on average at most, before the batch ends early.
-ID_ROOM, TAGS_ROOM, KEYS_ROOM = 56, 64, 128
+# Bytes that a message has on average at most, before the first batch ends early; later ones know better.
+ROOMS = {"id": 56, "tags": 64, "keys": 128, "encoded": 256, "entries": 4, "names": 64, "values": 128}
 ONE_MESSAGE = 70_000  # what one message's properties may need
+ALIGNMENT = 64  # as Arrow advises
+
+
+class Batch(NamedTuple):
+    """What one read found: go on at next_offset. is_out says that the queue does not have the offset."""
+
+    records: Any
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    is_out: bool
 
 
 class ArrowReader:
@@ -41,111 +83,217 @@ class ArrowReader:
 
         An offset below the oldest kept or beyond the end gives an empty batch: ask the queue for its offsets.
         """
-        try:
-            import pyarrow as pa
-        except ImportError:
-            raise MQError("read_arrow needs pyarrow: pip install 'mq[arrow]'") from None
         if not -(1 << 63) <= offset < 1 << 63:
             raise ValueError(f"offset {offset} does not fit into 64 bits")
         if count_max < 1 or byte_max < 1:
             raise ValueError(f"count_max is {count_max} and byte_max is {byte_max}: both must be at least 1")
-        count = min(count_max, COUNT_MAX)
-        rooms = {
-            "id": count * ID_ROOM + ONE_MESSAGE,
-            "tags": count * TAGS_ROOM + ONE_MESSAGE,
-            "keys": count * KEYS_ROOM + ONE_MESSAGE,
-            "body": min(byte_max, BYTES_MAX),
+        return self.scan(queue, number, COLUMNS, "ms").read(offset, 1 << 62, count_max, byte_max).records
+
+    def scan(
+        self,
+        queue: MessageQueue,
+        number: int,
+        columns: Sequence[str],
+        unit: str,
+        hashes: frozenset[int] | None = None,
+    ) -> Scan:
+        """Reads of one queue, one after the other: these columns, times in this unit, of messages whose tag
+        has one of these hashes."""
+        try:
+            import pyarrow as pa
+        except ImportError:
+            raise MQError("read_arrow needs pyarrow: pip install 'mq[arrow]'") from None
+        return Scan(pa, self._store, self._name, queue, number, tuple(columns), unit, hashes)
+
+
+class Scan:
+    """Reads batches of one queue. For one thread."""
+
+    def __init__(
+        self,
+        pa: Any,
+        store: Store,
+        name: str,
+        queue: MessageQueue,
+        number: int,
+        columns: tuple[str, ...],
+        unit: str,
+        hashes: frozenset[int] | None,
+    ) -> None:
+        self._pa = pa
+        self._store = store
+        self._queue = queue
+        self._number = number
+        self._columns = columns
+        self._hashes = ffi.NULL if hashes is None else ffi.new("int32_t[]", list(hashes))
+        self._hash_count = -1 if hashes is None else len(hashes)
+        self._time_scale = TIME_SCALES[unit]
+        moment = pa.timestamp(unit, tz="UTC")
+        text, entry = pa.string(), pa.field("value", pa.string(), True)
+        self._types = {
+            **dict.fromkeys(("msgId", "tags", "keys"), text),
+            **dict.fromkeys(("body", "encoded"), pa.binary()),
+            **dict.fromkeys(("bornTimestamp", "storeTimestamp"), moment),
+            **dict.fromkeys(("reconsumeTimes", "flag", "sysFlag"), pa.int32()),
+            "queueOffset": pa.int64(),
+            "properties": pa.map_(pa.string(), entry),
         }
+        values = pa.scalar(queue.topic), pa.scalar(name), pa.scalar(queue.queue_id, pa.int32())
+        self._constants = dict(zip(CONSTANT, values, strict=True))
+        self._repeated: dict[str, Any] = {}
+        self._needs = dict(ROOMS)  # bytes a message, by the batches so far
+
+    def read(self, offset: int, end: int, count_max: int, byte_max: int) -> Batch:
+        """Messages of [offset, end), at most count_max and about byte_max bytes of stored body, at least one
+        if there is one. Raises StoreCorrupted if the first one cannot be read."""
+        count = min(count_max, COUNT_MAX)
+        rooms = {name: count * need + ONE_MESSAGE for name, need in self._needs.items()}
+        rooms["body"] = min(byte_max, BYTES_MAX)
+        result = ffi.new("mq_pull_result *", {"next_offset": offset, "status": lib.MQ_PULL_NO_NEW})
         while True:
-            columns = _Columns(pa, count, rooms)
-            result = ffi.new("mq_pull_result *")
-            if number < 0:
+            filled = _Filled(self._pa, self._columns, count, rooms, self._time_scale)
+            if self._number < 0:  # It never had a message.
                 break
             code = lib.mq_pull_columns(
-                self._store.live(), number, offset, count, ffi.NULL, -1, columns.struct, result
+                self._store.live(),
+                self._number,
+                offset,
+                end,
+                count,
+                self._hashes,
+                self._hash_count,
+                filled.struct,
+                result,
             )
             if code == lib.MQ_ROOM:
-                rooms["body"] = max(rooms["body"], int(result.bytes))
+                rooms = {name: max(room, int(result.bytes)) for name, room in rooms.items()}
                 continue
             if code in (lib.MQ_CORRUPT, lib.MQ_MISSING):
-                raise StoreCorrupted(
-                    f"{self._store.root}: the message at queue offset {result.next_offset} of"
-                    f" {queue.topic}/{queue.queue_id} (log offset {result.log_offset}) cannot be read;"
-                    f" it is lost, and reading goes on at queue offset {result.next_offset + 1}",
-                    path=str(self._store.root),
-                    log_offset=int(result.log_offset),
-                    queue=queue,
-                    queue_offset=int(result.next_offset),
-                )
+                raise self._damage(result)
             check(code, str(self._store.root))
             break
-        return columns.batch(queue, self._name, int(result.count))
+        found = int(result.count)
+        if found:
+            self._learn(filled, found)
+        return Batch(
+            self._batch(filled, found),
+            int(result.next_offset),
+            int(result.min_offset),
+            int(result.max_offset),
+            result.status == lib.MQ_PULL_ILLEGAL,
+        )
+
+    def _learn(self, filled: _Filled, count: int) -> None:
+        """Have the next batch reserve what this one needed, and a quarter more."""
+        for name in self._needs:
+            if (used := filled.used(name, count)) is not None:
+                self._needs[name] = used * 5 // (4 * count) + 1
+
+    def _damage(self, result: Any) -> StoreCorrupted:
+        queue = self._queue
+        return StoreCorrupted(
+            f"{self._store.root}: the message at queue offset {result.next_offset} of"
+            f" {queue.topic}/{queue.queue_id} (log offset {result.log_offset}) cannot be read;"
+            f" it is lost, and reading goes on at queue offset {result.next_offset + 1}",
+            path=str(self._store.root),
+            log_offset=int(result.log_offset),
+            queue=queue,
+            queue_offset=int(result.next_offset),
+        )
+
+    def _batch(self, filled: _Filled, count: int) -> Any:
+        arrays = [
+            self._constant(name, count) if name in CONSTANT else filled.array(name, self._types[name], count)
+            for name in self._columns
+        ]
+        return self._pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
+
+    def _constant(self, name: str, count: int) -> Any:
+        kept = self._repeated.get(name)
+        if kept is None or len(kept) < count:
+            kept = self._repeated[name] = self._pa.repeat(self._constants[name], count)
+        return kept.slice(0, count)
 
 
-class _Columns:
-    """The buffers that C fills and Arrow then owns."""
+class _Filled:
+    """One piece of memory with all buffers that C fills, and the arrays that Arrow makes of them."""
 
-    def __init__(self, pa: Any, count: int, rooms: dict[str, int]) -> None:
+    def __init__(
+        self, pa: Any, columns: tuple[str, ...], count: int, rooms: dict[str, int], time_scale: int
+    ) -> None:
         self._pa = pa
-        self._buffers: dict[str, Any] = {}
-        self.struct = ffi.new("mq_columns *")
-        for name, ctype, size in (
-            ("queue_offset", "int64_t", 8),
-            ("born_time", "int64_t", 8),
-            ("store_time", "int64_t", 8),
-            ("reconsume_times", "int32_t", 4),
-            ("flag", "int32_t", 4),
-            ("sys_flag", "int32_t", 4),
-        ):
-            self._add(name, ctype, count * size)
-        for name, room in rooms.items():
-            self._add(f"{name}_at", "int32_t", (count + 1) * 4)
-            ffi.cast("int32_t *", getattr(self.struct, f"{name}_at"))[0] = 0
-            self._add(name, "char", room)
-            setattr(self.struct, f"{name}_room", room)
-        for name in ("has_tags", "has_keys"):
-            self._add(name, "uint8_t", (count + 7) // 8)
-
-    def _add(self, name: str, ctype: str, size: int) -> None:
+        self.struct = struct = ffi.new("mq_columns *", {"time_scale": time_scale})
+        places: list[tuple[Any, str, int]] = []  # struct, member, size
+        wanted = {*columns, "sysFlag"} if "body" in columns else set(columns)
+        for name in wanted:
+            if name in FIXED:
+                member, width = FIXED[name]
+                places.append((struct, member, count * width))
+            elif name in TEXTS:
+                places += self._texts(TEXTS[name], count, rooms[TEXTS[name]])
+                if name in OPTIONAL:
+                    places.append((struct, OPTIONAL[name], (count + 7) // 8))
+            elif name == "properties":
+                entries = rooms["entries"]
+                places.append((struct, "entries_at", (count + 1) * 4))
+                places += [*self._texts("names", entries, rooms["names"])]
+                places += [*self._texts("values", entries, rooms["values"])]
+                struct.entries_room = entries
         # Not initialised: a page that no message reaches is never touched.
-        buffer = self._pa.allocate_buffer(size, resizable=True)
-        self._buffers[name] = buffer
-        setattr(self.struct, name, ffi.cast(f"{ctype} *", buffer.address))
+        ends, size = [], 0
+        for _, _, part in places:
+            ends.append(size)
+            size += -(-part // ALIGNMENT) * ALIGNMENT
+        memory = pa.allocate_buffer(size)
+        self._buffers: dict[Any, Any] = {}
+        for (owner, member, part), at in zip(places, ends, strict=True):
+            pointer = ffi.cast("void *", memory.address + at)
+            setattr(owner, member, ffi.cast(ffi.typeof(getattr(owner, member)), pointer))
+            self._buffers[int(ffi.cast("intptr_t", pointer))] = memory.slice(at, part)
 
-    def _array(self, kind: Any, count: int, *buffers: Any) -> Any:
-        return self._pa.Array.from_buffers(kind, count, list(buffers))
+    def _texts(self, member: str, count: int, room: int) -> list[tuple[Any, str, int]]:
+        texts = getattr(self.struct, member)
+        texts.room = room
+        return [(texts, "at", (count + 1) * 4), (texts, "bytes", room)]
 
-    def _text(self, kind: Any, name: str, count: int, valid: Any = None) -> Any:
-        used = ffi.cast("int32_t *", getattr(self.struct, f"{name}_at"))[count]
-        data = self._buffers[name]
-        # Give back what was reserved and not needed.
-        data.resize(used, shrink_to_fit=True)
-        return self._array(kind, count, valid, self._buffers[f"{name}_at"], data)
+    def _buffer(self, pointer: Any) -> Any:
+        return self._buffers[int(ffi.cast("intptr_t", pointer))]
 
-    def batch(self, queue: MessageQueue, broker_name: str, count: int) -> Any:
-        pa = self._pa
-        data = self._buffers
-        moment = pa.timestamp("ms", tz="UTC")
-        body = self._text(pa.binary(), "body", count)
-        flags = self._array(pa.int32(), count, None, data["sys_flag"])
-        packed = [place for place, flag in enumerate(flags.to_pylist()) if flag & COMPRESSED] if count else []
-        if packed:
-            bodies = body.to_pylist()
-            for place in packed:
-                bodies[place] = decompress(bodies[place], flags[place].as_py())
-            body = pa.array(bodies, pa.binary())
-        columns = {
-            "topic": pa.repeat(queue.topic, count),
-            "brokerName": pa.repeat(broker_name, count),
-            "queueId": pa.repeat(pa.scalar(queue.queue_id, pa.int32()), count),
-            "queueOffset": self._array(pa.int64(), count, None, data["queue_offset"]),
-            "msgId": self._text(pa.string(), "id", count),
-            "tags": self._text(pa.string(), "tags", count, data["has_tags"]),
-            "keys": self._text(pa.string(), "keys", count, data["has_keys"]),
-            "bornTimestamp": self._array(moment, count, None, data["born_time"]),
-            "storeTimestamp": self._array(moment, count, None, data["store_time"]),
-            "reconsumeTimes": self._array(pa.int32(), count, None, data["reconsume_times"]),
-            "flag": self._array(pa.int32(), count, None, data["flag"]),
-            "body": body,
-        }
-        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    def used(self, name: str, count: int) -> int | None:
+        """How much of a room these messages took; None where it was not asked for."""
+        struct = self.struct
+        if name == "entries":
+            return int(struct.entries) if struct.entries_at else None
+        texts = getattr(struct, name)
+        if not texts.at:
+            return None
+        return int(texts.at[struct.entries if name in {"names", "values"} else count])
+
+    def array(self, name: str, kind: Any, count: int) -> Any:
+        pa, struct = self._pa, self.struct
+        if name in FIXED:
+            buffer = self._buffer(getattr(struct, FIXED[name][0]))
+            return pa.Array.from_buffers(kind, count, [None, buffer])
+        if name == "properties":
+            entries = int(struct.entries)
+            names = self._strings(struct.names, entries, pa.string())
+            values = self._strings(struct.values, entries, pa.string())
+            pairs = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
+            return pa.Array.from_buffers(
+                kind, count, [None, self._buffer(struct.entries_at)], children=[pairs]
+            )
+        has = self._buffer(getattr(struct, OPTIONAL[name])) if name in OPTIONAL else None
+        array = self._strings(getattr(struct, TEXTS[name]), count, kind, has)
+        return self._unpacked(array, count) if name == "body" and struct.compressed else array
+
+    def _strings(self, texts: Any, count: int, kind: Any, has: Any = None) -> Any:
+        data = self._buffer(texts.bytes).slice(0, texts.at[count])
+        return self._pa.Array.from_buffers(kind, count, [has, self._buffer(texts.at), data])
+
+    def _unpacked(self, array: Any, count: int) -> Any:
+        flags = self.struct.sys_flag
+        bodies = array.to_pylist()
+        for place in range(count):
+            if flags[place] & COMPRESSED:
+                bodies[place] = decompress(bodies[place], int(flags[place]))
+        return self._pa.array(bodies, self._pa.binary())

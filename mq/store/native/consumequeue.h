@@ -65,34 +65,3 @@ int mq_queue_settle(mq_log *log, int queue, int64_t from, const int64_t *damaged
 int64_t mq_queue_trim(mq_log *log, int queue, int64_t log_min);
 /* Zero what is allocated behind the last unit and the last extension, and unlink queue files without any. */
 int mq_queue_seal(mq_log *log, int queue);
-
-/* Columns of one bulk read: see mq/store/arrow.py. Offsets arrays have count_max + 1 places. */
-typedef struct {
-    int64_t *queue_offset;
-    int64_t *born_time;     /* ms */
-    int64_t *store_time;    /* ms */
-    int32_t *reconsume_times;
-    int32_t *flag;
-    int32_t *sys_flag;
-    int32_t *id_at;         /* offsets into id */
-    int32_t *tags_at;
-    int32_t *keys_at;
-    int32_t *properties_at;
-    int32_t *body_at;
-    uint8_t *has_tags;      /* a bit a message */
-    uint8_t *has_keys;
-    char *id;
-    char *tags;
-    char *keys;
-    char *properties;       /* NULL: not wanted */
-    char *body;
-    int64_t id_room;        /* bytes each buffer holds */
-    int64_t tags_room;
-    int64_t keys_room;
-    int64_t properties_room;
-    int64_t body_room;
-} mq_columns;
-
-/* Fill columns with messages from `offset` on until one buffer is full. As mq_pull otherwise. */
-int mq_pull_columns(mq_log *log, int queue, int64_t offset, int32_t count_max, const int32_t *hashes,
-                    int32_t hash_count, mq_columns *columns, mq_pull_result *result);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "linux.h"
+#include "pulling.h"
 
 /* A filter that passes over so much of the log has the kernel's read-ahead work for nothing. */
 enum { FAR = 64 << 10 };
@@ -47,23 +48,8 @@ int64_t mq_queue_max(mq_log *log, int number) {
     return queue ? mq_queue_visible(log, queue) : error;
 }
 
-/* Whether the record is the one that the unit promised. */
-static int belongs(const mq_queue *queue, const mq_record *record, const uint8_t *bytes, int64_t queue_offset,
-                   int64_t log_offset) {
-    return record->log_offset == log_offset && record->queue_offset == queue_offset &&
-           record->queue_id == queue->entry->queue_id && record->topic_size == (int32_t)queue->entry->topic_size &&
-           memcmp(bytes + record->topic_at, queue->entry->topic, (size_t)record->topic_size) == 0;
-}
-
-/* What a pull does with each record that it wants. 0: taken; 1: no room left for it; or a code. */
-typedef struct sink sink;
-struct sink {
-    int (*take)(sink *to, const uint8_t *bytes, int32_t size, const mq_queue *queue, int64_t queue_offset,
-                int64_t log_offset, mq_pull_result *result);
-};
-
-static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max, const mq_wanted *wanted, sink *to,
-                mq_pull_result *result) {
+int mq_pull_each(mq_log *log, mq_queue *queue, int64_t offset, int64_t end, int32_t count_max, const mq_wanted *wanted,
+                 mq_sink *to, mq_pull_result *result) {
     int64_t max = mq_queue_visible(log, queue);
     if (max < 0) return (int)max;
     int64_t min = atomic_load_explicit(&queue->entry->min, memory_order_acquire);
@@ -85,6 +71,7 @@ static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max,
     int64_t limit = mq_control_get(log->control, MQ_LOG_END);
     int64_t scan_end = offset + (count_max > MQ_SCAN_UNITS ? count_max : MQ_SCAN_UNITS);
     if (scan_end > max) scan_end = max;
+    if (scan_end > end) scan_end = end;
     int64_t last_end = wanted ? -FAR : INT64_MAX; /* of the record taken last; without a filter none is passed over */
     int code = 0;
     for (; offset < scan_end && result->count < count_max; offset++) {
@@ -130,14 +117,14 @@ static int pull(mq_log *log, mq_queue *queue, int64_t offset, int32_t count_max,
 }
 
 typedef struct {
-    sink sink;
+    mq_sink sink;
     char *buffer;
     int64_t buffer_size;
     int64_t byte_max;
     int32_t *sizes;
 } copier;
 
-static int copy(sink *to, const uint8_t *bytes, int32_t size, const mq_queue *queue, int64_t queue_offset,
+static int copy(mq_sink *to, const uint8_t *bytes, int32_t size, const mq_queue *queue, int64_t queue_offset,
                 int64_t log_offset, mq_pull_result *result) {
     copier *into = (copier *)to;
     mq_record record;
@@ -150,7 +137,7 @@ static int copy(sink *to, const uint8_t *bytes, int32_t size, const mq_queue *qu
     uint8_t *copied = (uint8_t *)into->buffer + result->bytes;
     memcpy(copied, bytes, (size_t)size);
     if (mq_record_parse(copied, size, &record) != size || mq_record_verify(copied, &record) ||
-        !belongs(queue, &record, copied, queue_offset, log_offset))
+        !mq_record_belongs(queue, &record, copied, queue_offset, log_offset))
         return MQ_CORRUPT;
     into->sizes[result->count] = size;
     result->bytes += size;
@@ -164,7 +151,7 @@ int mq_pull_wanted(mq_log *log, int number, int64_t topics_version, int64_t offs
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
     copier into = {{copy}, buffer, buffer_size, byte_max, sizes};
-    return pull(log, queue, offset, count_max, wanted, &into.sink, result);
+    return mq_pull_each(log, queue, offset, INT64_MAX, count_max, wanted, &into.sink, result);
 }
 
 int mq_pull(mq_log *log, int number, int64_t topics_version, int64_t offset, int32_t count_max, int64_t byte_max, const int32_t *hashes,
@@ -172,88 +159,6 @@ int mq_pull(mq_log *log, int number, int64_t topics_version, int64_t offset, int
     mq_wanted wanted = {.hashes = hashes, .hash_count = hash_count};
     return mq_pull_wanted(log, number, topics_version, offset, count_max, byte_max, hash_count < 0 ? NULL : &wanted, buffer,
                           buffer_size, sizes, result);
-}
-
-/* Columns. */
-
-typedef struct {
-    sink sink;
-    mq_columns *columns;
-} filler;
-
-/* Append a value to a column of bytes. 0 if it does not fit. */
-static int put_value(char *buffer, int64_t room, int32_t *at, int32_t count, const uint8_t *bytes, int32_t size) {
-    if (size > room - at[count]) return 0;
-    memcpy(buffer + at[count], bytes, (size_t)size);
-    at[count + 1] = at[count] + size;
-    return 1;
-}
-
-static int put_optional(char *buffer, int64_t room, int32_t *at, uint8_t *has, int32_t count, const uint8_t *properties,
-                        int properties_size, const char *name) {
-    int value_at = 0;
-    int size = mq_property_find(properties, properties_size, name, 4, &value_at);
-    if (size >= 0) has[count / 8] |= (uint8_t)(1 << count % 8);
-    else has[count / 8] &= (uint8_t)~(1 << count % 8);
-    return put_value(buffer, room, at, count, properties + value_at, size < 0 ? 0 : size);
-}
-
-static int put_id(mq_columns *to, int32_t count, const uint8_t *bytes, const mq_record *record) {
-    static const char HEX[] = "0123456789ABCDEF";
-    int value_at;
-    const uint8_t *properties = bytes + record->properties_at;
-    int size = mq_property_find(properties, record->properties_size, "UNIQ_KEY", 8, &value_at);
-    if (size > 0) return put_value(to->id, to->id_room, to->id_at, count, properties + value_at, size);
-    /* Without a unique id, the offset id: store host, then log offset. */
-    uint8_t id[56];
-    int host = record->sys_flag & MQ_FLAG_STORE_V6 ? 20 : 8;
-    const uint8_t *from = bytes + record->body_at - 16 - host;
-    for (int i = 0; i < host + 8; i++) {
-        uint8_t byte = i < host ? from[i] : bytes[AT_LOG_OFFSET + i - host];
-        id[2 * i] = (uint8_t)HEX[byte >> 4];
-        id[2 * i + 1] = (uint8_t)HEX[byte & 15];
-    }
-    return put_value(to->id, to->id_room, to->id_at, count, id, 2 * (host + 8));
-}
-
-static int fill(sink *sink, const uint8_t *bytes, int32_t size, const mq_queue *queue, int64_t queue_offset,
-                int64_t log_offset, mq_pull_result *result) {
-    mq_columns *to = ((filler *)sink)->columns;
-    mq_record record;
-    int32_t count = (int32_t)result->count;
-    if (mq_record_parse(bytes, size, &record) != size || mq_record_verify(bytes, &record) ||
-        !belongs(queue, &record, bytes, queue_offset, log_offset))
-        return MQ_CORRUPT;
-    const uint8_t *properties = bytes + record.properties_at;
-    int properties_size = record.properties_size;
-    if (!put_value(to->body, to->body_room, to->body_at, count, bytes + record.body_at, record.body_size) ||
-        !put_id(to, count, bytes, &record) ||
-        !put_optional(to->tags, to->tags_room, to->tags_at, to->has_tags, count, properties, properties_size, "TAGS") ||
-        !put_optional(to->keys, to->keys_room, to->keys_at, to->has_keys, count, properties, properties_size, "KEYS") ||
-        (to->properties && !put_value(to->properties, to->properties_room, to->properties_at, count, properties,
-                                      properties_size))) {
-        if (count) return 1;
-        result->bytes = size;
-        return MQ_ROOM;
-    }
-    to->queue_offset[count] = record.queue_offset;
-    to->born_time[count] = record.born_time;
-    to->store_time[count] = record.store_time;
-    to->reconsume_times[count] = record.reconsume_times;
-    to->flag[count] = record.flag;
-    to->sys_flag[count] = record.sys_flag;
-    result->bytes += size;
-    return 0;
-}
-
-int mq_pull_columns(mq_log *log, int number, int64_t offset, int32_t count_max, const int32_t *hashes,
-                    int32_t hash_count, mq_columns *columns, mq_pull_result *result) {
-    int error;
-    mq_queue *queue = mq_log_open_queue(log, number, &error);
-    if (!queue) return error;
-    filler into = {{fill}, columns};
-    mq_wanted wanted = {.hashes = hashes, .hash_count = hash_count};
-    return pull(log, queue, offset, count_max, hash_count < 0 ? NULL : &wanted, &into.sink, result);
 }
 
 /* By time. */
