@@ -3,11 +3,13 @@
 Each type here is the base of a class that has everything else in Python: SentFields of mq.Message,
 StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. Line and what it makes call
 the data plane (mq/store/native), through addresses that the store hands in. survey and pack go over a batch.
-Sender is what Producer.send does with the usual message. What the classes in Python need besides is in
+Halves is to half messages and their ends what Line is to messages. Sender is what Producer.send does with the
+usual message. What the classes in Python need besides is in
 classes.py.
 """
 
 from mq.objects._objects import (
+    Halves,
     Line,
     PullFields,
     Sender,
@@ -16,12 +18,14 @@ from mq.objects._objects import (
     StoredFields,
     bind,
     bind_calls,
+    bind_transactions,
     pack,
     survey,
 )
 from mq.objects.classes import Signature, added_state
 
 __all__ = [
+    "Halves",
     "Line",
     "PullFields",
     "SendFields",
@@ -32,6 +36,7 @@ __all__ = [
     "added_state",
     "bind",
     "bind_calls",
+    "bind_transactions",
     "pack",
     "survey",
 ]

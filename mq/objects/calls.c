@@ -91,37 +91,11 @@ static void route_dealloc(PyObject *self) {
 
 /* The log, kept alive for one call. NULL: it is let go of. */
 static PyObject *hold(const route *of, mq_log **log) {
-    const line *on = (const line *)of->line;
-    if (!on || !on->log) return NULL;
-    *log = on->address;
-    return mq_objects_shared(on->log);
+    return of->line ? mq_objects_hold(of->line, log) : NULL;
 }
 
 static PyObject *unusual(const route *of, PyObject *const *args, Py_ssize_t count) {
-    if (!of->unusual) {
-        PyErr_SetString(PyExc_RuntimeError, "this queue's broker is gone");
-        return NULL;
-    }
-    PyObject *all = PyTuple_New(count);
-    if (!all) return NULL;
-    for (Py_ssize_t i = 0; i < count; i++) PyTuple_SetItem(all, i, mq_objects_shared(args[i]));
-    PyObject *result = PyObject_Call(of->unusual, all, NULL);
-    Py_DECREF(all);
-    return result;
-}
-
-/* Whether it is exactly an int, so that nothing of it runs, and fits. */
-static int as_int64(PyObject *value, int64_t *number) {
-    int overflow = 1;
-    if (PyLong_CheckExact(value)) *number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    return !overflow;
-}
-
-static int as_int32(PyObject *value, int32_t *number) {
-    int64_t wide;
-    if (!as_int64(value, &wide) || wide < INT32_MIN || wide > INT32_MAX) return 0;
-    *number = (int32_t)wide;
-    return 1;
+    return mq_objects_pass_on(of->unusual, args, count);
 }
 
 static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -133,7 +107,7 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
     int32_t flag;
     int32_t sys_flag;
     mq_log *log;
-    PyObject *held = as_int32(message->flag, &flag) && as_int32(args[2], &sys_flag) ? hold(of, &log) : NULL;
+    PyObject *held = mq_objects_int32(message->flag, &flag) && mq_objects_int32(args[2], &sys_flag) ? hold(of, &log) : NULL;
     if (!held) return unusual(of, args, count);
     mq_sent_where *stored = (mq_sent_where *)mq_objects_make(known->send_result);
     if (!stored) {
@@ -232,8 +206,8 @@ static PyObject *pull(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     int32_t count_max;
     int64_t byte_max;
     mq_log *log;
-    if (count != 5 || args[3] != Py_None || !as_int64(args[0], &offset) || !as_int32(args[1], &count_max) || count_max < 1 ||
-        count_max > PULL_COUNT || !as_int64(args[2], &byte_max) || !(PyFloat_CheckExact(args[4]) || PyLong_CheckExact(args[4])))
+    if (count != 5 || args[3] != Py_None || !mq_objects_int64(args[0], &offset) || !mq_objects_int32(args[1], &count_max) || count_max < 1 ||
+        count_max > PULL_COUNT || !mq_objects_int64(args[2], &byte_max) || !(PyFloat_CheckExact(args[4]) || PyLong_CheckExact(args[4])))
         return unusual(of, args, count);
     double wait = PyFloat_AsDouble(args[4]);
     if (PyErr_Occurred()) return NULL; /* an int beyond all floats */
@@ -344,6 +318,15 @@ static PyType_Slot route_slots[] = {
 };
 static PyType_Spec route_spec = {"mq.objects.Route", sizeof(route), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, route_slots};
+
+int mq_objects_is_line(PyObject *value) { return (PyObject *)Py_TYPE(value) == line_type; }
+
+PyObject *mq_objects_hold(PyObject *self, mq_log **log) {
+    const line *on = (const line *)self;
+    if (!on->log) return NULL;
+    *log = on->address;
+    return mq_objects_shared(on->log);
+}
 
 PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args) {
     unsigned long long append_address, pull_address;

@@ -10,6 +10,7 @@
  *   calls.c     Line, and the functions bound to a queue, which make most of the others
  *   sender.c    Sender, what a producer does with the usual message
  *   batch.c     passes over the messages of a batch
+ *   transactions.c  Halves, and the functions that store a half message or end its transaction
  *
  * Whatever is not the usual case is left to Python, which also raises all errors but those of memory.
  *
@@ -35,6 +36,32 @@ PyObject *mq_objects_make(PyObject *type) { return PyType_GenericAlloc((PyTypeOb
 PyObject *mq_objects_shared(PyObject *value) {
     Py_INCREF(value);
     return value;
+}
+
+int mq_objects_int64(PyObject *value, int64_t *number) {
+    int overflow = 1;
+    if (PyLong_CheckExact(value)) *number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return !overflow;
+}
+
+int mq_objects_int32(PyObject *value, int32_t *number) {
+    int64_t wide;
+    if (!mq_objects_int64(value, &wide) || wide < INT32_MIN || wide > INT32_MAX) return 0;
+    *number = (int32_t)wide;
+    return 1;
+}
+
+PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize_t count) {
+    if (!function) {
+        PyErr_SetString(PyExc_RuntimeError, "this queue's broker is gone");
+        return NULL;
+    }
+    PyObject *all = PyTuple_New(count);
+    if (!all) return NULL;
+    for (Py_ssize_t i = 0; i < count; i++) PyTuple_SetItem(all, i, mq_objects_shared(args[i]));
+    PyObject *result = PyObject_Call(function, all, NULL);
+    Py_DECREF(all);
+    return result;
 }
 
 void mq_objects_free(PyObject *self) {
@@ -92,6 +119,8 @@ static PyMethodDef functions[] = {
     {"survey", mq_objects_survey, METH_O, "survey(messages): see batch.c"},
     {"pack", mq_objects_pack, METH_O, "pack(messages): see batch.c"},
     {"bind_calls", mq_objects_bind_calls, METH_VARARGS, "bind_calls(append, pull): the addresses of mq_append and mq_pull"},
+    {"bind_transactions", mq_objects_bind_transactions, METH_VARARGS,
+     "bind_transactions(prepare, end): the addresses of mq_transaction_prepare and mq_transaction_end"},
     {NULL, NULL, 0, NULL},
 };
 static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT, .m_name = "mq.objects._objects", .m_size = -1, .m_methods = functions};
@@ -99,7 +128,7 @@ static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT, .m_name = "mq.
 PyMODINIT_FUNC PyInit__objects(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module && (mq_objects_add_messages(module) || mq_objects_add_results(module) || mq_objects_add_calls(module) ||
-                   mq_objects_add_sender(module)))
+                   mq_objects_add_sender(module) || mq_objects_add_transactions(module)))
         Py_CLEAR(module);
     return module;
 }

@@ -19,6 +19,7 @@
 #include "mappedfiles.h"
 #include "commitlog.h"
 #include "consumequeue.h"
+#include "transactions.h"
 
 /* What Python told, by name: see `bind`. */
 typedef struct {
@@ -72,6 +73,14 @@ typedef int (*mq_filler)(PyObject *self, PyObject *args, PyObject *kwargs);
 
 PyObject *mq_objects_make(PyObject *type);
 PyObject *mq_objects_shared(PyObject *value);
+/* Whether it is exactly an int, so that nothing of it runs, and fits. */
+int mq_objects_int64(PyObject *value, int64_t *number);
+int mq_objects_int32(PyObject *value, int32_t *number);
+/* Call a function of Python with these arguments; NULL is one whose broker is gone. */
+PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize_t count);
+int mq_objects_is_line(PyObject *value);
+/* The log of a Line, and what keeps it alive for one call; NULL without an error: it is let go of. */
+PyObject *mq_objects_hold(PyObject *line, mq_log **log);
 void mq_objects_free(PyObject *self);
 /* What `__init__` raises when it is called again: -1. */
 int mq_objects_refuse_again(void);
@@ -83,7 +92,9 @@ int mq_objects_add_messages(PyObject *module);
 int mq_objects_add_results(PyObject *module);
 int mq_objects_add_calls(PyObject *module);
 int mq_objects_add_sender(PyObject *module);
+int mq_objects_add_transactions(PyObject *module);
 PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args);
+PyObject *mq_objects_bind_transactions(PyObject *module, PyObject *args);
 PyObject *mq_objects_survey(PyObject *module, PyObject *messages);
 PyObject *mq_objects_pack(PyObject *module, PyObject *messages);
 
