@@ -77,7 +77,7 @@ def encode(
 
 
 def _encode_delay(delay_level: int, delay_ms: int | None, deliver_at_ms: int | None) -> str:
-    delay_level = index(delay_level)
+    delay_level = _whole("delay_level", delay_level)
     if not 0 <= delay_level <= DELAY_LEVEL_MAX:
         raise MessageInvalid(f"delay_level {delay_level} must be 0 (none) to {DELAY_LEVEL_MAX}")
     if (delay_level > 0) + (delay_ms is not None) + (deliver_at_ms is not None) > 1:
@@ -89,10 +89,17 @@ def _encode_delay(delay_level: int, delay_ms: int | None, deliver_at_ms: int | N
     ):
         if value is None:
             continue
-        if not 0 <= index(value) < 1 << 63:
-            raise MessageInvalid(f"{argument} {value} must be 0 or more, and fit into 64 bits with a sign")
-        text += f"{name}\x01{index(value)}\x02"
+        number = _whole(argument, value)
+        if not 0 <= number < 1 << 63:
+            raise MessageInvalid(f"{argument} {number} must be 0 or more, and fit into 64 bits with a sign")
+        text += f"{name}\x01{number}\x02"
     return text
+
+
+def _whole(argument: str, value: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{argument} is a whole number, not {value!r}")
+    return index(value)
 
 
 def _checked(what: str, value: str) -> str:

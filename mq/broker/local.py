@@ -113,7 +113,16 @@ class LocalBroker:
                 store, self.name, schedule.copies, timer_precision_ms, catalog.have, catalog.due_place
             )
             self._filters = ConsumerFilters(store) if enable_consume_queue_ext and not read_only else None
-            writer = Writer(store, self.name, catalog.version, catalog.admit_write, schedule, self._filters)
+            writer = Writer(
+                store,
+                self.name,
+                catalog.version,
+                catalog.admit_write,
+                schedule,
+                timer,
+                timer_max_delay_ms,
+                self._filters,
+            )
             self._writer = writer
             self._reader = Reader(store, self.name, catalog.version, catalog.admit_read)
             self._arrow = ArrowReader(store, self.name)

@@ -68,6 +68,7 @@ class SendResult(SendFields):
         ids: str | Sequence[str] | Callable[[], Sequence[str]],
         place: Place | Callable[[], Place],
         transaction_id: str | None = None,
+        out_ms: int = 0,
     ) -> None: ...
 
     __signature__ = Signature(__init__)
@@ -115,7 +116,7 @@ class SendResult(SendFields):
         ids = self._ids if isinstance(self._ids, str) else self.msg_ids
         host, offsets = self._placed()
         place = host, (offsets[0] if len(offsets) == 1 else tuple(offsets))
-        fields = self.status, self.queue, self.queue_offset, ids, place, self.transaction_id
+        fields = self.status, self.queue, self.queue_offset, ids, place, self.transaction_id, self._out_ms
         return type(self).restored, fields, added_state(self)
 
     def __repr__(self) -> str:

@@ -106,7 +106,8 @@ class Schedule:
         if self._store.sync:
             self.copies.flush(copy.end)
 
-    def _alarm_clock(self) -> Alarm:
+    def alarm(self) -> Alarm:
+        """When those who deliver look next, and what has them look before."""
         with self._lock:
             if self._alarm is None:
                 self._alarm = Alarm(self._store.root, self.copies.epoch())
@@ -114,12 +115,12 @@ class Schedule:
 
     def stored(self, due_ms: int) -> None:
         """A message was put aside that is due then."""
-        (self._alarm or self._alarm_clock()).stored(due_ms + 1)
+        (self._alarm or self.alarm()).stored(due_ms + 1)
 
     def run(self, stopping: Callable[[], bool], clock: Callable[[], int] | None = None) -> None:
         """Deliver until told to stop, and woken for that. By who has the duties."""
         clock = clock or (lambda: time.time_ns() // 1_000_000)
-        alarm = self._alarm_clock()
+        alarm = self.alarm()
         if self._offsets is None:
             self._offsets = DelayOffsets(self._store.root, alarm, len(self.delays_ms))
         offsets = self._offsets

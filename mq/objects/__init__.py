@@ -2,13 +2,14 @@
 
 Each type here is the base of a class that has everything else in Python: SentFields of mq.Message,
 StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. Line and what it makes call
-the data plane (mq/store/native), through addresses that the store hands in. survey and pack go over a batch.
-Halves is to half messages and their ends what Line is to messages. Sender is what Producer.send does with the
-usual message. What the classes in Python need besides is in
+the data plane (mq/store/native), through addresses that the store hands in; Asides has it put aside what is
+to be delivered later. Halves is to half messages and their ends what Line is to messages. survey and pack go
+over a batch. Sender is what Producer.send does with the usual message. What the classes in Python need is in
 classes.py.
 """
 
 from mq.objects._objects import (
+    Asides,
     Halves,
     Line,
     PullFields,
@@ -25,6 +26,7 @@ from mq.objects._objects import (
 from mq.objects.classes import Signature, added_state
 
 __all__ = [
+    "Asides",
     "Halves",
     "Line",
     "PullFields",

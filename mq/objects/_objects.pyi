@@ -31,6 +31,8 @@ class SendFields:
     _ids: Any
     _place: Any
     @property
+    def _out_ms(self) -> int: ...
+    @property
     def _receipt(self) -> bytes: ...
     @property
     def status(self) -> Any: ...
@@ -42,7 +44,15 @@ class SendFields:
     def transaction_id(self) -> str | None: ...
     @classmethod
     def restored(
-        cls, status: Any, queue: Any, queue_offset: int, ids: Any, place: Any, transaction_id: str | None, /
+        cls,
+        status: Any,
+        queue: Any,
+        queue_offset: int,
+        ids: Any,
+        place: Any,
+        transaction_id: str | None,
+        out_ms: int,
+        /,
     ) -> Any: ...
 
 class PullFields:
@@ -71,7 +81,9 @@ class Line:
         version: int,
         unusual: Callable[..., Any],
         failed: Callable[[int, int, int], Any],
-        flushed: Callable[[Any], Any] | None,
+        flushed: Callable[[int, Any], Any] | None,
+        asides: Asides,
+        belongs: bytes,
         /,
     ) -> Callable[..., Any]: ...
     def puller(
@@ -82,6 +94,20 @@ class Line:
         place: Callable[[Any], tuple[int, int]],
         /,
     ) -> Callable[..., Any]: ...
+
+class Asides:
+    def __new__(cls, size_max: int, /) -> Asides: ...
+    def set_level(
+        self, level: int, number: int, delay_ms: int, alarm: tuple[Any, int, Callable[[], None]], /
+    ) -> None: ...
+    def set_timers(
+        self,
+        number: int,
+        precision_ms: int,
+        delay_max_ms: int,
+        alarm: tuple[Any, int, Callable[[], None]],
+        /,
+    ) -> None: ...
 
 class Halves:
     def __new__(cls, line: Line, table: Any, address: int, /) -> Halves: ...

@@ -39,8 +39,11 @@ typedef struct {
     PyObject *name;    /* of the broker */
     PyObject *unusual; /* does the same call, whatever it asks for */
     PyObject *failed;  /* appender: raises what (result, size, errno) stands for */
-    PyObject *flushed; /* appender: None, or what waits for the disk and returns the result to hand out */
+    PyObject *flushed; /* appender: None, or what waits for the disk, told (number of the queue, result), and returns
+                          the result to hand out */
     PyObject *place;   /* puller: finds (number, version) */
+    PyObject *asides;  /* appender: Asides */
+    PyObject *belongs; /* appender: the properties that say of what is put aside that it belongs here */
     long long version;
     int number;
 } route;
@@ -68,6 +71,8 @@ static int route_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(of->failed);
     Py_VISIT(of->flushed);
     Py_VISIT(of->place);
+    Py_VISIT(of->asides);
+    Py_VISIT(of->belongs);
     return 0;
 }
 
@@ -80,6 +85,8 @@ static int route_clear(PyObject *self) {
     Py_CLEAR(of->failed);
     Py_CLEAR(of->flushed);
     Py_CLEAR(of->place);
+    Py_CLEAR(of->asides);
+    Py_CLEAR(of->belongs);
     return 0;
 }
 
@@ -101,7 +108,7 @@ static PyObject *unusual(const route *of, PyObject *const *args, Py_ssize_t coun
 static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     const route *of = (const route *)self;
     if ((count != 3 && (count != 4 || args[3] != Py_None)) || (PyObject *)Py_TYPE(args[0]) != known->message ||
-        ((mq_sent *)args[0])->plain != Py_True || !PyBytes_CheckExact(args[1]))
+        (((mq_sent *)args[0])->plain != Py_True && !((mq_sent *)args[0])->later) || !PyBytes_CheckExact(args[1]))
         return unusual(of, args, count);
     const mq_sent *message = (const mq_sent *)args[0];
     int32_t flag;
@@ -109,23 +116,34 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
     mq_log *log;
     PyObject *held = mq_objects_int32(message->flag, &flag) && mq_objects_int32(args[2], &sys_flag) ? hold(of, &log) : NULL;
     if (!held) return unusual(of, args, count);
+    mq_aside aside;
+    int later = 0;
+    if (message->later) later = message->hurried ? -1 : mq_aside_prepare(of->asides, message, args[1], of->belongs, &aside);
+    if (later < 0) {
+        Py_DECREF(held);
+        return unusual(of, args, count);
+    }
     mq_sent_where *stored = (mq_sent_where *)mq_objects_make(known->send_result);
     if (!stored) {
+        if (later) mq_aside_done(&aside);
         Py_DECREF(held);
         return NULL;
     }
+    int number = later ? aside.number : of->number;
+    const mq_envelope *envelope = later && aside.has_envelope ? &aside.envelope : NULL;
     const char *body = PyBytes_AsString(args[1]);
     int64_t body_size = PyBytes_Size(args[1]);
-    const char *properties = PyBytes_AsString(message->encoded);
-    int64_t properties_size = PyBytes_Size(message->encoded);
+    const char *properties = later ? aside.properties : PyBytes_AsString(message->encoded);
+    int64_t properties_size = later ? aside.properties_size : PyBytes_Size(message->encoded);
     int result;
     int error;
     Py_BEGIN_ALLOW_THREADS;
-    result = append_at(log, of->number, of->version, flag, sys_flag, body, body_size, properties,
-                       properties_size, NULL, NULL, &stored->receipt);
+    result = append_at(log, number, of->version, flag, sys_flag, body, body_size, properties, properties_size, NULL, envelope,
+                       &stored->receipt);
     error = errno;
     Py_END_ALLOW_THREADS;
     Py_DECREF(held);
+    if (later) mq_aside_done(&aside);
     if (result) {
         Py_DECREF(stored);
         if (result == MQ_GONE || result == MQ_STALE) Py_RETURN_NONE;
@@ -133,8 +151,15 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
     }
     stored->status = mq_objects_shared(known->send_ok);
     stored->queue = mq_objects_shared(of->queue);
+    if (later) {
+        stored->out_ms = aside.out_ms;
+        if (mq_aside_ring(of->asides, &aside, stored->receipt.store_time)) {
+            Py_DECREF(stored);
+            return NULL;
+        }
+    }
     if (of->flushed == Py_None) return (PyObject *)stored;
-    PyObject *flushed = PyObject_CallFunctionObjArgs(of->flushed, (PyObject *)stored, NULL);
+    PyObject *flushed = PyObject_CallFunction(of->flushed, "iO", number, (PyObject *)stored);
     Py_DECREF(stored);
     return flushed;
 }
@@ -269,16 +294,20 @@ static PyObject *bound(PyMethodDef *method, route *to, PyObject *self) {
     Py_XINCREF(to->failed);
     Py_XINCREF(to->flushed);
     Py_XINCREF(to->place);
+    Py_XINCREF(to->asides);
+    Py_XINCREF(to->belongs);
     PyObject *function = PyCFunction_New(method, (PyObject *)to);
     Py_DECREF(to);
     return function;
 }
 
 static PyObject *line_appender(PyObject *self, PyObject *args) {
-    PyObject *queue, *usual, *failed, *flushed;
+    PyObject *queue, *usual, *failed, *flushed, *asides, *belongs;
     int number;
     long long version;
-    if (!PyArg_ParseTuple(args, "OiLOOO:appender", &queue, &number, &version, &usual, &failed, &flushed)) return NULL;
+    if (!PyArg_ParseTuple(args, "OiLOOOO!S:appender", &queue, &number, &version, &usual, &failed, &flushed, mq_asides_type,
+                          &asides, &belongs))
+        return NULL;
     route *to = (route *)mq_objects_make(route_type);
     if (!to) return NULL;
     to->queue = queue;
@@ -287,6 +316,8 @@ static PyObject *line_appender(PyObject *self, PyObject *args) {
     to->unusual = usual;
     to->failed = failed;
     to->flushed = flushed;
+    to->asides = asides;
+    to->belongs = belongs;
     return bound(&append_method, to, self);
 }
 
@@ -305,7 +336,7 @@ static PyObject *line_puller(PyObject *self, PyObject *args) {
 
 static PyMethodDef line_methods[] = {
     {"let_go", line_let_go, METH_NOARGS, "Use the log no more."},
-    {"appender", line_appender, METH_VARARGS, "appender(queue, number, version, unusual, failed, flushed)"},
+    {"appender", line_appender, METH_VARARGS, "appender(queue, number, version, unusual, failed, flushed, asides, belongs)"},
     {"puller", line_puller, METH_VARARGS, "puller(queue, broker_name, unusual, place)"},
     {NULL, NULL, 0, NULL},
 };

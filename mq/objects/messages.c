@@ -3,9 +3,10 @@
  */
 #include "objects.h"
 
+#include <stdio.h>
 #include <string.h>
 
-enum { KEY_SIZE_MAX = 4096, AT_BODY_V4 = 88, COMPRESSED = 1 };
+enum { KEY_SIZE_MAX = 4096, AT_BODY_V4 = 88, COMPRESSED = 1, LEVEL_MAX = 18 };
 
 static mq_known *const known = &mq_objects_known;
 
@@ -21,6 +22,47 @@ static void sent_dealloc(PyObject *self) {
     mq_objects_free(self);
 }
 
+/* A number of a property, up to the end of its value; -1 where it is none. What is too large stays large. */
+static int64_t number_at(const char *at, const char *end) {
+    int64_t number = 0;
+    if (at == end) return -1;
+    for (; at < end; at++) {
+        if (*at < '0' || *at > '9') return -1;
+        number = number > (INT64_MAX - 9) / 10 ? INT64_MAX : number * 10 + (*at - '0');
+    }
+    return number;
+}
+
+static const char *value_after(const char *piece, const char *end, const char *name) {
+    size_t size = strlen(name);
+    return (size_t)(end - piece) > size && memcmp(piece, name, size) == 0 ? piece + size : NULL;
+}
+
+/* What a property string says of when its message is delivered. A level counts before a delay, that before a time; of
+ * equal names the last one does. */
+static void find_later(mq_sent *of) {
+    static const char *const names[] = {[MQ_LATER_BY_LEVEL] = "DELAY\1",
+                                        [MQ_LATER_BY_DELAY] = "TIMER_DELAY_MS\1",
+                                        [MQ_LATER_BY_TIME] = "TIMER_DELIVER_MS\1"};
+    int64_t amounts[4] = {-1, -1, -1, -1};
+    const char *at = PyBytes_AsString(of->encoded);
+    const char *end = at + PyBytes_Size(of->encoded);
+    while (at < end) {
+        const char *stop = memchr(at, 2, (size_t)(end - at));
+        if (!stop) stop = end;
+        const char *value = value_after(at, stop, "WAIT\1");
+        if (value) of->hurried = stop - value == 5 && memcmp(value, "false", 5) == 0;
+        for (int i = MQ_LATER_BY_LEVEL; i <= MQ_LATER_BY_TIME; i++)
+            if ((value = value_after(at, stop, names[i]))) amounts[i] = number_at(value, stop);
+        at = stop + 1;
+    }
+    for (int i = MQ_LATER_BY_LEVEL; i <= MQ_LATER_BY_TIME && !of->later; i++) {
+        if (amounts[i] < (i == MQ_LATER_BY_LEVEL)) continue;
+        of->later = (char)i;
+        of->amount = amounts[i];
+    }
+}
+
 static int fill_sent(PyObject *self, PyObject *fields, PyObject *unused) {
     mq_sent *of = (mq_sent *)self;
     PyObject *values[5];
@@ -34,56 +76,84 @@ static int fill_sent(PyObject *self, PyObject *fields, PyObject *unused) {
         return -1;
     }
     for (int i = 0; i < 5; i++) *at[i] = mq_objects_shared(values[i]);
+    if (of->plain != Py_True) find_later(of);
     return 0;
 }
 
 static PyObject *tags_name;
 static PyObject *keys_name;
+static PyObject *later_names[4]; /* by MQ_LATER_… */
 static PyObject *zero;
 
-/* Tags seen before and one plain key, or none. NULL without an error: something else. */
-static PyObject *usual_properties(PyObject *tags, PyObject *keys) {
+/* Tags seen before and one plain key, or none; and `more`. NULL without an error: something else. */
+static PyObject *usual_properties(PyObject *tags, PyObject *keys, const char *more, Py_ssize_t more_size) {
     if (tags && tags != Py_None && !PyUnicode_CheckExact(tags)) return NULL;
     PyObject *prefix = PyDict_GetItemWithError(known->prefixes, tags ? tags : Py_None);
     if (!prefix) return NULL;
-    if (!keys) return mq_objects_shared(prefix);
-    Py_ssize_t size;
-    if (!PyUnicode_CheckExact(keys)) return NULL;
-    const char *key = PyUnicode_AsUTF8AndSize(keys, &size);
+    if (!keys && !more_size) return mq_objects_shared(prefix);
+    Py_ssize_t size = 0;
+    if (keys && !PyUnicode_CheckExact(keys)) return NULL;
+    const char *key = keys ? PyUnicode_AsUTF8AndSize(keys, &size) : "";
     if (!key) PyErr_Clear();
-    if (!key || size == 0 || size >= KEY_SIZE_MAX) return NULL;
+    if (!key || (keys && size == 0) || size >= KEY_SIZE_MAX) return NULL;
     for (Py_ssize_t i = 0; i < size; i++)
         if (key[i] <= ' ' || key[i] == 127) return NULL; /* chars have a sign or not: beyond ASCII is for others */
         else if ((unsigned char)key[i] > 127) return NULL;
     Py_ssize_t prefix_size = PyBytes_Size(prefix);
-    PyObject *encoded = PyBytes_FromStringAndSize(NULL, prefix_size + 5 + size + 1);
+    PyObject *encoded = PyBytes_FromStringAndSize(NULL, prefix_size + (keys ? 5 + size + 1 : 0) + more_size);
     if (!encoded) return NULL;
     char *at = PyBytes_AsString(encoded);
     memcpy(at, PyBytes_AsString(prefix), (size_t)prefix_size);
-    memcpy(at + prefix_size, "KEYS\1", 5);
-    memcpy(at + prefix_size + 5, key, (size_t)size);
-    at[prefix_size + 5 + size] = 2;
+    at += prefix_size;
+    if (keys) {
+        memcpy(at, "KEYS\1", 5);
+        memcpy(at + 5, key, (size_t)size);
+        at[5 + size] = 2;
+        at += 5 + size + 1;
+    }
+    if (more_size) memcpy(at, more, (size_t)more_size);
     return encoded;
+}
+
+/* The property of the one delay that is given, and what it is. 0: no argument of a delay, or of any other kind. */
+static int usual_delay(PyObject *kwargs, mq_sent *of, char *into, size_t room) {
+    static const char *const names[] = {NULL, "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"};
+    for (int i = MQ_LATER_BY_LEVEL; i <= MQ_LATER_BY_TIME; i++) {
+        PyObject *value = PyDict_GetItemWithError(kwargs, later_names[i]);
+        if (!value) continue;
+        int overflow = 1;
+        long long amount = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
+        if (overflow || amount < (i == MQ_LATER_BY_LEVEL) || (i == MQ_LATER_BY_LEVEL && amount > LEVEL_MAX)) return 0;
+        of->later = (char)i;
+        of->amount = amount;
+        return snprintf(into, room, "%s\1%lld\2", names[i], amount);
+    }
+    return 0;
 }
 
 static int sent_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     mq_sent *of = (mq_sent *)self;
     Py_ssize_t named = kwargs ? PyDict_Size(kwargs) : 0;
-    if (PyTuple_Size(args) == 2 && named <= 2 && !of->plain) {
+    if (PyTuple_Size(args) == 2 && named <= 3 && !of->plain) {
         PyObject *topic = PyTuple_GetItem(args, 0);
         PyObject *body = PyTuple_GetItem(args, 1);
         PyObject *tags = named ? PyDict_GetItemWithError(kwargs, tags_name) : NULL;
         PyObject *keys = named ? PyDict_GetItemWithError(kwargs, keys_name) : NULL;
-        if (named == (tags != NULL) + (keys != NULL) && PyUnicode_CheckExact(topic) && PyBytes_CheckExact(body) &&
-            PyBytes_Size(body) && PySet_Contains(known->topics, topic) == 1) {
-            of->encoded = usual_properties(tags, keys);
+        Py_ssize_t others = named - (tags != NULL) - (keys != NULL);
+        char delay[64];
+        int delay_size = 0;
+        if (others <= 1 && PyUnicode_CheckExact(topic) && PyBytes_CheckExact(body) && PyBytes_Size(body) &&
+            PySet_Contains(known->topics, topic) == 1 &&
+            (!others || (delay_size = usual_delay(kwargs, of, delay, sizeof delay)))) {
+            of->encoded = usual_properties(tags, keys, delay, delay_size);
             if (of->encoded) {
                 of->topic = mq_objects_shared(topic);
                 of->body = mq_objects_shared(body);
                 of->flag = mq_objects_shared(zero);
-                of->plain = mq_objects_shared(Py_True);
+                of->plain = mq_objects_shared(others ? Py_False : Py_True);
                 return 0;
             }
+            of->later = MQ_AT_ONCE;
         }
         if (PyErr_Occurred()) return -1;
     }
@@ -210,7 +280,12 @@ static PyType_Spec stored_spec = {"mq.objects.StoredFields", sizeof(mq_stored), 
 int mq_objects_add_messages(PyObject *module) {
     tags_name = PyUnicode_InternFromString("tags");
     keys_name = PyUnicode_InternFromString("keys");
+    later_names[MQ_LATER_BY_LEVEL] = PyUnicode_InternFromString("delay_level");
+    later_names[MQ_LATER_BY_DELAY] = PyUnicode_InternFromString("delay_ms");
+    later_names[MQ_LATER_BY_TIME] = PyUnicode_InternFromString("deliver_at_ms");
     zero = PyLong_FromLong(0);
+    for (int i = MQ_LATER_BY_LEVEL; i <= MQ_LATER_BY_TIME; i++)
+        if (!later_names[i]) return -1;
     if (!tags_name || !keys_name || !zero) return -1;
     return mq_objects_add_type(module, &sent_spec) || mq_objects_add_type(module, &stored_spec) ? -1 : 0;
 }

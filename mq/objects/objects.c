@@ -8,6 +8,7 @@
  *   results.c   SendFields    of SendResult     the receipt of an append, taken apart on demand; or values
  *               PullFields    of PullResult     what one pull gave
  *   calls.c     Line, and the functions bound to a queue, which make most of the others
+ *   aside.c     Asides, where delayed messages are put
  *   sender.c    Sender, what a producer does with the usual message
  *   batch.c     passes over the messages of a batch
  *   transactions.c  Halves, and the functions that store a half message or end its transaction
@@ -128,7 +129,7 @@ static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT, .m_name = "mq.
 PyMODINIT_FUNC PyInit__objects(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module && (mq_objects_add_messages(module) || mq_objects_add_results(module) || mq_objects_add_calls(module) ||
-                   mq_objects_add_sender(module) || mq_objects_add_transactions(module)))
+                   mq_objects_add_asides(module) || mq_objects_add_sender(module) || mq_objects_add_transactions(module)))
         Py_CLEAR(module);
     return module;
 }

@@ -36,6 +36,7 @@ typedef struct {
 } mq_known;
 
 extern mq_known mq_objects_known;
+extern PyObject *mq_asides_type;
 
 typedef struct {
     PyObject_HEAD PyObject *topic;
@@ -43,7 +44,27 @@ typedef struct {
     PyObject *flag;
     PyObject *plain;
     PyObject *encoded;
+    int64_t amount;        /* of what `later` says: a level, ms, or a time in ms */
+    char later;            /* MQ_LATER_… */
+    char hurried;          /* WAIT=false */
 } mq_sent;
+
+/* When a message is to be delivered. */
+enum { MQ_AT_ONCE, MQ_LATER_BY_LEVEL, MQ_LATER_BY_DELAY, MQ_LATER_BY_TIME };
+
+/* How a message is put aside, for one append. See aside.c. */
+typedef struct {
+    int number;               /* of the queue in which it waits */
+    int64_t due_ms;           /* below 0: the store time and `delay_ms` */
+    int64_t delay_ms;
+    int64_t out_ms;           /* slot of a timer message; 0 of others */
+    const char *properties;
+    int64_t properties_size;
+    mq_envelope envelope;
+    int has_envelope;
+    char *memory;             /* NULL: `room` is enough */
+    char room[512];
+} mq_aside;
 
 typedef struct {
     PyObject_HEAD PyObject *record;
@@ -57,6 +78,7 @@ typedef struct {
     PyObject *ids;
     PyObject *place;
     PyObject *transaction_id; /* NULL: None */
+    int64_t out_ms;           /* TIMER_OUT_MS; 0 of what does not wait for a time */
     mq_receipt receipt;
 } mq_sent_where;
 
@@ -88,9 +110,17 @@ int mq_objects_refuse_again(void);
 PyObject *mq_objects_restored(PyObject *type, PyObject *fields, mq_filler fill);
 int mq_objects_add_type(PyObject *module, PyType_Spec *spec);
 
+/* Prepare to put a message aside. 1: to be appended as `out` says, and then rung; 0: it is due, so it is appended as if
+ * it had no delay; -1: Python has to do it. After 1, mq_aside_done. */
+int mq_aside_prepare(PyObject *asides, const mq_sent *message, PyObject *body, PyObject *belongs, mq_aside *out);
+void mq_aside_done(mq_aside *aside);
+/* Tell who delivers of what was put aside, where he would sleep for too long. 0, or -1 with an error. */
+int mq_aside_ring(PyObject *asides, const mq_aside *aside, int64_t store_time);
+
 int mq_objects_add_messages(PyObject *module);
 int mq_objects_add_results(PyObject *module);
 int mq_objects_add_calls(PyObject *module);
+int mq_objects_add_asides(PyObject *module);
 int mq_objects_add_sender(PyObject *module);
 int mq_objects_add_transactions(PyObject *module);
 PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args);

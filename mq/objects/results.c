@@ -19,13 +19,15 @@ static void send_dealloc(PyObject *self) {
 }
 
 static int send_init(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"status", "queue", "queue_offset", "ids", "place", "transaction_id", NULL};
+    static char *names[] = {"status", "queue", "queue_offset", "ids", "place", "transaction_id", "out_ms", NULL};
     mq_sent_where *of = (mq_sent_where *)self;
     PyObject *status, *queue, *queue_offset, *ids, *place, *transaction_id = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO!OO|O:SendResult", names, &status, &queue, &PyLong_Type, &queue_offset,
-                                     &ids, &place, &transaction_id))
+    long long out_ms = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO!OO|OL:SendResult", names, &status, &queue, &PyLong_Type, &queue_offset,
+                                     &ids, &place, &transaction_id, &out_ms))
         return -1;
     if (of->status) return mq_objects_refuse_again();
+    of->out_ms = out_ms;
     PyObject **at[] = {&of->status, &of->queue, &of->queue_offset, &of->ids, &of->place, &of->transaction_id};
     PyObject *values[] = {status, queue, queue_offset, ids, place, transaction_id};
     for (int i = 0; i < 6; i++) *at[i] = mq_objects_shared(values[i]);
@@ -85,6 +87,11 @@ static PyObject *send_transaction_id(PyObject *self, void *unused) {
     return mq_objects_shared(of->transaction_id ? of->transaction_id : Py_None);
 }
 
+static PyObject *send_out_ms(PyObject *self, void *unused) {
+    const mq_sent_where *of = filled(self, "_out_ms");
+    return of ? PyLong_FromLongLong(of->out_ms) : NULL;
+}
+
 static PyObject *send_receipt(PyObject *self, void *unused) {
     const mq_sent_where *of = filled(self, "_receipt");
     return of ? PyBytes_FromStringAndSize((const char *)&of->receipt, sizeof of->receipt) : NULL;
@@ -98,6 +105,7 @@ static PyMemberDef send_members[] = {
 static PyGetSetDef send_getset[] = {
     {"queue_offset", send_queue_offset, NULL, NULL, NULL},
     {"transaction_id", send_transaction_id, NULL, NULL, NULL},
+    {"_out_ms", send_out_ms, NULL, "TIMER_OUT_MS of what waits for its time, else 0", NULL},
     {"_receipt", send_receipt, NULL, "mq_receipt, where an append left it", NULL},
     {"_ids", send_ids, send_set_ids, NULL, NULL},
     {"_place", send_place, send_set_place, NULL, NULL},

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from mq.broker.protocol import Appender, MessageQueue, SendResult, SendStatus
-from mq.errors import MessageInvalid, MessageTooLarge, MQError, NotPermitted
+from mq.errors import MessageInvalid, MessageTooLarge, MQError
 from mq.message import Message
 from mq.objects import Line, bind, bind_calls, pack
-from mq.properties import PROPERTIES_SIZE_MAX
+from mq.store.aside import Asides, Levels, Timers, belongs
 from mq.store.native import check, ffi, lib
 from mq.store.store import STORE_HOST, STORE_PORT, Store
 
@@ -29,22 +29,8 @@ HOST = STORE_HOST + STORE_PORT.to_bytes(4, "big")
 RECEIPT = ffi.typeof("mq_receipt *")
 END_AT, TAGS_AT, ID_AT = (ffi.offsetof("mq_receipt", name) for name in ("end", "tags", "unique_id"))
 ID_SIZE = lib.MQ_UNIQUE_ID_SIZE
-DUE_AFTER = 2  # The code of a unit that says when its message is due counts from the store time.
 bind("host", HOST)
 bind_calls(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in ("mq_append", "mq_pull")))
-ROOM = 256  # what a record has besides body, topic and properties
-
-
-class Aside(Protocol):
-    """Where delayed messages are put aside: see mq/broker/schedule.py."""
-
-    def aside(self, level: int, /) -> tuple[int, int]:
-        """Number of the queue of a delay level, and its delay in ms. Raises MessageInvalid."""
-        ...
-
-    def stored(self, due_ms: int, /) -> None:
-        """A message was put aside that is due then."""
-        ...
 
 
 class Marker(Protocol):
@@ -63,7 +49,8 @@ class Writer:
     """Appends to the queues of one store, from any thread.
 
     admit(topic, queue_id) raises what forbids a message there; it is asked again after every change of a
-    topic. With a marker, messages get extensions with its bits: see consumequeueext.py.
+    topic. delay_max_ms is how far ahead a message may be due. With a marker, messages get extensions with its
+    bits: see consumequeueext.py.
     """
 
     def __init__(
@@ -72,14 +59,15 @@ class Writer:
         name: str,
         version: Any,
         admit: Callable[[str, int], None],
-        schedule: Aside,
+        levels: Levels,
+        timers: Timers,
+        delay_max_ms: int,
         marker: Marker | None = None,
     ) -> None:
         self._store = store
         self._name = name
         self._admit = admit
-        self._schedule = schedule
-        self._aside: dict[int, tuple[int, int, Any]] = {}  # number, delay and envelope of each level
+        self._asides = Asides(levels, timers, delay_max_ms, store.geometry.commitlog_file_size)
         self._version = version  # of the topics: a word in shared memory
         # With the version of the topics for which they are so.
         self._routes: tuple[int, dict[tuple[str, int], tuple[int, MessageQueue]]] = -1, {}
@@ -116,52 +104,36 @@ class Writer:
         version = self._version[0]
         self._admit(queue.topic, queue.queue_id)
         number = self._number(queue)
-        belongs = f"REAL_TOPIC\x01{queue.topic}\x02REAL_QID\x01{queue.queue_id}\x02".encode()
-        unusual = partial(self._append_unusual, queue, number, version, belongs)
+        unusual = partial(self._append_unusual, queue, number, version)
         if self._marker is not None:
             return unusual
-        flushed = partial(self._flushed, number) if self._store.sync else None
-        return self._line.appender(queue, number, version, unusual, self._failed, flushed)
+        flushed = self._flushed if self._store.sync else None
+        asides = self._asides.usual
+        return self._line.appender(
+            queue, number, version, unusual, self._failed, flushed, asides, belongs(queue)
+        )
 
     def _append_unusual(
         self,
         queue: MessageQueue,
         number: int,
         version: int,
-        belongs: bytes,
         message: Message,
         body: bytes,
         sys_flag: int,
         unique_id: str | None = None,
     ) -> SendResult | None:
-        """An append that asks for more than most, or fails; None if the queue's number is out of date.
-        belongs: the properties that say of a delayed message where it is to go."""
+        """An append that asks for more than most, or fails; None if the queue's number is out of date."""
         log = self._store.live()
-        encoded, envelope, delay_ms, level = message.encoded, ffi.NULL, 0, 0
-        if not message.plain:
-            if b"TIMER_DEL" in encoded and (message.delay_ms, message.deliver_at_ms) != (None, None):
-                raise NotPermitted(
-                    "messages due at any time (delay_ms, deliver_at_ms) are not in this release:"
-                    " give a delay_level"
-                )
-            if b"DELAY\x01" in encoded:
-                level = message.delay_level
-        if level:
-            aside = self._aside.get(level)
-            if aside is None:
-                number, delay_ms = self._schedule.aside(level)
-                envelope = ffi.new("mq_envelope *", {"has_tags_code": DUE_AFTER, "tags_code": delay_ms})
-                self._aside[level] = number, delay_ms, envelope
-            else:
-                number, delay_ms, envelope = aside
-            encoded += belongs
-            if len(encoded) > PROPERTIES_SIZE_MAX:
-                raise MessageInvalid(
-                    f"tags, keys and properties come to {len(encoded):,} bytes with those of a delayed"
-                    f" message, over the limit of {PROPERTIES_SIZE_MAX:,}: move what is large into the body"
-                )
-            if len(body) + len(encoded) + len(queue.topic) + ROOM > self._store.geometry.commitlog_file_size:
-                raise self.failure(lib.MQ_TOO_LARGE, len(body))  # Once it is due, it would be.
+        encoded, envelope, out_ms = message.encoded, ffi.NULL, 0
+        waiting = None if message.plain else self._asides.waiting(queue, message, body)
+        if waiting is not None:
+            number, encoded, envelope, out_ms = (
+                waiting.number,
+                waiting.encoded,
+                waiting.envelope,
+                waiting.out_ms,
+            )
         elif self._marker is not None:
             envelope, _kept = self._marked(queue.topic, [encoded])
         receipt = ffi.new(RECEIPT)
@@ -184,13 +156,14 @@ class Writer:
             return None
         if result:
             raise self.failure(result, len(body))
-        if level:
-            self._schedule.stored(receipt.store_time + delay_ms)
+        if waiting is not None:
+            waiting.stored(receipt.store_time)
         status = SendStatus.SEND_OK
         if self._store.sync and message.wait:
             status = self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
         name = ffi.string(receipt.unique_id, 56).decode()
-        return SendResult(status, queue, int(receipt.queue_offset), name, (HOST, int(receipt.log_offset)))
+        place = HOST, int(receipt.log_offset)
+        return SendResult(status, queue, int(receipt.queue_offset), name, place, None, out_ms)
 
     def _failed(self, result: int, size: int, error: int) -> None:
         """Raises what a failed call stands for; `error` is the system's number."""
@@ -204,7 +177,8 @@ class Writer:
         status = self.flushed(end, number, receipt)
         if status is SendStatus.SEND_OK:
             return stored
-        return SendResult(status, stored.queue, stored.queue_offset, stored.msg_id, stored._place)
+        place, out_ms = stored._place, stored._out_ms
+        return SendResult(status, stored.queue, stored.queue_offset, stored.msg_id, place, None, out_ms)
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
         """See Broker.append_batch. All bodies and all properties go down in one piece each."""

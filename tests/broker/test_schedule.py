@@ -118,13 +118,6 @@ class TestBroker:
         with pytest.raises(mq.MessageInvalid, match="-1"):
             topic.send(b"x", delay_level=-1)
 
-    def test_any_other_time_is_refused_until_there_is_a_store_for_it(self, broker: LocalBroker) -> None:
-        topic = broker.create_topic("orders", 1)
-        with pytest.raises(mq.NotPermitted, match="delay_level"):
-            topic.send(b"x", deliver_at_ms=1)
-        with mq.Producer(broker) as producer, pytest.raises(mq.NotPermitted, match="delay_level"):
-            producer.send(mq.Message("orders", b"x", delay_ms=50))
-
     def test_properties_that_leave_no_room_for_those_of_a_delay(self, broker: LocalBroker) -> None:
         topic = broker.create_topic("orders", 1)
         for size in range(32_600, 32_700):

@@ -80,15 +80,6 @@ def test_those_of_one_level_keep_their_order(broker: mq.Broker, queue: mq.Queue)
     assert [message.body for message in wait_for(queue, 50)] == [b"%d" % number for number in range(50)]
 
 
-@pytest.mark.parametrize("delay", [{"delay_ms": 50}, {"deliver_at_ms": 50}, {"delay_ms": 0}])
-def test_another_delay_than_a_level_is_refused(
-    broker: mq.Broker, queue: mq.Queue, delay: dict[str, Any]
-) -> None:
-    with mq.Producer(broker) as producer, pytest.raises(mq.NotPermitted, match="level"):
-        producer.send(mq.Message("orders", b"x", **delay))
-    assert queue.max_offset == 0
-
-
 @pytest.mark.parametrize("level", [-1, 19])
 def test_a_level_that_there_is_not_is_refused(broker: mq.Broker, level: int) -> None:
     with pytest.raises(mq.MessageInvalid, match=str(level)):

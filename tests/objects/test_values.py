@@ -80,7 +80,7 @@ def test_help_and_inspect_tell_the_arguments() -> None:
     for kind, names in (
         (mq.Message, "topic body tags keys properties flag delay_level delay_ms deliver_at_ms wait"),
         (mq.MessageExt, "record broker_name"),
-        (mq.SendResult, "status queue queue_offset ids place transaction_id"),
+        (mq.SendResult, "status queue queue_offset ids place transaction_id out_ms"),
         (mq.PullResult, "status messages next_offset min_offset max_offset"),
     ):
         assert list(inspect.signature(kind).parameters) == names.split()

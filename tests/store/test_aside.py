@@ -1,0 +1,281 @@
+"""Messages put aside until they are due: as the usual way in C stores them, and as Python does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import mq
+from mq.broker import delay_offsets
+from mq.broker.local import LocalBroker
+from mq.broker.timer import TIMER_TOPIC
+from mq.objects import Asides
+from mq.properties import PROPERTIES_SIZE_MAX
+from mq.store import aside, timerstate
+from mq.store.aside import slot_ms
+from mq.store.writer import Writer
+
+HOUR = 3_600_000
+MAX_MS = 48 * HOUR
+
+
+@pytest.fixture
+def broker(directory: Path) -> Iterator[LocalBroker]:
+    with mq.open(directory, timer_precision_ms=100, timer_max_delay_ms=MAX_MS) as broker:
+        broker.create_topic("orders", 1)
+        yield broker
+
+
+class Odd(mq.Message):
+    """No subclass takes the way in C."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@given(st.integers(1, 1 << 50), st.integers(1, 60_000))
+def test_a_slot_lies_at_most_one_precision_before_what_is_due(due_ms: int, precision_ms: int) -> None:
+    out_ms = slot_ms(due_ms, precision_ms)
+    assert out_ms % precision_ms == 0
+    assert out_ms < due_ms <= out_ms + precision_ms
+
+
+def test_slots_are_those_of_rocketmq() -> None:
+    assert slot_ms(1_700_000_005_123, 1000) == 1_700_000_005_000
+    assert slot_ms(1_700_000_005_000, 1000) == 1_700_000_004_000
+
+
+def test_both_alarms_say_in_the_same_place_when_they_look_next() -> None:
+    assert delay_offsets.AT_WAKE == timerstate.AT_WAKE == aside.WAKE_PLACE
+
+
+DELAYS: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.fixed_dictionaries({"delay_level": st.integers(1, 18)}),
+    st.fixed_dictionaries({"delay_ms": st.integers(0, MAX_MS)}),
+    st.fixed_dictionaries({"deliver_at_ms": st.integers(0, 1 << 62)}),
+    st.integers(-HOUR, MAX_MS - HOUR).map(lambda ms: {"deliver_at_ms": now_ms() + ms}),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    DELAYS,
+    st.none() | st.sampled_from(["paid", "ß"]),
+    st.sampled_from([(), "k", "order-1", "ß"]),
+    st.sampled_from([{}, {"a": "b"}, {"long": "v" * 600}]),
+    st.sampled_from([0, -7]),
+)
+def test_both_ways_store_the_same(
+    broker: LocalBroker, delay: dict[str, Any], tags: str | None, keys: Any, own: dict[str, str], flag: int
+) -> None:
+    arguments: dict[str, Any] = {"tags": tags, "keys": keys, **delay}
+    if own:
+        arguments["properties"] = own
+    if flag:
+        arguments["flag"] = flag
+    stored: list[tuple[Any, ...]] = []
+    for kind in (Odd, mq.Message, Odd):
+        message = kind("orders", b"body", **arguments)
+        try:
+            result = broker.append("orders", 0, message, message.body, 0)
+        except mq.MessageInvalid as error:
+            stored.append((type(error), str(error).split(" is ")[0]))
+            continue
+        found = broker.message(result.offset_msg_id)
+        properties = found.properties
+        assert properties.pop("UNIQ_KEY") == result.msg_id
+        due, out = properties.pop("TIMER_DELIVER_MS", None), properties.pop("TIMER_OUT_MS", None)
+        assert result._out_ms == int(out or 0)
+        if out is not None:
+            assert due is not None
+            assert int(out) == slot_ms(int(due), 100)
+            if "delay_ms" in delay:
+                # Both clocks are read before it is stored.
+                assert int(due) - delay["delay_ms"] in range(
+                    found.store_time_ms - 5000, found.store_time_ms + 2
+                )
+            else:
+                assert int(due) == delay["deliver_at_ms"]
+        stored.append(
+            (found.topic, found.queue_id, found.flag, found.body, sorted(properties.items()), out is not None)
+        )
+    assert stored[0] == stored[1] == stored[2]
+
+
+@pytest.mark.parametrize("kind", [mq.Message, Odd])
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_timer_message_is_stored_as_rocketmq_does(directory: Path, kind: Any, flush: str) -> None:
+    with mq.open(directory, flush=flush) as broker, mq.Producer(broker) as producer:
+        broker.create_topic("orders", 4)
+        queue = mq.MessageQueue("orders", "mq", 3)
+        for number in range(3):
+            before = now_ms()
+            message = kind("orders", b"x", tags="t", properties={"own": "value"}, delay_ms=2 * HOUR)
+            result = producer.send(message, queue=queue)
+            assert (result.status, result.queue) == (mq.SendStatus.SEND_OK, queue)
+            stored = broker.message(result.offset_msg_id)
+            assert (stored.topic, stored.queue_id, stored.queue_offset) == (TIMER_TOPIC, 0, number)
+            due = stored.deliver_at_ms
+            assert due is not None
+            assert before + 2 * HOUR <= due <= now_ms() + 2 * HOUR + 1
+            assert stored.properties == {
+                "TAGS": "t",
+                "own": "value",
+                "TIMER_DELAY_MS": str(2 * HOUR),
+                "TIMER_DELIVER_MS": str(due),
+                "TIMER_OUT_MS": str(slot_ms(due, 1000)),
+                "REAL_TOPIC": "orders",
+                "REAL_QID": "3",
+                "UNIQ_KEY": result.msg_id,
+            }
+        assert broker.max_offset(queue) == 0
+
+
+@pytest.mark.parametrize("delay", [{"delay_ms": 0}, {"deliver_at_ms": 0}, {"deliver_at_ms": 1}])
+@pytest.mark.parametrize("kind", [mq.Message, Odd])
+def test_what_is_due_is_stored_where_it_belongs(
+    broker: LocalBroker, kind: Any, delay: dict[str, Any]
+) -> None:
+    (queue,) = broker.topic("orders").queues
+    with mq.Producer(broker) as producer:
+        for _ in range(2):
+            result = producer.send(kind("orders", b"x", **delay))
+            assert broker.message(result.offset_msg_id).topic == "orders"
+    assert queue.max_offset == 2
+
+
+@pytest.mark.parametrize("kind", [mq.Message, Odd])
+def test_what_is_due_too_late_is_refused(broker: LocalBroker, kind: Any) -> None:
+    with mq.Producer(broker) as producer:
+        producer.send(kind("orders", b"x", delay_ms=MAX_MS))
+        for delay in (
+            {"delay_ms": MAX_MS + 1},
+            {"delay_ms": (1 << 63) - 1},
+            {"deliver_at_ms": now_ms() + MAX_MS + 2000},
+            {"deliver_at_ms": (1 << 63) - 1},
+        ):
+            for _ in range(2):
+                with pytest.raises(mq.MessageInvalid, match=r"172,800,000.*timer_max_delay_ms"):
+                    producer.send(kind("orders", b"x", **delay))
+    assert broker._timer.aside() >= 0
+    assert broker.max_offset(mq.MessageQueue("orders", "mq", 0)) == 0
+
+
+@pytest.mark.parametrize("delay", [{"delay_level": 18}, {"delay_ms": HOUR}])
+def test_what_would_be_too_large_once_it_is_due_is_refused_at_once(
+    directory: Path, delay: dict[str, Any]
+) -> None:
+    with mq.open(directory, commitlog_file_size=1 << 16) as broker:
+        producer = mq.Producer(broker, compress_over=1 << 20)
+        producer.send(mq.Message("orders", b"x", **delay))
+        with pytest.raises(mq.MessageTooLarge):
+            producer.send(mq.Message("orders", b"x" * ((1 << 16) - 200), **delay))
+        long = {"long": "v" * (PROPERTIES_SIZE_MAX - 10)}
+        with pytest.raises(mq.MessageInvalid, match="properties come to"):
+            producer.send(mq.Message("orders", b"x", properties=long, **delay))
+
+
+class Heard:
+    """Who delivers, of levels and of timers: when it looks next is set here, and rings are counted."""
+
+    precision_ms = 1000
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.words = memoryview(bytearray(4096)).cast("q")
+        self.rings = 0
+        self._broker = broker
+
+    def ring(self) -> None:
+        self.rings += 1
+
+
+class Levels(Heard):
+    def alarm(self) -> Heard:
+        return self
+
+    def aside(self, level: int) -> tuple[int, int]:
+        return self._broker._schedule.aside(level)
+
+
+class Timers(Heard):
+    @property
+    def alarm(self) -> Heard:
+        return self
+
+    def aside(self) -> int:
+        return self._broker._timer.aside()
+
+
+@pytest.mark.parametrize("delay", [{"delay_level": 1}, {"delay_ms": 1000}])
+@pytest.mark.parametrize("kind", [mq.Message, Odd])
+def test_who_delivers_is_woken_by_what_is_due_before_he_looks(
+    broker: LocalBroker, kind: Any, delay: dict[str, Any]
+) -> None:
+    levels, timers = Levels(broker), Timers(broker)
+    heard = levels if "delay_level" in delay else timers
+    topics = broker._catalog
+    writer = Writer(broker._store, "mq", topics.version, topics.admit_write, levels, timers, MAX_MS)
+    for wake_in_ms, rings in ((-1, False), (500, False), (60_000, True)):
+        heard.words[aside.WAKE_PLACE] = now_ms() + wake_in_ms
+        for _ in range(2):
+            before = heard.rings
+            writer.append("orders", 0, kind("orders", b"x", **delay), b"x", 0)
+            assert heard.rings - before == rings
+    assert (timers if heard is levels else levels).rings == 0
+    writer.close()
+
+
+def test_a_message_made_again_of_its_fields_is_still_delayed(broker: LocalBroker) -> None:
+    for encoded, topic in (
+        (b"TAGS\x01t\x02DELAY\x013\x02", "SCHEDULE_TOPIC_XXXX"),
+        (b"TIMER_DELAY_MS\x0160000", TIMER_TOPIC),
+        (b"TIMER_DELAY_MS\x011\x02TIMER_DELAY_MS\x0190000\x02", TIMER_TOPIC),
+        (b"TIMER_DELAY_MS\x0190000\x02DELAY\x014\x02", "SCHEDULE_TOPIC_XXXX"),
+        (b"TIMER_DELAY_MS\x01x\x02", "orders"),
+        (b"NO_DELAY\x013\x02", "orders"),
+        (b"DELAY\x010\x02", "orders"),
+        (b"WAIT\x01false\x02DELAY\x014\x02", "SCHEDULE_TOPIC_XXXX"),
+        (b"DELAY\x01\x02\x02\x01\x02", "orders"),
+    ):
+        message = mq.Message.restored("orders", b"x", 0, False, encoded)
+        for _ in range(2):
+            result = broker.append("orders", 0, message, b"x", 0)
+            assert broker.message(result.offset_msg_id).topic == topic
+    for encoded in (b"DELAY\x0119", b"DELAY\x01999999999999999999999999", b"TIMER_DELAY_MS\x01" + b"9" * 40):
+        with pytest.raises(mq.MessageInvalid):
+            broker.append("orders", 0, mq.Message.restored("orders", b"x", 0, False, encoded), b"x", 0)
+
+
+def test_what_cannot_be_told_is_refused() -> None:
+    asides = Asides(1 << 20)
+    word = memoryview(bytearray(16)).cast("q")
+    alarm = (word, 0, print)
+    calls: list[Callable[[], None]] = [
+        lambda: asides.set_level(0, 1, 1000, alarm),
+        lambda: asides.set_level(65, 1, 1000, alarm),
+        lambda: asides.set_level(1, -1, 1000, alarm),
+        lambda: asides.set_level(1, 1, 1000, (word, 4, print)),
+        lambda: asides.set_timers(-1, 1000, 1, alarm),
+        lambda: asides.set_timers(0, 0, 1, alarm),
+        lambda: asides.set_timers(0, 1000, -1, alarm),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"told|aligned"):
+            call()
+
+
+def test_no_batch_has_a_timer_message(broker: LocalBroker) -> None:
+    with mq.Producer(broker) as producer:
+        delays: list[dict[str, Any]] = [{"delay_ms": 5}, {"deliver_at_ms": 1}]
+        for delay in delays:
+            batch = [mq.Message("orders", b"x"), mq.Message("orders", b"x", **delay)]
+            with pytest.raises(mq.MessageInvalid, match="batch"):
+                producer.send_batch(batch)
+    assert broker.max_offset(mq.MessageQueue("orders", "mq", 0)) == 0
