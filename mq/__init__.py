@@ -32,6 +32,7 @@ from mq.broker.protocol import (
     Subscription,
     Topic,
 )
+from mq.client.once import Once
 from mq.client.producer import Producer
 from mq.client.pull_consumer import PullConsumer
 from mq.client.push_consumer import PushConsumer
@@ -80,6 +81,7 @@ __all__ = [
     "MessageQueue",
     "MessageTooLarge",
     "NotPermitted",
+    "Once",
     "Producer",
     "PullConsumer",
     "PullResult",

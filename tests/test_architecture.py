@@ -31,6 +31,7 @@ FLOORS = {
     "mq.broker.protocol": 0,
     "mq.broker.results": 0,
     "mq.broker.membership": 0,
+    "mq.broker.handled": 0,
     "mq.store": 1,
     "mq.txn": 0,
     "mq.txn.state": 0,

@@ -60,6 +60,7 @@ class Groups:
     """The consumer groups of one store, for one broker.
 
     readable(topic) are the queues to read from, exists(topic) whether there is such a topic at all.
+    before_save() has on disk what no offset that is saved may be ahead of.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Groups:
         watch: Watch,
         readable: Callable[[str], Sequence[MessageQueue]],
         exists: Callable[[str], bool],
+        before_save: Callable[[], object] = lambda: None,
     ) -> None:
         self.store = store
         self._name = name
@@ -77,6 +79,7 @@ class Groups:
         self._watch = watch
         self._readable = readable
         self._exists = exists
+        self._before_save = before_save
         self.numbers = Numbers(store)
         self._offsets = Offsets(store.root)
         self._directory = store.root / "mq" / "groups"
@@ -391,7 +394,7 @@ class Groups:
 
     def save(self) -> bool:
         """Have in consumerOffset.json what is committed; whether there was anything new."""
-        return self._offsets.save(self.numbers, self._exists)
+        return self._offsets.save(self.numbers, self._exists, self._before_save)
 
     def _save_at_last(self) -> None:
         try:

@@ -13,13 +13,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from mq.broker.catalog import Catalog
+from mq.broker.dedup import Dedup
 from mq.broker.duties import Duties, Duty
 from mq.broker.filters import ConsumerFilters
 from mq.broker.finding import Finder
 from mq.broker.groups import OFFSETS_INTERVAL, Groups
+from mq.broker.handled import Handled
 from mq.broker.lookout import LocalLookout
 from mq.broker.membership import Group, Lookout, Member, Membership, QueueState
 from mq.broker.offsets import clamp_offsets
+from mq.broker.once import OnceFiles
 from mq.broker.options import check_number, check_options, check_times
 from mq.broker.protocol import Appender, MessageQueue, Puller, PullResult, SendResult, Topic
 from mq.broker.retry import send_back
@@ -127,6 +130,8 @@ class LocalBroker:
             self._reader = Reader(store, self.name, catalog.version, catalog.admit_read)
             self._arrow = ArrowReader(store, self.name)
             self._finder = Finder(store, self._reader, catalog.current)
+            self._dedup = Dedup(store, self.name, self._reader, writer.append, catalog.current)
+            self._once = OnceFiles(store)
             self._groups = groups = Groups(
                 store,
                 self.name,
@@ -134,6 +139,7 @@ class LocalBroker:
                 self._watch,
                 catalog.readable,
                 catalog.exists,
+                self._once.sync,
             )
             # Straight to the store: a layer here would cost a tenth of a send.
             self.append = writer.append
@@ -142,6 +148,8 @@ class LocalBroker:
             self.readable = catalog.readable
             self.append_batch = writer.append_batch
             self.appender = writer.appender
+            self.append_once = self._dedup.append_once
+            self.handled = self._once.handled
             self.pull = self._reader.pull
             self.puller = self._filters.pullers(self._reader) if self._filters else self._reader.puller
             self.join = groups.join
@@ -169,6 +177,8 @@ class LocalBroker:
     readable: Callable[[str], Sequence[MessageQueue]]
     append_batch: Callable[..., SendResult]
     appender: Callable[[MessageQueue], Appender]
+    append_once: Callable[..., SendResult]
+    handled: Callable[..., Handled]
     pull: Callable[..., PullResult]
     puller: Callable[..., Puller]
     join: Callable[..., Membership]
@@ -296,6 +306,8 @@ class LocalBroker:
         try:
             self._store.close()
         finally:
+            self._dedup.close()
+            self._once.close()
             self._writer.close()
             self._reader.close()
             self._schedule.close()

@@ -100,12 +100,16 @@ class Offsets:
             return table, others, problems
         return {}, {}, problems
 
-    def save(self, numbers: Numbers, exists: Callable[[str], bool]) -> bool:
-        """Have on disk what all groups have committed; whether there was anything new."""
+    def save(
+        self, numbers: Numbers, exists: Callable[[str], bool], before: Callable[[], object] = lambda: None
+    ) -> bool:
+        """Have on disk what all groups have committed; whether there was anything new. before() is called
+        when it is known what that is: it has on disk what an offset must not be ahead of."""
         with self._changing():
             table = self.current(numbers, exists)
             if table == self.load():
                 return False
+            before()
             self._write(table)
             return True
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import xxhash
 
+from mq.broker.handled import DEDUP_KEY, Handled
 from mq.broker.membership import Claim, Group, Lookout, Member, Membership, QueueState, Subscription
 from mq.broker.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from mq.compression import compressor
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMPRESS_OVER",
+    "DEDUP_KEY",
     "READ_SIZE_MAX",
     "Appender",
     "Broker",
@@ -36,6 +38,7 @@ __all__ = [
     "Checker",
     "Claim",
     "Group",
+    "Handled",
     "Lookout",
     "Member",
     "Membership",
@@ -148,6 +151,22 @@ class Broker(Protocol):
         It returns None, having stored nothing, once a topic has changed: ask for another one then."""
         ...
 
+    def append_once(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        key: str | None,
+        window_ms: int,
+        unique_id: str | None = None,
+        wait: float = 3.0,
+    ) -> SendResult:
+        """append, unless a message of this topic was stored under the same key in the last window_ms: then
+        the result is that one's. Without a key the unique id counts. Whoever is storing one at this moment
+        is waited for, up to `wait` seconds (RequestTimeout)."""
+        ...
+
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
         """Store messages of one topic side by side in one queue, all of them or none."""
         ...
@@ -232,6 +251,11 @@ class Broker(Protocol):
 
     def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Raise an offset; a smaller one is ignored. For who reads queues without joining the group."""
+        ...
+
+    def handled(self, group: str, size: int | None = None) -> Handled:
+        """The keys that a group has handled; size is how many are kept (None: as it is, or 100,000). Raises
+        ConfigMismatch for another size than it has, GroupInvalid, NotPermitted, StoreFull."""
         ...
 
     # Of transactions: see mq.txn.state.

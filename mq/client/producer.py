@@ -21,6 +21,7 @@ from mq.client.fault import FaultTable
 from mq.client.outbox import Letter, Outbox
 from mq.client.routes import Routes
 from mq.client.selector import Selector
+from mq.client.sent_once import KeyedLetter, SentOnce
 from mq.compression import Compression, compressor
 from mq.errors import (
     BrokerClosed,
@@ -67,6 +68,7 @@ class Producer:
         compression: Compression = "zlib",
         selector: Selector | None = None,
         fault_avoidance: bool = False,
+        dedup_window: float | None = None,
     ) -> None:
         check_group(group)
         if timeout <= 0:
@@ -81,6 +83,7 @@ class Producer:
         self.hook_errors = 0
         self._broker = broker
         self._append = broker.append
+        self._once = SentOnce(broker, dedup_window)
         self._timeout = timeout
         self._retries = retries
         self._compress_over = compress_over
@@ -118,11 +121,16 @@ class Producer:
         queue: MessageQueue | Queue | None = None,
         shard_key: str | bytes | int | None = None,
         timeout: float | None = None,
+        dedup_key: str | None = None,
+        unique_id: str | None = None,
     ) -> SendResult:
         """Store a message, and return where.
 
         Queues take turns, unless `queue` names one or `shard_key` stands for one; then there is a single
         attempt, and its error is raised as it is. Otherwise SendFailed tells of all attempts.
+
+        With a dedup_key, or a unique id of your own, the message is stored unless one of its topic was
+        within the last dedup_window seconds; then the result is that one's.
         """
         started = monotonic()
         self._check(message)
@@ -132,6 +140,7 @@ class Producer:
             turns is not None
             and queue is None
             and shard_key is None
+            and dedup_key is unique_id is None
             and len(message.body) <= self._short_max
             and not self.before_send
             and not self.after_send
@@ -149,7 +158,7 @@ class Producer:
                     turns.pop(topic, None)  # some topic has changed
                 except (RemotingError, RequestTimeout, ValueError) as error:
                     first = chosen, error
-        store = self._storing(message)
+        store = self._storing(message, dedup_key, unique_id, timeout)
         named = self._routes.named(message, queue, shard_key)
         return self._deliver(store, (message,), named, timeout, started, first)
 
@@ -190,6 +199,8 @@ class Producer:
         queue: MessageQueue | Queue | None = None,
         shard_key: str | bytes | int | None = None,
         timeout: float | None = None,
+        dedup_key: str | None = None,
+        unique_id: str | None = None,
     ) -> Future[SendResult]:
         """Have a message sent by the producer's own thread; the future has the result, or the error.
 
@@ -200,7 +211,12 @@ class Producer:
         self._check(message)
         named = self._routes.named(message, queue, shard_key)
         chosen = named or self._routes.choose(message.topic)
-        letter = Letter(message, chosen, named is not None, self._timeout if timeout is None else timeout)
+        timeout = self._timeout if timeout is None else timeout
+        if dedup_key is unique_id is None:
+            letter = Letter(message, chosen, named is not None, timeout)
+        else:
+            assert self._once.window_ms
+            letter = KeyedLetter(message, chosen, named is not None, timeout, dedup_key, unique_id)
         self._outbox.put(letter)
         return letter.future
 
@@ -328,11 +344,20 @@ class Producer:
         if len(message.body) > self._size_max:
             raise MessageTooLarge(len(message.body), self._size_max)
 
-    def _storing(self, message: Message) -> Store:
+    def _storing(
+        self,
+        message: Message,
+        dedup_key: str | None = None,
+        unique_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Store:
         """How to store this message: its body is compressed once, for all attempts."""
         body, sys_flag = message.body, 0
         if len(body) >= self._compress_over:
             body, sys_flag = self._compress(body)
+        if dedup_key is not None or unique_id is not None:
+            wait = self._timeout if timeout is None else timeout
+            return self._once.storing(message, body, sys_flag, dedup_key, unique_id, wait)
         return lambda to, unique_id: self._append(to.topic, to.queue_id, message, body, sys_flag, unique_id)
 
     def _post(self, letters: list[Letter]) -> None:
@@ -343,7 +368,7 @@ class Producer:
         for letter in letters:
             message, queue = letter.message, letter.queue
             size = len(message.body) + len(message.encoded) + BATCH_ENTRY_SIZE
-            is_plain = message.plain and len(message.body) < self._compress_over
+            is_plain = message.plain and type(letter) is Letter and len(message.body) < self._compress_over
             if not is_plain or sizes.get(queue, 0) + size > self._size_max:
                 self._post_group(groups.pop(queue, []))
                 sizes[queue] = 0
@@ -383,7 +408,10 @@ class Producer:
         unique_id = None
         attempts = 0
         try:
-            store = self._storing(message)
+            if isinstance(letter, KeyedLetter):
+                store = self._storing(message, letter.dedup_key, letter.unique_id, letter.timeout)
+            else:
+                store = self._storing(message)
             while True:
                 if monotonic() > letter.deadline:
                     raise RequestTimeout(f"not sent within {letter.timeout:g} s")

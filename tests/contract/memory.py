@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -33,6 +33,7 @@ from tests.contract.memory_groups import (
     new_member,
     raised,
 )
+from tests.contract.memory_once import MemoryDedup, MemoryOnce
 from tests.contract.memory_transactions import MemoryTransactions
 
 if TYPE_CHECKING:
@@ -176,6 +177,8 @@ class MemoryBroker:
         self._schedule: list[list[MessageExt]] = [[] for _ in DELAYS_MS]
         self._delivered = [0] * len(DELAYS_MS)
         self._groups = MemoryGroups(self, self._changed)
+        self.append_once = MemoryDedup(self, self._changed, clock).append_once
+        self.handled = MemoryOnce(self._check_open).handled
         transactions = MemoryTransactions(
             self,
             self._changed,
@@ -617,6 +620,15 @@ class MemoryBroker:
                 _encoded(properties),
                 _Header(waiting.flag, waiting.sys_flag, waiting.born_time_ms, waiting.reconsume_times),
             )
+
+    # What is asked about keys: see memory_once.Log.
+
+    def all_kept(self) -> Iterator[MessageExt]:
+        for queue in self._schedule:
+            yield from queue
+        for state in self._topics.values():
+            for queue in state.queues.values():
+                yield from queue
 
     # What transactions ask: see memory_transactions.Log.
 

@@ -1,0 +1,408 @@
+"""The keys that a group has handled: the last `size` of them, exactly, over all processes and their deaths.
+
+On disk: mq/once/<group>, mapped by all who use it, in native byte order:
+
+    offset  size  field
+         0     8  stamp
+         8     8  size           how many marks are kept
+        16     8  check          XXH3 of the two before
+        24     8  next           number of the next mark, counted from 1
+        32     8  next_check     all its bits turned over
+        40     8  begin          marks with lower numbers are forgotten
+        48     8  begin_check    likewise
+
+From 4096 on, `size` marks of 32 bytes; number n lies in place n % size, over the oldest one:
+
+         0    16  digest         XXH3-128 of the key
+        16     8  number
+        24     8  check          XXH3 of the two before
+
+The marks are a journal: each process keeps in memory what it has read of them, and reads on whenever `next`
+has moved. Who writes holds byte 0. Who handles a key holds a byte of his own, chosen by its digest, far
+beyond the end of the file; the kernel drops both when he dies. So the death of whoever handles a key leaves
+it unmarked, and free at once.
+
+A mark is written when the body is done, and its message's offset is committed after that. consumerOffset.json
+is written in three steps: the offsets are read, then these files are forced to disk (sync), then the offsets
+are. So after a power cut no message counts as consumed whose mark is lost. Marks that were written since are
+there or not, each whole or not at all by its check; one that is there is of a body that was done.
+
+This is the one file under mq/ that nothing else knows the content of. Without it, or with a part of it lost
+to damage, what comes again is handled again, as it would be without Once: nothing is passed over that was not
+handled. A flipped bit costs the keys that it hits.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import xxhash
+
+from mq.errors import ConfigMismatch, NotPermitted, RequestTimeout, StoreLocked, StorePoisoned
+from mq.names import check_group
+from mq.store.directory import sync_names
+from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
+from mq.store.named import named_errors
+from mq.store.store import Store
+
+__all__ = ["SIZE", "HandledKeys", "OnceFiles"]
+
+SIZE = 100_000
+SIZE_MAX = 10_000_000
+STAMP = b"mqonce01"
+HEAD = struct.Struct("=8sq")
+HEAD_SIZE, MARKS_AT = 24, 4096
+MARK, MARK_SIZE = struct.Struct("=16sq8s"), 32
+NUMBERED = struct.Struct("=16sq")
+NEXT, BEGIN = 3, 5  # words of eight bytes; the check of each follows
+WRITING_BYTE, KEY_BYTES = 0, 1 << 62
+WRITING_TIMEOUT = 10.0
+NUMBER_MAX = 1 << 60
+assert MARK.size == MARK_SIZE
+assert HEAD.size + 8 == HEAD_SIZE
+
+log = logging.getLogger("mq")
+
+
+class HandledKeys:
+    """See mq.broker.handled.Handled. One object for all who ask one broker for a group's."""
+
+    def __init__(self, store: Store, path: Path, size: int | None) -> None:
+        self._store = store
+        self.path = path
+        self._lock = threading.Lock()  # guards what follows, and the writing byte among the threads
+        self._free = threading.Condition(self._lock)  # a claim was given up
+        self._claims: dict[bytes, int] = {}  # digest -> the thread that has it
+        self._numbers: dict[bytes, int] = {}  # of all marks that count
+        self._digests: deque[bytes] = deque()  # from the oldest on, empty ones for marks that are damaged
+        self._next = self._begin = 1
+        self._fd = -1
+        store.let_go_with(self._forked)
+        with named_errors(path):
+            _make_directory(path.parent)
+            self._fd = open_own_file(path)
+            store.close_in_child(self._fd)
+            try:
+                with self._writing():
+                    self.size = self._prepared(size)
+                    self._memory = _mapped(path, MARKS_AT + self.size * MARK_SIZE)
+                    self._words = memoryview(self._memory)[:MARKS_AT].cast("q")
+                    self._load()
+            except BaseException:
+                self.close()
+                raise
+
+    # What is asked.
+
+    def begin(self, key: str, wait: float) -> bool:
+        digest, deadline, me = _digest(key), time.monotonic() + wait, threading.get_ident()
+        self._store.live()
+        with self._lock:
+            while digest in self._claims:
+                if self._claims[digest] == me:
+                    raise RuntimeError(f"this thread is handling {key!r} already, and would wait for itself")
+                if not self._free.wait(max(deadline - time.monotonic(), 0.0)):
+                    raise self._timeout(key, wait)
+            if self._knows(digest):
+                return False
+            self._claims[digest] = me
+        try:
+            # Another process is only asked for once no thread of this one is in the way: they share the lock.
+            if not lock_byte(self._fd, _key_byte(digest), timeout=max(deadline - time.monotonic(), 0.0)):
+                raise self._timeout(key, wait)
+            with self._lock:
+                is_fresh = not self._knows(digest)
+        except BaseException:
+            self._give_up(digest)
+            raise
+        if not is_fresh:
+            self._give_up(digest)
+        return is_fresh
+
+    def finish(self, key: str) -> None:
+        digest = _digest(key)
+        try:
+            self._store.live()
+            with self._lock, self._writing():
+                self._read_on()
+                number = self._next
+                at = MARKS_AT + number % self.size * MARK_SIZE
+                self._memory[at : at + MARK_SIZE] = _mark(digest, number)
+                self._say(NEXT, number + 1)
+                self._enter(digest)
+        finally:
+            self._give_up(digest)
+
+    def abandon(self, key: str) -> None:
+        self._give_up(_digest(key))
+
+    def seen(self, key: str) -> bool:
+        self._store.live()
+        with self._lock:
+            return self._knows(_digest(key))
+
+    def clear(self) -> None:
+        self._store.live()
+        with self._lock, self._writing():
+            self._read_on()
+            self._say(BEGIN, self._next)
+            self._load()
+
+    def _give_up(self, digest: bytes) -> None:
+        with self._lock:
+            if self._claims.pop(digest, None) is not None:
+                if self._fd >= 0:
+                    unlock_byte(self._fd, _key_byte(digest))
+                self._free.notify_all()
+
+    def _timeout(self, key: str, wait: float) -> RequestTimeout:
+        return RequestTimeout(f"{key!r} has been in the hands of another consumer for {wait:g} s")
+
+    # The marks, with the lock held.
+
+    def _knows(self, digest: bytes) -> bool:
+        words = self._words
+        if words[NEXT] != self._next or words[NEXT + 1] != ~self._next or words[BEGIN] != self._begin:
+            with self._writing():
+                self._read_on()
+        return digest in self._numbers
+
+    def _read_on(self) -> None:
+        """Read what others have written since. The writing byte is held."""
+        following, begin = self._word(NEXT), self._word(BEGIN)
+        if following is None or begin != self._begin or not 0 <= following - self._next <= self.size:
+            self._load()
+            return
+        while self._next < following:
+            at = MARKS_AT + self._next % self.size * MARK_SIZE
+            digest, number, check = MARK.unpack(self._memory[at : at + MARK_SIZE])
+            sound = number == self._next and check == _check(digest, number)
+            self._enter(digest if sound else b"")
+
+    def _enter(self, digest: bytes) -> None:
+        """Take in the next mark; the oldest one goes if there are more than so many."""
+        if digest:
+            self._numbers[digest] = self._next
+        self._digests.append(digest)
+        self._next += 1
+        if len(self._digests) > self.size:
+            oldest, number = self._digests.popleft(), self._next - 1 - self.size
+            if self._numbers.get(oldest) == number:
+                del self._numbers[oldest]
+
+    def _load(self) -> None:
+        """Read all, and mend the header by it. The writing byte is held."""
+        found: dict[int, bytes] = {}
+        damaged = 0
+        data = self._memory[MARKS_AT : MARKS_AT + self.size * MARK_SIZE]
+        for place, (digest, number, check) in enumerate(MARK.iter_unpack(data)):
+            if check == _check(digest, number) and 0 < number < NUMBER_MAX and number % self.size == place:
+                found[number] = digest
+            elif number or check != bytes(8) or digest != bytes(16):
+                damaged += 1
+        following, begin = self._word(NEXT), self._word(BEGIN)
+        if following is None or begin is None:
+            damaged += 1
+        following = max(following or 1, max(found, default=0) + 1)
+        if begin is None:
+            # Of two that differ the one that forgets more.
+            both = self._words[BEGIN], ~self._words[BEGIN + 1]
+            begin = max((each for each in both if 0 < each <= following), default=1)
+        if damaged:
+            log.warning("%s: %d marks are damaged: what they stand for is handled again if it comes again",
+                        self.path, damaged)  # fmt: skip
+        self._say(NEXT, following)
+        self._say(BEGIN, begin)
+        self._begin, oldest = begin, max(begin, following - self.size)
+        self._numbers, self._digests, self._next = {}, deque(), oldest
+        while self._next < following:
+            self._enter(found.get(self._next, b""))
+
+    def _word(self, place: int) -> int | None:
+        value: int = self._words[place]
+        return value if value == ~self._words[place + 1] and 0 < value < NUMBER_MAX else None
+
+    def _say(self, place: int, value: int) -> None:
+        self._words[place] = value
+        self._words[place + 1] = ~value
+
+    # The file.
+
+    def _prepared(self, size: int | None) -> int:
+        """How many marks there is room for, once there is. The writing byte is held."""
+        data = os.pread(self._fd, HEAD_SIZE, 0)
+        length = os.fstat(self._fd).st_size
+        if len(data) == HEAD_SIZE and data == _head(HEAD.unpack_from(data)[1]) and length > MARKS_AT:
+            kept: int = HEAD.unpack_from(data)[1]
+            if size not in (None, kept):
+                raise ConfigMismatch(
+                    f"{self.path} keeps {kept:,} keys, not {size:,}: leave size out, or remove the file while"
+                    " nobody uses it, and with it what was handled",
+                    option="size", stored=kept, asked=size,
+                )  # fmt: skip
+            if length < MARKS_AT + kept * MARK_SIZE:
+                log.warning("%s: it is cut short: keys that were in it are handled again", self.path)
+                os.posix_fallocate(self._fd, 0, MARKS_AT + kept * MARK_SIZE)
+            return kept
+        wanted = SIZE if size is None else size
+        room = (length - MARKS_AT) // MARK_SIZE
+        if data.strip(b"\0") and room > 0:
+            log.warning("%s: its header is damaged, and made anew", self.path)
+            wanted = min(room, SIZE_MAX) if size is None else size
+        # Allocated before it is touched: a full disk is an error here, and no signal later.
+        os.posix_fallocate(self._fd, 0, MARKS_AT + wanted * MARK_SIZE)
+        if not data.strip(b"\0"):
+            first = struct.pack("=4q", 1, ~1, 1, ~1)
+            os.pwrite(self._fd, first, NEXT * 8)
+        os.pwrite(self._fd, _head(wanted), 0)
+        os.fsync(self._fd)
+        sync_names(self.path.parent)
+        return wanted
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self._fd < 0:
+            raise self._store.refusal()
+        if not lock_byte(self._fd, WRITING_BYTE, timeout=WRITING_TIMEOUT):
+            raise StoreLocked(
+                f"{self.path}: another process has been writing it for {WRITING_TIMEOUT:.0f} s, most likely"
+                " one that is stopped",
+                path=str(self.path),
+                pid=byte_owner(self._fd, WRITING_BYTE),
+            )
+        try:
+            yield
+        finally:
+            unlock_byte(self._fd, WRITING_BYTE)
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()  # Another thread of the parent may have had it.
+        self._free = threading.Condition(self._lock)
+        self._claims.clear()
+        self._fd = -1  # The store closes the child's copy.
+
+    def close(self) -> None:
+        """Give up all claims. Twice is fine."""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            self._claims.clear()
+            self._free.notify_all()
+            if fd >= 0:
+                self._store.closed_here(fd)
+
+
+class OnceFiles:
+    """The files of one store, for one broker."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._directory = store.root / "mq" / "once"
+        self._lock = threading.Lock()  # guards what follows
+        self._open: dict[str, HandledKeys] = {}
+        self._failed: str | None = None
+        store.let_go_with(self._forked)
+
+    def handled(self, group: str, size: int | None = None) -> HandledKeys:
+        """See Broker.handled."""
+        self._store.live()
+        check_group(group)
+        if size is not None:
+            _check_size(size)
+        if self._store.read_only:
+            raise NotPermitted(
+                f"{self._store.root} was opened with read_only=True: what is handled is written"
+            )
+        with self._lock:
+            keys = self._open.get(group)
+            if keys is None or size not in (None, keys.size):
+                keys = HandledKeys(self._store, self._directory / group, size)
+                self._open[group] = keys
+            return keys
+
+    def sync(self) -> None:
+        """Have all marks on disk that were written before, by whichever process. Raises StorePoisoned."""
+        if self._failed is not None:
+            raise StorePoisoned(self._failed)
+        try:
+            paths = sorted(self._directory.iterdir())
+        except FileNotFoundError:
+            return
+        for path in paths:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.fdatasync(fd)
+            except OSError as error:
+                # The kernel may take what it could not write for written from now on.
+                self._failed = (
+                    f"{path} could not be forced to disk ({error.strerror}): offsets are not written any"
+                    " more; open the store again once the disk is sound"
+                )
+                raise StorePoisoned(self._failed) from error
+            finally:
+                os.close(fd)
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            keys = list(self._open.values())
+            self._open.clear()
+        for each in keys:
+            each.close()
+
+
+def _check_size(size: int) -> None:
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"size is an int, not {type(size).__name__}")
+    if not 1 <= size <= SIZE_MAX:
+        raise ValueError(f"size is {size:,} keys: it must be from 1 to {SIZE_MAX:,}")
+
+
+def _digest(key: str) -> bytes:
+    if not isinstance(key, str):
+        raise TypeError(f"a key is a str, not {type(key).__name__}")
+    if not key:
+        raise ValueError("the key is empty: give the text that tells one message from another")
+    return xxhash.xxh3_128_digest(key.encode("utf-8", "surrogatepass"))
+
+
+def _key_byte(digest: bytes) -> int:
+    return KEY_BYTES + (int.from_bytes(digest[:8], "little") >> 2)
+
+
+def _check(digest: bytes, number: int) -> bytes:
+    return xxhash.xxh3_64_digest(NUMBERED.pack(digest, number))
+
+
+def _mark(digest: bytes, number: int) -> bytes:
+    return MARK.pack(digest, number, _check(digest, number))
+
+
+def _head(size: int) -> bytes:
+    head = HEAD.pack(STAMP, size)
+    return head + xxhash.xxh3_64_digest(head)
+
+
+def _make_directory(path: Path) -> None:
+    if not path.is_dir():
+        path.mkdir(mode=0o700, exist_ok=True)
+        sync_names(path.parent)
+
+
+def _mapped(path: Path, size: int) -> mmap.mmap:
+    # Opened for itself alone: a mapping keeps its open file, and with it every lock that was taken by it.
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return mmap.mmap(fd, size)
+    finally:
+        os.close(fd)

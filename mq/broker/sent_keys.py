@@ -1,0 +1,259 @@
+"""What was sent under a key, and when: mq/dedup, a bounded table in front of the log and its index.
+
+The record of what was sent is the log; this only spares looking there. On disk: mq/dedup, mapped by all who
+send with a key, in native byte order:
+
+    offset  size  field
+         0     8  stamp
+         8     8  epoch        of the control file that it belongs to
+        16    16  boot_id      pages of another boot may be of different times
+        32     8  buckets      how many
+        40     8  since_ms     every send with a key since then passed through here; 0: every one that is kept
+        48     8  check        XXH3 of the words before
+
+From 4096 on, buckets of 256 bytes; the first 8 bytes of a key's digest choose its bucket:
+
+         0     8  check        XXH3 of what follows: a bucket left half written, or flipped, is not believed
+         8     8  lost_ms      the newest entry that had to go for another one is of then
+        16    16  -
+        32   112  digests      7 XXH3-128 of topic and key; zeros: free
+       144    56  times        7, ms: when it was sent, or was about to be
+       200    56  places       7 log offsets; -1: claimed, whoever did so has not come back
+
+Whoever looks a key up holds the byte of its bucket, from before he looks until what he stored is marked: an
+open file description lock, which the kernel drops when he dies, and a lock of the threads of one broker. So a
+claim that is found by its next reader is always a dead one's, and says: look whether the message was stored.
+
+A key that is not found was not sent within a window if the window begins after since_ms and after lost_ms.
+Otherwise the answer is in the index. Which makes it safe to lose any bucket, or the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import xxhash
+
+from mq.errors import RequestTimeout, StoreLocked
+from mq.store.control import boot_id
+from mq.store.locks import lock_byte, open_own_file, unlock_byte
+from mq.store.named import named_errors
+from mq.store.numbers import Numbers
+from mq.store.store import Store
+
+__all__ = ["BUCKET_COUNT", "CLAIMED", "Bucket", "SentKeys", "digest_of"]
+
+STAMP = b"mqdedup1"
+HEADER = struct.Struct("=8sq16sqqQ")
+BUCKETS_AT, BUCKET_SIZE, BUCKET_COUNT = 4096, 256, 1 << 16
+ENTRY_COUNT, DIGEST_SIZE = 7, 16
+CONTENT = struct.Struct("=q16x112s7q7q")  # of a bucket, but for its check
+CHECK = struct.Struct("=Q")
+DIGESTS_AT = 32
+FREE = bytes(DIGEST_SIZE)
+CLAIMED = -1
+EVER = 1 << 62  # As lost_ms: nothing that is missing here was not sent.
+STRIPES = 64
+MAKING_BYTE, MAKING_TIMEOUT = 0, 10.0
+SPINS, SPIN_SECONDS = 20, 0.00005  # another one is most likely about to be done
+assert CHECK.size + CONTENT.size == BUCKET_SIZE
+assert HEADER.size == 56
+
+
+def digest_of(kind: str, topic: str, key: str) -> bytes:
+    """What stands for a key of a topic; a kind of key never meets another one."""
+    return xxhash.xxh3_128_digest(f"{topic}\0{kind}\0{key}".encode())
+
+
+class Bucket:
+    """The entries of one bucket, for who holds its lock; what changes is written at once."""
+
+    __slots__ = ("_at", "_memory", "_times", "digests", "lost_ms", "places")
+
+    def __init__(self, memory: mmap.mmap, at: int, now_ms: int) -> None:
+        self._memory, self._at = memory, at
+        content = memory[at + CHECK.size : at + BUCKET_SIZE]
+        if xxhash.xxh3_64_digest(content) == memory[at : at + CHECK.size]:
+            fields = CONTENT.unpack(content)
+            self.lost_ms: int = fields[0]
+            self.digests = fields[1]
+            self._times, self.places = list(fields[2:9]), list(fields[9:16])
+        else:
+            # Whatever was in it is to be asked for elsewhere, as far as it was sent until now.
+            self.lost_ms = now_ms
+            self.digests = FREE * ENTRY_COUNT
+            self._times, self.places = [0] * ENTRY_COUNT, [0] * ENTRY_COUNT
+
+    def find(self, digest: bytes) -> tuple[int, int] | None:
+        """Time and place of an entry."""
+        at = self._index(digest)
+        return None if at is None else (self._times[at], self.places[at])
+
+    def _index(self, digest: bytes) -> int | None:
+        found = self.digests.find(digest)
+        while found >= 0 and found % DIGEST_SIZE:
+            found = self.digests.find(digest, found + 1)
+        return None if found < 0 else found // DIGEST_SIZE
+
+    def put(self, digest: bytes, time_ms: int, place: int) -> None:
+        """Enter a key, in the place of the oldest one if need be."""
+        at = self._index(digest)
+        if at is None:
+            at = min(range(ENTRY_COUNT), key=self._times.__getitem__)
+            self.lost_ms = max(self.lost_ms, self._times[at])
+        self._set(at, digest, time_ms, place)
+
+    def drop(self, digest: bytes) -> None:
+        """Forget a key of which nothing was stored."""
+        at = self._index(digest)
+        if at is not None:
+            self._set(at, FREE, 0, 0)
+
+    def _set(self, at: int, digest: bytes, time_ms: int, place: int) -> None:
+        begin = at * DIGEST_SIZE
+        self.digests = self.digests[:begin] + digest + self.digests[begin + DIGEST_SIZE :]
+        self._times[at], self.places[at] = time_ms, place
+        content = CONTENT.pack(self.lost_ms, self.digests, *self._times, *self.places)
+        self._memory[self._at : self._at + BUCKET_SIZE] = xxhash.xxh3_64_digest(content) + content
+
+
+class SentKeys:
+    """The table of one store, for one broker. Made anew where it cannot be believed. Raises StoreFull."""
+
+    def __init__(
+        self, store: Store, *, clock_ms: Callable[[], int], bucket_count: int = BUCKET_COUNT
+    ) -> None:
+        self._store = store
+        self._clock_ms = clock_ms
+        self.path = store.root / "mq" / "dedup"
+        self._locks = [threading.Lock() for _ in range(STRIPES)]
+        store.let_go_with(self._forked)
+        with named_errors(self.path):
+            self._fd = open_own_file(self.path)
+            store.close_in_child(self._fd)
+            try:
+                if not lock_byte(self._fd, MAKING_BYTE, timeout=MAKING_TIMEOUT):
+                    raise StoreLocked(
+                        f"{self.path}: another process has been making it for {MAKING_TIMEOUT:.0f} s,"
+                        " most likely one that is stopped",
+                        path=str(self.path),
+                    )
+                count = self._believed()
+                if count is None:
+                    count = bucket_count
+                    self._make(count)
+                unlock_byte(self._fd, MAKING_BYTE)
+                self._bucket_count = count
+                self._memory = _mapped(self.path, BUCKETS_AT + count * BUCKET_SIZE)
+            except BaseException:
+                self.close()
+                raise
+
+    def _believed(self) -> int | None:
+        """How many buckets there are; None for a file that is of no use."""
+        data = os.pread(self._fd, HEADER.size, 0)
+        if len(data) < HEADER.size:
+            return None
+        stamp, epoch, boot, count, _, _ = HEADER.unpack(data)
+        if stamp != STAMP or xxhash.xxh3_64_digest(data[: -CHECK.size]) != data[-CHECK.size :]:
+            return None
+        if epoch != Numbers(self._store).epoch or boot != boot_id():
+            return None
+        if os.fstat(self._fd).st_size < BUCKETS_AT + count * BUCKET_SIZE:
+            return None
+        return int(count)
+
+    def _make(self, count: int) -> None:
+        """Where others have it mapped, they go on with what is written here: it never becomes shorter."""
+        os.pwrite(self._fd, bytes(HEADER.size), 0)
+        os.posix_fallocate(self._fd, 0, BUCKETS_AT + count * BUCKET_SIZE)
+        since = self._clock_ms() + 1 if self._store.end() else 0
+        content = CONTENT.pack(0, FREE * ENTRY_COUNT, *[0] * (2 * ENTRY_COUNT))
+        empty = (xxhash.xxh3_64_digest(content) + content) * min(count, 4096)
+        # By writing, not through memory: what there is no room for is an error here, and no signal later.
+        at, end = BUCKETS_AT, BUCKETS_AT + count * BUCKET_SIZE
+        while at < end:
+            at += os.pwrite(self._fd, empty[: end - at], at)
+        head = HEADER.pack(STAMP, Numbers(self._store).epoch, boot_id(), count, since, 0)[: -CHECK.size]
+        os.pwrite(self._fd, head + xxhash.xxh3_64_digest(head), 0)
+
+    def complete_since(self, bucket: Bucket) -> int:
+        """A key that is not in the bucket was not sent at this time or later."""
+        data = self._memory[: HEADER.size]
+        if xxhash.xxh3_64_digest(data[: -CHECK.size]) != data[-CHECK.size :]:
+            return EVER
+        since: int = HEADER.unpack(data)[4]
+        return max(since, bucket.lost_ms + 1)
+
+    def hold(self, digest: bytes, wait: float) -> int:
+        """Have the bucket of a key to oneself; which one that is. Raises RequestTimeout."""
+        if self._fd < 0:
+            raise self._store.refusal()
+        number = int.from_bytes(digest[:8], "little") % self._bucket_count
+        deadline = time.monotonic() + wait
+        if not self._locks[number % STRIPES].acquire(timeout=max(wait, 0.0)):
+            raise _timeout(wait)
+        try:
+            if not self._lock(number, deadline):
+                raise _timeout(wait)
+        except BaseException:
+            self._locks[number % STRIPES].release()
+            raise
+        return number
+
+    def _lock(self, number: int, deadline: float) -> bool:
+        byte = BUCKETS_AT + number * BUCKET_SIZE
+        if lock_byte(self._fd, byte):
+            return True
+        for _ in range(SPINS):
+            time.sleep(SPIN_SECONDS)
+            if lock_byte(self._fd, byte):
+                return True
+        return lock_byte(self._fd, byte, timeout=max(deadline - time.monotonic(), 0.0))
+
+    def bucket(self, number: int) -> Bucket:
+        return Bucket(self._memory, BUCKETS_AT + number * BUCKET_SIZE, self._clock_ms())
+
+    def release(self, number: int) -> None:
+        try:
+            if self._fd >= 0:
+                unlock_byte(self._fd, BUCKETS_AT + number * BUCKET_SIZE)
+        finally:
+            self._locks[number % STRIPES].release()
+
+    def _forked(self) -> None:
+        self._fd = -1  # The store closes the child's copy.
+
+    def close(self) -> None:
+        """Let go of the file. Whoever is at it in another thread is through before."""
+        for lock in self._locks:
+            lock.acquire()
+        try:
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                self._store.closed_here(fd)
+        finally:
+            for lock in self._locks:
+                lock.release()
+
+
+def _mapped(path: Path, size: int) -> mmap.mmap:
+    # Opened for itself alone: a mapping keeps its open file, and with it every lock that was taken by it.
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return mmap.mmap(fd, size)
+    finally:
+        os.close(fd)
+
+
+def _timeout(wait: float) -> RequestTimeout:
+    return RequestTimeout(
+        f"somebody else has been storing a message of this key for {wait:g} s: whether it is stored is not"
+        " known; send it again under the same key"
+    )

@@ -1,0 +1,72 @@
+"""What a producer with a dedup_window does with messages that have a key: see Broker.append_once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mq.broker.protocol import Broker, MessageQueue, SendResult
+from mq.client.outbox import Letter
+from mq.message import Message
+
+__all__ = ["KeyedLetter", "SentOnce"]
+
+WINDOW_MAX = 1e9  # seconds; retention is what ends it before
+
+
+class SentOnce:
+    """window is in seconds; None where the producer has none, and refuses keys."""
+
+    def __init__(self, broker: Broker, window: float | None) -> None:
+        self._broker = broker
+        self._window_ms: int | None = None
+        if window is not None:
+            if isinstance(window, bool) or not isinstance(window, (int, float)):
+                raise TypeError(f"dedup_window is a number of seconds, not {type(window).__name__}")
+            if not 0 < window <= WINDOW_MAX:
+                raise ValueError(
+                    f"dedup_window is {window} s, must be more than 0 and at most {WINDOW_MAX:g}"
+                )
+            self._window_ms = max(1, int(window * 1000))
+
+    @property
+    def window_ms(self) -> int:
+        """Raises ValueError where there is none."""
+        if self._window_ms is None:
+            raise ValueError(
+                "a dedup_key or unique_id needs to be told how long it counts: mq.Producer(dedup_window=...)"
+            )
+        return self._window_ms
+
+    def storing(
+        self,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        key: str | None,
+        given_id: str | None,
+        wait: float,
+    ) -> Callable[[MessageQueue, str | None], SendResult]:
+        """A function that stores the message once, as often as it is called."""
+        window_ms, append_once = self.window_ms, self._broker.append_once
+        return lambda to, unique_id: append_once(
+            to, message, body, sys_flag, key, window_ms, given_id or unique_id, wait
+        )
+
+
+class KeyedLetter(Letter):
+    """A message on its way that is stored once, and therefore not in a batch."""
+
+    __slots__ = ("dedup_key", "unique_id")
+
+    def __init__(
+        self,
+        message: Message,
+        queue: MessageQueue,
+        is_bound: bool,
+        timeout: float,
+        dedup_key: str | None,
+        unique_id: str | None,
+    ) -> None:
+        super().__init__(message, queue, is_bound, timeout)
+        self.dedup_key = dedup_key
+        self.unique_id = unique_id
