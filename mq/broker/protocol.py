@@ -23,7 +23,7 @@ from mq.compression import compressor
 from mq.errors import MessageTooLarge
 from mq.filter.selection import Selection
 from mq.message import Message, MessageExt
-from mq.txn.state import Check, Checker, Preparer, TransactionState, Undecided
+from mq.txn.state import Check, Checker, Ender, Preparer, Transactions, TransactionState, Undecided
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,6 +37,7 @@ __all__ = [
     "Check",
     "Checker",
     "Claim",
+    "Ender",
     "Group",
     "Handled",
     "Lookout",
@@ -54,6 +55,7 @@ __all__ = [
     "Subscription",
     "Topic",
     "TransactionState",
+    "Transactions",
     "Undecided",
     "queue_of_key",
 ]
@@ -79,7 +81,7 @@ class Puller(Protocol):
     ) -> PullResult: ...
 
 
-class Broker(Protocol):
+class Broker(Transactions, Protocol):
     """A store of messages, in a directory or at the other end of a connection."""
 
     @property
@@ -256,55 +258,6 @@ class Broker(Protocol):
     def handled(self, group: str, size: int | None = None) -> Handled:
         """The keys that a group has handled; size is how many are kept (None: as it is, or 100,000). Raises
         ConfigMismatch for another size than it has, GroupInvalid, NotPermitted, StoreFull."""
-        ...
-
-    # Of transactions: see mq.txn.state.
-    def prepare(
-        self,
-        queue: MessageQueue,
-        group: str,
-        message: Message,
-        body: bytes,
-        sys_flag: int,
-        unique_id: str | None = None,
-    ) -> SendResult:
-        """Store a half message for a queue, as append would store the message. The result says which queue,
-        and which place among the half messages: queue_offset, and the log offset in offset_msg_id. Raises
-        MessageInvalid for one that is delayed, and what append raises."""
-        ...
-
-    def preparer(self, queue: MessageQueue, group: str) -> Preparer:
-        """The same for one queue and one group of producers: see appender."""
-        ...
-
-    def end_transaction(
-        self,
-        group: str,
-        log_offset: int,
-        queue_offset: int,
-        state: TransactionState,
-        *,
-        from_check: bool = False,
-    ) -> None:
-        """End the transaction of a half message: with COMMIT its message is stored, once, whoever says so
-        how often; UNKNOWN changes nothing. from_check: somebody was asked.
-
-        Raises MessageNotFound if there is no half message at this place, NotPermitted if it is of another
-        group or has ended the other way; a half message with a CHECK_IMMUNITY_TIME_IN_SECONDS that is over
-        is ended by checks alone (NotPermitted)."""
-        ...
-
-    def enlist(self, group: str, client_id: str) -> Checker:
-        """Be one of those of a group who are asked about transactions. Raises GroupInvalid, NotPermitted."""
-        ...
-
-    def undecided(self) -> list[Undecided]:
-        """The transactions that have not ended, oldest first."""
-        ...
-
-    def resume_transaction(self, msg_id: str) -> None:
-        """Have a transaction that was given up checked again, from the first check on. Raises
-        MessageNotFound if none of this unique id was, NotPermitted if it has ended."""
         ...
 
 

@@ -97,9 +97,10 @@ class TransactionProducer:
         # A producer asks no more of its broker than what _HalfTopic has.
         half_topic = cast("Broker", _HalfTopic(broker, group))
         self._half = Producer(half_topic, group, selector=selector, compress_over=compress_over)
-        self._end = broker.end_transaction
+        self._end = broker.ender(group)
         self._pid = os.getpid()
         self._closed = threading.Event()
+        self._has_left = False
         self._turn = threading.Lock()  # of the one thread that waits to be asked
         self._checker = broker.enlist(group, new_client_id())
         self._threads = [
@@ -179,7 +180,7 @@ class TransactionProducer:
         After `timeout` seconds it leaves without waiting longer, which the log tells. Those begun can
         still be ended, as long as the broker is open; others of the group are asked about the rest.
         """
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self._has_left:
             return
         self._closed.set()
         self._half.close()
@@ -188,6 +189,7 @@ class TransactionProducer:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
+        self._has_left = True
         self._checker.leave()
         running = [thread for thread in self._threads if thread.is_alive()]
         if running and threading.current_thread() not in running:
@@ -230,7 +232,7 @@ class TransactionProducer:
         log_offset = host_and_offset[1]
         assert isinstance(log_offset, int)
         try:
-            self._end(self.group, log_offset, result.queue_offset, state)
+            self._end(log_offset, result.queue_offset, state)
         except PASSING:
             logger.warning(
                 "transaction %s of group %s: %s did not get through; check will decide",
@@ -262,7 +264,9 @@ class TransactionProducer:
             return
         if state is COMMIT or state is ROLLBACK:
             try:
-                self._end(self.group, asked.log_offset, asked.queue_offset, state, from_check=True)
+                self._broker.end_transaction(
+                    self.group, asked.log_offset, asked.queue_offset, state, from_check=True
+                )
             except NotPermitted as error:
                 # Its own producer, or another check, was faster, and of another opinion.
                 logger.warning(

@@ -15,11 +15,20 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from mq.broker.results import SendResult
+from mq.broker.results import MessageQueue, SendResult
 from mq.message import Message, MessageExt
 from mq.properties import value_of
 
-__all__ = ["Check", "Checker", "HalfMessage", "Preparer", "TransactionState", "Undecided"]
+__all__ = [
+    "Check",
+    "Checker",
+    "Ender",
+    "HalfMessage",
+    "Preparer",
+    "TransactionState",
+    "Transactions",
+    "Undecided",
+]
 
 
 class TransactionState(Enum):
@@ -107,3 +116,65 @@ class Preparer(Protocol):
     def __call__(
         self, message: Message, body: bytes, sys_flag: int, unique_id: str | None = None, /
     ) -> SendResult | None: ...
+
+
+class Ender(Protocol):
+    """Ends transactions of one group: see Broker.ender."""
+
+    def __call__(self, log_offset: int, queue_offset: int, state: TransactionState, /) -> None: ...
+
+
+class Transactions(Protocol):
+    """What a broker does with half messages: a part of Broker."""
+
+    def prepare(
+        self,
+        queue: MessageQueue,
+        group: str,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        unique_id: str | None = None,
+    ) -> SendResult:
+        """Store a half message for a queue, as append would store the message. The result says which queue,
+        and which place among the half messages: queue_offset, and the log offset in offset_msg_id. Raises
+        MessageInvalid for one that is delayed, and what append raises."""
+        ...
+
+    def preparer(self, queue: MessageQueue, group: str) -> Preparer:
+        """The same for one queue and one group of producers: see appender."""
+        ...
+
+    def end_transaction(
+        self,
+        group: str,
+        log_offset: int,
+        queue_offset: int,
+        state: TransactionState,
+        *,
+        from_check: bool = False,
+    ) -> None:
+        """End the transaction of a half message: with COMMIT its message is stored, once, whoever says so
+        how often; UNKNOWN changes nothing. from_check: somebody was asked.
+
+        Raises MessageNotFound if there is no half message at this place, NotPermitted if it is of another
+        group or has ended the other way; a half message with a CHECK_IMMUNITY_TIME_IN_SECONDS that is over
+        is ended by checks alone (NotPermitted)."""
+        ...
+
+    def ender(self, group: str) -> Ender:
+        """The same for one group, as often as wanted, at the least cost, and never from a check."""
+        ...
+
+    def enlist(self, group: str, client_id: str) -> Checker:
+        """Be one of those of a group who are asked about transactions. Raises GroupInvalid, NotPermitted."""
+        ...
+
+    def undecided(self) -> list[Undecided]:
+        """The transactions that have not ended, oldest first."""
+        ...
+
+    def resume_transaction(self, msg_id: str) -> None:
+        """Have a transaction that was given up checked again, from the first check on. Raises
+        MessageNotFound if none of this unique id was, NotPermitted if it has ended."""
+        ...

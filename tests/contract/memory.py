@@ -191,6 +191,7 @@ class MemoryBroker:
         self.prepare = transactions.prepare
         self.preparer = transactions.preparer
         self.end_transaction = transactions.end
+        self.ender = transactions.ender
         self.enlist = transactions.enlist
         self.undecided = transactions.undecided
         self.resume_transaction = transactions.resume

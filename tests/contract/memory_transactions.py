@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
-from mq.broker.protocol import Check, Preparer, Undecided
+from mq.broker.protocol import Check, Ender, Preparer, Undecided
 from mq.broker.results import MessageQueue, SendResult, SendStatus
 from mq.errors import MessageInvalid, MessageNotFound, NotPermitted
 from mq.message import Message, MessageExt
@@ -188,6 +189,10 @@ class MemoryTransactions:
                 )
             half.ended = state
             self.changed.notify_all()
+
+    def ender(self, group: str) -> Ender:
+        check_group(group)
+        return partial(self.end, group)
 
     def enlist(self, group: str, client_id: str) -> MemoryChecker:
         check_group(group)
