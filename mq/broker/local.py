@@ -24,11 +24,23 @@ from mq.broker.membership import Group, Lookout, Member, Membership, QueueState
 from mq.broker.offsets import clamp_offsets
 from mq.broker.once import OnceFiles
 from mq.broker.options import check_number, check_options, check_times
-from mq.broker.protocol import Appender, MessageQueue, Puller, PullResult, SendResult, Topic
+from mq.broker.protocol import (
+    Appender,
+    Checker,
+    Ender,
+    MessageQueue,
+    Preparer,
+    Puller,
+    PullResult,
+    SendResult,
+    Topic,
+    Undecided,
+)
 from mq.broker.retry import send_back
 from mq.broker.schedule import Schedule
 from mq.broker.timer import Timer
 from mq.broker.topics import TopicSettings
+from mq.broker.transactions import LocalTransactions
 from mq.message import MessageExt
 from mq.names import check_group, check_topic
 from mq.store import retention
@@ -141,6 +153,20 @@ class LocalBroker:
                 catalog.exists,
                 self._once.sync,
             )
+            self._transactions = transactions = LocalTransactions(
+                store,
+                self.name,
+                catalog,
+                writer,
+                self._finder,
+                schedule,
+                groups.committed,
+                groups.commit,
+                timeout=transaction_timeout,
+                check_interval=transaction_check_interval,
+                check_max=transaction_check_max,
+                retention_ms=self._retention_ms,
+            )
             # Straight to the store: a layer here would cost a tenth of a send.
             self.append = writer.append
             self.route_version = catalog.route_version
@@ -161,9 +187,16 @@ class LocalBroker:
             self.reset_offsets = groups.reset
             self.committed = groups.committed
             self.commit = groups.commit
+            self.prepare = transactions.prepare
+            self.preparer = transactions.preparer
+            self.end_transaction = transactions.end_transaction
+            self.ender = transactions.ender
+            self.enlist = transactions.enlist
+            self.undecided = transactions.undecided
+            self.resume_transaction = transactions.resume_transaction
             if not read_only:
                 others = [(OFFSETS_INTERVAL, groups.save)]
-                threaded: list[Duty] = [schedule, timer]
+                threaded: list[Duty] = [schedule, timer, transactions.rounds]
                 self._duties = Duties(
                     store, flush_interval, self._retention_ms, disk_ratio_max, threaded, others
                 )
@@ -190,6 +223,13 @@ class LocalBroker:
     reset_offsets: Callable[[str, Mapping[MessageQueue, int]], None]
     committed: Callable[[str, MessageQueue], int | None]
     commit: Callable[[str, MessageQueue, int], None]
+    prepare: Callable[..., SendResult]
+    preparer: Callable[[MessageQueue, str], Preparer]
+    end_transaction: Callable[..., None]
+    ender: Callable[[str], Ender]
+    enlist: Callable[[str, str], Checker]
+    undecided: Callable[[], list[Undecided]]
+    resume_transaction: Callable[[str], None]
 
     def create_topic(
         self,
@@ -308,6 +348,7 @@ class LocalBroker:
         finally:
             self._dedup.close()
             self._once.close()
+            self._transactions.close()
             self._writer.close()
             self._reader.close()
             self._schedule.close()

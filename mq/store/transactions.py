@@ -17,8 +17,8 @@ On disk: mq/transactions, in native byte order:
         92     4  rounds       futex: raised with every round that asks
 
 From byte 4096 on, 262,144 entries of 8 bytes; that of a transaction is at the queue offset of its first half
-message modulo their number. From the lowest bit on: state 4 bits (MQ_TRANSACTION_... of native/transactions.h),
-token of who is ending it 22, queue offset divided by 262,144 28, check of all these 10.
+message modulo their number. From the lowest bit on: 4 bits are the state (MQ_TRANSACTION_... of
+transactions.h), 22 the token of who is ending it, 28 that offset divided by 262,144, 10 a check of all these.
 
 A broker's token is a number whose byte of the file it has locked, from TOKEN_BYTES on: an entry that is being
 ended by a token nobody locks has lost who did it. Byte 0 is locked while the table is made, byte 1 while a
@@ -31,14 +31,17 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from mq.broker.results import MessageQueue, SendResult, SendStatus
-from mq.errors import StoreLocked
+from mq.errors import MessageInvalid, StoreLocked
 from mq.message import Message
+from mq.objects import Halves, Line, bind_transactions
 from mq.store.control import boot_id
 from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
@@ -46,8 +49,9 @@ from mq.store.native import check, ffi, lib
 from mq.store.store import STORE_HOST, STORE_PORT, Store
 from mq.store.waiting import Futex
 from mq.store.writer import Writer
+from mq.txn.state import Ender, Preparer
 
-__all__ = ["End", "Ended", "Entry", "TransactionTable"]
+__all__ = ["End", "Ended", "Entry", "TransactionTable", "append_record"]
 
 SIZE, HEADER_SIZE = lib.MQ_TRANSACTIONS_SIZE, lib.MQ_TRANSACTIONS_HEADER
 MAKING_BYTE, UNLISTED_BYTE, TOKEN_BYTES = 0, 1, 1 << 32
@@ -55,6 +59,9 @@ LOCK_TIMEOUT = 10.0
 UNWRITTEN_AT_ONCE = 65_536
 HOST = STORE_HOST + STORE_PORT.to_bytes(4, "big")
 STATE_MASK = 15
+END_AT = ffi.offsetof("mq_receipt", "end")
+CALLS = ("mq_transaction_prepare", "mq_transaction_end")
+bind_transactions(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in CALLS))
 
 
 class End:
@@ -111,6 +118,10 @@ class TransactionTable:
                 # Unmapped when the last one who uses it lets go: a call in another thread, for instance.
                 self.handle: Any = ffi.gc(out[0], lib.mq_transactions_close)
             header = mmap.mmap(self._fd, HEADER_SIZE)
+        log = store.live()
+        self._line = Line(log, int(ffi.cast("uintptr_t", log)))
+        self._halves = Halves(self._line, self.handle, int(ffi.cast("uintptr_t", self.handle)))
+        store.let_go_with(self._let_go)
         self.bell = Futex(header, lib.MQ_TRANSACTIONS_BELL_AT)
         self.rounds = Futex(header, lib.MQ_TRANSACTIONS_ROUNDS_AT)
         self._token = self._sign()
@@ -146,19 +157,30 @@ class TransactionTable:
 
     # Half messages, and their ends.
 
-    def prepare(
+    def preparer(self, half_queue: int, version: int, queue: MessageQueue, belongs: bytes) -> Preparer:
+        """Stores half messages for one queue. half_queue is the number of the queue of half messages, belongs
+        what all of one queue and group have in common. None, if a topic is another one than in this version
+        of them."""
+        unusual = partial(self._prepare_unusual, half_queue, version, queue, belongs)
+        flushed = partial(self._flushed, half_queue) if self._store.sync else None
+        return self._halves.preparer(queue, half_queue, version, belongs, unusual, self._failed, flushed)
+
+    def _prepare_unusual(
         self,
         half_queue: int,
         version: int,
         queue: MessageQueue,
+        belongs: bytes,
         message: Message,
         body: bytes,
         sys_flag: int,
-        belongs: bytes,
-        unique_id: str | None,
+        unique_id: str | None = None,
     ) -> SendResult | None:
-        """See Preparer. half_queue is the number of the queue of half messages, belongs what all of one queue
-        and group have in common; None if a topic is another one than in this version of them."""
+        if message.delayed:
+            raise MessageInvalid(
+                "a half message cannot be delayed (delay_level, delay_ms, deliver_at_ms): commit the"
+                " transaction, and have whoever consumes its message send one that is"
+            )
         encoded = message.encoded
         receipt = ffi.new("mq_receipt *")
         name = ffi.NULL if unique_id is None else ffi.new("char[]", unique_id.encode())
@@ -170,12 +192,33 @@ class TransactionTable:
             return None
         if result:
             raise self._writer.failure(result, len(body))
+        name = ffi.string(receipt.unique_id, 56).decode()
+        place = HOST, int(receipt.log_offset)
         status = SendStatus.SEND_OK
         if self._store.sync and message.wait:
             status = self._writer.flushed(int(receipt.end), half_queue, ffi.buffer(receipt)[:])
-        name = ffi.string(receipt.unique_id, 56).decode()
-        place = HOST, int(receipt.log_offset)
         return SendResult(status, queue, int(receipt.queue_offset), name, place, name)
+
+    def _failed(self, result: int, size: int, error: int) -> None:
+        """Raises what a failed call stands for; `error` is the system's number."""
+        ffi.errno = error
+        raise self._writer.failure(result, size)
+
+    def _flushed(self, half_queue: int, stored: SendResult) -> SendResult:
+        """The result to hand out once the half message is on disk, or not in time."""
+        receipt = stored._receipt
+        end = int.from_bytes(receipt[END_AT : END_AT + 8], sys.byteorder)
+        status = self._writer.flushed(end, half_queue, receipt)
+        if status is SendStatus.SEND_OK:
+            return stored
+        name = stored.msg_id
+        return SendResult(status, stored.queue, stored.queue_offset, name, stored._place, name)
+
+    def ender(self, group: bytes, unusual: Ender, commit: object, rollback: object) -> Ender:
+        """Ends transactions of one group where nothing speaks against it, else asks unusual() to."""
+        if self._store.sync:
+            return unusual  # It waits for the disk.
+        return self._halves.ender(group, unusual, commit, rollback)
 
     def end(
         self, group: bytes, log_offset: int, queue_offset: int, state: int, from_check: bool
@@ -183,7 +226,8 @@ class TransactionTable:
         """What lib.mq_transaction_end finds, and the message that it stored."""
         ended = ffi.new("mq_ended *")
         result = lib.mq_transaction_end(
-            self.handle, self._store.live(), group, len(group), log_offset, queue_offset, state, from_check, ended
+            self.handle, self._store.live(), group, len(group), log_offset, queue_offset, state, from_check,
+            ended,
         )  # fmt: skip
         if result < 0:
             raise self._writer.failure(result, 0)
@@ -283,10 +327,27 @@ class TransactionTable:
         self.bell.add()
         self.bell.wake()
 
+    def _let_go(self) -> None:
+        self._line.let_go()
+        self._halves.let_go()
+
     def close(self) -> None:
         """Give the token back: what this broker left unfinished is another's to finish."""
+        self._let_go()
         for fd in (self._fd, self._asking):
             self._store.closed_here(fd)
+
+
+def append_record(store: Store, number: int, body: bytes, properties: bytes) -> int:
+    """Store a message of the broker's own in the queue with this number; its queue offset. Raises
+    StoreFull, StorePoisoned."""
+    receipt = ffi.new("mq_receipt *")
+    result = lib.mq_append(
+        store.live(), number, -1, 0, 0, body, len(body), properties, len(properties), ffi.NULL, ffi.NULL,
+        receipt,
+    )  # fmt: skip
+    check(result, str(store.root))
+    return int(receipt.queue_offset)
 
 
 def _entry(found: int) -> tuple[int, int]:

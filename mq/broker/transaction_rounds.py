@@ -1,0 +1,228 @@
+"""What one process does for the transactions of all: op records, and rounds of checks.
+
+    4096 B or 3 s   op records of transactions that have ended    transactionOpMsgMaxSize, …OpBatchInterval
+    30 s            a round: who is to be asked (see mq/txn/check.py)      transactionCheckInterval
+
+Both are known in shared memory at once (mq/store/transactions.py); op records say it for good. In between it
+sleeps, and costs nothing.
+
+A round stores copies of half messages, and asks about them only then: whoever dies in between leaves some
+that nobody asked about, and the next round finds them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from mq.broker.results import MessageQueue
+from mq.message import MessageExt
+from mq.store.transactions import UNWRITTEN_AT_ONCE, Entry, TransactionTable
+from mq.txn.check import Action, Half, Ledger, Rules, due
+from mq.txn.half import GROUP, HalfTopic, half_of, name_of, named, op_bodies
+
+__all__ = ["Rounds"]
+
+OP_INTERVAL_MS = 3000
+OP_SIZE = 4096
+OP_PLACE_SIZE = 8  # bytes of a place in an op record, or about that
+PAUSE_MS = 10  # between two looks at the whole table
+READ_AHEAD = 32
+
+
+class Rounds:
+    """The duty of whoever does it for all: see mq.broker.duties.Duty.
+
+    table() is the table of transactions, commit(group, queue, offset) says how far a queue is done.
+    """
+
+    name = "mq-transactions"
+    save_interval = 10.0
+
+    def __init__(
+        self,
+        table: Callable[[], TransactionTable],
+        halves: HalfTopic,
+        commit: Callable[[str, MessageQueue, int], None],
+        rules: Rules,
+        interval_ms: int,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self._open_table = table
+        self._halves = halves
+        self._commit = commit
+        self._rules = rules
+        self._interval_ms = interval_ms
+        self._clock = clock or (lambda: time.time_ns() // 1_000_000)
+        self._lock = threading.Lock()  # Of what is told by save() as well as by run().
+        self._table: TransactionTable | None = None
+        self._ledger: Ledger | None = None
+        self._ops_read = 0
+        self._done = (-1, -1)
+        self._unwritten_since: int | None = None
+        self._written_at = 0
+        self._message: MessageExt | None = None  # that a round looks at
+        self._also: list[int] = []  # copies of what has ended, for the next op record
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """See Duty.run."""
+        self._table = table = self._open_table()
+        with self._lock:
+            self._begin(table)
+        while True:
+            # Before anything is looked at: a ring that comes after is not slept through.
+            heard = table.bell.value
+            if stopping():
+                return
+            wait_ms = self.step()
+            table.bell.wait(heard, wait_ms / 1000)
+
+    def _begin(self, table: TransactionTable) -> None:
+        """Rounds go on where those of a dead one would have, unless that is long ago."""
+        now, last = self._clock(), table.round_ms
+        if not last <= now <= last + 2 * self._interval_ms:
+            table.round_ms = now
+        self._ledger = None
+
+    def step(self) -> float:
+        """Do what is due; in how many ms something will be."""
+        table = self._table or self._open_table()
+        with self._lock:
+            now = self._clock()
+            wait_ms = self._write_due(table, now)
+            next_round = table.round_ms + self._interval_ms
+            if now >= next_round or table.round_ms > now:
+                table.round_ms = now
+                self._round(table, now)
+                next_round = now + self._interval_ms
+            return max(PAUSE_MS, min(wait_ms, next_round - self._clock()))
+
+    # Op records.
+
+    def _write_due(self, table: TransactionTable, now: int) -> float:
+        count = table.unwritten_count()
+        if not count:
+            self._unwritten_since = None
+            return float("inf")
+        if self._unwritten_since is None or self._unwritten_since > now:
+            self._unwritten_since = now
+        left = self._unwritten_since + OP_INTERVAL_MS - now
+        if 0 <= now - self._written_at < PAUSE_MS:
+            return min(left, PAUSE_MS)
+        if count * OP_PLACE_SIZE < OP_SIZE and left > 0:
+            return left
+        self._write(table)
+        return float("inf")
+
+    def _write(self, table: TransactionTable) -> None:
+        """Have op records tell of all that has ended."""
+        self._unwritten_since, self._written_at = None, self._clock()
+        while True:
+            places, also, self._also = table.unwritten(), self._also, []
+            self._write_places(places, also)
+            table.written(places)
+            if len(places) < UNWRITTEN_AT_ONCE:
+                return
+
+    def _write_places(self, places: Sequence[int], also: list[int]) -> None:
+        ledger = self._ledger
+        if ledger is not None:
+            # A RocketMQ broker goes by the newest copy, whichever was ended.
+            also += [newest for place in places if (newest := ledger.ended(place)) != place]
+        for body, part in op_bodies([*places, *also]):
+            op_offset = self._halves.write_op(body)
+            if ledger is not None and op_offset == self._ops_read:
+                ledger.told(op_offset, part)
+                self._ops_read += 1
+
+    # Rounds.
+
+    def _round(self, table: TransactionTable, now: int) -> None:
+        halves = self._halves
+        end = halves.end(halves.halves)
+        if not end:
+            return
+        ledger = self._known(table, end)
+        begin, asked_end = end, 0
+        try:
+            for action, half in self._due(table, ledger, end, now):
+                place = self._do(ledger, action, half)
+                if action is Action.ASK:
+                    begin, asked_end = min(begin, place), place + 1
+        finally:
+            if asked_end:
+                table.ask(begin, asked_end)
+        if self._also:
+            self._write(table)
+        self._commit_done(ledger)
+
+    def _known(self, table: TransactionTable, end: int) -> Ledger:
+        """The ledger, with all that is known by now."""
+        if self._ledger is None:
+            ledger, self._ops_read = self._halves.ledger()
+            self._ledger = ledger
+            self._write(table)
+            for message in self._halves.open_ones(ledger, end):
+                if named(message) is not None:
+                    ledger.copied(name_of(message), message.queue_offset)
+        else:
+            self._write(table)
+        self._ops_read = self._halves.read_ops(self._ledger, self._ops_read)
+        return self._ledger
+
+    def _due(
+        self, table: TransactionTable, ledger: Ledger, end: int, now: int
+    ) -> Iterator[tuple[Action, Half]]:
+        def read(place: int) -> Half | None:
+            message = self._halves.read(place, ledger.run(place, READ_AHEAD))
+            self._message = message
+            return None if message is None else half_of(message)
+
+        def has_ended(name: int) -> bool:
+            return table.state(name)[0] in (Entry.COMMITTED, Entry.ROLLED_BACK)
+
+        return due(ledger, end, read, has_ended, self._clock, now, self._rules)
+
+    def _do(self, ledger: Ledger, action: Action, half: Half) -> int:
+        """What a round has to do about one half message; where a copy of it is."""
+        message = self._message
+        assert message is not None
+        if action is Action.FORGET:
+            self._also.append(half.place)
+            return -1
+        if action is Action.GIVE_UP:
+            self._halves.give_up(message)
+            ledger.given_up(half.name)
+            return -1
+        place = self._halves.copy(message, half.times_checked + 1 if action is Action.ASK else None)
+        ledger.copied(half.name, place)
+        return place
+
+    def _commit_done(self, ledger: Ledger) -> None:
+        done = ledger.settle()
+        if done == self._done:
+            return
+        # What a half message became is on disk before it is said to be handled.
+        self._halves.flush()
+        self._commit(GROUP, self._halves.halves, done[0])
+        if self._halves.end(self._halves.ops):
+            self._commit(GROUP, self._halves.ops, done[1])
+        self._done = done
+
+    # Duty.
+
+    def wake(self) -> None:
+        """See Duty.wake."""
+        if self._table is not None:
+            self._table.ring()
+
+    def save(self) -> None:
+        """See Duty.save."""
+        if self._table is not None:
+            with self._lock:
+                self._write(self._table)
+
+    def give_up(self) -> None:
+        """See Duty.give_up."""
+        self._table = self._ledger = None

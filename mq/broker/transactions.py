@@ -1,0 +1,401 @@
+"""Transactions of a local broker: half messages, and how they end.
+
+The usual end is one call of the data plane (mq/store/native/transactions.h). What comes here asks for more:
+somebody died in the middle of an end, the table has no entry of the transaction (after a reboot, after a
+RocketMQ broker, or since very many others came after it), its topic was deleted, or it is delayed. Then op
+records tell whether it has ended, and the index whether its message was stored: after that it is stored, or
+it is not, and never twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
+
+from mq.broker.catalog import Catalog
+from mq.broker.checkers import LocalChecker
+from mq.broker.delay import SCHEDULE_TOPIC, destination
+from mq.broker.finding import Finder
+from mq.broker.protocol import Ender, MessageQueue, Preparer, SendResult, TransactionState, Undecided
+from mq.broker.schedule import Schedule
+from mq.broker.transaction_rounds import Rounds
+from mq.errors import MessageInvalid, MessageNotFound, NotPermitted, StoreLocked, TopicNotFound
+from mq.message import Message, MessageExt
+from mq.names import check_group
+from mq.store.copies import Copies
+from mq.store.reader import Reader
+from mq.store.store import Store
+from mq.store.transactions import End, Entry, TransactionTable
+from mq.store.writer import Writer
+from mq.txn.check import Ledger, Rules
+from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HalfTopic, belongs, immunity_ms, name_of, named
+from mq.txn.state import HalfMessage
+
+__all__ = ["LocalTransactions"]
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
+ENDS: dict[TransactionState, int] = {COMMIT: Entry.COMMITTED, ROLLBACK: Entry.ROLLED_BACK}
+WORDS: dict[int, str] = {Entry.COMMITTED: "committed", Entry.ROLLED_BACK: "rolled back"}
+TRANSACTION_BITS, COMMITTED_BITS = 12, 8
+WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.001  # for one who is just ending the same transaction
+CANDIDATES_MAX = 64
+OFFSET_MAX = 1 << 62
+
+
+class LocalTransactions:
+    """See mq.broker.protocol.Transactions."""
+
+    def __init__(
+        self,
+        store: Store,
+        broker_name: str,
+        catalog: Catalog,
+        writer: Writer,
+        finder: Finder,
+        schedule: Schedule,
+        committed: Callable[[str, MessageQueue], int | None],
+        commit: Callable[[str, MessageQueue, int], None],
+        *,
+        timeout: float,
+        check_interval: float,
+        check_max: int,
+        retention_ms: int,
+    ) -> None:
+        self._store = store
+        self._broker_name = broker_name
+        self._catalog = catalog
+        self._writer = writer
+        self._finder = finder
+        self._schedule = schedule
+        self._timeout_ms = int(timeout * 1000)
+        self._reader = Reader(store, broker_name, catalog.version, lambda _queue: None)
+        self._copies = Copies(store)
+        self.halves = halves = HalfTopic(
+            store, broker_name, self._reader, partial(committed, GROUP), catalog.have
+        )
+        self._opened: TransactionTable | None = None
+        self._lock = threading.Lock()  # guards what is opened or made once
+        self._ending = threading.Lock()  # of transactions without an entry
+        self._preparers: dict[tuple[MessageQueue, str], Preparer] = {}
+        self._checkers: set[LocalChecker] = set()
+        rules = Rules(self._timeout_ms, check_max, retention_ms)
+        self.rounds = Rounds(self.table, halves, commit, rules, int(check_interval * 1000))
+
+    def table(self) -> TransactionTable:
+        """The table of transactions, opened on first use."""
+        table = self._opened
+        if table is None:
+            self._catalog.check_writable()
+            with self._lock:
+                if self._opened is None:
+                    self._opened = TransactionTable(self._store, self._writer, self._timeout_ms)
+                table = self._opened
+        return table
+
+    # Half messages.
+
+    def preparer(self, queue: MessageQueue, group: str) -> Preparer:
+        """See Broker.preparer."""
+        check_group(group)
+        topic, _, queue_id = queue
+        self._catalog.admit_write(topic, queue_id)
+        table = self.table()
+        table.ready()
+        half_queue = self.halves.make()
+        # After the topics were made; before it is asked again whether this one may be written.
+        version = self._catalog.version[0]
+        self._catalog.admit_write(topic, queue_id)
+        self._copies.number(topic, queue_id, add=True)
+        return table.preparer(half_queue, version, queue, belongs(group, topic, queue_id))
+
+    def prepare(
+        self,
+        queue: MessageQueue,
+        group: str,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        unique_id: str | None = None,
+    ) -> SendResult:
+        """See Broker.prepare."""
+        while True:
+            preparer = self._preparers.get((queue, group))
+            if preparer is None:
+                preparer = self._preparers[queue, group] = self.preparer(queue, group)
+            result = preparer(message, body, sys_flag, unique_id)
+            if result is not None:
+                return result
+            self._preparers = {}
+
+    # Their ends.
+
+    def ender(self, group: str) -> Ender:
+        """See Broker.ender."""
+        check_group(group)
+        return self.table().ender(group.encode(), partial(self.end_transaction, group), COMMIT, ROLLBACK)
+
+    def end_transaction(
+        self,
+        group: str,
+        log_offset: int,
+        queue_offset: int,
+        state: TransactionState,
+        *,
+        from_check: bool = False,
+    ) -> None:
+        """See Broker.end_transaction."""
+        check_group(group)
+        if not isinstance(state, TransactionState):
+            raise TypeError(f"the state of a transaction is a TransactionState, not {type(state).__name__}")
+        self._catalog.check_writable()
+        if state is UNKNOWN:
+            return
+        is_place = 0 <= log_offset < OFFSET_MAX and 0 <= queue_offset < OFFSET_MAX
+        table = self.table()
+        found, ended = End.NONE, None
+        if is_place:
+            found, ended = table.end(group.encode(), log_offset, queue_offset, state.value, from_check)
+        if found == End.UNUSUAL:
+            table.ready()
+            self._end_unusual(group, log_offset, queue_offset, state, from_check)
+        elif found not in (End.DONE, End.BEFORE):
+            self._refuse(found, group, log_offset, queue_offset, state)
+        elif ended is not None and self._store.sync:
+            table.flushed(ended)
+
+    def _refuse(
+        self, found: int, group: str, log_offset: int, queue_offset: int, state: TransactionState
+    ) -> NoReturn:
+        place = f"{log_offset} (queue offset {queue_offset})"
+        if found == End.NONE:
+            raise MessageNotFound(f"half message at log offset {place}")
+        what = f"the transaction of the half message at log offset {place}"
+        if found == End.FOREIGN:
+            raise NotPermitted(f"{what} is another group's: group {group} may not end it")
+        if found == End.LATE:
+            raise NotPermitted(
+                f"{what} is past its CHECK_IMMUNITY_TIME_IN_SECONDS: producers that are asked may end it"
+            )
+        other = Entry.ROLLED_BACK if state is COMMIT else Entry.COMMITTED
+        raise NotPermitted(f"{what} was {WORDS[other]} before, so it cannot be {WORDS[ENDS[state]]}")
+
+    def _end_unusual(
+        self, group: str, log_offset: int, queue_offset: int, state: TransactionState, from_check: bool
+    ) -> None:
+        message = self._reader.record(log_offset)
+        if message is None or (message.topic, message.queue_offset) != (
+            self.halves.halves.topic,
+            queue_offset,
+        ):
+            self._refuse(End.NONE, group, log_offset, queue_offset, state)
+        if HalfMessage(message).group != group:
+            self._refuse(End.FOREIGN, group, log_offset, queue_offset, state)
+        own_ms = immunity_ms(message.encoded)
+        if own_ms is not None and not from_check:
+            age_ms = time.time_ns() // 1_000_000 - message.born_time_ms
+            if age_ms > max(own_ms, self._timeout_ms):
+                self._refuse(End.LATE, group, log_offset, queue_offset, state)
+        before = self._end_once(message, state)
+        if before != ENDS[state]:
+            self._refuse(End.OTHERWISE, group, log_offset, queue_offset, state)
+
+    def _end_once(self, message: MessageExt, state: TransactionState) -> int:
+        """End the transaction of a half message, unless it has ended; how it ended, now or before."""
+        table, name = self.table(), name_of(message)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            seen = table.claim(name)
+            if seen is None:
+                return self._end_claimed(message, state, None)
+            entry, token = seen
+            if entry in WORDS:
+                return entry
+            if entry == Entry.ABSENT:
+                with self._ending, table.unlisted():
+                    # While the lock was waited for, somebody may have made an entry.
+                    if table.claim(name, insert=True) is None:
+                        return self._end_claimed(message, state, self._ended_before(message, name))
+                    if table.state(name)[0] == Entry.ABSENT:
+                        return self._end_unlisted(message, state, self._ended_before(message, name))
+            elif table.is_alive(token):
+                if time.monotonic() > deadline:
+                    raise StoreLocked(
+                        f"{table.path}: a process that is ending this transaction has been at it for"
+                        f" {WAIT_SECONDS:.0f} s, most likely since it is stopped",
+                        path=str(table.path),
+                    )
+                time.sleep(LOOK_SECONDS)
+            elif table.inherit(name, token):
+                return self._end_claimed(message, state, self._ended_before(message, name))
+
+    def _end_claimed(self, message: MessageExt, state: TransactionState, before: int | None) -> int:
+        """The entry is this broker's to end; `before` is how it had ended, if anybody knows."""
+        table, name = self.table(), name_of(message)
+        how = Entry.PENDING
+        try:
+            how = self._store_once(message, state) if before is None else before
+        finally:
+            table.settle(name, how)
+        if message.queue_offset != name:
+            table.copy_ended(message.queue_offset)
+        return how
+
+    def _end_unlisted(self, message: MessageExt, state: TransactionState, before: int | None) -> int:
+        """There is no room for an entry: an op record tells at once what became of the transaction."""
+        how: int = self._store_once(message, state) if before is None else before
+        if before is None or self._is_undecided(message):
+            places = dict.fromkeys((name_of(message), message.queue_offset))
+            self.halves.write_op((",".join(map(str, places)) + ",").encode())
+        return how
+
+    def _store_once(self, message: MessageExt, state: TransactionState) -> int:
+        if state is COMMIT:
+            self._store_message(message)
+        return ENDS[state]
+
+    def _store_message(self, message: MessageExt) -> None:
+        wanted = destination(message)
+        if wanted is None:
+            raise MessageInvalid(f"half message {message.msg_id} does not say where it belongs")
+        place = self._catalog.due_place(*wanted)
+        if place is None:
+            raise TopicNotFound(wanted[0])
+        if message.delay_level:
+            known_as: dict[str, str | None] = {"TRAN_PREPARED_QUEUE_OFFSET": str(name_of(message))}
+            level = self._schedule.level(message.delay_level)
+            self._schedule.put_aside(*place, message, known_as, level, message.reconsume_times)
+            return
+        number = self._copies.number(*place, add=True)
+        assert number is not None
+        ended = self.table().store(message.log_offset, number)
+        if self._store.sync:
+            self.table().flushed(ended)
+
+    # What became of a transaction that the table does not tell of.
+
+    def _ended_before(self, message: MessageExt, name: int) -> int | None:
+        """How the transaction of a half message ended; None if it has not."""
+        if self._is_committed(message, name):
+            return ENDS[COMMIT]
+        return None if self._is_undecided(message) else ENDS[ROLLBACK]
+
+    def _is_committed(self, message: MessageExt, name: int) -> bool:
+        if self._store.sync and not self._store.read_only:
+            self._store.flush_log()  # Nobody finds what is not on disk.
+        unique_id = message.msg_id
+        topic = HalfMessage(message).topic
+        for found in self._found(topic, unique_id):
+            if found.sys_flag & TRANSACTION_BITS == COMMITTED_BITS and self._name_behind(found) in (
+                name,
+                None,
+            ):
+                return True
+        return any(named(found) == name for found in self._found(SCHEDULE_TOPIC, unique_id))
+
+    def _found(self, topic: str, unique_id: str) -> list[MessageExt]:
+        if topic not in self._catalog.current():
+            return []
+        found = self._finder.query(topic, unique_id, CANDIDATES_MAX, 0, None)
+        return [message for message in found if message.msg_id == unique_id]
+
+    def _name_behind(self, message: MessageExt) -> int | None:
+        """Which transaction a committed message is of; None if that cannot be told any more."""
+        name = named(message)
+        if name is not None:
+            return name
+        half = self._reader.record(message.prepared_transaction_offset)
+        return None if half is None else half.queue_offset
+
+    def _is_undecided(self, message: MessageExt) -> bool:
+        """Whether no op record tells that the transaction of this half message has ended."""
+        halves, name = self.halves, name_of(message)
+        ledger, _ = halves.ledger()
+        if ledger.is_open(message.queue_offset):
+            return True
+        if any(name_of(each) == name for each in self._open_ones(ledger)):
+            return True
+        return any(named(each) == name for each in self._found(GIVEN_UP_TOPIC, message.msg_id))
+
+    def _open_ones(self, ledger: Ledger) -> list[MessageExt]:
+        return list(self.halves.open_ones(ledger, self.halves.end(self.halves.halves)))
+
+    # For people.
+
+    def undecided(self) -> list[Undecided]:
+        """See Broker.undecided."""
+        self._store.live()
+        halves = self.halves
+        ledger, _ = halves.ledger()
+        newest: dict[int, MessageExt] = {}
+        for message in self._open_ones(ledger):
+            newest[name_of(message)] = message
+        found = [
+            _undecided(message, given_up=False)
+            for name, message in newest.items()
+            if not self._has_entry_ended(name)
+        ]
+        given_up: dict[str, MessageExt] = {}
+        queue = halves.given_up
+        if halves.end(queue):
+            for message in halves.all(queue, self._reader.min_offset(queue), halves.end(queue)):
+                given_up[message.msg_id] = message
+        for message in given_up.values():
+            name = named(message)
+            if name is None or not (
+                name in newest or self._has_entry_ended(name) or self._is_committed(message, name)
+            ):
+                found.append(_undecided(message, given_up=True))
+        return sorted(found, key=lambda each: (each.message.born_time_ms, each.message.log_offset))
+
+    def _has_entry_ended(self, name: int) -> bool:
+        # Who only reads goes by op records alone, which are some seconds behind.
+        return not self._store.read_only and self.table().state(name)[0] in WORDS
+
+    def resume_transaction(self, msg_id: str) -> None:
+        """See Broker.resume_transaction."""
+        self._catalog.check_writable()
+        if not isinstance(msg_id, str):
+            raise TypeError(f"a message id is a str, not {type(msg_id).__name__}")
+        with self._ending, self.table().unlisted():
+            waiting = self._found(GIVEN_UP_TOPIC, msg_id) if msg_id else []
+            if not waiting:
+                raise MessageNotFound(msg_id)
+            message = waiting[0]
+            name = named(message)
+            if name is not None:
+                entry, _ = self.table().state(name)
+                if entry in WORDS or self._is_committed(message, name):
+                    how = WORDS[entry] if entry in WORDS else WORDS[Entry.COMMITTED]
+                    raise NotPermitted(f"the transaction of message {msg_id} was {how} meanwhile")
+                ledger, _ = self.halves.ledger()
+                if any(name_of(each) == name for each in self._open_ones(ledger)):
+                    return  # It was resumed before.
+            self.halves.resume(message)
+
+    # Who is asked.
+
+    def enlist(self, group: str, client_id: str) -> LocalChecker:
+        """See Broker.enlist."""
+        check_group(group)
+        if not isinstance(client_id, str) or not client_id:
+            raise ValueError(f"client_id is {client_id!r}: give some text")
+        checker = LocalChecker(self._store, self.table(), self.halves, group, self._checkers.discard)
+        self._checkers.add(checker)
+        return checker
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for checker in list(self._checkers):
+            checker.leave()
+        if self._opened is not None:
+            self._opened.close()
+        self._preparers = {}
+        self._reader.close()
+
+
+def _undecided(message: MessageExt, *, given_up: bool) -> Undecided:
+    half = HalfMessage(message)
+    return Undecided(half, half.group, half.times_checked, given_up)

@@ -1,0 +1,237 @@
+"""The queues of transactions: half messages, and op records, which say whose transactions have ended.
+
+    RMQ_SYS_TRANS_HALF_TOPIC     queue 0: every half message, with REAL_TOPIC, REAL_QID, PGROUP, TRAN_MSG and
+                                 __transactionId__, which is its unique id
+    RMQ_SYS_TRANS_OP_HALF_TOPIC  queue 0: op records, tag d, of places in the other queue: "0,1,5,", or as
+                                 older brokers wrote, one place in each: "5"
+    TRANS_CHECK_MAX_TIME_TOPIC   queue 0: half messages that nobody is asked about any more
+
+How far both of the first two are done is committed for the group CID_RMQ_SYS_TRANS.
+
+A copy of a half message has TRAN_PREPARED_QUEUE_OFFSET, the place of the first one, which names the
+transaction, and TRANSACTION_CHECK_TIMES, how often it was asked about.
+
+RocketMQ: broker/transaction/queue/TransactionalMessageBridge.java, TransactionalOpBatchService.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from mq.broker.results import MessageQueue, PullStatus
+from mq.errors import StoreCorrupted
+from mq.message import MessageExt
+from mq.properties import value_of
+from mq.store.copies import Copies, changed
+from mq.store.reader import Reader
+from mq.store.store import Store
+from mq.store.transactions import append_record
+from mq.txn.check import Half, Ledger
+from mq.txn.state import HalfMessage
+
+__all__ = [
+    "GIVEN_UP_TOPIC",
+    "GROUP",
+    "HALF_TOPIC",
+    "OP_TOPIC",
+    "HalfTopic",
+    "belongs",
+    "half_of",
+    "immunity_ms",
+    "name_of",
+    "named",
+    "op_bodies",
+    "places_in",
+]
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+GROUP = "CID_RMQ_SYS_TRANS"
+OP_PROPERTIES = b"TAGS\x01d\x02WAIT\x01true\x02"
+OP_SIZE_MAX = 4096
+IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01"
+NAME, TIMES = "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES"
+READ_COUNT, READ_SIZE = 32, 256 << 10
+PLACE_MAX = 1 << 56
+
+log = logging.getLogger("mq")
+
+
+def belongs(group: str, topic: str, queue_id: int) -> bytes:
+    """The properties that all half messages of one queue and group have in common."""
+    given = {"TRAN_MSG": "true", "PGROUP": group, "REAL_TOPIC": topic, "REAL_QID": str(queue_id)}
+    return b"".join(f"{name}\x01{value}\x02".encode() for name, value in given.items())
+
+
+def named(message: MessageExt) -> int | None:
+    """Which transaction a copy of a half message is of, or what was stored out of one; None if it does not
+    say so."""
+    text = value_of(message.encoded, NAME.encode() + b"\x01")
+    return int(text) if text and text.isdecimal() and len(text) < 16 else None
+
+
+def name_of(message: MessageExt) -> int:
+    """Which transaction a half message is of."""
+    name = named(message)
+    return message.queue_offset if name is None else name
+
+
+def immunity_ms(encoded: bytes) -> int | None:
+    """How long a half message is left alone, of its own wish; None if it has none that makes sense."""
+    text = value_of(encoded, IMMUNITY)
+    return int(text) * 1000 if text and text.isdecimal() and len(text) < 10 else None
+
+
+def half_of(message: MessageExt) -> Half:
+    """What of a half message the check loop decides by."""
+    return Half(
+        message.queue_offset,
+        name_of(message),
+        HalfMessage(message).times_checked,
+        message.born_time_ms,
+        message.store_time_ms,
+        immunity_ms(message.encoded),
+    )
+
+
+def op_bodies(places: Sequence[int]) -> Iterator[tuple[bytes, Sequence[int]]]:
+    """The bodies of op records that tell of these places, each with its own."""
+    step = OP_SIZE_MAX // (len(str(max(places, default=0))) + 1)
+    for at in range(0, len(places), step):
+        part = places[at : at + step]
+        yield (",".join(map(str, part)) + ",").encode(), part
+
+
+def places_in(body: bytes) -> list[int]:
+    """The places that an op record tells of, in either form; what is no number is left out."""
+    return [int(word) for word in body.split(b",") if word.isdigit() and int(word) < PLACE_MAX]
+
+
+class HalfTopic:
+    """Both queues of one store, and those given up.
+
+    committed(queue) is how far one is done. have(topic, queue_count) makes a topic if there is none.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        broker_name: str,
+        reader: Reader,
+        committed: Callable[[MessageQueue], int | None],
+        have: Callable[[str, int], None],
+    ) -> None:
+        self.halves = MessageQueue(HALF_TOPIC, broker_name, 0)
+        self.ops = MessageQueue(OP_TOPIC, broker_name, 0)
+        self.given_up = MessageQueue(GIVEN_UP_TOPIC, broker_name, 0)
+        self._store = store
+        self._reader = reader
+        self._committed = committed
+        self._have = have
+        self._copies = Copies(store)
+        self._ahead: dict[int, MessageExt] = {}
+
+    def make(self) -> int:
+        """Have the topics; the number of the queue of half messages."""
+        for topic in (HALF_TOPIC, OP_TOPIC):
+            self._have(topic, 1)
+        number = self._copies.number(HALF_TOPIC, 0, add=True)
+        assert number is not None
+        return number
+
+    def end(self, queue: MessageQueue) -> int:
+        """Where a queue ends."""
+        number = self._copies.number(queue.topic, queue.queue_id, add=False)
+        return 0 if number is None else self._copies.next_offset(number)
+
+    def begin(self, queue: MessageQueue) -> int:
+        """How far a queue is done."""
+        if not self.end(queue):
+            return 0
+        return max(self._committed(queue) or 0, self._reader.min_offset(queue))
+
+    def ledger(self) -> tuple[Ledger, int]:
+        """What op records tell of the half messages that are not done; where they end."""
+        ledger = Ledger(self.begin(self.halves), self.begin(self.ops))
+        return ledger, self.read_ops(ledger, ledger.op_base)
+
+    def read_ops(self, ledger: Ledger, begin: int) -> int:
+        """Tell a ledger of all op records from there on; where they end."""
+        for record in self.all(self.ops, begin, self.end(self.ops)):
+            ledger.told(record.queue_offset, places_in(record.body) if record.tags == "d" else ())
+            begin = record.queue_offset + 1
+        return begin
+
+    def all(self, queue: MessageQueue, begin: int, end: int) -> Iterator[MessageExt]:
+        """The messages of a queue; what cannot be read is left out."""
+        while begin < end:
+            try:
+                found = self._reader.pull(queue, begin, READ_COUNT, READ_SIZE, None, 0.0)
+            except StoreCorrupted as error:
+                if error.queue_offset is None:
+                    raise
+                log.warning("a record of transactions is lost: %s", error)
+                begin = error.queue_offset + 1
+                continue
+            if found.status is PullStatus.FOUND:
+                for message in found.messages:
+                    if message.queue_offset < end:
+                        yield message
+                begin = found.next_offset
+            elif begin < found.min_offset:
+                begin = found.min_offset
+            elif found.max_offset < end and self._store.sync and not self._store.read_only:
+                self._store.flush_log()  # Nobody sees what is not on disk.
+            else:
+                return
+
+    def read(self, place: int, count: int) -> MessageExt | None:
+        """A half message, when some of those after it will be asked for as well; None if it is lost."""
+        message = self._ahead.pop(place, None)
+        if message is None:
+            found = self.all(self.halves, place, place + min(count, READ_COUNT))
+            self._ahead = {message.queue_offset: message for message in found}
+            message = self._ahead.pop(place, None)
+        return message
+
+    def open_ones(self, ledger: Ledger, end: int) -> Iterator[MessageExt]:
+        """The half messages below `end` that the ledger does not know to be handled."""
+        place = ledger.base
+        while (place := ledger.next_open(place)) < end:
+            count = ledger.run(place, min(READ_COUNT, end - place))
+            yield from self.all(self.halves, place, place + count)
+            place += count
+
+    def copy(self, message: MessageExt, times_checked: int | None) -> int:
+        """Store a half message once more, as one that was asked about so often (None: as before); where."""
+        values = {NAME: str(name_of(message))}
+        if times_checked is not None:
+            values[TIMES] = str(times_checked)
+        return self._append(HALF_TOPIC, message, values)
+
+    def give_up(self, message: MessageExt) -> None:
+        """Put a half message where it waits to be resumed."""
+        self._have(GIVEN_UP_TOPIC, 1)
+        self._append(GIVEN_UP_TOPIC, message, {NAME: str(name_of(message))})
+
+    def resume(self, message: MessageExt) -> None:
+        """Have one that was given up among the half messages again."""
+        self.make()
+        self._append(HALF_TOPIC, message, {TIMES: "0"})
+
+    def _append(self, topic: str, message: MessageExt, values: dict[str, str]) -> int:
+        properties = changed(message.encoded, values)
+        return self._copies.append(topic, 0, message, properties, reconsume_times=0).queue_offset
+
+    def write_op(self, body: bytes) -> int:
+        """Store an op record; where."""
+        self._have(OP_TOPIC, 1)
+        number = self._copies.number(OP_TOPIC, 0, add=True)
+        assert number is not None
+        return append_record(self._store, number, body, OP_PROPERTIES)
+
+    def flush(self) -> None:
+        """Have everything on disk that was stored before."""
+        self._store.flush_log()
