@@ -30,6 +30,7 @@ FLOORS = {
     "mq.objects": 0,
     "mq.broker.protocol": 0,
     "mq.broker.results": 0,
+    "mq.broker.handle": 0,
     "mq.broker.membership": 0,
     "mq.broker.handled": 0,
     "mq.store": 1,

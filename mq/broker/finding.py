@@ -77,6 +77,14 @@ class Finder:
                     break
         return found
 
+    def of_unique_id(self, topic: str, unique_id: str) -> Iterator[MessageExt]:
+        """All messages of a topic, whichever it is, that have this unique id, the newest first."""
+        self._index_up()
+        if topic in self._topics():
+            for candidate in self._candidates(topic, unique_id, 0, None):
+                if candidate.msg_id == unique_id:
+                    yield candidate
+
     def _index_up(self) -> None:
         if not self._store.read_only:
             self._store.bring_index_up()

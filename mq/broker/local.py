@@ -36,6 +36,7 @@ from mq.broker.protocol import (
     Topic,
     Undecided,
 )
+from mq.broker.recall import Recall
 from mq.broker.retry import send_back
 from mq.broker.schedule import Schedule
 from mq.broker.timer import Timer
@@ -298,6 +299,12 @@ class LocalBroker:
         Sees every message sent before. Raises TopicNotFound.
         """
         return self._finder.query(topic, key, count_max, begin_ms, end_ms)
+
+    def recall(self, handle: str) -> str:
+        """See Broker.recall."""
+        self._catalog.check_writable()
+        recall = Recall(self._store, self.name, self._timer, self._finder, self._writer)
+        return recall.recall(handle)
 
     def groups(self) -> list[str]:
         """Names of all consumer groups that have members or offsets, sorted."""

@@ -111,6 +111,13 @@ class Broker(Transactions, Protocol):
     def query(
         self, topic: str, key: str, *, count_max: int = 32, begin_ms: int = 0, end_ms: int | None = None
     ) -> list[MessageExt]: ...
+    def recall(self, handle: str) -> str:
+        """Take back a message that waits for its time, by the recall_handle of its SendResult; its unique id.
+
+        Once this returned, the message is never delivered. Raises NotPermitted where it was delivered,
+        MessageNotFound where no such message waits, ValueError for what is no handle of this broker."""
+        ...
+
     def groups(self) -> list[str]: ...
     def group(self, name: str) -> Group: ...
     def flush(self) -> None: ...
@@ -284,6 +291,7 @@ class Topic:
         properties: dict[str, str] | None = None,
         shard_key: str | bytes | int | None = None,
         delay_level: int = 0,
+        delay_ms: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> SendResult:
         """Send one message, as a Producer with its defaults would, but in a single attempt."""
@@ -294,6 +302,7 @@ class Topic:
             keys=keys,
             properties=properties,
             delay_level=delay_level,
+            delay_ms=delay_ms,
             deliver_at_ms=deliver_at_ms,
         )
         broker = self._broker

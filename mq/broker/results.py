@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mq.broker.handle import RecallHandle
 from mq.message import MessageExt
 from mq.objects import PullFields, SendFields, Signature, added_state, bind
 
@@ -46,7 +47,7 @@ class SendResult(SendFields):
 
     `ids` is the unique id, `place` the store host (address and port as in a record) and the log offset.
     Of a batch, `ids` are all of them, or a function that makes them; `place` has all log offsets, or is a
-    function that makes it.
+    function that makes it. `out_ms` is the slot of one that waits for its time.
     """
 
     __slots__ = ()
@@ -96,6 +97,14 @@ class SendResult(SendFields):
         """The offset id; of a batch all of them, with commas between."""
         host, offsets = self._placed()
         return ",".join((host + offset.to_bytes(8, "big")).hex().upper() for offset in offsets)
+
+    @property
+    def recall_handle(self) -> str | None:
+        """For broker.recall; None of a message that does not wait for a time of its own."""
+        if not self._out_ms:
+            return None
+        queue = self.queue
+        return str(RecallHandle(queue.topic, queue.broker_name, self._out_ms, self.msg_id))
 
     def split(self) -> list[SendResult]:
         """One result for each message of a batch."""

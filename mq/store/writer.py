@@ -17,6 +17,7 @@ from mq.errors import MessageInvalid, MessageTooLarge, MQError
 from mq.message import Message
 from mq.objects import Line, bind, bind_calls, pack
 from mq.store.aside import Asides, Levels, Timers, belongs
+from mq.store.copies import Copy
 from mq.store.native import check, ffi, lib
 from mq.store.store import STORE_HOST, STORE_PORT, Store
 
@@ -164,6 +165,31 @@ class Writer:
         name = ffi.string(receipt.unique_id, 56).decode()
         place = HOST, int(receipt.log_offset)
         return SendResult(status, queue, int(receipt.queue_offset), name, place, None, out_ms)
+
+    def append_to(self, number: int, body: bytes, encoded: bytes) -> Copy:
+        """Append to the queue of this number, whatever its topic, and wait for the disk where a send does."""
+        receipt = ffi.new(RECEIPT)
+        result = lib.mq_append(
+            self._store.live(),
+            number,
+            -1,
+            0,
+            0,
+            body,
+            len(body),
+            encoded,
+            len(encoded),
+            ffi.NULL,
+            ffi.NULL,
+            receipt,
+        )
+        if result:
+            raise self.failure(result, len(body))
+        if self._store.sync:
+            self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
+        return Copy(
+            int(receipt.log_offset), int(receipt.queue_offset), int(receipt.store_time), int(receipt.end)
+        )
 
     def _failed(self, result: int, size: int, error: int) -> None:
         """Raises what a failed call stands for; `error` is the system's number."""

@@ -34,6 +34,7 @@ from tests.contract.memory_groups import (
     raised,
 )
 from tests.contract.memory_once import MemoryDedup, MemoryOnce
+from tests.contract.memory_timers import MemoryTimers
 from tests.contract.memory_transactions import MemoryTransactions
 
 if TYPE_CHECKING:
@@ -157,6 +158,8 @@ class MemoryBroker:
         auto_create_topics: bool = True,
         default_queue_count: int = 4,
         clock: Callable[[], int] = _now,
+        timer_precision_ms: int = 1000,
+        timer_max_delay_ms: int = 259_200_000,
         transaction_timeout: float = 6.0,
         transaction_check_interval: float = 30.0,
         transaction_check_max: int = 15,
@@ -179,6 +182,14 @@ class MemoryBroker:
         self._groups = MemoryGroups(self, self._changed)
         self.append_once = MemoryDedup(self, self._changed, clock).append_once
         self.handled = MemoryOnce(self._check_open).handled
+        self._timers = timers = MemoryTimers(
+            self,
+            self._changed,
+            clock,
+            precision_ms=timer_precision_ms,
+            delay_max_ms=timer_max_delay_ms,
+        )
+        self.recall = timers.recall
         transactions = MemoryTransactions(
             self,
             self._changed,
@@ -309,6 +320,7 @@ class MemoryBroker:
             stored.queue_offset,
             stored.msg_id,
             (STORE_HOST, stored.log_offset),
+            out_ms=self._timers.out_ms(stored),
         )
 
     def appender(self, queue: MessageQueue) -> Appender:
@@ -547,10 +559,12 @@ class MemoryBroker:
         given_id: str | None,
         stored_ms: int | None = None,
     ) -> MessageExt:
-        if message.delay_ms is not None or message.deliver_at_ms is not None:
-            raise NotPermitted("the broker in memory knows delay levels alone")
         now = self._clock() if stored_ms is None else stored_ms
-        properties = message.encoded + f"UNIQ_KEY\x01{given_id or unique_id()}\x02".encode()
+        own_id = given_id or unique_id()
+        due_ms = self._timers.due_ms(message)
+        if due_ms is not None:
+            return self._timers.put(due_ms, topic, queue_id, message, body, sys_flag, own_id)
+        properties = message.encoded + f"UNIQ_KEY\x01{own_id}\x02".encode()
         header = _Header(message.flag, sys_flag, now)
         if message.delay_level:
             return self._postpone(message.delay_level, topic, queue_id, body, properties, header)
@@ -602,6 +616,9 @@ class MemoryBroker:
                     self._deliver(queue[self._delivered[level]])
                     self._delivered[level] += 1
                     self._changed.notify_all()
+            while (timed := self._timers.take()) is not None:
+                self._deliver(timed)
+                self._changed.notify_all()
 
     def _due_in(self, level: int) -> int:
         waiting = self._schedule[level][self._delivered[level]]
@@ -609,7 +626,8 @@ class MemoryBroker:
 
     def _deliver(self, waiting: MessageExt) -> None:
         properties = waiting.properties
-        del properties["DELAY"]
+        for name in ("DELAY", "TIMER_OUT_MS"):
+            properties.pop(name, None)
         topic, queue_id = properties.pop("REAL_TOPIC"), int(properties.pop("REAL_QID"))
         state = self._topics.get(topic)
         if state is not None:
@@ -631,7 +649,11 @@ class MemoryBroker:
             for queue in state.queues.values():
                 yield from queue
 
-    # What transactions ask: see memory_transactions.Log.
+    # What timers and transactions ask: see memory_timers.Log and memory_transactions.Log.
+
+    def ids_in(self, topic: str) -> set[str]:
+        state = self._topics.get(topic)
+        return {each.msg_id for queue in (state.queues.values() if state else ()) for each in queue}
 
     def writable(self, topic: str, queue_id: int) -> list[MessageExt]:
         return self._writable(topic, queue_id)
@@ -671,7 +693,7 @@ class MemoryBroker:
         """Seconds until the next delivery."""
         self._check_open()
         waiting = [level for level, queue in enumerate(self._schedule) if self._delivered[level] < len(queue)]
-        return min((self._due_in(level) / 1000 for level in waiting), default=3600.0)
+        return min([self._due_in(level) / 1000 for level in waiting] + [self._timers.until_due()])
 
     def _look(
         self,

@@ -1,0 +1,137 @@
+"""Recall: a message that waits for its time is taken back, and never delivered.
+
+As in RocketMQ, a marker is stored behind the message in the timer topic, for the same slot; who delivers
+drops what a marker of the slot names. A marker is a message
+
+    topic    rmq_sys_wheel_timer, queue 0
+    body     0
+    TAGS                _RECALL_TAG_
+    UNIQ_KEY            of the message
+    TIMER_DEL_UNIQKEY   its topic + its unique id, joined by a plus sign
+    TIMER_DELIVER_MS    one ms after the slot
+    TIMER_OUT_MS        the slot
+    REAL_TOPIC          its topic
+    REAL_QID            0
+    BORN_TIMESTAMP      now
+
+RocketMQ says that a message is recalled once the marker is stored; the message may have been on its way. Here
+the answer comes when the marker has reached who delivers. From then on he delivers the message no more, so
+whether he has done it before is final.
+
+RocketMQ: broker/processor/RecallMessageProcessor.java; buildDeleteKey of TimerMessageStore.java.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+from mq.broker.handle import RecallHandle
+from mq.broker.timer import TIMER_TOPIC, Timer
+from mq.errors import MessageNotFound, NotPermitted, RequestTimeout
+from mq.message import MessageExt
+from mq.names import is_system_topic
+from mq.properties import number_of, value_of
+from mq.store.copies import Copy
+from mq.store.store import Store
+
+__all__ = ["Recall"]
+
+BODY, TAG = b"0", "_RECALL_TAG_"
+MARKS = b"TIMER_DEL_UNIQKEY\x01"
+TIMEOUT = 10.0  # seconds until who delivers has seen a marker
+LOOK_AGAIN, LOOK_AGAIN_MAX = 0.0002, 0.01  # seconds
+
+
+class Finds(Protocol):
+    """Finds messages by their unique id: see mq/broker/finding.py."""
+
+    def of_unique_id(self, topic: str, unique_id: str, /) -> Iterable[MessageExt]:
+        """All of a topic, the newest first; none where there is no such topic."""
+        ...
+
+
+class Appends(Protocol):
+    """Appends to a queue by its number: see mq/store/writer.py."""
+
+    def append_to(self, number: int, body: bytes, properties: bytes, /) -> Copy: ...
+
+
+class Recall:
+    """Recalls messages of one broker."""
+
+    def __init__(self, store: Store, broker_name: str, timer: Timer, finds: Finds, appends: Appends) -> None:
+        self._store = store
+        self._broker_name = broker_name
+        self._timer = timer
+        self._finds = finds
+        self._appends = appends
+
+    def recall(self, handle: str) -> str:
+        """See Broker.recall."""
+        wanted = RecallHandle.of(handle)
+        if wanted.broker_name != self._broker_name:
+            raise ValueError(
+                f"this recall handle is of a broker {wanted.broker_name!r}; this one is {self._broker_name!r}"
+            )
+        if is_system_topic(wanted.topic):
+            raise ValueError(f"this recall handle is of {wanted.topic}, which is a topic of RocketMQ's own")
+        waiting, marked = self._waiting(wanted)
+        self._check_undelivered(wanted)
+        if waiting is None:
+            raise MessageNotFound(wanted.unique_id)
+        if marked is None or marked < waiting:
+            marked = self._mark(wanted)
+        self._wait_until_seen(wanted, marked)
+        self._check_undelivered(wanted)
+        return wanted.unique_id
+
+    def _waiting(self, wanted: RecallHandle) -> tuple[int | None, int | None]:
+        """Where in the timer topic the newest such message is, and where the newest marker of it."""
+        newest: dict[bool, int] = {}
+        for message in self._finds.of_unique_id(TIMER_TOPIC, wanted.unique_id):
+            encoded = message.encoded
+            if (
+                number_of(encoded, b"TIMER_OUT_MS\x01") == wanted.out_ms
+                and value_of(encoded, b"REAL_TOPIC\x01") == wanted.topic
+            ):
+                newest.setdefault(value_of(encoded, MARKS) is not None, message.queue_offset)
+        return newest.get(False), newest.get(True)
+
+    def _check_undelivered(self, wanted: RecallHandle) -> None:
+        if self._store.sync:
+            self._store.flush()  # What is not on disk would not be seen.
+        for _message in self._finds.of_unique_id(wanted.topic, wanted.unique_id):
+            raise NotPermitted(f"message {wanted.unique_id} is delivered already: it cannot be recalled")
+
+    def _mark(self, wanted: RecallHandle) -> int:
+        """Store a marker; its place in the timer topic."""
+        properties = {
+            "TAGS": TAG,
+            "UNIQ_KEY": wanted.unique_id,
+            "TIMER_DEL_UNIQKEY": f"{wanted.topic}+{wanted.unique_id}",
+            "TIMER_DELIVER_MS": wanted.out_ms + 1,
+            "BORN_TIMESTAMP": time.time_ns() // 1_000_000,
+            "TIMER_OUT_MS": wanted.out_ms,
+            "REAL_TOPIC": wanted.topic,
+            "REAL_QID": 0,
+        }
+        encoded = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+        return self._appends.append_to(self._timer.aside(), BODY, encoded).queue_offset
+
+    def _wait_until_seen(self, wanted: RecallHandle, marked: int) -> None:
+        """Until who delivers has read the timer topic beyond its offset `marked`."""
+        until = time.monotonic() + TIMEOUT
+        pause = LOOK_AGAIN
+        while self._timer.enqueued() <= marked:
+            self._store.live()
+            if time.monotonic() > until:
+                raise RequestTimeout(
+                    f"the recall of message {wanted.unique_id} is stored, but nobody who delivers has seen it"
+                    f" for {TIMEOUT:g} s: ask again, as it may still be delivered"
+                )
+            # He looks at all that is there when he is rung, whenever it is due.
+            self._timer.alarm.ring()
+            time.sleep(pause)
+            pause = min(2 * pause, LOOK_AGAIN_MAX)
