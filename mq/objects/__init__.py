@@ -4,8 +4,8 @@ Each type here is the base of a class that has everything else in Python: SentFi
 StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. Line and what it makes call
 the data plane (mq/store/native), through addresses that the store hands in; Asides has it put aside what is
 to be delivered later. Halves is to half messages and their ends what Line is to messages. survey and pack go
-over a batch. Sender is what Producer.send does with the usual message. What the classes in Python need is in
-classes.py.
+over a batch. Sender is what Producer.send does with the usual message, Transactor what TransactionProducer
+does; TransactionFields is the base of mq.Transaction. What the classes in Python need is in classes.py.
 """
 
 from mq.objects._objects import (
@@ -17,6 +17,8 @@ from mq.objects._objects import (
     SendFields,
     SentFields,
     StoredFields,
+    TransactionFields,
+    Transactor,
     bind,
     bind_calls,
     bind_transactions,
@@ -35,6 +37,8 @@ __all__ = [
     "SentFields",
     "Signature",
     "StoredFields",
+    "TransactionFields",
+    "Transactor",
     "added_state",
     "bind",
     "bind_calls",

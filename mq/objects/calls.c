@@ -102,7 +102,7 @@ static PyObject *hold(const route *of, mq_log **log) {
 }
 
 static PyObject *unusual(const route *of, PyObject *const *args, Py_ssize_t count) {
-    return mq_objects_pass_on(of->unusual, args, count);
+    return mq_objects_pass_on(of->unusual, args, count, NULL);
 }
 
 static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count) {

@@ -12,6 +12,7 @@
  *   sender.c    Sender, what a producer does with the usual message
  *   batch.c     passes over the messages of a batch
  *   transactions.c  Halves, and the functions that store a half message or end its transaction
+ *   transactor.c    Transactor, what a producer does with a usual transaction; TransactionFields  of mq.Transaction
  *
  * Whatever is not the usual case is left to Python, which also raises all errors but those of memory.
  *
@@ -52,16 +53,25 @@ int mq_objects_int32(PyObject *value, int32_t *number) {
     return 1;
 }
 
-PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize_t count) {
-    if (!function) {
-        PyErr_SetString(PyExc_RuntimeError, "this queue's broker is gone");
-        return NULL;
+PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
+    PyObject *all = function ? PyTuple_New(count) : NULL;
+    PyObject *options = named ? PyDict_New() : NULL;
+    PyObject *result = NULL;
+    if (!function) PyErr_SetString(PyExc_RuntimeError, "whose function this is is gone");
+    if (all && (options || !named)) {
+        int wrong = 0;
+        for (Py_ssize_t i = 0; i < count; i++) PyTuple_SetItem(all, i, mq_objects_shared(args[i]));
+        for (Py_ssize_t i = 0; i < named && !wrong; i++)
+            wrong = PyDict_SetItem(options, PyTuple_GetItem(names, i), args[count + i]);
+        if (!wrong) {
+            Py_INCREF(function); /* its owner may be cleared meanwhile */
+            result = PyObject_Call(function, all, options);
+            Py_DECREF(function);
+        }
     }
-    PyObject *all = PyTuple_New(count);
-    if (!all) return NULL;
-    for (Py_ssize_t i = 0; i < count; i++) PyTuple_SetItem(all, i, mq_objects_shared(args[i]));
-    PyObject *result = PyObject_Call(function, all, NULL);
-    Py_DECREF(all);
+    Py_XDECREF(all);
+    Py_XDECREF(options);
     return result;
 }
 
@@ -129,7 +139,7 @@ static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT, .m_name = "mq.
 PyMODINIT_FUNC PyInit__objects(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module && (mq_objects_add_messages(module) || mq_objects_add_results(module) || mq_objects_add_calls(module) ||
-                   mq_objects_add_asides(module) || mq_objects_add_sender(module) || mq_objects_add_transactions(module)))
+                   mq_objects_add_asides(module) || mq_objects_add_sender(module) || mq_objects_add_transactions(module) || mq_objects_add_transactor(module)))
         Py_CLEAR(module);
     return module;
 }

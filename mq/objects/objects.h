@@ -98,8 +98,8 @@ PyObject *mq_objects_shared(PyObject *value);
 /* Whether it is exactly an int, so that nothing of it runs, and fits. */
 int mq_objects_int64(PyObject *value, int64_t *number);
 int mq_objects_int32(PyObject *value, int32_t *number);
-/* Call a function of Python with these arguments; NULL is one whose broker is gone. */
-PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize_t count);
+/* Call a function of Python with arguments as METH_FASTCALL has them; NULL is one whose owner is gone. */
+PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names);
 int mq_objects_is_line(PyObject *value);
 /* The log of a Line, and what keeps it alive for one call; NULL without an error: it is let go of. */
 PyObject *mq_objects_hold(PyObject *line, mq_log **log);
@@ -123,6 +123,7 @@ int mq_objects_add_calls(PyObject *module);
 int mq_objects_add_asides(PyObject *module);
 int mq_objects_add_sender(PyObject *module);
 int mq_objects_add_transactions(PyObject *module);
+int mq_objects_add_transactor(PyObject *module);
 PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args);
 PyObject *mq_objects_bind_transactions(PyObject *module, PyObject *args);
 PyObject *mq_objects_survey(PyObject *module, PyObject *messages);

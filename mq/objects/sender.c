@@ -50,29 +50,6 @@ static void sender_dealloc(PyObject *self) {
     mq_objects_free(self);
 }
 
-static PyObject *otherwise(const sender *of, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
-    PyObject *function = of->otherwise;
-    PyObject *all = function ? PyTuple_New(count) : NULL;
-    PyObject *options = named ? PyDict_New() : NULL;
-    PyObject *result = NULL;
-    if (!function) PyErr_SetString(PyExc_RuntimeError, "this producer is gone");
-    if (all && (options || !named)) {
-        int wrong = 0;
-        for (Py_ssize_t i = 0; i < count; i++) PyTuple_SetItem(all, i, mq_objects_shared(args[i]));
-        for (Py_ssize_t i = 0; i < named && !wrong; i++)
-            wrong = PyDict_SetItem(options, PyTuple_GetItem(names, i), args[count + i]);
-        if (!wrong) {
-            Py_INCREF(function); /* the sender may be cleared meanwhile */
-            result = PyObject_Call(function, all, options);
-            Py_DECREF(function);
-        }
-    }
-    Py_XDECREF(all);
-    Py_XDECREF(options);
-    return result;
-}
-
 /* The error that is set, taken off and told. */
 static PyObject *tell(const sender *of, PyObject *message, PyObject *queue, const struct timespec *begin) {
     PyObject *kind, *error, *trace;
@@ -121,14 +98,14 @@ static PyObject *send(PyObject *self, PyObject *const *args, Py_ssize_t count, P
     const sender *of = (const sender *)self;
     if (count != 1 || (names && PyTuple_Size(names)) || (PyObject *)Py_TYPE(args[0]) != mq_objects_known.message ||
         !((mq_sent *)args[0])->plain || !of->turns || PyList_Size(of->before) || PyList_Size(of->after))
-        return otherwise(of, args, count, names);
+        return mq_objects_pass_on(of->otherwise, args, count, names);
     mq_sent *message = (mq_sent *)args[0];
     PyObject *turns = mq_objects_shared(of->turns); /* stop() may drop them meanwhile */
     PyObject *result = send_in_turn(of, message, turns);
     Py_DECREF(turns);
     if (result != Py_None) return result;
     Py_DECREF(result);
-    return otherwise(of, args, count, names);
+    return mq_objects_pass_on(of->otherwise, args, count, names);
 }
 
 static PyMethodDef send_method = {"send", (PyCFunction)(void (*)(void))send, METH_FASTCALL | METH_KEYWORDS,

@@ -108,7 +108,7 @@ static PyObject *prepare(PyObject *self, PyObject *const *args, Py_ssize_t count
     if ((count != 3 && (count != 4 || args[3] != Py_None)) || (PyObject *)Py_TYPE(args[0]) != known->message ||
         ((mq_sent *)args[0])->plain != Py_True || !PyBytes_CheckExact(args[1]) ||
         !mq_objects_int32(((mq_sent *)args[0])->flag, &flag) || !mq_objects_int32(args[2], &sys_flag) || !hold(of, &on))
-        return mq_objects_pass_on(of->unusual, args, count);
+        return mq_objects_pass_on(of->unusual, args, count, NULL);
     const mq_sent *message = (const mq_sent *)args[0];
     mq_sent_where *stored = (mq_sent_where *)mq_objects_make(known->send_result);
     if (!stored) {
@@ -155,7 +155,7 @@ static PyObject *end(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     int64_t queue_offset;
     if (count != 3 || (args[2] != of->commit && args[2] != of->rollback) || !of->commit || !mq_objects_int64(args[0], &log_offset) ||
         !mq_objects_int64(args[1], &queue_offset) || !hold(of, &on))
-        return mq_objects_pass_on(of->unusual, args, count);
+        return mq_objects_pass_on(of->unusual, args, count, NULL);
     const char *group = PyBytes_AsString(of->belongs);
     int64_t group_size = PyBytes_Size(of->belongs);
     int32_t state = args[2] == of->commit ? 8 : 12;
@@ -166,7 +166,7 @@ static PyObject *end(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     Py_END_ALLOW_THREADS;
     release(&on);
     if (result == MQ_END_DONE || result == MQ_END_BEFORE) Py_RETURN_NONE;
-    return mq_objects_pass_on(of->unusual, args, count);
+    return mq_objects_pass_on(of->unusual, args, count, NULL);
 }
 
 static PyMethodDef prepare_method = {
