@@ -1,9 +1,11 @@
-"""What pyproject.toml cannot say: the two C extensions, of which cffi builds one."""
+"""What pyproject.toml cannot say: the two C extensions, of which cffi builds one, and the package by which
+Spark finds the data source."""
 
 import os
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-fvisibility=hidden"]
 CHECKED = ["-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
@@ -21,4 +23,20 @@ objects = Extension(
     py_limited_api=True,
 )
 
-setup(cffi_modules=["mq/store/native/build.py:ffibuilder"], ext_modules=[objects])
+
+class WithDiscovered(build_py):
+    """Puts mq/spark/discovered.py where Spark looks: a package pyspark_mq beside mq, editable or not."""
+
+    def run(self) -> None:
+        super().run()
+        place = self.get_finalized_command("install").install_lib if self.editable_mode else self.build_lib
+        package = Path(place, "pyspark_mq")
+        package.mkdir(parents=True, exist_ok=True)
+        self.copy_file("mq/spark/discovered.py", str(package / "__init__.py"))
+
+
+setup(
+    cffi_modules=["mq/store/native/build.py:ffibuilder"],
+    ext_modules=[objects],
+    cmdclass={"build_py": WithDiscovered},
+)

@@ -112,12 +112,13 @@ __all__ = [
 
 if TYPE_CHECKING:
     from mq import aio as aio
+    from mq import spark as spark
 else:
 
     def __getattr__(name: str) -> Any:
-        """mq.aio, loaded when it is asked for: asyncio is not for everybody."""
-        if name == "aio":
-            return importlib.import_module("mq.aio")
+        """mq.aio and mq.spark, loaded when they are asked for: they are not for everybody."""
+        if name in {"aio", "spark"}:
+            return importlib.import_module(f"mq.{name}")
         raise AttributeError(f"module 'mq' has no attribute {name!r}")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from mq.broker.bulk import Bulk
 from mq.broker.catalog import Catalog
 from mq.broker.dedup import Dedup
 from mq.broker.duties import Duties, Duty
@@ -142,6 +143,7 @@ class LocalBroker:
             self._writer = writer
             self._reader = Reader(store, self.name, catalog.version, catalog.admit_read)
             self._arrow = ArrowReader(store, self.name)
+            self.bulk: Final = Bulk(store, self._reader, self._arrow)
             self._finder = Finder(store, self._reader, catalog.current)
             self._dedup = Dedup(store, self.name, self._reader, writer.append, catalog.current)
             self._once = OnceFiles(store)

@@ -1,0 +1,45 @@
+"""What bulk readers ask of the broker of a directory, beside what every broker answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mq.broker.protocol import MessageQueue
+from mq.store.arrow import ArrowReader, Scan
+from mq.store.reader import Reader
+from mq.store.store import Store
+from mq.store.waiting import Wait
+
+__all__ = ["Bulk"]
+
+LOOK_INTERVAL = 0.01  # a queue without any message, of a broker that only reads, has no place to wait at
+
+
+class Bulk:
+    """Scans of queues into columns, and waiting for many queues at once."""
+
+    def __init__(self, store: Store, reader: Reader, arrow: ArrowReader) -> None:
+        self._store = store
+        self._reader = reader
+        self._arrow = arrow
+
+    def scan(
+        self,
+        queue: MessageQueue,
+        columns: Sequence[str],
+        *,
+        unit: str = "us",
+        hashes: frozenset[int] | None = None,
+    ) -> Scan:
+        """Reads of one queue, one batch after another: these columns, of messages with one of the hashes."""
+        return self._arrow.scan(queue, self._reader.number(queue), columns, unit, hashes)
+
+    def wait(self, positions: Mapping[MessageQueue, int], seconds: float) -> None:
+        """Sleep until one of the queues has a message at its offset or beyond, a topic changed, or the time
+        is up. May return early for nothing."""
+        version = self._store.topics_version()[0]
+        places = [(self._reader.number(queue), offset, None) for queue, offset in positions.items()]
+        known = [place for place in places if place[0] >= 0]
+        if len(known) < len(places):
+            seconds = min(seconds, LOOK_INTERVAL)
+        Wait(self._store, known, version=version).sleep(seconds)

@@ -1,0 +1,55 @@
+"""Spark reads and writes the queues of a store: spark.read.format("mq"), spark.readStream.format("mq").
+
+Nothing needs to be registered after `pip install 'mq[spark]'`; where another package breaks Spark's search
+for data sources, register() does what the search would have done. docs/spark.md has options and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mq.broker.results import MessageQueue
+from mq.spark.java import use_java
+
+__all__ = ["lag", "recommended_conf", "register", "use_java"]
+
+
+def register(spark: Any) -> None:
+    """Have this session know the format "mq". Twice is fine."""
+    from mq.spark.datasource import MqDataSource
+
+    spark.dataSource.register(MqDataSource)
+
+
+def recommended_conf() -> dict[str, str]:
+    """Settings that halve the time of a small micro-batch; for checkpoints in a local directory.
+
+        builder = SparkSession.builder.config(map=mq.spark.recommended_conf())
+
+    Python workers talk to the JVM by Unix sockets, where TCP waits 40 ms for acknowledgements, and the
+    checkpoint's files are written by the file manager that needs 30 ms less for each.
+    """
+    manager = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.streaming.checkpointFileManagerClass": manager,
+    }
+
+
+def lag(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
+    """How many messages of each queue a query has not read yet, from its lastProgress."""
+    import json
+
+    from mq.spark.offsets import VERSION_KEY, Offset
+
+    behind: dict[MessageQueue, int] = {}
+    for source in progress["sources"]:
+        both = [source.get(name) or {} for name in ("latestOffset", "endOffset")]
+        both = [json.loads(value) if isinstance(value, str) else value for value in both]
+        if not all(VERSION_KEY in value for value in both):
+            continue  # not ours
+        latest, end = (Offset.of(value, "mq").positions for value in both)
+        for queue, offset in latest.items():
+            behind[queue] = behind.get(queue, 0) + max(0, offset - end.get(queue, 0))
+    return behind

@@ -1,0 +1,54 @@
+"""The batch reader: what was in the queues when Spark first looked, cut into tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from mq.spark.options import SourceOptions
+from mq.spark.ranges import Range, pack, settle, spans
+from mq.spark.reading import read_ranges
+from mq.spark.survey import Survey, refuse_losses
+from mq.spark.target import StoreRef, broker
+
+__all__ = ["BatchReader", "MqPartition"]
+
+
+class MqPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: tuple[Range, ...]) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+    def __repr__(self) -> str:
+        return f"MqPartition({self.ranges})"
+
+
+class BatchReader(DataSourceReader):
+    """Plans on the driver, once for each load(); reads in the tasks. schema is Arrow's."""
+
+    def __init__(self, store: StoreRef, options: SourceOptions, schema: Any) -> None:
+        self._store = store
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        survey = Survey(broker(self._store), options)
+        limits = survey.limits(survey.queues())
+        wanted = survey.resolve(options.start, limits)
+        start, losses = settle(wanted, limits)
+        if options.fail_on_data_loss:
+            refuse_losses(losses)
+        end = survey.resolve(options.end, limits)
+        end = {queue: min(offset, limits[queue].end) for queue, offset in end.items()}
+        return [MqPartition(ranges) for ranges in pack(spans(start, end), options.tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        # Without any partition Spark gives one of its own, with nothing in it.
+        ranges = partition.ranges if isinstance(partition, MqPartition) else ()
+        if ranges:
+            yield from read_ranges(broker(self._store), ranges, self._options, self._schema)

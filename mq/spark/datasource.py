@@ -1,0 +1,74 @@
+"""The data source that Spark knows as "mq"."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+
+from mq.spark.columns import chosen, schema_text
+from mq.spark.options import SourceOptions, check_names, source_options
+from mq.spark.refusal import Refusal
+from mq.spark.target import locate
+
+__all__ = ["MqDataSource"]
+
+SPARK_AT_LEAST = 4, 2
+
+
+class MqDataSource(DataSource):
+    """spark.read.format("mq"), spark.readStream.format("mq")."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        _check_version()
+        self._options = check_names(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        return "mq"
+
+    def schema(self) -> str:
+        return schema_text(self._options.get("includeProperties", "").strip().lower() == "true")
+
+    def reader(self, schema: Any) -> Any:
+        from mq.spark.batch import BatchReader
+
+        options = self._source_options(stream=False)
+        return BatchReader(locate(options.path), options, arrow_schema(schema))
+
+    def streamReader(self, schema: Any) -> Any:  # noqa: N802 - the name is Spark's
+        from mq.spark.stream import RefusedStream, StreamReader
+
+        try:
+            options = self._source_options(stream=True)
+            return StreamReader(locate(options.path), options, arrow_schema(schema))
+        except Refusal as refusal:
+            return RefusedStream(refusal)
+
+    def _source_options(self, *, stream: bool) -> SourceOptions:
+        return source_options(
+            self._options, stream=stream, now_ms=time.time_ns() // 1_000_000, cores=os.cpu_count() or 1
+        )
+
+
+def arrow_schema(schema: Any) -> Any:
+    """The very schema that Spark expects of the batches. Raises Refusal for columns that there are not."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    chosen([(field.name, field.dataType.simpleString()) for field in schema.fields])
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _check_version() -> None:
+    import pyspark
+
+    major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
+    if (major, minor) < SPARK_AT_LEAST:
+        raise Refusal(
+            "MQ_SPARK_TOO_OLD",
+            f"this is PySpark {pyspark.__version__}; format('mq') needs"
+            f" {'.'.join(map(str, SPARK_AT_LEAST))} or later: pip install -U 'mq[spark]'",
+        )

@@ -1,0 +1,310 @@
+"""The options of the source: their names, their values, and which of them exclude each other.
+
+All come as texts. Names are compared without regard to case, as everywhere in Spark; one that is not known is
+an error, since the Kafka connector's silence about a misspelt startingOffset costs its users data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from mq.errors import FilterSyntaxError, GroupInvalid, TopicInvalid
+from mq.filter.selection import Selection
+from mq.names import check_group, check_topic
+from mq.spark.offsets import EARLIEST, LATEST, places, queues_of
+from mq.spark.ranges import Tasks
+from mq.spark.refusal import Refusal, nearest
+
+__all__ = ["Bound", "SourceOptions", "check_names", "source_options", "target_path"]
+
+# Every name that means something, and other words for some of them.
+SOURCE_NAMES = (
+    *("path", "topic", "topicPattern", "assign", "includeProperties", "tags", "sql", "group"),
+    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "pollTimeoutMs"),
+    *("minPartitions", "maxRecordsPerPartition", "targetRowsPerTask", "batchRows", "batchBytes"),
+)
+SINK_NAMES = ("path", "topic", "semantics", "txnAppId", "txnVersion", "group")
+ALIASES = {
+    "subscribe": "topic",
+    "subscribepattern": "topicPattern",
+    "queues": "assign",
+    "subexpression": "tags",
+}
+SPARKS_OWN = {"checkpointlocation", "queryname", "outputmode", "triggerinterval"}
+REMOTE = {"nameserver", "namesrvaddr"}
+STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "pollTimeoutMs", "group")
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+_AGO = re.compile(r"-?(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\Z")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BOOLEANS = {"true": True, "false": False}
+
+
+class Bound(NamedTuple):
+    """Where reading begins, or ends."""
+
+    kind: Literal["earliest", "latest", "group", "offsets", "time", "times"]
+    time_ms: int = 0
+    places: Mapping[str, Mapping[int, int]] = {}  # offsets or times, by topic and queue
+    option: str = ""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a source was asked for. Values that can be pickled."""
+
+    path: str
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: Mapping[str, tuple[int, ...]]
+    start: Bound
+    end: Bound
+    late_start: Literal["error", "latest"]
+    tags: str
+    sql: str | None
+    include_properties: bool
+    rows_per_trigger_max: int | None
+    rows_per_trigger_min: int | None
+    trigger_delay: float
+    poll_timeout: float
+    fail_on_data_loss: bool
+    group: str | None
+    tasks: Tasks
+    batch_rows: int
+    batch_bytes: int
+
+    @property
+    def selection(self) -> Selection:
+        return Selection.of(self.tags, self.sql)
+
+
+def check_names(options: Mapping[str, str]) -> dict[str, str]:
+    """The options by their names as documented. Raises Refusal for one that there is not, and for two names
+    of one option with different values."""
+    known = {name.lower(): name for name in (*SOURCE_NAMES, *SINK_NAMES)} | ALIASES
+    found: dict[str, str] = {}
+    for given, value in options.items():
+        key = given.lower()
+        if key in REMOTE:
+            raise Refusal(
+                "MQ_OPTION",
+                f"option {given}: brokers over TCP are not in this release; give a directory as path",
+            )
+        if key in SPARKS_OWN:
+            continue
+        if key not in known:
+            raise Refusal("MQ_OPTION", f"there is no option {given!r}{nearest(given, known.values())}")
+        if found.setdefault(known[key], value) != value:
+            raise Refusal(
+                "MQ_OPTION",
+                f"{known[key]} is given twice, under two names: {found[known[key]]!r} and {value!r}",
+            )
+    return found
+
+
+def target_path(options: Mapping[str, str]) -> str:
+    path = options.get("path", "")
+    if not path:
+        raise Refusal("MQ_OPTION", "option path is missing: name the directory of the store")
+    if path.startswith("rocketmq://"):
+        raise Refusal(
+            "MQ_OPTION",
+            f"option path is {path!r}: brokers over TCP are not in this release; give a directory",
+        )
+    return path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+
+
+def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores: int) -> SourceOptions:
+    """The options of a source, checked. now_ms is what times such as 10m (ago) are counted from."""
+    options = check_names(given)
+    _refuse(options, (name for name in SINK_NAMES if name not in SOURCE_NAMES), "it is an option of the sink")
+    if stream:
+        _refuse(options, BATCH_ONLY, "a stream has no end: it is for spark.read")
+    else:
+        _refuse(options, STREAM_ONLY, "it is for spark.readStream")
+    _one_of(options, ("topic", "topicPattern", "assign"), required=True)
+    starts = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+    ends = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    _one_of(options, starts)
+    _one_of(options, ends)
+    least, most = _number(options, "minOffsetsPerTrigger", 1), _number(options, "maxOffsetsPerTrigger", 1)
+    if least and most and least > most:
+        raise Refusal(
+            "MQ_OPTION",
+            f"option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: a trigger reads"
+            " at most the latter",
+        )
+    group = options.get("group")
+    if group is not None:
+        _checked("group", group, check_group)
+    start = _bound(options, starts, "latest" if stream else "earliest", now_ms)
+    if start.kind == "group" and group is None:
+        raise Refusal("MQ_OPTION", "option startingOffsets is 'group': name the group by option group")
+    if start.kind == "latest" and not stream:
+        raise Refusal(
+            "MQ_OPTION",
+            "option startingOffsets is 'latest', which is for spark.readStream: a batch would be empty",
+        )
+    rows_max = _number(options, "maxRecordsPerPartition", 1) or 4_000_000
+    tasks = Tasks(
+        _or(_number(options, "targetRowsPerTask", 0), 100_000),
+        rows_max,
+        _number(options, "minPartitions", 1) or 1,
+        cores,
+    )
+    _check_selection(options)
+    return SourceOptions(
+        path=target_path(options),
+        topics=_topics(options.get("topic")),
+        pattern=_pattern(options.get("topicPattern")),
+        assigned=queues_of("assign", options["assign"]) if "assign" in options else {},
+        start=start,
+        end=_bound(options, ends, "latest", now_ms),
+        late_start=_word(options, "startingOffsetsByTimestampStrategy", ("error", "latest")),
+        tags=options.get("tags", "*"),
+        sql=options.get("sql"),
+        include_properties=_boolean(options, "includeProperties", False),
+        rows_per_trigger_max=most,
+        rows_per_trigger_min=least,
+        trigger_delay=_duration_ms("maxTriggerDelay", options.get("maxTriggerDelay", "15m")) / 1000,
+        poll_timeout=_or(_number(options, "pollTimeoutMs", 0), 100) / 1000,
+        fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
+        group=group,
+        tasks=tasks,
+        batch_rows=_number(options, "batchRows", 1) or 8192,
+        batch_bytes=_number(options, "batchBytes", 1) or 1 << 20,
+    )
+
+
+def _or(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
+
+
+def _refuse(options: Mapping[str, str], names: Iterable[str], why: str) -> None:
+    for name in names:
+        if name in options:
+            raise Refusal("MQ_OPTION", f"option {name} has no meaning here: {why}")
+
+
+def _one_of(options: Mapping[str, str], names: tuple[str, ...], *, required: bool = False) -> None:
+    given = [name for name in names if name in options]
+    if len(given) > 1:
+        raise Refusal("MQ_OPTION", f"options {' and '.join(given)} contradict each other: give one of them")
+    if required and not given:
+        raise Refusal("MQ_OPTION", f"say what to read: give one of the options {', '.join(names)}")
+
+
+def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or not least <= int(text) < 1 << 62:
+        raise Refusal("MQ_OPTION", f"option {name} is {text!r}: give a number, {least} or more")
+    return int(text)
+
+
+def _boolean(options: Mapping[str, str], name: str, otherwise: bool) -> bool:
+    text = options.get(name)
+    if text is None:
+        return otherwise
+    if text.strip().lower() not in _BOOLEANS:
+        raise Refusal("MQ_OPTION", f"option {name} is {text!r}: give true or false")
+    return _BOOLEANS[text.strip().lower()]
+
+
+def _word(options: Mapping[str, str], name: str, words: tuple[Any, ...]) -> Any:
+    text = options.get(name, words[0]).strip().lower()
+    if text not in words:
+        raise Refusal("MQ_OPTION", f"option {name} is {options[name]!r}: give {' or '.join(words)}")
+    return text
+
+
+def _duration_ms(name: str, text: str) -> float:
+    match = _AGO.match(text.strip())
+    if not match or text.strip().startswith("-"):
+        raise Refusal(
+            "MQ_OPTION", f"option {name} is {text!r}: give a number and ms, s, m, h or d, such as 15m"
+        )
+    return float(match[1]) * _UNIT_MS[match[2]]
+
+
+def _moment_ms(name: str, text: str, now_ms: int) -> int:
+    text = text.strip()
+    if text.isdecimal():
+        return min(int(text), 1 << 53)
+    if match := _AGO.match(text):
+        return max(0, now_ms - int(float(match[1]) * _UNIT_MS[match[2]]))
+    try:
+        return int(datetime.fromisoformat(re.sub(r"[zZ]\Z", "+00:00", text)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise Refusal(
+            "MQ_OPTION",
+            f"option {name} is {text!r}: give milliseconds since the epoch, a time such as 2026-01-31T12:00Z,"
+            " or how long ago, such as 10m",
+        ) from None
+
+
+def _bound(
+    options: Mapping[str, str], names: tuple[str, ...], otherwise: Literal["earliest", "latest"], now_ms: int
+) -> Bound:
+    at, moment, by_queue = names
+    if moment in options:
+        return Bound("time", _moment_ms(moment, options[moment], now_ms), {}, moment)
+    if by_queue in options:
+        return Bound("times", 0, places(by_queue, options[by_queue], ()), by_queue)
+    text = options.get(at)
+    if text is None:
+        return Bound(otherwise, option=at)
+    word = text.strip().lower()
+    if word == "latest":
+        return Bound("latest", option=at)
+    is_start = at == "startingOffsets"
+    if is_start and word in {"earliest", "group"}:
+        return Bound("group" if word == "group" else "earliest", option=at)
+    if not text.lstrip().startswith("{"):
+        words = "earliest, latest, group" if is_start else "latest"
+        raise Refusal("MQ_OPTION", f"option {at} is {text!r}: give {words}, or offsets as JSON")
+    return Bound("offsets", 0, places(at, text, (LATEST, EARLIEST) if is_start else (LATEST,)), at)
+
+
+def _topics(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        _checked("topic", name, check_topic)
+    return tuple(sorted(set(names)))
+
+
+def _pattern(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise Refusal(
+            "MQ_OPTION", f"option topicPattern is {text!r}, which is no regular expression: {error}"
+        ) from None
+    return text
+
+
+def _checked(name: str, value: str, check: Callable[[str], None]) -> None:
+    try:
+        check(value)
+    except (TopicInvalid, GroupInvalid) as error:
+        raise Refusal("MQ_OPTION", f"option {name} is {value!r}: {error}") from None
+
+
+def _check_selection(options: Mapping[str, str]) -> None:
+    try:
+        Selection.of(options.get("tags", "*"), options.get("sql"))
+    except FilterSyntaxError as error:
+        raise Refusal("MQ_OPTION", f"option {'sql' if 'sql' in options else 'tags'}: {error}") from None
+    except ValueError as error:
+        raise Refusal("MQ_OPTION", f"options tags and sql contradict each other: {error}") from None
