@@ -127,7 +127,7 @@ class LocalBroker:
                 store, self.name, catalog.version, message_delay_level, catalog.have, catalog.due_place
             )
             self._timer = timer = Timer(
-                store, self.name, schedule.copies, timer_precision_ms, catalog.have, catalog.due_place
+                store, schedule.copies, timer_precision_ms, catalog.have, catalog.due_place
             )
             self._filters = ConsumerFilters(store) if enable_consume_queue_ext and not read_only else None
             writer = Writer(

@@ -2,22 +2,34 @@
 
 Every broker puts them aside, into the one queue of rmq_sys_wheel_timer; the one that has the duties puts them
 into the wheel (see mq/store/timerwheel.py) and delivers them for all, asleep until the next is due. Who
-stores one that is due before that wakes it.
+stores one that is due before that wakes it. A store that has no such message has no wheel either.
+
+RocketMQ: store/timer/TimerMessageStore.java.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable
 
+from mq.broker.delay import destination
+from mq.errors import BrokerClosed, ForkedBroker, MQError
+from mq.message import MessageExt
 from mq.store.copies import Copies
 from mq.store.store import Store
-from mq.store.timerstate import Alarm
+from mq.store.timer import Event, Stop, TimerEngine
+from mq.store.timerstate import ALWAYS, Alarm
 
 __all__ = ["TIMER_TOPIC", "Timer"]
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 IDLE = 5.0  # seconds; who has something to be done rings, should damaged memory not keep him from it
+AGAIN = 0.1  # after a failure, such as a full disk
+EXPIRE_INTERVAL = 30.0
+
+log = logging.getLogger("mq")
 
 
 class Timer:
@@ -25,6 +37,7 @@ class Timer:
 
     make_topic(name, queue_count) has the settings of a topic in place; place(topic, queue_id) is the queue
     where such a message can be read, or None where there is no such topic any more and it may not be made.
+    roll_ms: a message that is due later than that is stored once more on the way (RocketMQ: two days).
     """
 
     name = "mq-timer"
@@ -33,21 +46,27 @@ class Timer:
     def __init__(
         self,
         store: Store,
-        broker_name: str,
         copies: Copies,
         precision_ms: int,
         make_topic: Callable[[str, int], None],
         place: Callable[[str, int], tuple[str, int] | None],
+        *,
+        roll_ms: int | None = None,
     ) -> None:
         self._store = store
-        self._broker_name = broker_name
         self._copies = copies
         self.precision_ms = precision_ms
         self._make_topic = make_topic
         self._place = place
+        self.roll_ms = roll_ms
         self._number: int | None = None
         self._alarm: Alarm | None = None
+        self._engine: TimerEngine | None = None
+        self._stop = Stop()
+        self._is_running = False
+        self._expired = time.monotonic()
         self._lock = threading.Lock()
+        self.last_error: BaseException | None = None
 
     @property
     def alarm(self) -> Alarm:
@@ -78,18 +97,122 @@ class Timer:
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Deliver until told to stop, and woken for that. By who has the duties."""
-        while not stopping():
-            heard = self.alarm.bell.value
-            if not stopping():
-                self.alarm.bell.wait(heard, IDLE)
+        alarm, stop = self.alarm, self._stop
+        stop.set(False)
+        self._is_running = True
+        try:
+            while True:
+                heard = alarm.bell.value
+                if stopping():
+                    return
+                self._store.live()
+                # First: what is put aside from now on is told, and what was before is seen.
+                alarm.wake_at(ALWAYS)
+                engine = self._engine or self._open(alarm)
+                if engine is None:
+                    alarm.bell.wait(heard, IDLE)
+                elif not self._go_on(engine):
+                    alarm.bell.wait(heard, AGAIN)
+        finally:
+            self._is_running = False
+
+    def _open(self, alarm: Alarm) -> TimerEngine | None:
+        """The engine, if there ever was a timer message."""
+        number = self._copies.number(TIMER_TOPIC, 0, add=False)
+        if number is None or not self._copies.next_offset(number):
+            return None
+        self._engine = engine = TimerEngine(
+            self._store, alarm, number, self.precision_ms, roll_ms=self.roll_ms
+        )
+        return engine
+
+    def _go_on(self, engine: TimerEngine) -> bool:
+        """One run until something unusual; whether the next may follow at once."""
+        try:
+            event = engine.run(self._stop, int(IDLE * 1000))
+            if event is not None:
+                self._handle(engine, event)
+        except (BrokerClosed, ForkedBroker):
+            raise
+        except (MQError, OSError, MemoryError) as error:
+            # A full disk, a failed flush: senders meet it themselves. What is stated is looked for, then
+            # repeated.
+            if type(error) is not type(self.last_error):
+                log.warning("timer messages have to wait: %s", error)
+            self.last_error = error
+            return False
+        self.last_error = None
+        return True
+
+    def _handle(self, engine: TimerEngine, event: Event) -> None:
+        message = engine.record(event.log_offset)
+        if event.kind == engine.LOST:
+            log.warning(
+                "a timer message is lost: the record at log offset %d says not when it is due, or is damaged",
+                event.log_offset,
+            )
+        elif message is None:
+            log.warning("a timer message is lost: the record at log offset %d is damaged", event.log_offset)
+            engine.answer(done=True)
+        elif event.kind == engine.ASK:
+            engine.answer(done=self._was_delivered(engine, message, event))
+        elif event.kind == engine.TOO_LARGE:
+            log.warning(
+                "timer message %s is dropped: its copy is over a limit of RocketMQ's format", message.msg_id
+            )
+            engine.answer(done=True)
+        else:
+            self._resolve(engine, message)
+
+    def _resolve(self, engine: TimerEngine, message: MessageExt) -> None:
+        """Say where a message is delivered to."""
+        wanted = destination(message)
+        if wanted is not None and wanted[0] == TIMER_TOPIC:
+            wanted = None  # It would come back for ever.
+        place = None if wanted is None else self._place(*wanted)
+        if place is None:
+            why = "it does not say where it belongs" if wanted is None else f"there is no topic {wanted[0]}"
+            log.warning("timer message %s is dropped: %s", message.msg_id, why)
+            engine.answer(done=True)
+            return
+        number = self._copies.number(*place, add=True)
+        assert number is not None
+        engine.place(number)
+
+    def _was_delivered(self, engine: TimerEngine, message: MessageExt, event: Event) -> bool:
+        """Whether a message of which nobody knows has a copy where it was to go."""
+        if "UNIQ_KEY" not in message.properties:
+            return False  # Nothing to look for: rather twice than not at all.
+        since_ms, unique_id = message.store_time_ms, message.msg_id
+        if event.is_rolled:
+            times = message.properties.get("TIMER_ROLL_TIMES", "0")
+            rolls = int(times) if times.isdecimal() and len(times) < 9 else 0
+            return engine.was_stored(TIMER_TOPIC, unique_id, since_ms, message, rolls)
+        wanted = destination(message)
+        return wanted is not None and engine.was_stored(wanted[0], unique_id, since_ms, message, -1)
 
     def wake(self) -> None:
         """Have run() look whether it is to stop."""
+        self._stop.set(True)
         if self._alarm is not None:
             self._alarm.ring()
 
     def save(self) -> None:
         """Have on disk how far delivery is. By who has the duties."""
+        engine = self._engine
+        if engine is None:
+            return
+        if self._is_running:
+            # What is due later than the next look has told nobody.
+            if self._copies.next_offset(self.aside()) > self.enqueued():
+                self.alarm.ring()
+            if time.monotonic() - self._expired > EXPIRE_INTERVAL:
+                self._expired = time.monotonic()
+                engine.expire()
+        engine.save(last=not self._is_running)
 
     def give_up(self) -> None:
         """The duties are another's from now on."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()

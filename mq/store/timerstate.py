@@ -26,8 +26,9 @@ from mq.store.locks import open_own_file
 from mq.store.named import named_errors
 from mq.store.waiting import Futex
 
-__all__ = ["Alarm"]
+__all__ = ["ALWAYS", "Alarm"]
 
+ALWAYS = 1 << 62  # As wake_ms: whatever is stored now is to be told.
 STAMP = int.from_bytes(b"mqtimer1", "little")
 AT_STAMP, AT_EPOCH, AT_WAKE, AT_ENQUEUED, AT_READ, AT_LOG_END, AT_PENDING = 0, 1, 2, 3, 4, 5, 6
 AT_BELL = 56  # in bytes
@@ -52,6 +53,7 @@ class Alarm:
                 os.close(fd)
         self.words = memoryview(self.mapped).cast("q")
         self.bell = Futex(self.mapped, AT_BELL)
+        self._enqueued = Futex(self.mapped, AT_ENQUEUED * 8)
         self.epoch = epoch
 
     def is_ours(self) -> bool:
@@ -73,6 +75,16 @@ class Alarm:
     def enqueued(self) -> int:
         """The next of the timer topic to be put into the wheel; 0 as long as nobody delivers in this life."""
         return self.words[AT_ENQUEUED] if self.is_ours() else 0
+
+    def wait_enqueued(self, offset: int, seconds: float) -> None:
+        """Sleep until what has this offset in the timer topic may be in the wheel. May return early."""
+        seen = self._enqueued.value
+        if self.enqueued() <= offset:
+            self._enqueued.wait(seen, seconds)
+
+    def wake_at(self, time_ms: int) -> None:
+        """Say when the next look is, unless somebody rings."""
+        self.words[AT_WAKE] = time_ms
 
     def pending(self) -> int:
         """How many messages wait in the wheel."""

@@ -28,6 +28,9 @@ HEADERS = (
     "consumequeueext.h",
     "wait.h",
     "index.h",
+    "timerwheel.h",
+    "timerlog.h",
+    "timer.h",
 )
 SOURCES = (
     "linux.c",
@@ -50,6 +53,14 @@ SOURCES = (
     "check.c",
     "index.c",
     "transactions.c",
+    "timerwheel.c",
+    "timerlog.c",
+    "timerdue.c",
+    "timerrecord.c",
+    "timerlink.c",
+    "timerdeliver.c",
+    "timerrebuild.c",
+    "timer.c",
 )
 
 kind = os.environ.get("MQ_BUILD", "")

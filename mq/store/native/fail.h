@@ -32,7 +32,13 @@ enum {
     MQ_FAIL_CLAIMED = 21,    /* a transaction is being ended, nothing is stored */
     MQ_FAIL_COMMITTED = 22,  /* its message is stored, the table does not know that */
     MQ_FAIL_SETTLED = 23,    /* the table knows, nobody is told that an op record is to be written */
-    MQ_FAIL_POINT_COUNT = 24
+    MQ_FAIL_TIMER_UNIT = 24,   /* a unit is in the timer log, its slot does not know it */
+    MQ_FAIL_TIMER_SLOT = 25,   /* its slot does, the timer log's end does not */
+    MQ_FAIL_TIMER_LINKED = 26, /* all do, the statement still stands */
+    MQ_FAIL_TIMER_STATED = 27, /* a delivery is stated, nothing is copied */
+    MQ_FAIL_TIMER_COPIED = 28, /* the copy is stored, its unit is not marked */
+    MQ_FAIL_TIMER_MARKED = 29, /* the unit is marked, the statement still stands */
+    MQ_FAIL_POINT_COUNT = 30
 };
 
 #ifdef MQ_FAIL_POINTS

@@ -1,0 +1,84 @@
+"""The layouts of timer wheel, timer log and timer check: as their modules say, and C, and RocketMQ."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from mq.store import timercheck, timerlog, timerstate, timerwheel
+from mq.store.native import lib
+from mq.store.timercheck import TimerCheck, read_timer_check, write_timer_check
+
+ROW = re.compile(r"^ +(\d+) +(\d+)  (\w+)", re.MULTILINE)
+NAMES = {"record_size": "RECORD_SIZE", "messages": "COUNT"}
+
+
+def rows(module: ModuleType) -> list[tuple[int, int, str]]:
+    assert module.__doc__ is not None
+    return [(int(at), int(size), name) for at, size, name in ROW.findall(module.__doc__)]
+
+
+@pytest.mark.parametrize(("module", "prefix"), [(timerwheel, "AT_SLOT_"), (timerlog, "AT_TIMER_")])
+def test_layout_table_agrees_with_the_c_header(module: ModuleType, prefix: str) -> None:
+    assert rows(module)
+    for at, _, name in rows(module):
+        assert at == getattr(lib, prefix + NAMES.get(name, name.upper())), name
+
+
+@pytest.mark.parametrize(
+    ("module", "layout"),
+    [(timerwheel, timerwheel.SLOT), (timerlog, timerlog.UNIT), (timercheck, timercheck.CHECK)],
+)
+def test_fields_follow_each_other_and_fill_the_struct(module: ModuleType, layout: object) -> None:
+    end = 0
+    for at, size, name in rows(module):
+        assert at == end, name
+        end = at + size
+    assert end == layout.size
+
+
+def test_words_agree_with_the_c_header() -> None:
+    places = {
+        "stamp": lib.MQ_TIMER_STAMP,
+        "epoch": lib.MQ_TIMER_EPOCH,
+        "wake_ms": lib.MQ_TIMER_WAKE,
+        "enqueued": lib.MQ_TIMER_ENQUEUED,
+        "read_ms": lib.MQ_TIMER_READ,
+        "log_end": lib.MQ_TIMER_LOG_END,
+        "pending": lib.MQ_TIMER_PENDING,
+        "bell": lib.MQ_TIMER_BELL,
+    }
+    assert {name: at for at, _, name in rows(timerstate)} == {name: at * 8 for name, at in places.items()}
+
+
+def test_sizes_are_rocketmqs() -> None:
+    assert timerwheel.SLOT_COUNT * timerwheel.SLOT_SIZE == 38_707_200
+    assert (timerlog.FILE_SIZE, timerlog.UNIT_SIZE) == (lib.MQ_TIMERLOG_FILE_SIZE, lib.MQ_TIMER_UNIT_SIZE)
+    # The last unit of a file of 100 MiB begins there.
+    last = (timerlog.FILE_SIZE - timerlog.BLANK_SIZE) // timerlog.UNIT_SIZE * timerlog.UNIT_SIZE
+    assert last - timerlog.UNIT_SIZE == 104_857_532
+
+
+def test_a_check_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read_timer_check(tmp_path) == TimerCheck()
+    check = TimerCheck(1_795_277_845_000, 1040, 20, 20, 0, 1_795_277_845_393, 16)
+    write_timer_check(tmp_path, check)
+    path = tmp_path / "config" / "timercheck"
+    assert path.stat().st_size == 4096
+    # As a broker of RocketMQ 5 wrote it.
+    written = (
+        "000001a1fee5f2080000000000000410000000000000001400000000000000140000000000000000"
+        "000001a1fee5f3910000000000000010"
+    )
+    assert path.read_bytes().hex() == written + "00" * 4040
+    assert read_timer_check(tmp_path) == check
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 56, b"\xff" * 4096, b"\0" * 4097])
+def test_a_damaged_check_says_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "timercheck").write_bytes(content)
+    assert read_timer_check(tmp_path) is None
