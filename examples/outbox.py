@@ -1,0 +1,111 @@
+"""A transaction of a database and a message that commit together, or not at all.
+
+The message is stored first, as half a message that nobody is shown. Then the database commits, and with
+the rest a line in its table `outbox` which says that this message belongs to it. Then the message is
+committed. Who dies in between leaves half a message; some process that uses the same database is asked about
+it, and looks for the line.
+
+If there is none, the transaction has failed, or it is not over. So check does not only look: it writes "no"
+where the line would be. A transaction that comes to its line after that finds it taken, and fails. What
+check has answered stands.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import mq
+
+OUTBOX = "CREATE TABLE IF NOT EXISTS outbox (msg_id TEXT PRIMARY KEY, is_sent BOOLEAN NOT NULL) WITHOUT ROWID"
+OURS = "INSERT OR IGNORE INTO outbox VALUES (?, ?)"
+
+
+class TooLate(Exception):
+    """A check was made while the transaction took its time, and has answered no."""
+
+
+@contextmanager
+def together(
+    producer: mq.TransactionProducer, message: mq.Message, database: sqlite3.Connection
+) -> Iterator[str]:
+    """Commits what the body does to the database together with the message; an exception rolls both back.
+
+    Gives the id of the message. Raises TooLate before the body is run.
+    """
+    half = producer.begin(message)
+    try:
+        with database:
+            if not database.execute(OURS, (half.message_id, True)).rowcount:
+                raise TooLate(half.message_id)
+            yield half.message_id
+    except Exception:
+        half.rollback()
+        raise
+    # Ctrl-C may come when the database has just committed. It is no Exception: nothing is said about the
+    # message then, and check decides. (`with producer.begin(message)` would roll it back.)
+    half.commit()
+
+
+def check(message: mq.MessageExt, database: sqlite3.Connection) -> mq.TransactionState:
+    """Whether the database has the transaction of this message; if not, it never will.
+
+    A transaction that is under way holds the database's lock, and this waits for it.
+    """
+    with database:
+        database.execute(OURS, (message.msg_id, False))
+        query = "SELECT is_sent FROM outbox WHERE msg_id = ?"
+        [(is_sent,)] = database.execute(query, (message.msg_id,))
+    return mq.TransactionState.COMMIT if is_sent else mq.TransactionState.ROLLBACK
+
+
+# What follows uses it: payments, each with a message that says so.
+
+DATABASE = "var/bank.db"
+ACCOUNTS = "CREATE TABLE IF NOT EXISTS accounts (name TEXT PRIMARY KEY, cents INTEGER CHECK (cents >= 0))"
+
+
+def connect() -> sqlite3.Connection:
+    return sqlite3.connect(DATABASE, timeout=60)
+
+
+def check_payment(message: mq.MessageExt) -> mq.TransactionState:
+    """Called in a thread of the producer's, about a payment of any process."""
+    with closing(connect()) as database:
+        return check(message, database)
+
+
+def pay(
+    producer: mq.TransactionProducer, database: sqlite3.Connection, payer: str, payee: str, cents: int
+) -> None:
+    message = mq.Message("payments", f"{payer} pays {payee} {cents} cents".encode(), keys=(payer, payee))
+    with together(producer, message, database):
+        database.execute("UPDATE accounts SET cents = cents + ? WHERE name = ?", (cents, payee))
+        database.execute("UPDATE accounts SET cents = cents - ? WHERE name = ?", (cents, payer))
+
+
+def main() -> None:
+    with (
+        mq.open("var/bank") as broker,
+        closing(connect()) as database,
+        mq.TransactionProducer(broker, "bank", check_payment) as producer,
+    ):
+        topic = broker.create_topic("payments", queue_count=1)
+        with database:
+            database.execute(OUTBOX)
+            database.execute(ACCOUNTS)
+            database.executemany(
+                "INSERT OR REPLACE INTO accounts VALUES (?, ?)", [("ann", 100), ("bob", 100)]
+            )
+        pay(producer, database, "ann", "bob", 70)
+        try:
+            pay(producer, database, "ann", "bob", 70)
+        except sqlite3.IntegrityError as error:
+            print("not paid:", error)
+        for name, cents in database.execute("SELECT name, cents FROM accounts ORDER BY name"):
+            print(f"{name} has {cents} cents")
+        for message in topic.queues[0].read(0).messages:
+            print("sent:", message.body.decode())
+
+
+if __name__ == "__main__":
+    main()
