@@ -161,6 +161,10 @@ class Dedup:
         """The message at a place, if it still is there and counts."""
         if log_offset < self._begin(topic):
             return None
+        if self._store.sync and log_offset >= self._store.visible_end():
+            # The first one may still wait for the flush, or have died waiting; what cannot be read yet is
+            # neither missing nor an answer.
+            self._copies.flush()
         found = self._reader.record(log_offset)
         if found is not None and found.log_offset == log_offset and is_it(found):
             return found
@@ -168,6 +172,7 @@ class Dedup:
 
     def _first(self, topic: str, word: str, begin_ms: int, is_it: Is) -> MessageExt | None:
         """The oldest message of a key in the window, by the index."""
+        self._copies.mend()  # One who died in the middle of an append left it to the next.
         self._store.bring_index_up()
         found = [
             message
@@ -189,10 +194,7 @@ class Dedup:
         return 0 if settings is None else int(settings.others.get(BEGIN_MEMBER, 0))
 
     def _result(self, first: MessageExt, topic: str) -> SendResult:
-        """What the first one who sent it was told, once that is as true as the second one's may rely on."""
-        end = first.log_offset + first.store_size
-        if self._store.sync and first.wait and end > self._store.visible_end():
-            self._copies.flush(end)
+        """What the first one who sent it was told."""
         queue_id = first.queue_id
         if first.topic != topic:
             queue_id = int(value_of(first.encoded, REAL_QUEUE_ID) or 0)

@@ -1,0 +1,326 @@
+"""What a send under a key does behind its border: when it asks the index, for whom it waits, what it makes of
+dead claims, damage, a full disk and a flush that is still to come."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from mq.broker import sent_keys
+from mq.broker.dedup import Dedup
+from mq.broker.local import LocalBroker
+from mq.broker.sent_keys import CLAIMED, SentKeys, digest_of
+from mq.store import reader
+from tests.damage.children import call
+from tests.dedup.at_work import SMALL, order
+
+WINDOW = 3600.0
+
+
+@pytest.fixture
+def broker(directory: Path) -> Iterator[LocalBroker]:
+    with mq.open(directory, **SMALL) as broker:
+        broker.create_topic("orders", 1)
+        yield broker
+
+
+def producer_of(broker: mq.Broker, window: float = WINDOW, **options: Any) -> mq.Producer:
+    return mq.Producer(broker, dedup_window=window, **options)
+
+
+def count_of(broker: mq.Broker) -> int:
+    return broker.topic("orders").queues[0].max_offset
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys for which the index was asked."""
+    keys: list[str] = []
+    first: Callable[..., Any] = Dedup._first
+
+    def asking(dedup: Dedup, topic: str, word: str, *rest: Any) -> Any:
+        keys.append(word)
+        return first(dedup, topic, word, *rest)
+
+    monkeypatch.setattr(Dedup, "_first", asking)
+    return keys
+
+
+def test_a_table_that_was_there_from_the_first_message_on_knows(
+    broker: LocalBroker, asked: list[str]
+) -> None:
+    producer = producer_of(broker)
+    for number in range(200):
+        producer.send(order(b"one"), dedup_key=f"key-{number % 100}")
+    assert count_of(broker) == 100
+    assert asked == []
+
+
+def test_a_table_that_is_younger_than_the_window_does_not(broker: LocalBroker, asked: list[str]) -> None:
+    mq.Producer(broker).send(order(b"plain"))
+    now = [1_700_000_000_000]
+    broker._dedup._clock_ms = lambda: now[0]
+    producer = producer_of(broker, 60)
+    producer.send(order(b"one"), dedup_key="key-1")
+    assert asked == ["key-1"]
+    now[0] += 59_999
+    producer.send(order(b"one"), dedup_key="key-2")
+    assert asked == ["key-1", "key-2"]
+    now[0] += 2
+    producer.send(order(b"one"), dedup_key="key-3")
+    assert asked == ["key-1", "key-2"]
+
+
+def test_a_table_of_another_boot_is_not_believed(
+    directory: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mq.open(directory, **SMALL) as broker:
+        first = producer_of(broker).send(order(b"one"), dedup_key="key-1")
+    monkeypatch.setattr(sent_keys, "boot_id", lambda: b"another boot----")
+    with mq.open(directory, **SMALL) as broker:
+        producer = producer_of(broker)
+        assert producer.send(order(b"one"), dedup_key="key-1").offset_msg_id == first.offset_msg_id
+        assert asked == ["key-1"]
+        producer.send(order(b"one"), dedup_key="key-1")
+        assert asked == ["key-1"], "what the index said is known from then on"
+
+
+def test_an_index_that_is_built_again_has_the_keys(directory: Path) -> None:
+    with mq.open(directory, **SMALL) as broker:
+        results = [producer_of(broker).send(order(b"one"), dedup_key=f"key-{number}") for number in range(50)]
+    for path in [*(directory / "index").iterdir(), directory / "mq" / "dedup", directory / "mq" / "control"]:
+        path.unlink()
+    with mq.open(directory, **SMALL) as broker:
+        for number, result in enumerate(results):
+            again = producer_of(broker).send(order(b"one"), dedup_key=f"key-{number}")
+            assert again.offset_msg_id == result.offset_msg_id
+
+
+def test_a_window_ends_in_the_index_too(directory: Path) -> None:
+    with mq.open(directory, **SMALL) as broker:
+        broker.create_topic("orders", 1)
+        first = producer_of(broker).send(order(b"one"), dedup_key="key-1")
+        stored_ms = broker.message(first.msg_id).store_time_ms
+    (directory / "mq" / "dedup").unlink()
+    for later, is_first in ((299_999, True), (300_000, False)):
+        with mq.open(directory, **SMALL) as broker:
+            now = stored_ms + later
+            broker._dedup._clock_ms = partial(int, now)
+            again = producer_of(broker, 300).send(order(b"one"), dedup_key="key-1")
+            assert (again.msg_id == first.msg_id) == is_first
+        (directory / "mq" / "dedup").unlink()
+
+
+def test_keys_that_had_to_go_are_asked_for(broker: LocalBroker, asked: list[str]) -> None:
+    broker._dedup._bucket_count = 1
+    producer = producer_of(broker)
+    results = [producer.send(order(b"one"), dedup_key=f"key-{number}") for number in range(50)]
+    for number, result in enumerate(results):
+        again = producer.send(order(b"one"), dedup_key=f"key-{number}")
+        assert again.offset_msg_id == result.offset_msg_id
+    assert count_of(broker) == 50
+    assert len(set(asked)) == 50
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_claim_that_was_left_is_looked_into(broker: LocalBroker, asked: list[str], stored: bool) -> None:
+    """As one leaves it who is interrupted."""
+    append = broker._dedup._append
+
+    def interrupted(*arguments: Any) -> mq.SendResult:
+        if stored:
+            append(*arguments)
+        raise KeyboardInterrupt
+
+    producer = producer_of(broker)
+    broker._dedup._append = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        producer.send(order(b"one"), dedup_key="key-1")
+    broker._dedup._append = append
+    producer.send(order(b"two"), dedup_key="key-1")
+    producer.send(order(b"three"), dedup_key="key-1")
+    assert count_of(broker) == 1
+    assert broker.query("orders", "key-1")[0].body == (b"one" if stored else b"two")
+    assert asked == ["key-1"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_left"),
+    [
+        (mq.StoreFull("full", path="x"), False),
+        (OSError("no"), False),
+        (mq.StorePoisoned("perhaps stored"), True),
+    ],
+)
+def test_an_error_frees_the_key_unless_it_may_be_stored(
+    broker: LocalBroker, error: Exception, is_left: bool
+) -> None:
+    if is_left:
+        error.unique_id = "0" * 32  # type: ignore[attr-defined]  # of MQError
+
+    def failing(*_arguments: Any) -> mq.SendResult:
+        raise error
+
+    append, broker._dedup._append = broker._dedup._append, failing
+    producer = producer_of(broker)
+    with pytest.raises(type(error)):
+        producer.send(order(b"one"), dedup_key="key-1")
+    broker._dedup._append = append
+    keys = broker._dedup._keys
+    assert keys is not None
+    digest = digest_of("key", "orders", "key-1")
+    found = keys.bucket(int.from_bytes(digest[:8], "little") % keys._bucket_count).find(digest)
+    assert (found is not None and found[1] == CLAIMED) == is_left
+    producer.send(order(b"one"), dedup_key="key-1")
+    assert count_of(broker) == 1
+
+
+def test_who_waits_for_another_one_waits_so_long_and_no_longer(broker: LocalBroker, directory: Path) -> None:
+    producer = producer_of(broker, timeout=0.05)
+    first = producer.send(order(b"one"), dedup_key="key-1")
+    with mq.open(directory, **SMALL) as other:
+        keys = SentKeys(other._store, clock_ms=other._dedup._clock_ms)
+        held = keys.hold(digest_of("key", "orders", "key-1"), 0)
+        for shard_key in (None, 1):
+            with pytest.raises(mq.RequestTimeout):
+                producer.send(order(b"one"), dedup_key="key-1", shard_key=shard_key)
+        with pytest.raises(mq.RequestTimeout):
+            producer.send_async(order(b"one"), dedup_key="key-1").result()
+        producer.send(order(b"one"), dedup_key="key-2")
+        keys.release(held)
+        assert producer.send(order(b"one"), dedup_key="key-1").msg_id == first.msg_id
+        keys.close()
+
+
+def test_a_damaged_first_message_does_not_count(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = producer_of(broker)
+    first = producer.send(order(b"one"), dedup_key="key-1")
+    with monkeypatch.context() as patch:
+        patch.setattr(reader.Reader, "record", lambda *_: None)
+        second = producer.send(order(b"one"), dedup_key="key-1")
+    assert second.msg_id != first.msg_id
+    assert producer.send(order(b"one"), dedup_key="key-1").msg_id == second.msg_id
+
+
+def test_a_message_that_retention_took_does_not_count(broker: LocalBroker) -> None:
+    producer = producer_of(broker)
+    first = producer.send(order(b"one"), dedup_key="key-1")
+    while len(list((broker.path / "commitlog").iterdir())) < 4:
+        mq.Producer(broker).send(order(b"x" * 100_000))
+    assert broker.expire(retention_hours=0) > 0
+    second = producer.send(order(b"one"), dedup_key="key-1")
+    assert second.msg_id != first.msg_id
+    assert producer.send(order(b"one"), dedup_key="key-1").msg_id == second.msg_id
+
+
+def test_the_second_one_is_answered_when_the_first_ones_message_is_on_disk(
+    directory: Path,
+) -> None:
+    with mq.open(directory, flush="sync", flush_interval=3600, **SMALL) as broker:
+        producer = producer_of(broker)
+        first = producer.send(order(b"one", wait=False), dedup_key="key-1")
+        log_end = broker._store.end()
+        assert broker._store.visible_end() < log_end
+        assert producer.send(order(b"one"), dedup_key="key-1").msg_id == first.msg_id
+        assert broker._store.visible_end() == log_end
+
+
+def test_a_broker_that_only_reads_refuses(directory: Path, broker: LocalBroker) -> None:
+    with mq.open(directory, read_only=True, **SMALL) as reading:
+        queue = mq.MessageQueue("orders", "mq", 0)
+        with pytest.raises(mq.NotPermitted):
+            reading.append_once(queue, order(b"one"), b"one", 0, "key-1", 1000)
+        with pytest.raises(mq.NotPermitted):
+            mq.Once(reading, "billing")
+    assert not (directory / "mq" / "once").exists()
+
+
+def test_a_closed_broker_refuses(broker: LocalBroker) -> None:
+    producer = producer_of(broker)
+    producer.send(order(b"one"), dedup_key="key-1")
+    broker.close()
+    with pytest.raises(mq.BrokerClosed):
+        producer.send(order(b"one"), dedup_key="key-1")
+
+
+def in_a_forked_child(root: str) -> list[str]:
+    """Names of the errors there, and in the parent afterwards."""
+    with mq.open(root, **SMALL) as broker, producer_of(broker) as producer:
+        once = mq.Once(broker, "billing")
+        producer.send(order(b"one"), dedup_key="key-1")
+        reading, writing = os.pipe()
+        with once("held"):
+            if os.fork() == 0:
+                names = []
+                calls: list[Callable[[], object]] = [
+                    lambda: producer.send(order(b"one"), dedup_key="key-1"),
+                    lambda: once.seen("key"),
+                    lambda: once("key").__enter__(),
+                    lambda: mq.Once(broker, "billing"),
+                ]
+                for refused in calls:
+                    try:
+                        refused()
+                    except mq.MQError as error:
+                        names.append(type(error).__name__)
+                with mq.open(root, **SMALL) as own:
+                    try:
+                        with mq.Once(own, "billing", wait=0)("held"):
+                            names.append("let in")
+                    except mq.Retry:
+                        names.append("Retry")
+                os.write(writing, " ".join(names).encode())
+                os._exit(0)
+            os.wait()
+        assert once.seen("held")
+        producer.send(order(b"one"), dedup_key="key-1")
+        return os.read(reading, 1000).decode().split()
+
+
+def test_a_forked_child_is_refused_and_takes_no_lock_along(directory: Path) -> None:
+    assert call(in_a_forked_child, str(directory)) == ["ForkedBroker"] * 4 + ["Retry"]
+
+
+# Damage.
+
+
+@pytest.mark.parametrize("size", [0, 1, 55, 56, 4095, 4096, 4097, 1 << 20])
+def test_a_table_that_is_cut_is_made_anew(directory: Path, size: int) -> None:
+    with mq.open(directory, **SMALL) as broker:
+        first = producer_of(broker).send(order(b"one"), dedup_key="key-1")
+    os.truncate(directory / "mq" / "dedup", size)
+    with mq.open(directory, **SMALL) as broker:
+        again = producer_of(broker).send(order(b"one"), dedup_key="key-1")
+        assert again.offset_msg_id == first.offset_msg_id
+
+
+@pytest.mark.parametrize("fill", [b"\0", b"\xff", b"mqdedup1"])
+def test_a_table_of_garbage_is_not_believed(directory: Path, fill: bytes) -> None:
+    with mq.open(directory, **SMALL) as broker:
+        results = [producer_of(broker).send(order(b"one"), dedup_key=f"key-{number}") for number in range(20)]
+    path = directory / "mq" / "dedup"
+    for begin in (0, 4096):  # with the header and without
+        with path.open("r+b") as file:
+            size = path.stat().st_size
+            file.seek(begin)
+            file.write((fill * size)[: size - begin])
+        with mq.open(directory, **SMALL) as broker:
+            for number, result in enumerate(results):
+                again = producer_of(broker).send(order(b"one"), dedup_key=f"key-{number}")
+                assert again.offset_msg_id == result.offset_msg_id
+
+
+def test_another_thing_in_the_place_of_the_table_is_named(directory: Path) -> None:
+    with mq.open(directory, **SMALL) as broker:
+        broker.create_topic("orders", 1)
+        (directory / "mq" / "dedup").mkdir()
+        with pytest.raises(mq.StoreCorrupted, match="dedup"):
+            producer_of(broker).send(order(b"one"), dedup_key="key-1")
+        (directory / "mq" / "dedup").rmdir()
+        producer_of(broker).send(order(b"one"), dedup_key="key-1")
