@@ -57,7 +57,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = survey.limits(survey.queues())
         start, losses = settle(survey.resolve(self._options.start, limits), limits)
         self._judge(losses)
-        return survey.offset(start, None).json()
+        return survey.offset(start, {}, {}).json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the name is Spark's
         self._until = {
@@ -85,7 +85,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The offset after the next batch; None if there is none to be read yet."""
         survey = Survey(self._broker(), self._options)
         limits = self._limits(survey)
-        begin, losses = settle(before.positions, limits, survey.remade(before, limits))
+        remade = survey.remade(before, limits)
+        begin, losses = settle(before.positions, limits, remade)
         self._judge(losses)
         ends = {queue: limit.end for queue, limit in limits.items()}
         if self._until is not None:
@@ -101,7 +102,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_held_back = False
         self._last_trigger = time.monotonic()
         positions = admit(begin, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        return survey.offset(positions, before).json()
+        known = {topic: witness for topic, witness in before.witnesses.items() if topic not in remade}
+        return survey.offset(positions, begin, known).json()
 
     def _holds_back(self, rows: int, limit: ReadLimit) -> bool:
         """Whether to wait for more rows, since there are few and the last batch was not long ago."""
@@ -174,4 +176,13 @@ class RefusedStream(DataSourceStreamReader):
         raise self._refusal
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
+        raise self._refusal
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - see above
+        raise self._refusal
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        raise self._refusal
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
         raise self._refusal

@@ -124,21 +124,17 @@ class Survey:
 
     # Which message was read, and whether it still is that one.
 
-    def offset(self, positions: Positions, before: Offset | None) -> Offset:
-        """Positions with a witness of each topic: one where something was read, else the one it had."""
-        witnesses = dict(before.witnesses) if before else {}
-        newest: dict[str, MessageQueue] = {}
-        for queue, offset in sorted(positions.items()):
-            if offset > (before.positions.get(queue, 0) if before else 0):
-                newest[queue.topic] = queue
+    def offset(self, positions: Positions, begin: Positions, witnesses: Mapping[str, Witness]) -> Offset:
+        """Positions with a witness of each topic: a new one where they are beyond `begin`, else its old one."""
+        newest = {queue.topic: queue for queue, end in sorted(positions.items()) if end > begin.get(queue, 0)}
+        found = {queue.topic: witnesses[queue.topic] for queue in positions if queue.topic in witnesses}
         for topic, queue in newest.items():
             message = self._message(queue, positions[queue] - 1)
             if message is not None:
-                witnesses[topic] = Witness(
+                found[topic] = Witness(
                     queue.queue_id, message.queue_offset, message.log_offset, message.store_time_ms
                 )
-        read = {queue.topic for queue in positions}
-        return Offset(positions, {topic: what for topic, what in witnesses.items() if topic in read})
+        return Offset(positions, found)
 
     def remade(self, offset: Offset, limits: Mapping[MessageQueue, Limits]) -> set[str]:
         """Topics that have another message now where one was read before."""

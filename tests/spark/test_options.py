@@ -14,7 +14,7 @@ from mq.spark.refusal import Refusal
 NOW_MS = 1_767_225_600_000
 
 
-def parsed(stream: bool = False, **given: str) -> SourceOptions:
+def parsed(*, stream: bool = False, **given: str) -> SourceOptions:
     options = {"path": "/somewhere", **given}
     return source_options({k.lower(): v for k, v in options.items()}, stream=stream, now_ms=NOW_MS, cores=2)
 
@@ -39,7 +39,7 @@ def test_what_holds_without_options() -> None:
     ],
 )
 def test_values(given: dict[str, str], field: str, value: Any) -> None:
-    assert getattr(parsed(**given), field) == value
+    assert getattr(parsed(stream=False, **given), field) == value
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,197 @@
+"""What a batch reads: all of it, some of it, or a clear refusal."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.compression import compressor
+from mq.spark.columns import TYPES
+from mq.spark.refusal import Refusal
+from mq.spark.target import broker as broker_of
+from mq.spark.target import locate
+from tests.spark.reading import batch_rows, send, source, struct
+
+
+def bodies(directory: Path, **options: str) -> list[bytes]:
+    return [row["body"] for row in batch_rows(directory, "body", **{"topic": "orders", **options})]
+
+
+def test_every_column_is_the_message_s(broker: LocalBroker, directory: Path) -> None:
+    send(broker, "orders", 1, b"one", tags="paid", keys=["a", "b"], properties={"price": "5"}, flag=7)
+    (row,) = batch_rows(directory, *TYPES, topic="orders", includeProperties="true")
+    (message,) = broker.topic("orders").queues[1].read(0).messages
+    assert row.pop("bornTimestamp").timestamp() * 1000 == message.born_time_ms
+    assert row.pop("storeTimestamp").timestamp() * 1000 == message.store_time_ms
+    assert row == {
+        "topic": "orders",
+        "brokerName": "mq",
+        "queueId": 1,
+        "queueOffset": 0,
+        "msgId": message.msg_id,
+        "tags": "paid",
+        "keys": "a b",
+        "reconsumeTimes": 0,
+        "flag": 7,
+        "properties": [("price", "5")],
+        "body": b"one",
+    }
+
+
+def test_a_body_comes_as_it_was_sent(broker: LocalBroker, directory: Path) -> None:
+    body = b"many times " * 100
+    packed, flags = compressor("zlib")(body)
+    broker.append("orders", 0, mq.Message("orders", packed), packed, flags)
+    assert bodies(directory) == [body]
+
+
+def test_queues_and_offsets(broker: LocalBroker, directory: Path) -> None:
+    for queue_id in range(2):
+        send(broker, "orders", queue_id, *[b"%d.%d" % (queue_id, number) for number in range(10)])
+    assert bodies(directory, minPartitions="3") == bodies(directory)
+    assert len(bodies(directory)) == 20
+    offsets = '{"orders": {"0": 7, "1": -2}}', '{"orders": {"0": -1, "1": 2}}'
+    found = bodies(directory, startingOffsets=offsets[0], endingOffsets=offsets[1])
+    assert found == [b"0.7", b"0.8", b"0.9", b"1.0", b"1.1"]
+    found = [row["body"] for row in batch_rows(directory, "body", assign='{"orders": [1]}')]
+    assert found == [b"1.%d" % number for number in range(10)]
+
+
+def test_times(broker: LocalBroker, directory: Path) -> None:
+    send(broker, "orders", 0, b"old")
+    time.sleep(0.002)
+    between = time.time_ns() // 1_000_000
+    send(broker, "orders", 0, b"young")
+    assert bodies(directory, endingTimestamp=str(between)) == [b"old"]
+    with pytest.raises(Refusal, match="queue 1 of topic orders has no message from"):
+        bodies(directory, startingTimestamp=str(between))
+    late = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert bodies(directory, startingTimestamp=str(between), **late) == [b"young"]
+    by_queue = f'{{"orders": {{"0": {between}, "1": 0}}}}'
+    assert bodies(directory, startingOffsetsByTimestamp=by_queue, **late) == [b"young"]
+
+
+def test_tags_are_compared_exactly(broker: LocalBroker, directory: Path) -> None:
+    # Both have the hash of "Aa".
+    for number, tag in enumerate(["Aa", "BB", None, "Aa", "other"]):
+        send(broker, "orders", 0, b"%d" % number, tags=tag)
+    assert bodies(directory, tags="Aa || none") == [b"0", b"3"]
+    assert bodies(directory, tags="*") == [b"%d" % number for number in range(5)]
+
+
+def test_sql(broker: LocalBroker, directory: Path) -> None:
+    for price in range(600):
+        send(broker, "orders", 0, b"%d" % price, properties={"price": str(price)}, tags="t")
+    assert bodies(directory, sql="price > 597 AND TAGS = 't'") == [b"598", b"599"]
+
+
+def test_a_topic_without_messages(broker: LocalBroker, directory: Path) -> None:
+    broker.create_topic("empty", 3)
+    assert bodies(directory, topic="empty") == []
+    assert bodies(directory) == []
+    reader = source(directory, topic="orders").reader(schema=struct("body"))
+    assert reader.partitions() == []
+    assert list(reader.read(None)) == []  # What Spark asks for where there is no partition.
+
+
+def test_topics_by_pattern(broker: LocalBroker, directory: Path) -> None:
+    for topic in ("orders-eu", "orders-us", "payments"):
+        broker.create_topic(topic, 1)
+        send(broker, topic, 0, topic.encode())
+    mq.PullConsumer(broker, "g").close()
+    found = [row["body"] for row in batch_rows(directory, "body", topicPattern="orders-.*|%RETRY.*|RMQ.*")]
+    assert found == [b"orders-eu", b"orders-us"]
+
+
+def test_small_batches_first(broker: LocalBroker, directory: Path) -> None:
+    send(broker, "orders", 0, *[b"%d" % number for number in range(3000)])
+    reader = source(directory, topic="orders", batchRows="1000").reader(schema=struct("queueOffset"))
+    (partition,) = reader.partitions()
+    assert [batch.num_rows for batch in reader.read(partition)] == [256, 1000, 1000, 744]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topic": "ordres"}, r"\[MQ_TOPIC\] there is no topic 'ordres' in .*; did you mean orders\?"),
+        ({"topic": "orders", "path": "/nowhere"}, r"\[MQ_STORE\] option path is '/nowhere'"),
+        ({"assign": '{"orders": [0, 2]}'}, r"topic orders has the queues \[0, 1\], and not \[2\]"),
+        ({"topic": "orders", "startingOffsets": '{"orders": {"0": 1}}'}, "leaves out orders/1"),
+        ({"topic": "orders", "endingOffsets": '{"orders": {"0": 1, "1": 1, "5": 1}}'}, "names orders/5"),
+        (
+            {"topic": "orders", "startingOffsets": '{"orders": {"0": 1, "1": 0}}'},
+            r"\[MQ_DATA_LOSS\] queue 0 of topic orders was to be read from offset 1 on, but it ends at 0",
+        ),
+    ],
+)
+def test_refusals(broker: LocalBroker, directory: Path, options: dict[str, str], said: str) -> None:
+    with pytest.raises(Refusal, match=said):
+        batch_rows(directory, "body", **options)
+
+
+def test_a_directory_that_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no store")
+    with pytest.raises(Refusal, match=r"\[MQ_STORE\] .* cannot be opened"):
+        batch_rows(tmp_path, "body", topic="orders")
+
+
+def test_a_task_elsewhere_says_so(broker: LocalBroker, directory: Path) -> None:
+    here = locate(str(directory))
+    for there in (
+        dataclasses.replace(here, boot_id="another machine's"),
+        dataclasses.replace(here, path="/not/mounted/here"),
+        dataclasses.replace(here, device=here.device + 1),
+    ):
+        with pytest.raises(Refusal, match=r"\[MQ_STORE_NOT_LOCAL\] .* was found by the driver"):
+            broker_of(there)
+
+
+def test_retention_between_plan_and_task(broker: LocalBroker, directory: Path) -> None:
+    for loss_fails in ("true", "false"):
+        send(broker, "orders", 0, *[bytes(500) for _ in range(40)])
+        reader = source(
+            directory, topic="orders", failOnDataLoss=loss_fails, startingOffsets="earliest"
+        ).reader(schema=struct("queueOffset"))
+        (partition,) = reader.partitions()
+        assert broker.expire(retention_hours=0) > 0
+        oldest, end = broker.topic("orders").queues[0].min_offset, broker.topic("orders").queues[0].max_offset
+        if loss_fails == "true":
+            with pytest.raises(Refusal, match=rf"\[MQ_DATA_LOSS\] .* the oldest message kept is at {oldest}"):
+                list(reader.read(partition))
+        else:
+            offsets = [
+                offset for batch in reader.read(partition) for offset in batch["queueOffset"].to_pylist()
+            ]
+            assert offsets == list(range(oldest, end))
+
+
+def test_a_damaged_message(broker: LocalBroker, directory: Path) -> None:
+    send(broker, "orders", 0, b"first", b"second body", b"third")
+    log = next((directory / "commitlog").iterdir())
+    at = log.read_bytes().index(b"second body")
+    with log.open("r+b") as file:
+        file.seek(at)
+        file.write(b"S")
+    with pytest.raises(mq.StoreCorrupted, match="queue offset 1 of orders/0"):
+        bodies(directory)
+    assert bodies(directory, failOnDataLoss="false") == [b"first", b"third"]
+    with log.open("r+b") as file:  # Every test leaves a sound store behind.
+        file.seek(at)
+        file.write(b"s")
+
+
+def test_a_store_opened_anew_is_opened_anew_here(directory: Path) -> None:
+    first = mq.open(directory)
+    send_to = first.create_topic("orders", 1)
+    send_to.send(b"one")
+    assert bodies(directory) == [b"one"]
+    first.close()
+    (directory / "mq" / "control").unlink()  # As after the machine was started again.
+    with mq.open(directory) as second:
+        second.topic("orders").send(b"two")
+        assert bodies(directory) == [b"one", b"two"]
