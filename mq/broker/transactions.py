@@ -38,7 +38,7 @@ __all__ = ["LocalTransactions"]
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 ENDS: dict[TransactionState, int] = {COMMIT: Entry.COMMITTED, ROLLBACK: Entry.ROLLED_BACK}
-WORDS: dict[int, str] = {Entry.COMMITTED: "committed", Entry.ROLLED_BACK: "rolled back"}
+WORDS: dict[int, str] = {entry: state.name for state, entry in ENDS.items()}
 TRANSACTION_BITS, COMMITTED_BITS = 12, 8
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.001  # for one who is just ending the same transaction
 CANDIDATES_MAX = 64
@@ -174,13 +174,15 @@ class LocalTransactions:
             raise MessageNotFound(f"half message at log offset {place}")
         what = f"the transaction of the half message at log offset {place}"
         if found == End.FOREIGN:
-            raise NotPermitted(f"{what} is another group's: group {group} may not end it")
+            message = self._reader.record(log_offset)
+            owner = "another group" if message is None else f"group {HalfMessage(message).group}"
+            raise NotPermitted(f"{what} is one of {owner}: group {group} may not end it")
         if found == End.LATE:
             raise NotPermitted(
                 f"{what} is past its CHECK_IMMUNITY_TIME_IN_SECONDS: producers that are asked may end it"
             )
-        other = Entry.ROLLED_BACK if state is COMMIT else Entry.COMMITTED
-        raise NotPermitted(f"{what} was {WORDS[other]} before, so it cannot be {WORDS[ENDS[state]]}")
+        other = ROLLBACK if state is COMMIT else COMMIT
+        raise NotPermitted(f"{what} has ended with {other.name} before: {state.name} comes too late")
 
     def _end_unusual(
         self, group: str, log_offset: int, queue_offset: int, state: TransactionState, from_check: bool
@@ -368,8 +370,8 @@ class LocalTransactions:
             if name is not None:
                 entry, _ = self.table().state(name)
                 if entry in WORDS or self._is_committed(message, name):
-                    how = WORDS[entry] if entry in WORDS else WORDS[Entry.COMMITTED]
-                    raise NotPermitted(f"the transaction of message {msg_id} was {how} meanwhile")
+                    how = WORDS.get(entry, COMMIT.name)
+                    raise NotPermitted(f"the transaction of message {msg_id} has ended with {how} meanwhile")
                 ledger, _ = self.halves.ledger()
                 if any(name_of(each) == name for each in self._open_ones(ledger)):
                     return  # It was resumed before.

@@ -166,6 +166,7 @@ class HalfTopic:
 
     def all(self, queue: MessageQueue, begin: int, end: int) -> Iterator[MessageExt]:
         """The messages of a queue; what cannot be read is left out."""
+        end, is_flushed = min(end, self.end(queue)), not self._store.sync or self._store.read_only
         while begin < end:
             try:
                 found = self._reader.pull(queue, begin, READ_COUNT, READ_SIZE, None, 0.0)
@@ -182,8 +183,9 @@ class HalfTopic:
                 begin = found.next_offset
             elif begin < found.min_offset:
                 begin = found.min_offset
-            elif found.max_offset < end and self._store.sync and not self._store.read_only:
+            elif not is_flushed:
                 self._store.flush_log()  # Nobody sees what is not on disk.
+                is_flushed = True
             else:
                 return
 
