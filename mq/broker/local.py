@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from mq.broker.bulk import Bulk
 from mq.broker.catalog import Catalog
 from mq.broker.dedup import Dedup
+from mq.broker.delayed import Delayed, delayed
 from mq.broker.duties import Duties, Duty
 from mq.broker.filters import ConsumerFilters
 from mq.broker.finding import Finder
@@ -307,6 +308,11 @@ class LocalBroker:
         self._catalog.check_writable()
         recall = Recall(self._store, self.name, self._timer, self._finder, self._writer)
         return recall.recall(handle)
+
+    def delayed(self) -> Iterator[Delayed]:
+        """All messages that wait to be delivered: those with a delay level, and those with a time of their
+        own."""
+        return delayed(self._store, self.name, self._catalog.version, self._schedule)
 
     def groups(self) -> list[str]:
         """Names of all consumer groups that have members or offsets, sorted."""

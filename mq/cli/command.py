@@ -18,10 +18,12 @@ from mq.cli.expire import expire
 from mq.cli.groups import groups, reset
 from mq.cli.printing import visible
 from mq.cli.read import query, show
+from mq.cli.recall import recall
 from mq.cli.redrive import redrive
 from mq.cli.send import send
 from mq.cli.session import Session
 from mq.cli.tail import tail
+from mq.cli.timers import timers
 from mq.cli.top import top
 from mq.cli.topics import create, delete, topics
 from mq.cli.verify import verify
@@ -67,6 +69,7 @@ def command(context: click.Context, target: str, json: bool) -> None:
 
 for verb in (
     *(topics, create, delete, send, tail, query, show),
+    *(timers, recall),
     *(groups, consume, reset, redrive, top),
     *(verify, expire, bench),
 ):

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import mq
 from mq.cli.printing import emit_json
-from mq.cli.session import Session, with_json
+from mq.cli.session import Session, instant, with_json
 
 CHUNK_SIZE = 1 << 18
 BATCH_COUNT_MAX = 1000
@@ -29,6 +29,11 @@ PROPERTIES_SIZE = 512  # What a line may take in a batch beside itself, generous
 @click.option("--keys", "--key", multiple=True, help="A key to query by; may be given often.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be given often.")
 @click.option("--shard-key", help="Messages with the same shard key keep their order.")
+@click.option(
+    "--delay-level", type=int, default=0, metavar="LEVEL", help="Delivered later: 1 (1 s) to 18 (2 h)."
+)
+@click.option("--delay-ms", type=int, metavar="MS", help="Delivered so many milliseconds later.")
+@click.option("--deliver-at", type=instant, metavar="TIME", help="Delivered at this time.")
 @click.option("--sync", is_flag=True, help="Come back only when it is on disk.")
 @with_json
 @click.pass_obj
@@ -41,11 +46,15 @@ def send(
     keys: tuple[str, ...],
     properties: tuple[str, ...],
     shard_key: str | None,
+    delay_level: int,
+    delay_ms: int | None,
+    deliver_at: int | None,
     sync: bool,
 ) -> None:
     """Send BODY to TOPIC, or standard input if there is no BODY.
 
-    With --lines every line of standard input becomes a message; empty lines are left out.
+    With --lines every line of standard input becomes a message; empty lines are left out. A message that is
+    to be delivered at a time of its own is printed with its handle, which `recall` takes.
     """
     if lines and body is not None:
         raise click.UsageError("BODY and --lines exclude each other")
@@ -54,17 +63,30 @@ def send(
     named = dict(_property(text) for text in properties)
 
     def message(content: bytes) -> mq.Message:
-        return mq.Message(topic, content, tags=tags, keys=keys, properties=named)
+        return mq.Message(
+            topic,
+            content,
+            tags=tags,
+            keys=keys,
+            properties=named,
+            delay_level=delay_level,
+            delay_ms=delay_ms,
+            deliver_at_ms=deliver_at,
+        )
 
     with (
         session.open(create=True, flush="sync" if sync else "async") as broker,
         mq.Producer(broker) as producer,
     ):
         if lines:
-            _send_lines(session, producer, broker.message_size_max, message, shard_key)
+            # No batch has a delayed message.
+            alone = delay_level > 0 or delay_ms is not None or deliver_at is not None
+            count_max = 1 if alone else BATCH_COUNT_MAX
+            _send_lines(session, producer, broker.message_size_max, count_max, message, shard_key)
             return
         content = sys.stdin.buffer.read() if body is None else os.fsencode(body)
         result = producer.send(message(content), shard_key=shard_key)
+        waits = delay_level > 0 or result.recall_handle is not None
         if session.json:
             queue = result.queue
             emit_json(
@@ -74,9 +96,13 @@ def send(
                     "offset_msg_id": result.offset_msg_id,
                     "topic": queue.topic,
                     "queue_id": queue.queue_id,
-                    "queue_offset": result.queue_offset,
+                    "queue_offset": None if waits else result.queue_offset,
+                    "recall_handle": result.recall_handle,
                 }
             )
+        elif waits:
+            handle = f" {result.recall_handle}" if result.recall_handle else ""
+            click.echo(f"{result.msg_id} {topic}/{result.queue.queue_id} waits{handle}")
         else:
             click.echo(f"{result.msg_id} {topic}/{result.queue.queue_id}@{result.queue_offset}")
 
@@ -92,13 +118,14 @@ def _send_lines(
     session: Session,
     producer: mq.Producer,
     size_max: int,
+    count_max: int,
     message: Callable[[bytes], mq.Message],
     shard_key: str | None,
 ) -> None:
     started = time.monotonic()
     sent = lines_read = 0
     with _progress() as progress:
-        for batch in _batches(sys.stdin.buffer, size_max):
+        for batch in _batches(sys.stdin.buffer, size_max, count_max):
             contents = [line for line in batch if line]
             try:
                 if len(contents) > 1:
@@ -122,14 +149,14 @@ def _send_lines(
         click.echo(f"{sent:,} messages sent in {seconds:.2f} s{left_out}")
 
 
-def _batches(stream: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
+def _batches(stream: BinaryIO, size_max: int, count_max: int = BATCH_COUNT_MAX) -> Iterator[list[bytes]]:
     """The lines that have arrived, in groups small enough for one batch. Never waits to fill a group."""
     for arrived in _arriving(stream, size_max):
         batch: list[bytes] = []
         size = 0
         for line in arrived:
             line_size = len(line) + PROPERTIES_SIZE
-            if batch and (size + line_size > size_max or len(batch) == BATCH_COUNT_MAX):
+            if batch and (size + line_size > size_max or len(batch) == count_max):
                 yield batch
                 batch, size = [], 0
             batch.append(line)

@@ -51,6 +51,13 @@ def with_json(verb: Verb) -> Verb:
     return option(verb)
 
 
+def instant(text: str) -> int:
+    """A point in time that may lie ahead, in ms since the epoch: an ISO 8601 time, or the number."""
+    if _AGO.match(text):
+        raise click.BadParameter(f"{text!r} says no time to come: use --delay-ms, or say 2026-01-31T12:00")
+    return moment(text)
+
+
 def moment(text: str | int) -> int:
     """A point in time, in milliseconds since the epoch: `10m` (ago), an ISO 8601 time, or the number.
 

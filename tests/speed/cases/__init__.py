@@ -7,6 +7,7 @@ from tests.speed.cases import (
     backlog,
     batch,
     consume,
+    delayed,
     disk,
     latency,
     one_way,
@@ -37,6 +38,7 @@ CASES: tuple[Case, ...] = (
     *consume.CASES,
     *pipeline.CASES,
     *one_way.CASES,
+    *delayed.CASES,
 )
 
 

@@ -1,0 +1,99 @@
+"""What waits to be delivered: messages with a delay level, and those that are due at a time of their own.
+
+Both are found in the topics in which they are put aside (see mq/store/aside.py). One waits as long as it is
+not due, unless a marker recalls it; a message whose time has come is delivered, or about to be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mq.broker.delay import SCHEDULE_TOPIC, destination
+from mq.broker.handle import RecallHandle
+from mq.broker.recall import MARKS
+from mq.broker.results import MessageQueue, PullStatus
+from mq.broker.schedule import Schedule
+from mq.broker.timer import TIMER_TOPIC
+from mq.errors import StoreCorrupted
+from mq.message import MessageExt
+from mq.properties import number_of, value_of
+from mq.store.reader import Reader
+from mq.store.store import Store
+
+__all__ = ["Delayed", "delayed"]
+
+READ_COUNT, READ_SIZE = 256, 1 << 20
+
+
+class Delayed(NamedTuple):
+    """A message that waits: which, where it goes, and when."""
+
+    due_ms: int
+    queue: MessageQueue
+    msg_id: str
+    delay_level: int
+    """0 for one that is due at a time of its own."""
+    recall_handle: str | None
+
+
+def delayed(store: Store, broker_name: str, version: object, schedule: Schedule) -> Iterator[Delayed]:
+    """All that wait now, levels first, each in the order of the sends. Damaged records are left out."""
+    reader = Reader(store, broker_name, version, lambda _queue: None)
+    try:
+        now_ms = time.time_ns() // 1_000_000
+        yield from _of_levels(reader, broker_name, schedule.delays_ms, now_ms)
+        yield from _of_times(reader, broker_name, now_ms)
+    finally:
+        reader.close()
+
+
+def _of_levels(
+    reader: Reader, broker_name: str, delays_ms: tuple[int, ...], now_ms: int
+) -> Iterator[Delayed]:
+    for level, delay_ms in enumerate(delays_ms, start=1):
+        queue = MessageQueue(SCHEDULE_TOPIC, broker_name, level - 1)
+        # A level's queue is in the order of the times when its messages are due.
+        for message in _messages(reader, queue, reader.offset_at(queue, now_ms - delay_ms)):
+            place = destination(message)
+            if place is not None:
+                due_ms = message.store_time_ms + delay_ms
+                yield Delayed(
+                    due_ms, MessageQueue(place[0], broker_name, place[1]), message.msg_id, level, None
+                )
+
+
+def _of_times(reader: Reader, broker_name: str, now_ms: int) -> Iterator[Delayed]:
+    queue = MessageQueue(TIMER_TOPIC, broker_name, 0)
+    waiting: dict[tuple[str, str], Delayed] = {}
+    for message in _messages(reader, queue, reader.min_offset(queue)):
+        encoded = message.encoded
+        place, out_ms = destination(message), number_of(encoded, b"TIMER_OUT_MS\x01")
+        if place is None or out_ms is None:
+            continue
+        name = place[0], message.msg_id
+        if value_of(encoded, MARKS) is not None:
+            waiting.pop(name, None)
+            continue
+        due_ms = message.deliver_at_ms or out_ms + 1
+        if due_ms > now_ms:
+            handle = str(RecallHandle(place[0], broker_name, out_ms, message.msg_id))
+            # One that is far ahead may be there twice: it is put aside once more while it waits.
+            waiting[name] = Delayed(due_ms, MessageQueue(place[0], broker_name, place[1]), name[1], 0, handle)
+    yield from waiting.values()
+
+
+def _messages(reader: Reader, queue: MessageQueue, offset: int) -> Iterator[MessageExt]:
+    while True:
+        try:
+            found = reader.pull(queue, offset, READ_COUNT, READ_SIZE, None, 0.0)
+        except StoreCorrupted as error:
+            if error.queue_offset is None:
+                raise
+            offset = error.queue_offset + 1
+            continue
+        if found.status is not PullStatus.FOUND and found.next_offset <= offset:
+            return
+        yield from found.messages
+        offset = found.next_offset

@@ -1,0 +1,105 @@
+"""`send` of what is to come later, `timers` and `recall`."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import mq
+from tests.cli.conftest import Run
+
+HOUR = 3_600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_nothing_waits_in_a_store_without_delays(run: Run) -> None:
+    assert run("send", "orders", "x").status == 0
+    answer = run("timers")
+    assert (answer.status, answer.out) == (0, "no message waits\n")
+    assert run("timers", "--json").out == ""
+    assert run("timers", "--list").out == "no message waits\n"
+
+
+def test_what_waits_is_counted_by_topic_and_by_when(run: Run, directory: Path) -> None:
+    begin = now_ms()
+    with mq.open(directory) as broker:
+        orders, bills = broker.create_topic("orders", 2), broker.create_topic("bills", 1)
+        for minutes in (30, 30, 90, 50 * 60):
+            orders.send(b"x", delay_ms=minutes * 60_000)
+        recalled = orders.send(b"x", delay_ms=HOUR).recall_handle
+        orders.send(b"at once")
+        bills.send(b"x", delay_level=18)
+        bills.send(b"x", delay_level=14)
+        bills.send(b"x", deliver_at_ms=begin + 20 * HOUR)
+        assert recalled is not None
+        assert {one.recall_handle is None for one in broker.delayed() if one.delay_level} == {True}
+    answer = run("timers")
+    assert answer.status == 0
+    heading, first, second = (line.split() for line in answer.out.splitlines())
+    assert " ".join(heading) == "TOPIC WAITING NEXT 1 MIN 1 H 1 D LATER"
+    assert first == ["bills", "3", "10", "min", "0", "1", "2", "0"]
+    assert second == ["orders", "5", "30", "min", "0", "3", "1", "1"]
+    bills_facts, orders_facts = run("timers", "--json").objects
+    assert (bills_facts["topic"], bills_facts["waiting"], bills_facts["with_delay_level"]) == ("bills", 3, 2)
+    assert bills_facts["last_due_ms"] == begin + 20 * HOUR
+    assert begin + HOUR // 2 <= orders_facts["next_due_ms"] <= now_ms() + HOUR // 2
+    spans = ("within_minute", "within_hour", "within_day", "later")
+    assert [orders_facts[f"due_{name}"] for name in spans] == [0, 3, 1, 1]
+    assert [one["topic"] for one in run("timers", "bills", "--json").objects] == ["bills"]
+    listed = run("timers", "--list", "--json").objects
+    assert [one["due_ms"] for one in listed] == sorted(one["due_ms"] for one in listed)
+    assert [one["delay_level"] for one in listed if one["topic"] == "bills"] == [14, 18, 0]
+    assert recalled in {one["recall_handle"] for one in listed}
+    assert len(run("timers", "--list", "--limit", "3").out.splitlines()) == 4
+
+
+def test_wrong_usage(run: Run) -> None:
+    assert run("send", "orders", "x").status == 0
+    for arguments in (
+        ("timers", "--limit", "3"),
+        ("send", "orders", "x", "--deliver-at", "10m"),
+        ("send", "orders", "x", "--deliver-at", "soon"),
+        ("send", "orders", "x", "--delay-ms", "-1"),
+        ("send", "orders", "x", "--delay-level", "19"),
+        ("send", "orders", "x", "--delay-level", "1", "--delay-ms", "5"),
+        ("send", "orders", "x", "--delay-ms", "999999999999"),
+        ("recall", "no handle"),
+    ):
+        answer = run(*arguments)
+        assert (answer.status, answer.out) == (2, ""), arguments
+        assert answer.err
+    assert run("timers", "others").status == 1
+    assert run("timers").out == "no message waits\n"
+
+
+def test_a_message_with_a_time_of_its_own_is_printed_with_its_handle(run: Run) -> None:
+    at = datetime.fromtimestamp((now_ms() + 2 * HOUR) // 1000, timezone.utc)
+    for arguments, wanted in (
+        (("--deliver-at", at.isoformat()), int(at.timestamp() * 1000)),
+        (("--deliver-at", str(int(at.timestamp() * 1000))), int(at.timestamp() * 1000)),
+        (("--delay-ms", str(2 * HOUR)), None),
+    ):
+        answer = run("send", "orders", "x", *arguments)
+        msg_id, place, waits, handle = answer.out.split()
+        assert (place.split("/")[0], waits) == ("orders", "waits")
+        (listed,) = (one for one in run("timers", "--list", "--json").objects if one["msg_id"] == msg_id)
+        assert listed["recall_handle"] == handle
+        if wanted:
+            assert listed["due_ms"] == wanted
+    answer = run("send", "orders", "x", "--delay-level", "18")
+    assert answer.out.split()[1:][1:] == ["waits"]
+    (facts,) = run("send", "orders", "x", "--delay-ms", "5000000", "--json").objects
+    assert facts["recall_handle"]
+    assert facts["queue_offset"] is None
+    (facts,) = run("send", "orders", "x", "--delay-ms", "0", "--json").objects
+    assert (facts["recall_handle"], facts["queue_offset"]) == (None, 0)
+
+
+def test_each_line_waits(run: Run) -> None:
+    answer = run("send", "orders", "--lines", "--delay-ms", "5000000", stdin=b"one\ntwo\n\nthree\n")
+    assert answer.out.startswith("3 messages sent")
+    assert run("timers", "--json").objects[0]["waiting"] == 3
