@@ -164,6 +164,51 @@ def keep_handling(root: str, seed: int, key_count: int, journal: str) -> None:
                     os.write(fd, f"{key} end {os.getpid()}\n".encode())
 
 
+def until_full(root: str, ballast: str) -> list[str]:
+    """What is answered on a full disk, and once there is space again."""
+    answers = []
+    with mq.open(root, **SMALL) as broker, mq.Producer(broker, dedup_window=3600) as producer:
+        broker.create_topic("orders", 1)
+        producer.send(order(b"before"))
+        producer.send(order(b"of another key"), dedup_key="key-0")
+        # All that is allocated ahead is used up as well.
+        with Path(ballast).open("wb", buffering=0) as file:
+            for size in (1 << 20, 1 << 12, 1):
+                try:
+                    while True:
+                        file.write(b"b" * size)
+                except OSError:
+                    continue
+        number = 0
+
+        def fill() -> None:
+            nonlocal number
+            while True:
+                number += 1
+                producer.send(order(b"x" * 1000), dedup_key=f"fill-{number}")
+
+        def send() -> None:
+            producer.send(order(b"one"), dedup_key=f"fill-{number}")
+
+        def handle() -> None:
+            with mq.Once(broker, "billing")("key"):
+                pass
+
+        for act in (fill, send, handle):
+            try:
+                act()
+            except mq.MQError as error:
+                answers.append(type(error).__name__)
+        Path(ballast).unlink()
+        send()
+        send()
+        assert len(broker.query("orders", f"fill-{number}")) == 1
+        answers.append("sent")
+        handle()
+        answers.append("handled")
+    return answers
+
+
 def main(root: str, flush: str) -> None:
     """Send one key; the environment says where that ends."""
     with mq.open(root, flush=flush, **SMALL) as broker, mq.Producer(broker, dedup_window=3600) as producer:
