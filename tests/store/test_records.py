@@ -254,6 +254,38 @@ def test_prepared_and_rolled_back_records_have_no_unit(
     assert receipt.queue_offset == (1 if has_unit else 0)
 
 
+OURS = bytes.fromhex("7f00000100002a9f")
+OF_A_CLIENT = bytes.fromhex("7f0000010000c738")
+
+
+def is_whole(record: Record, *, property_crc: bool = False) -> bool:
+    parsed = ffi.new("mq_record *")
+    memory = ffi.from_buffer("uint8_t[]", record.encode(property_crc=property_crc))
+    assert lib.mq_record_parse(memory, len(memory), parsed) == len(memory)
+    return bool(lib.mq_record_verify(memory, parsed) == 0)
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        # mq's own without the checksum of all bytes: damaged.
+        (Record("A", b"x", b"TAGS\1a\2"), False),
+        # A client's message at a broker of the same address.
+        (Record("A", b"x", b"TAGS\1a\2", born_host=OF_A_CLIENT), True),
+        # The end of a transaction, by a broker.
+        (Record("RMQ_SYS_TRANS_OP_HALF_TOPIC", b"0,1,", b"WAIT\1true\2TAGS\1d\2"), True),
+        (Record("rmq_sys_wheel_timer", b"0", b"TAGS\1_RECALL_TAG_\2"), True),
+        # What a broker delivers of what mq put aside: mq's hosts, and mq's checksum of other bytes.
+        (Record("A", b"x", b"__CRC32#\0010123456789\2DELAY\0013\2REAL_TOPIC\1A\2REAL_QID\0010\2"), True),
+        # A broker of another address writes for itself.
+        (Record("A", b"x", b"TAGS\1a\2", born_host=b"\x0a" + OURS[1:], store_host=b"\x0a" + OURS[1:]), True),
+    ],
+)
+def test_what_a_broker_writes_at_the_same_address_is_whole(record: Record, expected: bool) -> None:
+    assert is_whole(record) is expected
+    assert is_whole(record, property_crc=True)
+
+
 def test_a_unique_id_has_host_process_time_and_count() -> None:
     ids = []
     for _ in range(3):

@@ -1,6 +1,7 @@
 #include "log.h"
 
 #include <string.h>
+#include <strings.h>
 
 _Static_assert(AT_BODY == 88, "fixed part with two IPv4 hosts");
 _Static_assert(MQ_RECORD_SIZE_MIN == AT_BODY + 1 + 2, "topic size and properties size follow the body");
@@ -56,10 +57,17 @@ static int crc_frame_matches(const uint8_t *property) {
 }
 
 /* Whether mq made the record: it puts its store host for the born host too, which no client of a broker has.
- * Such a record has the checksum of all its bytes, or is damaged. */
+ * Such a record has the checksum of all its bytes, or is damaged. A broker at the same address may do so as well: in
+ * topics of its own, such as the ends of transactions, and in its copies of what mq put aside, which have mq's
+ * checksum somewhere among their properties, and not at the end: there it puts REAL_TOPIC or WAIT, by their hashes. */
 static int is_ours(const uint8_t *bytes, const mq_record *record) {
+    static const uint8_t HOST[8] = {127, 0, 0, 1, 0, 0, 10911 >> 8, 10911 & 255}; /* mq_log_set_host's */
+    static const char SYSTEM[] = "rmq_sys_";
+    const char *topic = (const char *)bytes + record->topic_at;
     return !(record->sys_flag & (MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6)) &&
-           memcmp(bytes + AT_BORN_HOST, bytes + AT_STORE_HOST, 8) == 0;
+           memcmp(bytes + AT_STORE_HOST, HOST, sizeof HOST) == 0 && memcmp(bytes + AT_BORN_HOST, HOST, sizeof HOST) == 0 &&
+           !(record->topic_size > 8 && strncasecmp(topic, SYSTEM, 8) == 0) &&
+           !memmem(bytes + record->properties_at, (size_t)record->properties_size, "__CRC32#\1", 9);
 }
 
 int mq_record_verify(const uint8_t *bytes, const mq_record *record) {
