@@ -125,7 +125,7 @@ class Survey:
     # Which message was read, and whether it still is that one.
 
     def offset(self, positions: Positions, begin: Positions, witnesses: Mapping[str, Witness]) -> Offset:
-        """Positions with a witness of each topic: a new one where they are beyond `begin`, else its old one."""
+        """Positions with a witness of each topic: a new one where they are beyond `begin`, else the old."""
         newest = {queue.topic: queue for queue, end in sorted(positions.items()) if end > begin.get(queue, 0)}
         found = {queue.topic: witnesses[queue.topic] for queue in positions if queue.topic in witnesses}
         for topic, queue in newest.items():

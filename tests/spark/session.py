@@ -1,0 +1,61 @@
+"""One Spark for all tests: two threads of one JVM, quiet, and found by nothing but what is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from mq.spark import recommended_conf, use_java
+
+ROOT = Path(__file__).parents[2]
+
+QUIET = """
+rootLogger.level = off
+"""
+
+
+def environment(place: Path) -> dict[str, str]:
+    """What Spark and its workers are started with: this interpreter, this mq, and the package that Spark
+    looks for if it is not installed."""
+    paths = [str(ROOT)]
+    if importlib.util.find_spec("pyspark_mq") is None:
+        package = place / "discovered" / "pyspark_mq"
+        package.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "mq" / "spark" / "discovered.py", package / "__init__.py")
+        paths.append(str(package.parent))
+    conf = place / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    (conf / "log4j2.properties").write_text(QUIET)
+    use_java()
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_CONF_DIR": str(conf),
+        "SPARK_WORKER_DIR": str(place / "work"),
+    }
+
+
+def session(place: Path, master: str = "local[2]", **more: str) -> Any:
+    """A session, of this process, whose environment is as above."""
+    from pyspark.sql import SparkSession
+
+    conf = {
+        **recommended_conf(),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.warehouse.dir": str(place / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        **more,
+    }
+    builder: Any = SparkSession.builder
+    return builder.master(master).appName("mq tests").config(map=conf).getOrCreate()

@@ -1,0 +1,156 @@
+"""The source in Spark itself: found, planned, read, streamed, and what users see when something is wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.spark import lag, register
+from tests.spark.reading import send
+
+pytestmark = pytest.mark.spark
+
+
+def numbered(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
+def bodies(frame: Any) -> list[bytes]:
+    return sorted((bytes(row.body) for row in frame.collect()), key=lambda body: (len(body), body))
+
+
+def available(frame: Any, checkpoint: Path) -> tuple[list[list[bytes]], Any]:
+    """Run until what is available now is read: the batches, and the query."""
+    batches: list[list[bytes]] = []
+    query = (
+        frame.writeStream.option("checkpointLocation", str(checkpoint))
+        .foreachBatch(lambda batch, _number: batches.append(bodies(batch)))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return batches, query
+
+
+def test_nothing_is_registered(spark: Any, broker: LocalBroker, directory: Path) -> None:
+    send(broker, "orders", 0, *numbered(0, 50), tags="t", keys="k", properties={"n": "1"})
+    send(broker, "orders", 1, *numbered(50, 100))
+    frame = spark.read.format("mq").options(topic="orders", includeProperties="true").load(str(directory))
+    assert bodies(frame) == numbered(0, 100)
+    first = frame.where("queueId = 0 AND queueOffset = 0").collect()[0].asDict()
+    assert (first["msgId"], first["tags"], first["keys"], first["properties"]) == (
+        broker.topic("orders").queues[0].read(0).messages[0].msg_id,
+        *("t", "k", {"n": "1"}),
+    )
+    send(broker, "orders", 1, b"late")
+    assert frame.count() == 100  # A snapshot.
+    assert frame.limit(3).count() == 3
+
+
+def test_fewer_columns_and_sql(spark: Any, broker: LocalBroker, directory: Path) -> None:
+    register(spark)
+    register(spark)
+    send(broker, "orders", 0, *numbered(0, 9), tags="Aa")
+    send(broker, "orders", 0, b"other", tags="BB")
+    reader = spark.read.format("mq").options(topic="orders", tags="Aa")
+    frame = reader.schema("body binary, queueOffset bigint").load(str(directory))
+    assert frame.columns == ["body", "queueOffset"]
+    assert bodies(frame) == numbered(0, 9)
+    options = f"path '{directory}', topic 'orders'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW orders USING mq OPTIONS ({options})")
+    (counted,) = spark.sql("SELECT count(*) AS n, max(storeTimestamp) IS NOT NULL AS t FROM orders").collect()
+    assert (counted.n, counted.t) == (10, True)
+
+
+def test_a_stream_goes_on_from_its_checkpoint(
+    spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path
+) -> None:
+    send(broker, "orders", 0, *numbered(0, 7))
+    options = {"topic": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "5", "group": "g"}
+    frame = spark.readStream.format("mq").options(**options).load(str(directory))
+    batches, query = available(frame, tmp_path / "checkpoint")
+    assert [len(batch) for batch in batches] == [5, 2]
+    assert [*batches[0], *batches[1]] == numbered(0, 7)
+    assert lag(query.lastProgress) == {mq.MessageQueue("orders", "mq", number): 0 for number in (0, 1)}
+    assert broker.group("g").lag("orders") == 0
+    send(broker, "orders", 1, b"later")
+    again = spark.readStream.format("mq").options(**options).load(str(directory))
+    assert available(again, tmp_path / "checkpoint")[0] == [[b"later"]]
+
+
+def test_a_running_query_sees_messages_and_topics_that_come(
+    spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path
+) -> None:
+    frame = spark.readStream.format("mq").options(topicPattern="orders.*").load(str(directory))
+    query = (
+        frame.writeStream.format("memory")
+        .queryName("came")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    query.processAllAvailable()
+    send(broker, "orders", 0, *numbered(0, 5))
+    query.processAllAvailable()
+    broker.create_topic("orders-new", 1)
+    send(broker, "orders-new", 0, b"new")
+    query.processAllAvailable()
+    assert bodies(spark.table("came")) == [*numbered(0, 5), b"new"]
+    query.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topic": "orders", "startingOffset": "latest"}, r"\[MQ_OPTION\].*did you mean startingOffsets\?"),
+        ({"topic": "ordres"}, r"\[MQ_TOPIC\].*did you mean orders\?"),
+        ({"topic": "orders", "startingOffsets": "{"}, r"\[MQ_OPTION\].*no JSON"),
+    ],
+)
+def test_users_see_what_is_wrong_before_anything_runs(
+    spark: Any, broker: LocalBroker, directory: Path, options: dict[str, str], said: str
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException) as caught:
+        spark.read.format("mq").options(**options).load(str(directory)).count()
+    assert re.search(said, str(caught.value))
+
+
+def test_a_schema_that_does_not_fit(spark: Any, broker: LocalBroker, directory: Path) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException, match=r"\[MQ_SCHEMA\] column queueOffset is bigint"):
+        spark.read.format("mq").schema("queueOffset int").option("topic", "orders").load(
+            str(directory)
+        ).count()
+
+
+def test_a_stream_that_cannot_be(spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    frame = spark.readStream.format("mq").options(topic="orders", endingOffsets="latest").load(str(directory))
+    with pytest.raises(StreamingQueryException, match=r"\[MQ_OPTION\] option endingOffsets") as caught:
+        available(frame, tmp_path / "checkpoint")
+    assert "UnboundLocalError" not in str(caught.value)
+
+
+def test_data_loss_ends_a_query(spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    options = {"topic": "orders", "startingOffsets": "earliest"}
+    frame = spark.readStream.format("mq").options(**options).load(str(directory))
+    send(broker, "orders", 0, *numbered(0, 3))
+    available(frame, tmp_path / "checkpoint")
+    send(broker, "orders", 0, *[bytes([number]) * 500 for number in range(40)])
+    broker.expire(retention_hours=0)
+    with pytest.raises(StreamingQueryException, match=r"\[MQ_DATA_LOSS\] queue 0 of topic orders"):
+        available(frame, tmp_path / "checkpoint")
+    lenient = spark.readStream.format("mq").options(**options, failOnDataLoss="false").load(str(directory))
+    oldest = broker.topic("orders").queues[0].min_offset
+    batches, _ = available(lenient, tmp_path / "checkpoint")
+    assert sum(map(len, batches)) == 43 - oldest
