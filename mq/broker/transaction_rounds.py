@@ -20,7 +20,7 @@ from mq.broker.results import MessageQueue
 from mq.message import MessageExt
 from mq.store.transactions import UNWRITTEN_AT_ONCE, Entry, TransactionTable
 from mq.txn.check import Action, Half, Ledger, Rules, due
-from mq.txn.half import GROUP, HalfTopic, half_of, name_of, named, op_bodies
+from mq.txn.half import GROUP, HalfTopic, half_of, names_of, op_bodies
 
 __all__ = ["Rounds"]
 
@@ -62,6 +62,7 @@ class Rounds:
         self._done = (-1, -1)
         self._unwritten_since: int | None = None
         self._written_at = 0
+        self._names: dict[int, int] = {}  # of copies that were there when the duties were taken over
         self._message: MessageExt | None = None  # that a round looks at
         self._also: list[int] = []  # copies of what has ended, for the next op record
 
@@ -163,9 +164,9 @@ class Rounds:
             ledger, self._ops_read = self._halves.ledger()
             self._ledger = ledger
             self._write(table)
-            for message in self._halves.open_ones(ledger, end):
-                if named(message) is not None:
-                    ledger.copied(name_of(message), message.queue_offset)
+            self._names = names_of(self._halves.open_ones(ledger, end))
+            for place, name in self._names.items():
+                ledger.copied(name, place)
         else:
             self._write(table)
         self._ops_read = self._halves.read_ops(self._ledger, self._ops_read)
@@ -177,7 +178,7 @@ class Rounds:
         def read(place: int) -> Half | None:
             message = self._halves.read(place, ledger.run(place, READ_AHEAD))
             self._message = message
-            return None if message is None else half_of(message)
+            return None if message is None else half_of(message, self._names.get(place))
 
         def has_ended(name: int) -> bool:
             return table.state(name)[0] in (Entry.COMMITTED, Entry.ROLLED_BACK)
@@ -192,10 +193,11 @@ class Rounds:
             self._also.append(half.place)
             return -1
         if action is Action.GIVE_UP:
-            self._halves.give_up(message)
+            self._halves.give_up(message, half.name)
             ledger.given_up(half.name)
             return -1
-        place = self._halves.copy(message, half.times_checked + 1 if action is Action.ASK else None)
+        times = half.times_checked + 1 if action is Action.ASK else None
+        place = self._halves.copy(message, half.name, times)
         ledger.copied(half.name, place)
         return place
 

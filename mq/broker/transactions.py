@@ -156,7 +156,11 @@ class LocalTransactions:
         is_place = 0 <= log_offset < OFFSET_MAX and 0 <= queue_offset < OFFSET_MAX
         table = self.table()
         found, ended = End.NONE, None
-        if is_place:
+        if is_place and from_check and state is COMMIT:
+            found = (
+                End.UNUSUAL
+            )  # It may have been stored under another name, of which the table knows nothing.
+        elif is_place:
             found, ended = table.end(group.encode(), log_offset, queue_offset, state.value, from_check)
         if found == End.UNUSUAL:
             table.ready()
@@ -200,18 +204,19 @@ class LocalTransactions:
             age_ms = time.time_ns() // 1_000_000 - message.born_time_ms
             if age_ms > max(own_ms, self._timeout_ms):
                 self._refuse(End.LATE, group, log_offset, queue_offset, state)
-        before = self._end_once(message, state)
+        before = self._end_once(message, state, from_check)
         if before != ENDS[state]:
             self._refuse(End.OTHERWISE, group, log_offset, queue_offset, state)
 
-    def _end_once(self, message: MessageExt, state: TransactionState) -> int:
+    def _end_once(self, message: MessageExt, state: TransactionState, from_check: bool) -> int:
         """End the transaction of a half message, unless it has ended; how it ended, now or before."""
         table, name = self.table(), name_of(message)
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             seen = table.claim(name)
             if seen is None:
-                return self._end_claimed(message, state, None)
+                is_known = from_check and self._is_committed(message)
+                return self._end_claimed(message, state, ENDS[COMMIT] if is_known else None)
             entry, token = seen
             if entry in WORDS:
                 return entry
@@ -219,9 +224,9 @@ class LocalTransactions:
                 with self._ending, table.unlisted():
                     # While the lock was waited for, somebody may have made an entry.
                     if table.claim(name, insert=True) is None:
-                        return self._end_claimed(message, state, self._ended_before(message, name))
+                        return self._end_claimed(message, state, self._ended_before(message))
                     if table.state(name)[0] == Entry.ABSENT:
-                        return self._end_unlisted(message, state, self._ended_before(message, name))
+                        return self._end_unlisted(message, state, self._ended_before(message))
             elif table.is_alive(token):
                 if time.monotonic() > deadline:
                     raise StoreLocked(
@@ -231,7 +236,7 @@ class LocalTransactions:
                     )
                 time.sleep(LOOK_SECONDS)
             elif table.inherit(name, token):
-                return self._end_claimed(message, state, self._ended_before(message, name))
+                return self._end_claimed(message, state, self._ended_before(message))
 
     def _end_claimed(self, message: MessageExt, state: TransactionState, before: int | None) -> int:
         """The entry is this broker's to end; `before` is how it had ended, if anybody knows."""
@@ -278,24 +283,23 @@ class LocalTransactions:
 
     # What became of a transaction that the table does not tell of.
 
-    def _ended_before(self, message: MessageExt, name: int) -> int | None:
+    def _ended_before(self, message: MessageExt) -> int | None:
         """How the transaction of a half message ended; None if it has not."""
-        if self._is_committed(message, name):
+        if self._is_committed(message):
             return ENDS[COMMIT]
         return None if self._is_undecided(message) else ENDS[ROLLBACK]
 
-    def _is_committed(self, message: MessageExt, name: int) -> bool:
+    def _is_committed(self, half: MessageExt) -> bool:
+        """Whether the message of a half message, or of one with its unique id, is stored."""
         if self._store.sync and not self._store.read_only:
             self._store.flush_log()  # Nobody finds what is not on disk.
-        unique_id = message.msg_id
-        topic = HalfMessage(message).topic
-        for found in self._found(topic, unique_id):
-            if found.sys_flag & TRANSACTION_BITS == COMMITTED_BITS and self._name_behind(found) in (
-                name,
-                None,
-            ):
-                return True
-        return any(named(found) == name for found in self._found(SCHEDULE_TOPIC, unique_id))
+        unique_id, group = half.msg_id, HalfMessage(half).group
+        # A delayed one has the bits of the half message.
+        for topic, bits in ((HalfMessage(half).topic, COMMITTED_BITS), (SCHEDULE_TOPIC, None)):
+            for found in self._found(topic, unique_id):
+                if bits in (None, found.sys_flag & TRANSACTION_BITS) and HalfMessage(found).group == group:
+                    return True
+        return False
 
     def _found(self, topic: str, unique_id: str) -> list[MessageExt]:
         if topic not in self._catalog.current():
@@ -303,23 +307,15 @@ class LocalTransactions:
         found = self._finder.query(topic, unique_id, CANDIDATES_MAX, 0, None)
         return [message for message in found if message.msg_id == unique_id]
 
-    def _name_behind(self, message: MessageExt) -> int | None:
-        """Which transaction a committed message is of; None if that cannot be told any more."""
-        name = named(message)
-        if name is not None:
-            return name
-        half = self._reader.record(message.prepared_transaction_offset)
-        return None if half is None else half.queue_offset
-
     def _is_undecided(self, message: MessageExt) -> bool:
         """Whether no op record tells that the transaction of this half message has ended."""
-        halves, name = self.halves, name_of(message)
-        ledger, _ = halves.ledger()
+        ledger, _ = self.halves.ledger()
         if ledger.is_open(message.queue_offset):
             return True
-        if any(name_of(each) == name for each in self._open_ones(ledger)):
-            return True
-        return any(named(each) == name for each in self._found(GIVEN_UP_TOPIC, message.msg_id))
+        return self._is_open(ledger, message.msg_id) or bool(self._found(GIVEN_UP_TOPIC, message.msg_id))
+
+    def _is_open(self, ledger: Ledger, unique_id: str) -> bool:
+        return any(each.msg_id == unique_id for each in self._open_ones(ledger))
 
     def _open_ones(self, ledger: Ledger) -> list[MessageExt]:
         return list(self.halves.open_ones(ledger, self.halves.end(self.halves.halves)))
@@ -331,24 +327,19 @@ class LocalTransactions:
         self._store.live()
         halves = self.halves
         ledger, _ = halves.ledger()
-        newest: dict[int, MessageExt] = {}
-        for message in self._open_ones(ledger):
-            newest[name_of(message)] = message
+        newest = {message.msg_id: message for message in self._open_ones(ledger)}
         found = [
             _undecided(message, given_up=False)
-            for name, message in newest.items()
-            if not self._has_entry_ended(name)
+            for message in newest.values()
+            if not self._has_entry_ended(name_of(message))
         ]
-        given_up: dict[str, MessageExt] = {}
         queue = halves.given_up
-        if halves.end(queue):
-            for message in halves.all(queue, self._reader.min_offset(queue), halves.end(queue)):
-                given_up[message.msg_id] = message
-        for message in given_up.values():
+        begin = self._reader.min_offset(queue) if halves.end(queue) else 0
+        given_up = {message.msg_id: message for message in halves.all(queue, begin, halves.end(queue))}
+        for msg_id, message in given_up.items():
             name = named(message)
-            if name is None or not (
-                name in newest or self._has_entry_ended(name) or self._is_committed(message, name)
-            ):
+            has_ended = (name is not None and self._has_entry_ended(name)) or self._is_committed(message)
+            if msg_id not in newest and not has_ended:
                 found.append(_undecided(message, given_up=True))
         return sorted(found, key=lambda each: (each.message.born_time_ms, each.message.log_offset))
 
@@ -367,14 +358,12 @@ class LocalTransactions:
                 raise MessageNotFound(msg_id)
             message = waiting[0]
             name = named(message)
-            if name is not None:
-                entry, _ = self.table().state(name)
-                if entry in WORDS or self._is_committed(message, name):
-                    how = WORDS.get(entry, COMMIT.name)
-                    raise NotPermitted(f"the transaction of message {msg_id} has ended with {how} meanwhile")
-                ledger, _ = self.halves.ledger()
-                if any(name_of(each) == name for each in self._open_ones(ledger)):
-                    return  # It was resumed before.
+            entry = Entry.ABSENT if name is None else self.table().state(name)[0]
+            if entry in WORDS or self._is_committed(message):
+                how = WORDS.get(entry, COMMIT.name)
+                raise NotPermitted(f"the transaction of message {msg_id} has ended with {how} meanwhile")
+            if self._is_open(self.halves.ledger()[0], msg_id):
+                return  # It was resumed before.
             self.halves.resume(message)
 
     # Who is asked.

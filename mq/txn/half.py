@@ -17,7 +17,7 @@ RocketMQ: broker/transaction/queue/TransactionalMessageBridge.java, Transactiona
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mq.broker.results import MessageQueue, PullStatus
 from mq.errors import StoreCorrupted
@@ -41,6 +41,7 @@ __all__ = [
     "immunity_ms",
     "name_of",
     "named",
+    "names_of",
     "op_bodies",
     "places_in",
 ]
@@ -84,11 +85,31 @@ def immunity_ms(encoded: bytes) -> int | None:
     return int(text) * 1000 if text and text.isdecimal() and len(text) < 10 else None
 
 
-def half_of(message: MessageExt) -> Half:
-    """What of a half message the check loop decides by."""
+def names_of(messages: Iterable[MessageExt]) -> dict[int, int]:
+    """Which of these half messages, in their order, are copies: the names of their transactions by place.
+
+    A RocketMQ broker does not write down what a copy is of that it has asked about. Then its unique id tells,
+    if the first one, or another copy, is among them.
+    """
+    names: dict[tuple[str, str], int] = {}
+    found = {}
+    for message in messages:
+        half, place = HalfMessage(message), message.queue_offset
+        known_as = message.msg_id, half.group
+        name = named(message)
+        if name is None:
+            name = names.get(known_as, place) if half.times_checked else place
+        names.setdefault(known_as, name)
+        if name != place:
+            found[place] = name
+    return found
+
+
+def half_of(message: MessageExt, name: int | None = None) -> Half:
+    """What of a half message the check loop decides by; its name, where that is known from elsewhere."""
     return Half(
         message.queue_offset,
-        name_of(message),
+        name_of(message) if name is None else name,
         HalfMessage(message).times_checked,
         message.born_time_ms,
         message.store_time_ms,
@@ -206,17 +227,17 @@ class HalfTopic:
             yield from self.all(self.halves, place, place + count)
             place += count
 
-    def copy(self, message: MessageExt, times_checked: int | None) -> int:
+    def copy(self, message: MessageExt, name: int, times_checked: int | None) -> int:
         """Store a half message once more, as one that was asked about so often (None: as before); where."""
-        values = {NAME: str(name_of(message))}
+        values = {NAME: str(name)}
         if times_checked is not None:
             values[TIMES] = str(times_checked)
         return self._append(HALF_TOPIC, message, values)
 
-    def give_up(self, message: MessageExt) -> None:
+    def give_up(self, message: MessageExt, name: int) -> None:
         """Put a half message where it waits to be resumed."""
         self._have(GIVEN_UP_TOPIC, 1)
-        self._append(GIVEN_UP_TOPIC, message, {NAME: str(name_of(message))})
+        self._append(GIVEN_UP_TOPIC, message, {NAME: str(name)})
 
     def resume(self, message: MessageExt) -> None:
         """Have one that was given up among the half messages again."""

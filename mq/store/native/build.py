@@ -53,6 +53,7 @@ SOURCES = (
     "check.c",
     "index.c",
     "transactions.c",
+    "halves.c",
     "timerwheel.c",
     "timerlog.c",
     "timerdue.c",

@@ -65,8 +65,8 @@ int64_t mq_transactions_get(mq_transactions *table, int word);
 void mq_transactions_set(mq_transactions *table, int word, int64_t value);
 int64_t mq_transactions_add(mq_transactions *table, int word, int64_t amount);
 
-/* Store a half message, and know its transaction. As mq_append; `belongs` are the properties that all half messages of
- * one queue and group share, the unique id is added in both places that it has. */
+/* Store a half message, and know its transaction, unless its id was given. As mq_append; `belongs` are the properties
+ * that all half messages of one queue and group share, the unique id is added in both places that it has. */
 int mq_transaction_prepare(mq_transactions *table, mq_log *log, int half_queue, int64_t topics_version, int32_t flag,
                            int32_t sys_flag, const char *body, int64_t body_size, const char *properties,
                            int64_t properties_size, const char *belongs, int64_t belongs_size, const char *unique_id,

@@ -1,0 +1,21 @@
+/* transactiontable.h: what the two units of transactions.h know of each other. For C alone. */
+#ifndef MQ_TRANSACTIONTABLE_H
+#define MQ_TRANSACTIONTABLE_H
+
+#include "log.h"
+
+#include "transactions.h"
+
+struct mq_transactions {
+    uint8_t *bytes;
+    _Atomic int64_t *words;
+    _Atomic uint64_t *entries;
+    int64_t timeout_ms;
+    uint64_t token;
+    _Atomic int last_queue; /* of a message that was committed: a guess at that of the next one */
+};
+
+/* Make the entry of a name, unless it is there or another one needs its place. Whether that was done. */
+int mq_transaction_enter(mq_transactions *table, int64_t name, int state, uint64_t token);
+
+#endif
