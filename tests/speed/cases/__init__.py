@@ -10,6 +10,7 @@ from tests.speed.cases import (
     delayed,
     disk,
     latency,
+    once,
     one_way,
     opening,
     pipeline,
@@ -38,6 +39,7 @@ CASES: tuple[Case, ...] = (
     *consume.CASES,
     *pipeline.CASES,
     *one_way.CASES,
+    *once.CASES,
     *delayed.CASES,
 )
 
