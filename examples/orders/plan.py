@@ -1,0 +1,74 @@
+"""What all processes of a run know, and when one of them is to die."""
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import mq
+from examples.orders.database import POINTS, Point
+from examples.orders.model import World, generate
+
+__all__ = ["ANY_MOMENT", "DOOMS", "RETRY_LEVEL", "SELLER_COUNT", "Doom", "Plan", "fate"]
+
+SELLER_COUNT = 2
+TIME_TO_PAY = 30  # minutes
+RETRIES = (2, 10)  # minutes of the delay levels
+RETRY_LEVEL = 1
+
+ANY_MOMENT = "any moment"
+DOOMS = (ANY_MOMENT, *POINTS)
+
+
+class Plan(NamedTuple):
+    directory: Path
+    seed: int
+    order_count: int
+    minute: float  # seconds that a minute of the shop takes
+
+    @property
+    def shop(self) -> Path:
+        return self.directory / "shop.db"
+
+    @property
+    def books(self) -> Path:
+        return self.directory / "books.db"
+
+    @property
+    def time_to_pay_ms(self) -> int:
+        return self.ms(TIME_TO_PAY)
+
+    def ms(self, minutes: float) -> int:
+        return int(minutes * self.minute * 1000)
+
+    def world(self) -> World:
+        return generate(self.seed, self.order_count)
+
+    def open_broker(self, *, read_only: bool = False) -> mq.LocalBroker:
+        return mq.open(
+            self.directory / "store",
+            read_only=read_only,
+            message_delay_level=" ".join(f"{self.ms(minutes)}ms" for minutes in RETRIES),
+            transaction_timeout=1.0,
+            transaction_check_interval=1.0,
+        )
+
+
+class Doom(NamedTuple):
+    """A process dies when it comes by a point for the n-th time; at "any moment" somebody else kills it."""
+
+    point: str
+    times: int
+
+
+def fate(doom: Doom | None) -> Point:
+    """What a process says its points to."""
+    passed: Counter[str] = Counter()
+
+    def passes(point: str) -> None:
+        passed[point] += 1
+        if doom is not None and (point, passed[point]) == doom:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return passes
