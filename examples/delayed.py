@@ -1,0 +1,31 @@
+"""Remind those who have not paid, at the time that was said; and not those who paid meanwhile."""
+
+import threading
+import time
+
+import mq
+
+reminded = threading.Event()
+with mq.open("var/delayed") as broker, mq.PushConsumer(broker, "reminders") as consumer:
+    orders = broker.create_topic("orders")
+
+    @consumer.subscribe("orders")
+    def remind(message: mq.MessageExt) -> None:
+        late = time.time() - (message.deliver_at_ms or 0) / 1000
+        print(message.body.decode(), "never early:", late >= 0)
+        reminded.set()
+
+    consumer.start()
+    at = int(time.time() * 1000) + 500
+    paid = orders.send(b"order 1001 is not paid", deliver_at_ms=at)
+    orders.send(b"order 1002 is not paid", deliver_at_ms=at)
+
+    # The payment of order 1001 comes: its reminder is taken back, and surely never delivered.
+    assert paid.recall_handle is not None
+    broker.recall(paid.recall_handle)
+    reminded.wait()
+    try:
+        broker.recall(paid.recall_handle)
+        print("order 1001 was recalled")
+    except mq.NotPermitted:
+        print("order 1001 was reminded before")

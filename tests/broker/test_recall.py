@@ -1,0 +1,199 @@
+"""A recall and a delivery race, in several processes of which some are killed: what `recall` said holds.
+
+What it said was recalled is never delivered, what it said was delivered is there once, and so is what nobody
+recalled; whoever had the duties, and whenever he died.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.handle import RecallHandle
+from mq.broker.local import LocalBroker
+from mq.broker.timer import TIMER_TOPIC
+from tests.broker.deliverer import SIZES
+from tests.broker.recaller import PRECISION_MS
+
+ROOT = Path(__file__).parents[2]
+HOUR = 3_600_000
+PATIENCE = 60.0
+BYSTANDER = """
+import sys, mq
+with mq.open(sys.argv[1], timer_precision_ms=int(sys.argv[2])):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(process: subprocess.Popen[str], *, kill: bool) -> list[str]:
+    """What it said until its end."""
+    if kill:
+        process.kill()
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == (-9 if kill else 0)
+    # The last line may be torn.
+    return said.splitlines(keepends=True)
+
+
+class Account:
+    """What all the processes said."""
+
+    def __init__(self) -> None:
+        self.sent: set[str] = set()
+        self.recalled: set[str] = set()
+        self.late: set[str] = set()
+
+    def add(self, lines: list[str]) -> None:
+        for line in lines:
+            what, _, name = line.removesuffix("\n").partition(" ")
+            if not line.endswith("\n") or what == "done":
+                continue
+            if what == "late":
+                name = RecallHandle.of(name).unique_id
+            {"sent": self.sent, "recalled": self.recalled, "late": self.late}[what].add(name)
+
+
+def delivered(broker: LocalBroker, topic: str = "orders") -> list[str]:
+    found: list[str] = []
+    for queue in broker.topic(topic).queues:
+        offset = queue.min_offset
+        while messages := queue.read(offset, count_max=1000).messages:
+            found += [message.msg_id for message in messages]
+            offset = messages[-1].queue_offset + 1
+    return found
+
+
+def wait_until_all_came(broker: LocalBroker) -> list[str]:
+    """Until nothing waits any more; what is due by then is there."""
+    topic = broker.topic("orders")
+    last = topic.send(b"last", delay_ms=600).msg_id
+    until = time.monotonic() + PATIENCE
+    while last not in (found := delivered(broker)):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return [name for name in found if name != last]
+
+
+@pytest.mark.parametrize("killed", ["nobody", "who delivers", "anybody"])
+def test_what_a_recall_said_holds(directory: Path, killed: str) -> None:
+    with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
+        broker.create_topic("orders", 2)
+    chance, account = random.Random(11), Account()
+    bystander = start("-c", BYSTANDER, directory, PRECISION_MS)
+    assert bystander.stdout is not None
+    bystander.stdout.readline()
+    recallers = [start("-m", "tests.broker.recaller", directory, seed, 60) for seed in range(3)]
+    for round_number in range(0 if killed == "nobody" else 12):
+        time.sleep(chance.uniform(0.05, 0.3))
+        if killed == "anybody" and round_number % 3 == 2:
+            place = chance.randrange(len(recallers))
+            account.add(end(recallers[place], kill=True))
+            recallers[place] = start("-m", "tests.broker.recaller", directory, 100 + round_number, 40)
+            continue
+        end(bystander, kill=True)
+        bystander = start("-c", BYSTANDER, directory, PRECISION_MS)
+    for recaller in recallers:
+        account.add(end(recaller, kill=False))
+    end(bystander, kill=False)
+    with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
+        found = wait_until_all_came(broker)
+    assert len(found) == len(set(found)), "delivered twice"
+    came = set(found)
+    assert account.recalled & came == set()
+    assert account.late - came == set()
+    assert account.recalled
+    # Of those whose sender was killed, a recall may have been under way.
+    if killed != "anybody":
+        assert came == account.sent - account.recalled
+
+
+class TestMarkers:
+    @pytest.fixture
+    def broker(self, directory: Path) -> Iterator[LocalBroker]:
+        with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
+            broker.create_topic("orders", 1)
+            yield broker
+
+    def test_a_marker_is_stored_as_rocketmq_does(self, broker: LocalBroker) -> None:
+        result = broker.topic("orders").send(b"x", delay_ms=HOUR)
+        assert result.recall_handle is not None
+        broker.recall(result.recall_handle)
+        out_ms = RecallHandle.of(result.recall_handle).out_ms
+        (marker,) = (
+            message
+            for message in broker._finder.of_unique_id(TIMER_TOPIC, result.msg_id)
+            if message.body == b"0"
+        )
+        assert (marker.topic, marker.queue_id, marker.queue_offset) == (TIMER_TOPIC, 0, 1)
+        properties = marker.properties
+        born_ms = int(properties.pop("BORN_TIMESTAMP"))
+        assert abs(marker.store_time_ms - born_ms) < 60_000
+        assert properties == {
+            "TAGS": "_RECALL_TAG_",
+            "UNIQ_KEY": result.msg_id,
+            "TIMER_DEL_UNIQKEY": f"orders+{result.msg_id}",
+            "TIMER_DELIVER_MS": str(out_ms + 1),
+            "TIMER_OUT_MS": str(out_ms),
+            "REAL_TOPIC": "orders",
+            "REAL_QID": "0",
+        }
+
+    def test_one_marker_is_enough(self, broker: LocalBroker) -> None:
+        result = broker.topic("orders").send(b"x", delay_ms=HOUR)
+        assert result.recall_handle is not None
+        for _ in range(3):
+            assert broker.recall(result.recall_handle) == result.msg_id
+        assert len(list(broker._finder.of_unique_id(TIMER_TOPIC, result.msg_id))) == 2
+
+    def test_a_recalled_message_does_not_come_after_the_store_was_closed(self, directory: Path) -> None:
+        with ExitStack() as stack:
+            broker = stack.enter_context(LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES))
+            topic = broker.create_topic("orders", 1)
+            results = [topic.send(b"%d" % number, delay_ms=700) for number in range(10)]
+            for result in results[::2]:
+                assert result.recall_handle is not None
+                broker.recall(result.recall_handle)
+        time.sleep(0.8)
+        with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
+            found = wait_until_all_came(broker)
+        assert sorted(found) == sorted(result.msg_id for result in results[1::2])
+
+    def test_whoever_does_not_answer_in_time_is_told(
+        self, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        result = broker.topic("orders").send(b"x", delay_ms=HOUR)
+        assert result.recall_handle is not None
+        monkeypatch.setattr("mq.broker.recall.TIMEOUT", 0.01)
+        monkeypatch.setattr(broker._timer, "enqueued", lambda: 0)
+        with pytest.raises(mq.RequestTimeout, match="ask again"):
+            broker.recall(result.recall_handle)
+        monkeypatch.undo()
+        assert broker.recall(result.recall_handle) == result.msg_id
+
+    def test_without_the_right_to_write_nothing_is_recalled(self, directory: Path) -> None:
+        with LocalBroker(directory, **SIZES) as broker:
+            handle = broker.create_topic("orders", 1).send(b"x", delay_ms=HOUR).recall_handle
+        assert handle is not None
+        with LocalBroker(directory, read_only=True, **SIZES) as broker, pytest.raises(mq.NotPermitted):
+            broker.recall(handle)
+        with pytest.raises(mq.BrokerClosed):
+            broker.recall(handle)
