@@ -26,6 +26,7 @@ from mq.cli.tail import tail
 from mq.cli.timers import timers
 from mq.cli.top import top
 from mq.cli.topics import create, delete, topics
+from mq.cli.transactions import transactions
 from mq.cli.verify import verify
 
 DONE, NO, WRONG_USAGE = 0, 1, 2
@@ -70,7 +71,7 @@ def command(context: click.Context, target: str, json: bool) -> None:
 for verb in (
     *(topics, create, delete, send, tail, query, show),
     *(timers, recall),
-    *(groups, consume, reset, redrive, top),
+    *(groups, consume, reset, redrive, transactions, top),
     *(verify, expire, bench),
 ):
     command.add_command(verb)

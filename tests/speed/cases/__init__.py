@@ -19,6 +19,7 @@ from tests.speed.cases import (
     selecting,
     send,
     sync_flush,
+    transaction,
     writers,
 )
 from tests.speed.cases.case import Case
@@ -39,8 +40,10 @@ CASES: tuple[Case, ...] = (
     *consume.CASES,
     *pipeline.CASES,
     *one_way.CASES,
+    *delayed.CASES,
     *once.CASES,
     *delayed.CASES,
+    *transaction.CASES,
 )
 
 

@@ -1,0 +1,70 @@
+"""A row of a database and a message that come together, or not at all.
+
+The first deposit commits both, the second neither. The third one's process dies right after the database has
+committed, before it could say so: another process of the group is asked, and finds the row.
+"""
+
+import os
+import sqlite3
+import time
+
+import mq
+
+COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
+OPTIONS = {"transaction_timeout": 0.2, "transaction_check_interval": 0.2}  # for an example: soon
+
+
+def connect() -> sqlite3.Connection:
+    rows = sqlite3.connect("deposits.db", timeout=30)
+    rows.execute("CREATE TABLE IF NOT EXISTS deposits (id TEXT PRIMARY KEY, amount INTEGER)")
+    return rows
+
+
+def check(message: mq.MessageExt) -> mq.TransactionState:
+    """What became of a deposit: asked of any process, perhaps after the death of the one that made it."""
+    rows = connect()
+    with rows:
+        # Whoever says that it is not there sees to it that it never will be: a late one finds the id taken.
+        rows.execute("INSERT OR IGNORE INTO deposits VALUES (?, NULL)", message.keys)
+        [(amount,)] = rows.execute("SELECT amount FROM deposits WHERE id = ?", message.keys)
+    return ROLLBACK if amount is None else COMMIT
+
+
+def deposit(producer: mq.TransactionProducer, number: str, amount: int, *, dies: bool = False) -> None:
+    message = mq.Message("deposits", b"%d" % amount, keys=number)
+    with producer.begin(message), connect() as rows:
+        rows.execute("INSERT INTO deposits VALUES (?, ?)", (number, amount))
+        if amount < 0:
+            raise ValueError(f"deposit {number} is negative")
+        if dies:
+            rows.commit()
+            os._exit(1)
+
+
+def one_that_dies() -> None:
+    with mq.open("var/transaction", **OPTIONS) as broker:
+        deposit(mq.TransactionProducer(broker, "tellers", check), "D3", 300, dies=True)
+
+
+if child := os.fork():
+    os.waitpid(child, 0)
+else:
+    one_that_dies()
+
+with (
+    mq.open("var/transaction", **OPTIONS) as broker,
+    mq.TransactionProducer(broker, "tellers", check) as producer,
+):
+    deposit(producer, "D1", 100)
+    try:
+        deposit(producer, "D2", -200)
+    except ValueError as error:
+        print("rolled back:", error)
+    while broker.undecided():
+        time.sleep(0.05)
+    found = [message for queue in broker.topic("deposits").queues for message in queue.read(0).messages]
+    print("messages:", *sorted(f"{message.keys[0]} {message.body.decode()}" for message in found))
+    print(
+        "rows:",
+        *(f"{number} {amount}" for number, amount in connect().execute("SELECT * FROM deposits ORDER BY id")),
+    )

@@ -1,0 +1,137 @@
+"""Whoever asks, and whoever is asked, may be any process, may fail, may hang and may die."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from tests.crash.processes import Nursery
+from tests.groups.conftest import SIZES, eventually
+from tests.txn.deposits import GROUP, TOPIC, Database, Deposit
+from tests.txn.stage import Stage, agreed, deposited, nursery_in, told
+
+COUNT = 60
+OPTIONS: dict[str, Any] = {**SIZES, "transaction_timeout": 0.2, "transaction_check_interval": 0.3}
+DUTY_KILLS = 8
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with nursery_in(tmp_path_factory.mktemp("nursery")) as made:
+        yield made
+
+
+@pytest.fixture
+def stage(nursery: Nursery, directory: Path) -> Iterator[Stage]:
+    made = Stage(nursery, directory, OPTIONS.copy())
+    yield made
+    made.end_all()
+    assert nursery.failures() == ""
+
+
+def leave_undecided(
+    broker: mq.Broker, database: Database, count: int = COUNT, first: int = 0
+) -> list[mq.SendResult]:
+    """As producers leave it that died: every second deposit is in the database."""
+    broker.create_topic(TOPIC, 2)
+    results = []
+    queues = broker.publishable(TOPIC)
+    for number in range(first, first + count):
+        message = Deposit(number).message
+        results.append(broker.prepare(queues[number % 2], GROUP, message, message.body, 0))
+        if number % 2:
+            database.deposit(number)
+    return results
+
+
+def test_any_live_process_of_the_group_is_asked_and_only_those(stage: Stage) -> None:
+    with mq.open(stage.directory, **OPTIONS) as broker:
+        names = ["one", "two", "three"]
+        for name in names:
+            stage.checker(name)
+        stage.checker("stranger", group="others")
+        leave_undecided(broker, stage.database)
+        eventually(lambda: agreed(broker, stage.database), lambda: told(broker, stage.database))
+        shares = [set(stage.asked(name)) for name in names]
+        assert set.union(*shares) == set(range(COUNT))
+        assert all(shares)
+        assert stage.asked("stranger") == []
+
+
+@pytest.mark.parametrize("fails", ["raises", "nonsense", "hangs"])
+def test_one_that_cannot_answer_delays_its_share_alone(stage: Stage, fails: str) -> None:
+    with mq.open(stage.directory, **OPTIONS) as broker:
+        stage.checker("bad", fails=fails)
+        stage.checker("good")
+        leave_undecided(broker, stage.database)
+        eventually(lambda: agreed(broker, stage.database), lambda: told(broker, stage.database))
+        assert stage.asked("bad")
+        assert set(stage.asked("good")) == set(range(COUNT))
+
+
+def test_those_asked_are_killed_again_and_again(stage: Stage) -> None:
+    with mq.open(stage.directory, **OPTIONS) as broker:
+        leave_undecided(broker, stage.database)
+        for turn in range(5):
+            hanging = stage.checker(f"bad{turn}", fails="hangs")
+            eventually(partial(stage.was_asked, f"bad{turn}"), stage.nursery.failures)
+            stage.kill(hanging)
+        assert deposited(broker) == []
+        stage.checker("good")
+        eventually(lambda: agreed(broker, stage.database), lambda: told(broker, stage.database))
+
+
+def test_whoever_has_the_duties_is_killed_meanwhile(stage: Stage) -> None:
+    stage.options["transaction_check_interval"] = 0.1
+    holders = [stage.holder("holder0")]
+    stage.checker("good")
+    with mq.open(stage.directory, **stage.options) as broker:
+        for turn in range(1, DUTY_KILLS + 1):
+            leave_undecided(broker, stage.database, first=turn * COUNT)
+            # The oldest has the duties; the next to come may be the next to have them.
+            holders.append(stage.holder(f"holder{turn}"))
+            time.sleep(0.05 * turn)
+            stage.kill(holders.pop(0))
+        eventually(lambda: agreed(broker, stage.database), lambda: told(broker, stage.database))
+        assert len(stage.database.numbers()) == DUTY_KILLS * COUNT // 2
+
+
+def test_without_anybody_to_ask_it_is_given_up_and_resumed(stage: Stage) -> None:
+    stage.options |= {"transaction_check_interval": 0.1, "transaction_check_max": 3}
+    with mq.open(stage.directory, **stage.options) as broker:
+        stage.checker("stranger", group="others")
+        results = leave_undecided(broker, stage.database, 10)
+        eventually(
+            lambda: all(each.given_up for each in broker.undecided()), lambda: told(broker, stage.database)
+        )
+        undecided = broker.undecided()
+        assert sorted(each.message.msg_id for each in undecided) == sorted(each.msg_id for each in results)
+        assert {each.times_checked for each in undecided} == {3}
+        stage.checker("good")
+        for result in results[:5]:
+            broker.resume_transaction(result.msg_id)
+        eventually(lambda: len(broker.undecided()) == 5, lambda: told(broker, stage.database))
+        assert sorted(stage.asked("good")) == list(range(5))
+        assert deposited(broker) == [1, 3]
+
+
+def test_two_processes_that_end_the_same_transactions_store_each_message_once(stage: Stage) -> None:
+    apart_ns = 500_000
+    with mq.open(stage.directory, **SIZES) as broker:
+        results = leave_undecided(broker, stage.database, 400)
+        places = [(int(result.offset_msg_id[-16:], 16), result.queue_offset) for result in results]
+        begin = time.monotonic_ns() + 500_000_000
+        both = [
+            stage.start("both_end", options=SIZES, places=places, at_ns=begin, apart_ns=apart_ns)
+            for _ in range(2)
+        ]
+        for process in both:
+            stage.wait(process)
+        assert deposited(broker) == list(range(400))
+        assert broker.undecided() == []
