@@ -40,7 +40,6 @@ CASES: tuple[Case, ...] = (
     *consume.CASES,
     *pipeline.CASES,
     *one_way.CASES,
-    *delayed.CASES,
     *once.CASES,
     *delayed.CASES,
     *transaction.CASES,
