@@ -20,10 +20,11 @@ SYSTEM_TOPICS = frozenset(
     CHECKPOINT_TOPIC""".split()  # noqa: SIM905 - as a list it would fill a screen
 )
 SYSTEM_PREFIX = "rmq_sys_"
-# Those of them that a user may not send to.
+# Those of them that a user may not send to. The timer topic is our addition: what does not say when it is due
+# would never leave it.
 UNSENDABLE_TOPICS = frozenset(
     """SCHEDULE_TOPIC_XXXX RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC TRANS_CHECK_MAX_TIME_TOPIC
-    SELF_TEST_TOPIC OFFSET_MOVED_EVENT""".split()  # noqa: SIM905 - as a list it would fill a screen
+    SELF_TEST_TOPIC OFFSET_MOVED_EVENT rmq_sys_wheel_timer""".split()  # noqa: SIM905 - as a list it would fill a screen
 )
 
 # Topics found good before: a send asks here first. Emptied when full.

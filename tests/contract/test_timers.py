@@ -78,7 +78,7 @@ def test_each_comes_when_it_is_due_whatever_the_order_of_the_sends(
 ) -> None:
     delays = list(range(20, 420, 10))
     random.Random(4).shuffle(delays)
-    topic, base = broker.topic("orders"), now_ms() + 300
+    topic, base = broker.topic("orders"), now_ms() + 1500
     for delay in delays:
         topic.send(b"%d" % delay, deliver_at_ms=base + delay)
     topic.send(b"0")
@@ -131,7 +131,7 @@ def test_a_subscriber_gets_it_as_any_other(broker: mq.Broker) -> None:
 
 
 def test_a_recalled_message_never_comes(broker: mq.Broker, queue: mq.Queue) -> None:
-    topic, base = broker.topic("orders"), now_ms() + 400
+    topic, base = broker.topic("orders"), now_ms() + 1500
     results = [topic.send(b"%d" % number, deliver_at_ms=base + number % 3) for number in range(12)]
     for result in results[::2]:
         assert result.recall_handle is not None

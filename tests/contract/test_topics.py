@@ -14,6 +14,7 @@ UNSENDABLE = [
     "TRANS_CHECK_MAX_TIME_TOPIC",
     "SELF_TEST_TOPIC",
     "OFFSET_MOVED_EVENT",
+    "rmq_sys_wheel_timer",
 ]
 
 
