@@ -115,6 +115,11 @@ static int flush(mq_timer *timer) {
     return result;
 }
 
+/* Whether something is to be put into the wheel. */
+static int has_news(mq_timer *timer) {
+    return mq_queue_visible(timer->log, timer->queue) > mq_timer_word(timer, MQ_TIMER_ENQUEUED);
+}
+
 static int64_t next_ms(mq_timer *timer) {
     int64_t next = timer->heap.count ? timer->heap.items[0].due_ms : NEVER_MS;
     int64_t slot = mq_wheel_next(timer->wheel, timer->loaded, timer->loaded + MQ_WHEEL_SLOTS);
@@ -143,7 +148,7 @@ static int step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_event 
     if (enqueued < 0) return enqueued;
     advance(timer, now_ms);
     event->next_ms = next_ms(timer);
-    return enqueued == 1 || event->next_ms <= now_ms ? MQ_TIMER_STOPPED : MQ_TIMER_IDLE;
+    return event->next_ms <= now_ms || has_news(timer) ? MQ_TIMER_STOPPED : MQ_TIMER_IDLE;
 }
 
 int mq_timer_step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_event *event) {
@@ -155,11 +160,6 @@ int mq_timer_step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_even
     /* Who recalls a message waits for its marker to be enqueued. */
     if (mq_timer_word(timer, MQ_TIMER_ENQUEUED) != before) mq_linux_wake((_Atomic uint32_t *)&timer->words[MQ_TIMER_ENQUEUED]);
     return result;
-}
-
-/* Whether something was stored of which nobody told since wake_ms says that he should. */
-static int has_news(mq_timer *timer) {
-    return mq_queue_visible(timer->log, timer->queue) > mq_timer_word(timer, MQ_TIMER_ENQUEUED);
 }
 
 int mq_timer_run(mq_timer *timer, const int32_t *stop, int64_t idle_ms, mq_timer_event *event) {

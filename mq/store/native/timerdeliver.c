@@ -1,7 +1,6 @@
 /* Out of the heap into the queue where a message belongs. */
 #include "timerparts.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "fail.h"
@@ -91,11 +90,24 @@ static int32_t put_number(char *out, const char *name, int32_t name_size, int64_
     return name_size + count + 1;
 }
 
+/* The offset id of a record: 32 characters. Who has no unique id is known by it, and so is the copy. */
+static void write_offset_id(char *out, const uint8_t *bytes, const mq_record *record) {
+    static const char DIGITS[] = "0123456789ABCDEF";
+    uint8_t id[16];
+    memcpy(id, bytes + AT_BORN_HOST + (record->sys_flag & MQ_FLAG_BORN_V6 ? 20 : 8) + 8, 8);
+    mq_put64(id + 8, record->log_offset);
+    for (int i = 0; i < 16; i++) {
+        out[2 * i] = DIGITS[id[i] >> 4];
+        out[2 * i + 1] = DIGITS[id[i] & 15];
+    }
+}
+
 static int append_copy(mq_timer *timer, const mq_timer_record *from, const mq_timer_unit *unit, int number, int64_t now_ms) {
     const mq_record *record = &from->record;
     mq_envelope envelope = {.born_time = record->born_time, .reconsume_times = record->reconsume_times, .has_born_host = 1};
     mq_receipt receipt;
     char added[ADDED_MAX];
+    char offset_id[ID_SIZE_MAX] = "";
     int32_t added_size = 0;
     int64_t rolls = mq_value_number(from->timing.roll_times);
     if (unit->magic & MQ_TIMER_ROLL) added_size += put_number(added, "TIMER_ROLL_TIMES\1", 17, rolls < 0 ? 1 : rolls + 1);
@@ -104,11 +116,13 @@ static int append_copy(mq_timer *timer, const mq_timer_record *from, const mq_ti
         added_size += put_number(added + added_size, "TIMER_ENQUEUE_MS\1", 17, unit->write_ms);
         added_size += put_number(added + added_size, "TIMER_DEQUEUE_MS\1", 17, now_ms);
     }
+    int is_known = from->timing.unique_id.size > 0 || record->sys_flag & MQ_FLAG_STORE_V6;
+    if (!is_known) write_offset_id(offset_id, from->bytes, record);
     memcpy(envelope.born_host, from->bytes + AT_BORN_HOST, record->sys_flag & MQ_FLAG_BORN_V6 ? 20 : 8);
     for (;;) {
         int32_t size = write_properties(timer->scratch, from, added, added_size);
         int result = mq_append(timer->log, number, -1, record->flag, record->sys_flag, (const char *)from->bytes + record->body_at,
-                               record->body_size, timer->scratch, size, NULL, &envelope, &receipt);
+                               record->body_size, timer->scratch, size, is_known ? NULL : offset_id, &envelope, &receipt);
         if (result == MQ_TOO_LARGE && added_size) {
             added_size = 0; /* better without its times than not at all */
             continue;

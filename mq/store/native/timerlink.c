@@ -108,7 +108,7 @@ static int link_unit(mq_timer *timer, mq_timer_unit *unit, int64_t queue_offset)
     return 0;
 }
 
-/* Put a record that is due then into the wheel. 0: it has to wait until the wheel has turned. */
+/* Put a record that is due then into the wheel. 1, or a code. */
 static int link_record(mq_timer *timer, const mq_timer_record *record, int64_t due, int64_t now_ms) {
     const mq_timing *timing = &record->timing;
     int64_t precision = timer->precision_ms;
@@ -131,7 +131,14 @@ static int link_record(mq_timer *timer, const mq_timer_record *record, int64_t d
     }
     if (mq_timer_slot(timer, unit.time_ms) < read) unit.time_ms = read * precision;
     int64_t slot = mq_timer_slot(timer, unit.time_ms);
-    if (slot >= read + MQ_WHEEL_SLOTS) return 0;
+    if (slot >= read + MQ_WHEEL_SLOTS) {
+        /* The clock was far ahead, or is: what the wheel has no slot for comes again when it is nearer. */
+        slot = read + MQ_WHEEL_SLOTS - 1;
+        unit.magic |= MQ_TIMER_ROLL;
+        unit.time_ms = slot * precision;
+    }
+    if (unit.time_ms - unit.write_ms > INT32_MAX || unit.time_ms - unit.write_ms < INT32_MIN)
+        unit.write_ms = unit.time_ms / precision * precision;
     int is_loaded = slot < timer->loaded;
     int result = link_unit(timer, &unit, record->record.queue_offset);
     if (result) return result;

@@ -86,8 +86,8 @@ int64_t mq_timer_due(const mq_timer *timer, const mq_timer_record *record);
 
 /* timerwheel and log together: timerlink.c */
 
-/* Put what was stored next in the timer topic into the wheel. 1: done; 0: nothing new, or no room in the wheel before
- * something is delivered; MQ_TIMER_LOST as an event; or a code. */
+/* Put what was stored next in the timer topic into the wheel. 1: done; 0: nothing new; MQ_TIMER_LOST as an event; or a
+ * code. */
 int mq_timer_enqueue(mq_timer *timer, int64_t now_ms, mq_timer_event *event);
 /* Have all of a slot's messages in the heap. */
 int mq_timer_load(mq_timer *timer, int64_t slot);

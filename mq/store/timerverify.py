@@ -1,0 +1,110 @@
+"""Every invariant of the timer wheel and its log, as a list of what breaks it.
+
+    sizes    wheel, files of the log and check have RocketMQ's lengths; the log has no gap
+    units    each has a sound magic, leads to one before it of the same slot, and stands where its record is
+    slots    each is in its place, and its last unit, of that slot, is in the log; no unit that is to come is
+             in no slot
+    check    says no more than there is
+
+Looks at files alone, so what it finds beside running processes may be of another moment: then the slots and
+the check are not looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from mq.store import timerlog, timerwheel
+from mq.store.timercheck import path_of, read_timer_check
+from mq.store.timerlog import Unit
+from mq.store.timerwheel import Slot
+
+__all__ = ["problems"]
+
+LISTED_MAX = 100
+
+
+def problems(root: str | os.PathLike[str], *, is_used: bool = False) -> Iterator[str]:
+    """Yield what is wrong, in words; nothing if there is no wheel. is_used: somebody may be at work."""
+    root = Path(os.fspath(root))
+    found = _all(root, is_used)
+    for problem in itertools.islice(found, LISTED_MAX):
+        yield f"{problem}; it is made anew when the store is next used"
+    if next(found, None) is not None:
+        yield f"{root}: and more of these in the timer wheel or its log"
+
+
+def _all(root: Path, is_used: bool) -> Iterator[str]:
+    check = read_timer_check(root)
+    if check is None:
+        yield f"{path_of(root)} is damaged"
+    wheel, files = timerwheel.path_of(root), timerlog.files(root)
+    if not wheel.exists() and not files:
+        if check is not None and check.log_end > 0:
+            yield f"{wheel} and {timerlog.directory_of(root)} are missing"
+        return
+    size = timerwheel.SLOT_COUNT * timerwheel.SLOT_SIZE
+    if not wheel.exists():
+        yield f"{wheel} is missing"
+    elif wheel.stat().st_size != size:
+        yield f"{wheel}: {wheel.stat().st_size:,} bytes, not {size:,}"
+    file_size = files[0].stat().st_size if files else 0
+    for path in files:
+        if path.stat().st_size != file_size:
+            yield f"{path}: {path.stat().st_size:,} bytes, not {file_size:,}"
+    for before, after in itertools.pairwise(files):
+        if int(after.name) != int(before.name) + file_size:
+            yield f"{before.parent}: no file between {before.name} and {after.name}"
+    units, slots = list(timerlog.units(root)), list(timerwheel.slots(root))
+    precision = _precision(units, slots)
+    yield from _of_units(units, precision, int(files[0].name) if files else 0)
+    if is_used or check is None:
+        return
+    end = units[-1].position + timerlog.UNIT_SIZE if units else 0
+    if check.log_end > end:
+        yield f"timer log: it ends at {end}, and was on disk up to {check.log_end}"
+    yield from _of_slots(units, slots, check.read_ms // precision, precision)
+
+
+def _of_units(units: list[Unit], precision: int, begin: int) -> Iterator[str]:
+    slot_of: dict[int, int] = {}
+    for unit in units:
+        slot = slot_of[unit.position] = unit.time_ms // precision
+        if not -1 <= unit.previous < unit.position:
+            yield f"timer log, unit at {unit.position}: it leads to {unit.previous}"
+        elif unit.previous >= begin and slot_of.get(unit.previous) != slot:
+            yield f"timer log, unit at {unit.position}: it leads to one of another slot, at {unit.previous}"
+
+
+def _of_slots(units: list[Unit], slots: list[Slot], read: int, precision: int) -> Iterator[str]:
+    times = range(read, read + timerwheel.SLOT_COUNT)
+    last = {time: unit.position for unit in units if (time := unit.time_ms // precision) in times}
+    found = {slot.time: slot for slot in slots if slot.time in times}
+    for slot in slots:
+        if slot.time and slot.time % timerwheel.SLOT_COUNT != slot.number:
+            yield f"timer wheel, slot {slot.number}: it says that it is of time {slot.time}"
+    for time, slot in found.items():
+        if last.get(time, -1) != slot.last:
+            yield (
+                f"timer wheel, slot {slot.number}: its last unit is at {last.get(time, -1)} of the timer log,"
+                f" and not at {slot.last}"
+            )
+    for time in last.keys() - found.keys():
+        # Once delivered it may be in none: what was not when the wheel was made anew, is.
+        if any(unit.time_ms // precision == time and not unit.mark for unit in units):
+            yield f"timer wheel: no slot for time {time}, of which the timer log has units"
+
+
+def _precision(units: list[Unit], slots: list[Slot]) -> int:
+    """How long a slot is, as the slots show; RocketMQ's if there is none."""
+    at = {unit.position: unit.time_ms for unit in units}
+    for slot in slots:
+        time_ms = at.get(slot.last)
+        if time_ms is not None and slot.time > 0:
+            for precision in (round(time_ms / slot.time), time_ms // slot.time):
+                if precision > 0 and time_ms // precision == slot.time:
+                    return precision
+    return 1000
