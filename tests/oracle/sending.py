@@ -27,8 +27,8 @@ class Sent:
     offset_msg_id: str
 
 
-def open_store(directory: Path, sizes: Sizes = SIZES) -> mq.Broker:
-    keywords: dict[str, Any] = asdict(sizes)
+def open_store(directory: Path, sizes: Sizes = SIZES, **options: Any) -> mq.LocalBroker:
+    keywords: dict[str, Any] = {**asdict(sizes), **options}
     del keywords["property_crc"]
     if keywords["consume_queue_ext_file_size"]:
         keywords["enable_consume_queue_ext"] = True

@@ -20,8 +20,12 @@ final class Lines implements AutoCloseable {
         stream.write('\n');
     }
 
+    void flush() {
+        stream.flush();
+    }
+
     @Override
     public void close() {
-        stream.flush();
+        flush();
     }
 }

@@ -1,0 +1,121 @@
+"""mq wrote and was closed or killed: a real RocketMQ broker goes on from there, with clients of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from tests.oracle import oracle
+from tests.oracle.agreement import assert_library_looks_up
+from tests.oracle.crossing import GROUP, PATIENCE, PAYERS, SETTINGS, TOPIC, RocketMQSide, now_ms
+from tests.oracle.leaving import FAILING, Left, leave, leave_killed
+from tests.oracle.oracle import Record, Report
+from tests.oracle.sending import SIZES
+from tests.oracle.server import Came, Server
+
+pytestmark = [pytest.mark.oracle, pytest.mark.timeout(300)]
+
+
+@dataclass
+class Scene:
+    """What was there when RocketMQ came, and what it made of it."""
+
+    end: str
+    left: Left
+    offsets: dict[int, int]  # of the group, as the broker had them when it came
+    opened_ms: int
+    came: list[Came]
+    asked: list[Came]
+    report: Report
+
+    def found(self) -> list[tuple[bytes, Record]]:
+        """What the topic holds in the end."""
+        ledger = self.left.ledger
+        names = {hashlib.sha256(body).hexdigest(): body for body in {*ledger.expected, *ledger.never}}
+        return [
+            (names[record.body_sha256], record) for record in self.report.records if record.topic == TOPIC
+        ]
+
+
+@pytest.fixture(scope="module", params=["closed", "killed"])
+def scene(
+    request: pytest.FixtureRequest, rocketmq: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Scene:
+    scratch = tmp_path_factory.mktemp("left")
+    directory = scratch / "store"
+    rocketmq.launch()
+    left = leave(directory) if request.param == "closed" else leave_killed(directory, scratch / "left")
+    ledger = left.ledger
+    opened_ms = now_ms()
+    rocketmq.start(directory, SIZES, SETTINGS)
+    offsets = rocketmq.offsets(GROUP, TOPIC)
+    side = RocketMQSide(rocketmq)
+    ledger.recall_the_other(side, "old")
+    rocketmq.consume(GROUP, [TOPIC])
+    rocketmq.be_asked(PAYERS, TOPIC, ledger.answers)
+    end = time.monotonic() + PATIENCE
+    came: list[Came] = []
+    while missing := set(ledger.expected) - set(left.received) - {one.body for one in came}:
+        assert time.monotonic() < end, missing
+        came = rocketmq.received(GROUP, len(came) + 1, wait=1.0)
+    # Whatever else there is, of the same second, comes with the next.
+    ledger.send_after(side, b"last", 1.2)
+    while not {b"last", FAILING} <= {one.body for one in came}:
+        assert time.monotonic() < end
+        came = rocketmq.received(GROUP, len(came) + 1, wait=1.0)
+    asked = rocketmq.asked(PAYERS, 0, wait=0)
+    rocketmq.stop()
+    report = oracle.read(directory, SIZES)
+    return Scene(request.param, left, offsets, opened_ms, came, asked, report)
+
+
+def test_nothing_is_lost_and_nothing_comes_twice(scene: Scene) -> None:
+    assert_library_looks_up(scene.report)
+    bodies = Counter(body for body, _ in scene.found())
+    expected = scene.left.ledger.expected
+    assert expected - bodies == Counter()
+    if scene.end == "closed":
+        assert bodies - expected == Counter()
+
+
+def test_nothing_comes_early(scene: Scene) -> None:
+    due = scene.left.ledger.due
+    early = {
+        body: record.store_time_ms - due[body]
+        for body, record in scene.found()
+        if record.store_time_ms < due.get(body, 0)
+    }
+    assert early == {}
+
+
+def test_what_is_not_to_come_does_not(scene: Scene) -> None:
+    """Rolled back, recalled before or after, or due in an hour."""
+    assert scene.left.ledger.never.isdisjoint(body for body, _ in scene.found())
+
+
+def test_the_group_goes_on_from_its_offsets(scene: Scene) -> None:
+    left = scene.left
+    if scene.end == "closed":
+        assert scene.offsets == left.offsets
+        first = [one.body for one in scene.came if one.reconsume_times == 0]
+        assert set(first).isdisjoint(left.received)
+    failed = [one for one in scene.came if one.reconsume_times]
+    assert [(one.body, one.topic) for one in failed] == [(FAILING, TOPIC)]
+    assert failed[0].reconsume_times == left.received.count(FAILING)
+
+
+def test_a_transaction_is_decided_by_a_producer_of_rocketmq(scene: Scene) -> None:
+    left = scene.left
+    if scene.end == "closed":
+        assert {one.body for one in scene.asked} == set(left.ledger.undecided)
+        for one in scene.asked:
+            assert int(one.properties["TRANSACTION_CHECK_TIMES"]) > left.checks[one.body]
+    committed = [one for one in scene.came if one.body in left.ledger.undecided]
+    for one in committed:
+        assert one.sys_flag & 0xC == 0x8
+        assert one.properties["TAGS"] == "T"
+        assert one.transaction_id == one.properties["UNIQ_KEY"] == one.msg_id
