@@ -44,7 +44,7 @@ asyncio.run(run(json.load(sys.stdin)))
 GIVEN = {
     "README.md": {},
     "docs/groups.md": {},
-    "docs/guide.md": {6: "assert newest.msg_id == sent.msg_id and older\nbroker.close()"},
+    "docs/guide.md": {7: "assert newest.msg_id == sent.msg_id and older\nbroker.close()"},
     "docs/consumers.md": {
         0: """
 import os, signal
