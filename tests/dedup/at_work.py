@@ -83,7 +83,10 @@ def dead_senders(root: str, flush: str, delay_level: int, fresh: bool) -> int:
             broker = mq.open(path, **options)
             broker.create_topic("orders", 2)
             producer = mq.Producer(broker, dedup_window=3600)
-            producer.send(order(b"before"))  # so that the log is not empty when the table is made
+            if fresh:  # a table that does not know what was before it
+                producer.send(order(b"before"))
+            else:  # one that knows, so that nobody asks the index but where there is a claim
+                producer.send(order(b"before"), dedup_key="before")
         assert producer is not None
         key = f"key-{step}"
 

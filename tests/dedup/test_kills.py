@@ -44,7 +44,8 @@ def test_a_sender_dies_inside_the_append(directory: Path, point: str) -> None:
     flush = "sync" if point == "FLUSHED" else "async"
     with mq.open(directory, flush=flush, flush_interval=3600, **at_work.SMALL) as broker:
         broker.create_topic("orders", 1)
-        mq.Producer(broker).send(at_work.order(b"before"))
+        with mq.Producer(broker, dedup_window=3600) as producer:
+            producer.send(at_work.order(b"before"), dedup_key="before")
         completed = subprocess.run(
             [sys.executable, "-m", "tests.dedup.at_work", str(directory), flush],
             env={
