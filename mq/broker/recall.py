@@ -41,7 +41,7 @@ __all__ = ["Recall"]
 BODY, TAG = b"0", "_RECALL_TAG_"
 MARKS = b"TIMER_DEL_UNIQKEY\x01"
 TIMEOUT = 10.0  # seconds until who delivers has seen a marker
-LOOK_AGAIN, LOOK_AGAIN_MAX = 0.0002, 0.01  # seconds
+LOOK_AGAIN = 0.1  # seconds; he may have died, and another does not know of a ring
 
 
 class Finds(Protocol):
@@ -123,7 +123,6 @@ class Recall:
     def _wait_until_seen(self, wanted: RecallHandle, marked: int) -> None:
         """Until who delivers has read the timer topic beyond its offset `marked`."""
         until = time.monotonic() + TIMEOUT
-        pause = LOOK_AGAIN
         while self._timer.enqueued() <= marked:
             self._store.live()
             if time.monotonic() > until:
@@ -133,5 +132,4 @@ class Recall:
                 )
             # He looks at all that is there when he is rung, whenever it is due.
             self._timer.alarm.ring()
-            time.sleep(pause)
-            pause = min(2 * pause, LOOK_AGAIN_MAX)
+            self._timer.alarm.wait_enqueued(marked, LOOK_AGAIN)
