@@ -120,22 +120,33 @@ class Rounds:
         """Have op records tell of all that has ended."""
         self._unwritten_since, self._written_at = None, self._clock()
         while True:
-            places, also, self._also = table.unwritten(), self._also, []
-            self._write_places(places, also)
+            places, also = table.unwritten(), self._also
+            if not places and not also:
+                return
+            self._also = []
+            self._write_places(self._known(), places, also)
             table.written(places)
             if len(places) < UNWRITTEN_AT_ONCE:
                 return
 
-    def _write_places(self, places: Sequence[int], also: list[int]) -> None:
-        ledger = self._ledger
-        if ledger is not None:
-            # A RocketMQ broker goes by the newest copy, whichever was ended.
-            also += [newest for place in places if (newest := ledger.ended(place)) != place]
+    def _write_places(self, ledger: Ledger, places: Sequence[int], also: list[int]) -> None:
+        # A RocketMQ broker goes by the newest copy, whichever was ended.
+        also += [newest for place in places if (newest := ledger.ended(place)) != place]
         for body, part in op_bodies([*places, *also]):
             op_offset = self._halves.write_op(body)
-            if ledger is not None and op_offset == self._ops_read:
+            if op_offset == self._ops_read:
                 ledger.told(op_offset, part)
                 self._ops_read += 1
+
+    def _known(self) -> Ledger:
+        """The ledger, made of what the queues tell if this is the first time that it is asked for."""
+        if self._ledger is None:
+            ledger, self._ops_read = self._halves.ledger()
+            self._names = names_of(self._halves.open_ones(ledger, self._halves.end(self._halves.halves)))
+            for place, name in self._names.items():
+                ledger.copied(name, place)
+            self._ledger = ledger
+        return self._ledger
 
     # Rounds.
 
@@ -144,7 +155,9 @@ class Rounds:
         end = halves.end(halves.halves)
         if not end:
             return
-        ledger = self._known(table, end)
+        ledger = self._known()
+        self._write(table)
+        self._ops_read = halves.read_ops(ledger, self._ops_read)
         begin, asked_end = end, 0
         try:
             for action, half in self._due(table, ledger, end, now):
@@ -157,20 +170,6 @@ class Rounds:
         if self._also:
             self._write(table)
         self._commit_done(ledger)
-
-    def _known(self, table: TransactionTable, end: int) -> Ledger:
-        """The ledger, with all that is known by now."""
-        if self._ledger is None:
-            ledger, self._ops_read = self._halves.ledger()
-            self._ledger = ledger
-            self._write(table)
-            self._names = names_of(self._halves.open_ones(ledger, end))
-            for place, name in self._names.items():
-                ledger.copied(name, place)
-        else:
-            self._write(table)
-        self._ops_read = self._halves.read_ops(self._ledger, self._ops_read)
-        return self._ledger
 
     def _due(
         self, table: TransactionTable, ledger: Ledger, end: int, now: int

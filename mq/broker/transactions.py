@@ -31,7 +31,7 @@ from mq.store.store import Store
 from mq.store.transactions import End, Entry, TransactionTable
 from mq.store.writer import Writer
 from mq.txn.check import Ledger, Rules
-from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HalfTopic, belongs, immunity_ms, name_of, named
+from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HalfTopic, belongs, immunity_ms, name_of, named, op_bodies
 from mq.txn.state import HalfMessage
 
 __all__ = ["LocalTransactions"]
@@ -253,9 +253,13 @@ class LocalTransactions:
     def _end_unlisted(self, message: MessageExt, state: TransactionState, before: int | None) -> int:
         """There is no room for an entry: an op record tells at once what became of the transaction."""
         how: int = self._store_once(message, state) if before is None else before
-        if before is None or self._is_undecided(message):
-            places = dict.fromkeys((name_of(message), message.queue_offset))
-            self.halves.write_op((",".join(map(str, places)) + ",").encode())
+        ledger, _ = self.halves.ledger()
+        unique_id = message.msg_id
+        copies = [each.queue_offset for each in self._open_ones(ledger) if each.msg_id == unique_id]
+        if before is None or copies:
+            places = sorted({name_of(message), message.queue_offset, *copies})
+            for body, _ in op_bodies(places):
+                self.halves.write_op(body)
         return how
 
     def _store_once(self, message: MessageExt, state: TransactionState) -> int:

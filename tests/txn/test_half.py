@@ -1,0 +1,184 @@
+"""Records of transactions, byte for byte: half messages, op records, copies, committed messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.message import MessageExt
+from mq.properties import decode
+from mq.txn.half import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, names_of, op_bodies, places_in
+from mq.txn.state import HalfMessage
+from tests.store.encoder import Record, properties
+
+COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
+
+
+def records(broker: LocalBroker, topic: str) -> list[MessageExt]:
+    queue = mq.MessageQueue(topic, broker.name, 0)
+    return list(broker.pull(queue, 0, 100, 1 << 20, None, 0.0).messages)
+
+
+def prepared(broker: LocalBroker, message: mq.Message, unique_id: str | None = None) -> tuple[int, int]:
+    queue = broker.publishable(message.topic)[0]
+    result = broker.prepare(queue, "payers", message, message.body, 0, unique_id)
+    assert (result.queue, result.transaction_id) == (queue, result.msg_id)
+    return int(result.offset_msg_id[-16:], 16), result.queue_offset
+
+
+@pytest.fixture
+def message() -> mq.Message:
+    return mq.Message("orders", b"one", tags="paid", keys=["a", "b"], properties={"who": "me"}, flag=7)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.01)
+
+
+class TestHalfMessages:
+    def test_what_is_stored(self, directory: Path, message: mq.Message) -> None:
+        with mq.open(directory) as broker:
+            log_offset, queue_offset = prepared(broker, message)
+            (half,) = records(broker, HALF_TOPIC)
+        assert (half.log_offset, half.queue_offset, half.queue_id) == (log_offset, queue_offset, 0)
+        assert (half.sys_flag, half.flag, half.body) == (0, 7, b"one")
+        stored = decode(half.encoded)
+        assert stored.pop("__transactionId__") == stored.pop("UNIQ_KEY") == half.msg_id
+        assert stored.pop("__CRC32#")
+        assert stored == {
+            "TAGS": "paid",
+            "KEYS": "a b",
+            "who": "me",
+            "TRAN_MSG": "true",
+            "PGROUP": "payers",
+            "REAL_TOPIC": "orders",
+            "REAL_QID": "0",
+        }
+        seen = HalfMessage(half)
+        assert (seen.topic, seen.queue_id, seen.group, seen.times_checked) == ("orders", 0, "payers", 0)
+
+    def test_a_given_id_is_in_both_places(self, directory: Path, message: mq.Message) -> None:
+        given_id = "0A" * 16
+        with mq.open(directory) as broker:
+            prepared(broker, message, given_id)
+            (half,) = records(broker, HALF_TOPIC)
+        stored = decode(half.encoded)
+        assert stored["UNIQ_KEY"] == stored["__transactionId__"] == given_id
+
+    def test_what_is_committed(self, directory: Path, message: mq.Message) -> None:
+        with mq.open(directory) as broker:
+            prepared(broker, mq.Message("orders", b"first"))
+            place = prepared(broker, message)
+            broker.end_transaction("payers", *place, COMMIT)
+            half = records(broker, HALF_TOPIC)[1]
+            (found,) = records(broker, "orders")
+        assert found.sys_flag == 8
+        assert found.prepared_transaction_offset == half.log_offset
+        assert (found.queue_offset, found.body, found.flag) == (0, b"one", 7)
+        assert (found.born_time_ms, found.born_host) == (half.born_time_ms, half.born_host)
+        assert decode(found.encoded[:-20]) == decode(half.encoded[:-20])
+        assert found.msg_id == half.msg_id
+        assert found.tags == "paid"
+
+    def test_a_compressed_one_stays_so(self, directory: Path) -> None:
+        body = b"x" * 10_000
+        with (
+            mq.open(directory) as broker,
+            mq.TransactionProducer(broker, "payers", lambda _: COMMIT) as producer,
+        ):
+            producer.send(mq.Message("orders", body), lambda *_: COMMIT)
+            found = [m for queue in broker.topic("orders").queues for m in queue.read(0).messages]
+        assert [(m.body, m.sys_flag & 0xF) for m in found] == [(body, 9)]
+
+    def test_what_follows_a_checksum_that_is_not_the_last_is_kept(self, directory: Path) -> None:
+        """As a RocketMQ broker leaves it that stored one of ours once more."""
+        stale = b"KEYS\1a\2__CRC32#\0011234567890\2PGROUP\1payers\2REAL_TOPIC\1orders\2REAL_QID\0010\2"
+        with mq.open(directory) as broker:
+            queue = broker.publishable("orders")[0]
+            transactions = broker._transactions
+            transactions.halves.make()
+            message = MessageExt(Record(HALF_TOPIC, b"one", stale, born_time=1, store_time=1).encode(), "mq")
+            copy = transactions._copies.append(HALF_TOPIC, 0, message, stale, reconsume_times=0)
+            broker.end_transaction("payers", copy.log_offset, copy.queue_offset, COMMIT)
+            (found,) = broker.pull(queue, 0, 1, 1 << 20, None, 0.0).messages
+        assert found.encoded.count(b"__CRC32#") == 1
+        assert decode(found.encoded)["PGROUP"] == "payers"
+        assert found.keys == ("a",)
+
+
+class TestOpRecords:
+    def test_what_is_stored(self, directory: Path) -> None:
+        with mq.open(directory) as broker:
+            places = [prepared(broker, mq.Message("orders", b"x")) for _ in range(4)]
+            for place, state in zip(places[1:], (COMMIT, ROLLBACK, COMMIT), strict=True):
+                broker.end_transaction("payers", *place, state)
+        with mq.open(directory, read_only=True) as broker:
+            (op,) = records(broker, OP_TOPIC)
+        assert (op.body, op.tags, op.sys_flag) == (b"1,2,3,", "d", 0)
+        assert decode(op.encoded)["WAIT"] == "true"
+
+    def test_both_forms_are_read(self) -> None:
+        assert places_in(b"123") == [123]
+        assert places_in(b"0,1,5,") == [0, 1, 5]
+        assert places_in(b"") == places_in(b",") == places_in(b"x,-1,1.5,") == []
+        assert places_in(b"7,,9") == [7, 9]
+        assert places_in(b"9" * 30 + b",4") == [4]
+
+    @given(st.lists(st.integers(0, 1 << 46), max_size=3000))
+    def test_bodies_hold_them_all_and_are_short(self, places: list[int]) -> None:
+        bodies = list(op_bodies(places))
+        assert [place for body, _ in bodies for place in places_in(body)] == places
+        assert [place for _, part in bodies for place in part] == places
+        assert all(0 < len(body) <= 4096 and body.endswith(b",") for body, _ in bodies)
+
+
+class TestNames:
+    def half(self, place: int, unique_id: str, **more: str) -> MessageExt:
+        encoded = properties(PGROUP=more.pop("group", "payers"), UNIQ_KEY=unique_id, **more)
+        return MessageExt(Record(HALF_TOPIC, b"", encoded, queue_offset=place).encode(), "mq")
+
+    def test_a_copy_says_whose_it_is(self) -> None:
+        assert names_of([self.half(5, "a"), self.half(9, "a", TRAN_PREPARED_QUEUE_OFFSET="5")]) == {9: 5}
+
+    def test_else_its_unique_id_does(self) -> None:
+        """A RocketMQ broker that was killed leaves two copies, of which its offsets know neither."""
+        first = self.half(14, "a", TRANSACTION_CHECK_TIMES="1")
+        second = self.half(20, "a", TRANSACTION_CHECK_TIMES="2")
+        other = self.half(21, "b", TRANSACTION_CHECK_TIMES="1")
+        assert names_of([first, self.half(15, "c"), second, other]) == {20: 14}
+
+    def test_one_of_another_group_is_another(self) -> None:
+        second = self.half(20, "a", TRANSACTION_CHECK_TIMES="2", group="others")
+        assert names_of([self.half(14, "a"), second]) == {}
+
+    def test_what_was_sent_twice_is_no_copy(self) -> None:
+        assert names_of([self.half(14, "a"), self.half(15, "a")]) == {}
+
+
+def test_a_message_given_up_keeps_its_properties(directory: Path) -> None:
+    options: dict[str, Any] = {
+        "transaction_timeout": 0.001,
+        "transaction_check_interval": 0.05,
+        "transaction_check_max": 1,
+    }
+    with mq.open(directory, **options) as broker:
+        prepared(broker, mq.Message("orders", b"one", tags="paid"))
+        wait_until(lambda: [each.given_up for each in broker.undecided()] == [True])
+        found = records(broker, GIVEN_UP_TOPIC)
+        halves = records(broker, HALF_TOPIC)
+    assert [HalfMessage(half).times_checked for half in halves] == [0, 1]
+    (waiting,) = found
+    ours = {"__CRC32#": None}
+    assert {**decode(waiting.encoded), **ours} == {**decode(halves[1].encoded), **ours}
+    assert decode(waiting.encoded)["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
