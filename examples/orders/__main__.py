@@ -25,9 +25,11 @@ from rich.table import Table
 
 from examples.orders.account import Found, found, verdict
 from examples.orders.model import expected
-from examples.orders.plan import DOOMS, Plan
+from examples.orders.plan import CHECKED_AFTER, DOOMS, Plan
 from examples.orders.shop import Shop
 from examples.orders.supervisor import KINDS, Status, Supervisor
+
+MINUTE_MIN = 0.01
 
 
 def main() -> None:
@@ -54,6 +56,10 @@ def main() -> None:
     )
     parser.add_argument("--directory", type=Path, metavar="DIR", help="a new one; by default temporary")
     arguments = parser.parse_args()
+    if arguments.orders < 1 or arguments.rounds < 0:
+        parser.error("there is at least one order, and nobody is killed less than never")
+    if not MINUTE_MIN <= arguments.minute <= 60:
+        parser.error(f"a minute takes {MINUTE_MIN} to 60 seconds")
     if arguments.directory is not None and arguments.directory.exists():
         parser.error(f"{arguments.directory} exists already")
     with tempfile.TemporaryDirectory(prefix="mq-orders-") as scratch:
@@ -119,8 +125,8 @@ def account(plan: Plan, what_is: Found, supervisor: Supervisor) -> str:
     again = ", ".join(f"{times} to the {name}" for name, times in repeats.items())
     return f"""
 {sum(supervisor.kills.values())} processes were killed with kill -9, and replaced: {", ".join(kills)}
-{len(checks)} transactions were left undecided, and checked: the database had {kept} of them
-    the last answer came {max(ages, default=0):,} ms after the message
+{len(checks)} transactions were undecided after {CHECKED_AFTER:g} s and checked: the database had {kept}
+    the last answer came {max(ages, default=0):,} ms after the message; who was asked may have died of it
 {sum(repeats.values())} messages came again when all was done{":" if again else ""} {again}
 {len(late):,} alarms came after they were due by {late[len(late) // 2]:,} ms (half of them), \
 {late[len(late) * 99 // 100]:,} ms (99 of 100), {late[-1]:,} ms (all)"""

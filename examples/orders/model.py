@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 __all__ = [
     "FINAL_STATES",
+    "LATEST",
     "SHOP",
     "TRIES_MAX",
     "Change",
@@ -32,6 +33,7 @@ __all__ = [
 
 SHOP = "the shop"
 TRIES_MAX = 3  # at a card
+LATEST = 2.0  # when the bank pays, in times of the deadline
 FINAL_STATES = ("paid", "cancelled", "unpayable")
 
 ORDERS_OF_ONE = 20  # customer, on average
@@ -99,7 +101,7 @@ def generate(seed: int, count: int) -> World:
                 unreachable_times = chance.randrange(1, TRIES_MAX)
         else:
             # Not close to the deadline: what happens there is for the clock to say.
-            transfer_at = chance.choice([chance.uniform(0.1, 0.8), chance.uniform(1.2, 2.0), None])
+            transfer_at = chance.choice([chance.uniform(0.1, 0.8), chance.uniform(1.2, LATEST), None])
         if customer not in poor:
             accounts[customer] += cents
         method = "card" if by_card else "transfer"

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 import mq
 from examples.orders.database import POINTS, Point
-from examples.orders.model import World, generate
+from examples.orders.model import LATEST, World, generate
 
-__all__ = ["ANY_MOMENT", "DOOMS", "RETRY_LEVEL", "SELLER_COUNT", "Doom", "Plan", "fate"]
+__all__ = ["ANY_MOMENT", "CHECKED_AFTER", "DOOMS", "RETRY_LEVEL", "SELLER_COUNT", "Doom", "Plan", "fate"]
 
 SELLER_COUNT = 2
 TIME_TO_PAY = 30  # minutes
 RETRIES = (2, 10)  # minutes of the delay levels
 RETRY_LEVEL = 1
+CHECKED_AFTER = 1.0  # seconds
 
 ANY_MOMENT = "any moment"
 DOOMS = (ANY_MOMENT, *POINTS)
@@ -39,6 +40,11 @@ class Plan(NamedTuple):
     def time_to_pay_ms(self) -> int:
         return self.ms(TIME_TO_PAY)
 
+    @property
+    def longest_wait(self) -> float:
+        """Seconds in which nothing may happen, because the bank takes its time."""
+        return LATEST * self.time_to_pay_ms / 1000
+
     def ms(self, minutes: float) -> int:
         return int(minutes * self.minute * 1000)
 
@@ -50,8 +56,8 @@ class Plan(NamedTuple):
             self.directory / "store",
             read_only=read_only,
             message_delay_level=" ".join(f"{self.ms(minutes)}ms" for minutes in RETRIES),
-            transaction_timeout=1.0,
-            transaction_check_interval=1.0,
+            transaction_timeout=CHECKED_AFTER,
+            transaction_check_interval=CHECKED_AFTER,
         )
 
 

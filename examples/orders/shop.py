@@ -43,6 +43,12 @@ IS_FINAL = "UPDATE orders SET state = :what, changed_ms = :now WHERE number = :n
 IS_REFUNDED = """
 UPDATE orders SET is_refunded = TRUE WHERE number = :number AND state = 'cancelled' AND NOT is_refunded"""
 
+PAID_LATE = """
+SELECT is_refunded, count(*) FROM orders
+WHERE state = 'cancelled' AND transfer_ms NOT NULL GROUP BY is_refunded"""
+CAME_AGAIN = """
+INSERT INTO repeats VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET times = times + excluded.times"""
+
 
 class Placed(NamedTuple):
     """An order as it stands in the database."""
@@ -156,21 +162,15 @@ class Shop(Database):
     def came_again(self, name: str, times: int = 1) -> None:
         """Note that messages came that had been dealt with."""
         with self.connection() as database, database:
-            database.execute(
-                "INSERT INTO repeats VALUES (?, ?) ON CONFLICT DO UPDATE SET times = times + excluded.times",
-                (name, times),
-            )
+            database.execute(CAME_AGAIN, (name, times))
 
     def numbers(self) -> set[int]:
         return {number for (number,) in self.rows("SELECT number FROM orders")}
 
     def progress(self) -> Progress:
         states = dict(self.rows("SELECT state, count(*) FROM orders GROUP BY state"))
-        late = (
-            "SELECT count(*) FROM orders WHERE state = 'cancelled' AND transfer_ms NOT NULL AND is_refunded "
-        )
-        [(refunded,)], [(coming,)] = self.rows(late + "= TRUE"), self.rows(late + "= FALSE")
-        placed = states.get("placed", 0)
+        paid_late = dict(self.rows(PAID_LATE))
+        placed, refunded, coming = states.get("placed", 0), paid_late.get(True, 0), paid_late.get(False, 0)
         return Progress(states, sum(states.values()) - placed + refunded, placed + coming)
 
 

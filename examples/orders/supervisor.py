@@ -1,6 +1,7 @@
 """Starts the processes of a run, kills them, and starts others in their places, until all is done."""
 
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -105,7 +106,7 @@ class Supervisor:
                     return
                 if status[:3] != before:
                     before, since = status[:3], time.monotonic()
-                elif time.monotonic() - since > STALLED_AFTER:
+                elif time.monotonic() - since > STALLED_AFTER + self._plan.longest_wait:
                     sys.exit(f"orders: nothing moves any more: {status}")
 
     def _have_all_decided(self) -> None:
@@ -135,7 +136,7 @@ class Supervisor:
             if worker.process.is_alive():
                 continue
             worker.process.join()
-            if worker.doom is None or worker.process.exitcode != -9:
+            if worker.doom is None or worker.process.exitcode != -signal.SIGKILL:
                 sys.exit(f"orders: the {worker.kind} ended with status {worker.process.exitcode}")
             self.kills[worker.kind, worker.doom.point] += 1
             self._workers.remove(worker)
