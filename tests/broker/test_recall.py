@@ -7,6 +7,7 @@ recalled; whoever had the duties, and whenever he died.
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -28,7 +29,12 @@ HOUR = 3_600_000
 PATIENCE = 60.0
 BYSTANDER = """
 import sys, mq
-with mq.open(sys.argv[1], timer_precision_ms=int(sys.argv[2])):
+with mq.open(sys.argv[1], timer_precision_ms=int(sys.argv[2])) as broker:
+    if sys.argv[3:]:
+        # Alone here, it has the duties by the time that this comes.
+        topic = broker.create_topic("others", 1)
+        topic.send(b"x", delay_ms=1)
+        assert topic.queues[0].read(0, wait=60.0).messages
     print("in", flush=True)
     sys.stdin.read()
 """
@@ -124,6 +130,31 @@ def test_what_a_recall_said_holds(directory: Path, killed: str) -> None:
     # Of those whose sender was killed, a recall may have been under way.
     if killed != "anybody":
         assert came == account.sent - account.recalled
+
+
+def test_no_recall_is_believed_that_who_delivers_has_not_seen(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He is stopped, and the message is due meanwhile: nobody knows what he will do first."""
+    with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES):
+        pass
+    bystander = start("-c", BYSTANDER, directory, PRECISION_MS, "alone")
+    assert bystander.stdout is not None
+    assert bystander.stdout.readline() == "in\n"
+    with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
+        topic = broker.create_topic("orders", 1)
+        result = topic.send(b"x", delay_ms=300)
+        assert result.recall_handle is not None
+        bystander.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr("mq.broker.recall.TIMEOUT", 0.5)
+        with pytest.raises(mq.RequestTimeout):
+            broker.recall(result.recall_handle)
+        bystander.send_signal(signal.SIGCONT)
+        monkeypatch.undo()
+        # What he saw first was the marker.
+        assert broker.recall(result.recall_handle) == result.msg_id
+        assert wait_until_all_came(broker) == []
+    end(bystander, kill=False)
 
 
 class TestMarkers:
