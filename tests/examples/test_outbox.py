@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,19 @@ from mq.store.check import problems
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT, INTERVAL = 0.2, 0.2
-OPTIONS = {
-    "transaction_timeout": TIMEOUT,
-    "transaction_check_interval": INTERVAL,
-    "transaction_check_max": 100_000,
-}
-SOON = {"transaction_timeout": 0.01, "transaction_check_interval": 0.02}  # where no time is to be lost
+
+
+def options(timeout: float, interval: float) -> dict[str, Any]:
+    return {
+        "transaction_timeout": timeout,
+        "transaction_check_interval": interval,
+        "transaction_check_max": 100_000,
+    }
+
+
+# Of those who pay: nobody is asked before they are cut off, however slow the machine is. And of those who are
+# cut off while they check.
+LATER, SOON = options(600.0, 600.0), options(0.01, 0.02)
 BUSY_SECONDS = 10.0  # that a busy machine may take longer
 STEPS_MAX = 500
 UNDECIDED = 50
@@ -41,7 +49,7 @@ import mq.txn.producer
 from examples import outbox
 
 FILES = {outbox.__file__, mq.txn.producer.__file__}
-COUNT, OPTIONS, SOON = json.loads(sys.argv[2])
+COUNT, LATER, SOON = json.loads(sys.argv[2])
 
 
 class Step:
@@ -76,7 +84,7 @@ def interrupt():
 
 def payment(number):
     with (
-        mq.open("bank", **OPTIONS) as broker,
+        mq.open("bank", **LATER) as broker,
         outbox.connect() as database,
         mq.TransactionProducer(broker, "bank", outbox.check_payment) as producer,
     ):
@@ -96,7 +104,7 @@ def pay(producer, database, step):
 def interrupted_payments():
     '''All in one process, which goes on after each Ctrl-C.'''
     with (
-        mq.open("bank", **OPTIONS) as broker,
+        mq.open("bank", **LATER) as broker,
         outbox.connect() as database,
         mq.TransactionProducer(broker, "bank", outbox.check_payment) as producer,
     ):
@@ -116,7 +124,7 @@ def left_undecided(number):
                 super().__exit__(*error)
             die()
     database = outbox.sqlite3.connect(outbox.DATABASE, timeout=60, factory=Connection)
-    with mq.open("bank", **OPTIONS) as broker:
+    with mq.open("bank", **LATER) as broker:
         with mq.TransactionProducer(broker, "bank", lambda _: mq.TransactionState.UNKNOWN) as producer:
             outbox.pay(producer, database, "ann", f"payee-{number}", number)
 
@@ -136,7 +144,7 @@ def check(number):
         # Not while it waits to be asked, which is nothing to be counted.
         return step(frame, event, arg) if frame.f_code.co_name != "_answer_all" else None
 
-    with mq.open("bank", **{**OPTIONS, **SOON}) as broker:
+    with mq.open("bank", **SOON) as broker:
         threading.settrace(trace)
         with mq.TransactionProducer(broker, "bank", check_payment):
             if not answered.wait(20):
@@ -185,7 +193,7 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def drive(does: str, count: int) -> int:
     """How many processes, or payments of one process, it took until one came through."""
     completed = subprocess.run(
-        [sys.executable, "-W", "error", "-c", DRIVER, does, json.dumps([count, OPTIONS, SOON])],
+        [sys.executable, "-W", "error", "-c", DRIVER, does, json.dumps([count, LATER, SOON])],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
@@ -215,7 +223,7 @@ def in_topic(broker: mq.Broker) -> Counter[str]:
 def agree() -> Counter[str]:
     """Who has been paid, by database and topic alike, once somebody has been asked."""
     with (
-        mq.open("bank", **OPTIONS) as broker,
+        mq.open("bank", **options(TIMEOUT, INTERVAL)) as broker,
         mq.TransactionProducer(broker, "bank", outbox.check_payment),
     ):
         deadline = time.monotonic() + TIMEOUT + INTERVAL + BUSY_SECONDS
