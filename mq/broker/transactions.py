@@ -157,9 +157,8 @@ class LocalTransactions:
         table = self.table()
         found, ended = End.NONE, None
         if is_place and from_check and state is COMMIT:
-            found = (
-                End.UNUSUAL
-            )  # It may have been stored under another name, of which the table knows nothing.
+            # It may have been stored under another name, of which the table knows nothing.
+            found = End.UNUSUAL
         elif is_place:
             found, ended = table.end(group.encode(), log_offset, queue_offset, state.value, from_check)
         if found == End.UNUSUAL:
@@ -169,6 +168,8 @@ class LocalTransactions:
             self._refuse(found, group, log_offset, queue_offset, state)
         elif ended is not None and self._store.sync:
             table.flushed(ended)
+        elif self._store.sync and state is COMMIT:
+            self._store.flush_log()  # Who stored it may have died before he saw to that.
 
     def _refuse(
         self, found: int, group: str, log_offset: int, queue_offset: int, state: TransactionState
@@ -205,6 +206,8 @@ class LocalTransactions:
             if age_ms > max(own_ms, self._timeout_ms):
                 self._refuse(End.LATE, group, log_offset, queue_offset, state)
         before = self._end_once(message, state, from_check)
+        if self._store.sync and state is COMMIT:
+            self._store.flush_log()
         if before != ENDS[state]:
             self._refuse(End.OTHERWISE, group, log_offset, queue_offset, state)
 
@@ -281,9 +284,7 @@ class LocalTransactions:
             return
         number = self._copies.number(*place, add=True)
         assert number is not None
-        ended = self.table().store(message.log_offset, number)
-        if self._store.sync:
-            self.table().flushed(ended)
+        self.table().store(message.log_offset, number)
 
     # What became of a transaction that the table does not tell of.
 
@@ -295,6 +296,8 @@ class LocalTransactions:
 
     def _is_committed(self, half: MessageExt) -> bool:
         """Whether the message of a half message, or of one with its unique id, is stored."""
+        if not self._store.read_only:
+            self._copies.mend()  # A message may be in the log alone, whose append was cut short.
         if self._store.sync and not self._store.read_only:
             self._store.flush_log()  # Nobody finds what is not on disk.
         unique_id, group = half.msg_id, HalfMessage(half).group

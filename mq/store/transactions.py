@@ -233,15 +233,12 @@ class TransactionTable:
             raise self._writer.failure(result, 0)
         return result, _stored(ended)
 
-    def store(self, log_offset: int, number: int) -> Ended:
+    def store(self, log_offset: int, number: int) -> None:
         """Store the message of a half message in the queue with this number."""
         ended = ffi.new("mq_ended *")
         result = lib.mq_transaction_store(self._store.live(), log_offset, number, ended)
         if result:
             raise self._writer.failure(result, 0)
-        found = _stored(ended)
-        assert found is not None
-        return found
 
     def flushed(self, ended: Ended) -> None:
         """Wait until a message that was stored is on disk."""

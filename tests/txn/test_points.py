@@ -1,0 +1,122 @@
+"""A producer dies at a chosen point inside a half message or its end, while another process lives on.
+
+Whoever ends the transaction again, the same way or asked by a check, does so once: the message is there once,
+or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from tests.crash.failbuild import TREE, fail_build, fail_points
+from tests.crash.processes import Nursery
+
+pytestmark = pytest.mark.crash
+
+COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
+GROUP = "payers"
+POINT = fail_points()
+SIZES = {
+    "commitlog_file_size": 65536,
+    "queue_file_units": 50,
+    "index_slot_count": 101,
+    "index_unit_count": 400,
+}
+OFTEN: dict[str, Any] = {"transaction_timeout": 0.001, "transaction_check_interval": 0.05}
+# The second append of the one who dies is that of his END.
+APPEND = ("LOCKED", "ARMED", "HALF_RECORD", "RECORD", "UNIT", "LOG_END", "PUBLISHED", "DISARMED")
+IN_END = [("CLAIMED", 1), ("COMMITTED", 1), ("SETTLED", 1), *((point, 2) for point in APPEND)]
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    directory = tmp_path_factory.mktemp("enders")
+    with Nursery(TREE, directory / "report", fail_build(), "tests.txn.enders") as made:
+        yield made
+    assert made.failures() == ""
+
+
+def die(
+    nursery: Nursery, directory: Path, state: str, flush: str, point: str, passage: int
+) -> tuple[int, int] | None:
+    """Where the half message lies whose producer died, if he knew."""
+    place = directory.with_name("place")
+    fail = f"{POINT[point]}:{passage}"
+    process = nursery.start("ender", root=directory, place=place, state=state, flush=flush, fail=fail)
+    assert process.wait(60)
+    nursery.forget(process)
+    if not place.exists():
+        return None
+    log_offset, queue_offset = place.read_text().split()
+    return int(log_offset), int(queue_offset)
+
+
+def stored(broker: LocalBroker) -> list[bytes]:
+    return [m.body for queue in broker.topic("orders").queues for m in queue.read(0).messages]
+
+
+def answer_all(broker: LocalBroker, state: mq.TransactionState) -> None:
+    """Be asked until nothing is undecided."""
+    checker = broker.enlist(GROUP, "asked")
+    while broker.undecided():
+        check = checker.next(5.0)
+        assert check is not None, "nobody asks"
+        broker.end_transaction(check.group, check.log_offset, check.queue_offset, state, from_check=True)
+    checker.leave()
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.parametrize(("point", "passage"), IN_END, ids=str)
+def test_an_end_that_was_cut_short_is_done_by_the_next(
+    nursery: Nursery, directory: Path, point: str, passage: int, flush: str
+) -> None:
+    with mq.open(directory, flush=flush, **SIZES) as broker:
+        broker.create_topic("orders", 1)
+        place = die(nursery, directory, "COMMIT", flush, point, passage)
+        assert place is not None
+        for _ in range(2):
+            broker.end_transaction(GROUP, *place, COMMIT)
+            assert stored(broker) == [b"one"]
+        with pytest.raises(mq.NotPermitted, match="COMMIT"):
+            broker.end_transaction(GROUP, *place, ROLLBACK)
+        assert broker.undecided() == []
+    with mq.open(directory, **SIZES) as broker:
+        assert stored(broker) == [b"one"]
+        assert broker.undecided() == []
+
+
+@pytest.mark.parametrize("state", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize(("point", "passage"), [("HALF", 1), *IN_END], ids=str)
+def test_what_was_cut_short_is_asked_about(
+    nursery: Nursery, directory: Path, point: str, passage: int, state: str
+) -> None:
+    with mq.open(directory, **SIZES, **OFTEN) as broker:
+        broker.create_topic("orders", 1)
+        die(nursery, directory, state, "async", point, passage)
+        answer_all(broker, mq.TransactionState[state])
+        assert stored(broker) == ([b"one"] if state == "COMMIT" else [])
+
+
+@pytest.mark.parametrize(("point", "passage"), [("CLAIMED", 1), ("COMMITTED", 1)], ids=str)
+def test_all_die_and_who_opens_next_knows_no_more(
+    nursery: Nursery, directory: Path, point: str, passage: int
+) -> None:
+    with mq.open(directory, **SIZES) as broker:
+        broker.create_topic("orders", 1)
+    place = die(nursery, directory, "COMMIT", "async", point, passage)
+    assert place is not None
+    (directory / "mq" / "transactions").unlink()
+    with mq.open(directory, **SIZES, **OFTEN) as broker:
+        was_stored = stored(broker) == [b"one"]
+        assert was_stored == (point == "COMMITTED")
+        if was_stored:
+            with pytest.raises(mq.NotPermitted, match="COMMIT"):
+                broker.end_transaction(GROUP, *place, ROLLBACK)
+        answer_all(broker, COMMIT)
+        assert stored(broker) == [b"one"]
