@@ -238,7 +238,7 @@ class TimerEngine:
                     return True
         return False
 
-    def save(self, *, last: bool = False) -> None:
+    def save(self, *, last: bool = False, now_ms: int | None = None) -> None:
         """Have on disk what was done; last: nobody runs it any more, and a RocketMQ broker may come next."""
         state = ffi.new("mq_timer_state *")
         root = str(self._store.root)
@@ -247,7 +247,8 @@ class TimerEngine:
             return
         self._store.flush_log()
         if last:
-            check(lib.mq_timer_seal(self._handle, time.time_ns() // 1_000_000), root)
+            now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+            check(lib.mq_timer_seal(self._handle, now_ms), root)
             lib.mq_timer_look(self._handle, state)
         check(lib.mq_timer_sync(self._handle, state), root)
         self._counter += 1

@@ -20,6 +20,7 @@ CHANGES = st.one_of(
     st.tuples(st.just("crowd"), DELAYS),
     st.tuples(st.just("pass"), st.integers(0, 3_000)),
     st.tuples(st.just("pass"), st.integers(0, 200_000)),
+    st.tuples(st.just("set back"), st.integers(0, 5_000)),
     st.tuples(st.just("recall"), st.integers(0, 30)),
     st.tuples(st.just("work"), st.integers(1, 12)),
     st.tuples(st.just("take over"), st.just(0)),
@@ -90,6 +91,9 @@ def change(bench: Bench, model: Model, what: str, amount: int) -> None:
     elif what == "pass":
         bench.turn()
         bench.now_ms += amount
+    elif what == "set back":
+        bench.turn()
+        bench.now_ms -= amount
     elif what == "recall":
         bench.turn()
         model.check_all(bench)

@@ -170,7 +170,7 @@ class Bench:
     def close(self, *, last: bool = True) -> None:
         if self._engine is not None:
             if last:
-                self._engine.save(last=True)
+                self._engine.save(last=True, now_ms=self.now_ms)
             self._engine.close()
             self._engine = None
         if self._alarm is not None:

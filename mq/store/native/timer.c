@@ -89,6 +89,8 @@ static void advance(mq_timer *timer, int64_t now_ms) {
 
 static int load(mq_timer *timer, int64_t now_ms) {
     int64_t until = mq_timer_slot(timer, now_ms + AHEAD_MS) + 1;
+    /* Who is late stands in the slot that is read, which is ahead where the clock was set back. */
+    if (until <= mq_timer_read_slot(timer)) until = mq_timer_read_slot(timer) + 1;
     while (timer->loaded < until && timer->heap.count < LOADED_MAX) {
         int64_t slot = mq_wheel_next(timer->wheel, timer->loaded, until);
         int result = slot < until ? mq_timer_load(timer, slot) : 0;

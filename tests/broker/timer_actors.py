@@ -1,0 +1,68 @@
+"""Processes around timer messages: who delivers them, who sends them, who consumes them."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import mq
+from mq.broker import local
+from tests.crash.processes import stopping
+
+SIZES: dict[str, Any] = {
+    "commitlog_file_size": 4 << 20,
+    "queue_file_units": 1000,
+    "index_slot_count": 1009,
+    "index_unit_count": 40_000,
+}
+
+
+class Nobody:
+    """In the place of the duties: this process leaves them to others."""
+
+    last_error: BaseException | None = None
+
+    def __init__(self, *_: object) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_without_duties(root: str) -> local.LocalBroker:
+    leaving: Any = Nobody
+    local.Duties = leaving  # type: ignore[misc]  # for this process alone
+    return local.LocalBroker(root, **SIZES)
+
+
+def deliverer(root: str) -> None:
+    """Has the duties as soon as it is its turn."""
+    with local.LocalBroker(root, **SIZES):
+        while not stopping:
+            time.sleep(0.01)
+
+
+def sender(root: str, count: int, least_ms: int, most_ms: int, pause: float, seed: int) -> None:
+    """Sends messages with random delays; each says when it is due."""
+    chosen = random.Random(seed)
+    with open_without_duties(root) as broker, mq.Producer(broker) as producer:
+        for number in range(count):
+            delay_ms = chosen.randint(least_ms, most_ms)
+            producer.send(mq.Message("orders", b"%d" % number, delay_ms=delay_ms))
+            if number % 10 == 9:
+                time.sleep(pause)
+
+
+def consumer(root: str, trace: str) -> None:
+    """Writes down what it gets, and how many ms after it was due."""
+    with open_without_duties(root) as broker, Path(trace).open("w", buffering=1) as file:
+        consumer = mq.PushConsumer(broker, "billing")
+
+        @consumer.subscribe("orders")
+        def take(message: mq.MessageExt) -> None:
+            error_ms = time.time_ns() / 1e6 - int(message.properties["TIMER_DELIVER_MS"])
+            file.write(f"{message.body.decode()} {error_ms:.3f}\n")
+
+        consumer.start()
+        while not stopping:
+            time.sleep(0.01)
+        consumer.close()
