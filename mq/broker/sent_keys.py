@@ -53,16 +53,19 @@ STAMP = b"mqdedup1"
 HEADER = struct.Struct("=8sq16sqqQ")
 BUCKETS_AT, BUCKET_SIZE, BUCKET_COUNT = 4096, 256, 1 << 16
 ENTRY_COUNT, DIGEST_SIZE = 7, 16
-CONTENT = struct.Struct("=q16x112s7q7q")  # of a bucket, but for its check
-CHECK = struct.Struct("=Q")
-DIGESTS_AT = 32
+# Of a bucket, counted from behind its check.
+CHECK_SIZE, CONTENT_SIZE = 8, 248
+DIGESTS_AT, TIMES_AT, PLACES_AT = 24, 136, 192
+WORD, TIMES = struct.Struct("=q"), struct.Struct("=7q")
 FREE = bytes(DIGEST_SIZE)
 CLAIMED = -1
 EVER = 1 << 62  # As lost_ms: nothing that is missing here was not sent.
 STRIPES = 64
 MAKING_BYTE, MAKING_TIMEOUT = 0, 10.0
 SPINS, SPIN_SECONDS = 20, 0.00005  # another one is most likely about to be done
-assert CHECK.size + CONTENT.size == BUCKET_SIZE
+assert DIGESTS_AT + ENTRY_COUNT * DIGEST_SIZE == TIMES_AT
+assert TIMES_AT + ENTRY_COUNT * 8 == PLACES_AT
+assert CHECK_SIZE + PLACES_AT + ENTRY_COUNT * 8 == CHECK_SIZE + CONTENT_SIZE == BUCKET_SIZE
 assert HEADER.size == 56
 
 
@@ -74,39 +77,45 @@ def digest_of(kind: str, topic: str, key: str) -> bytes:
 class Bucket:
     """The entries of one bucket, for who holds its lock; what changes is written at once."""
 
-    __slots__ = ("_at", "_memory", "_times", "digests", "lost_ms", "places")
+    __slots__ = ("_at", "_content", "_memory")
 
     def __init__(self, memory: mmap.mmap, at: int, now_ms: int) -> None:
         self._memory, self._at = memory, at
-        content = memory[at + CHECK.size : at + BUCKET_SIZE]
-        if xxhash.xxh3_64_digest(content) == memory[at : at + CHECK.size]:
-            fields = CONTENT.unpack(content)
-            self.lost_ms: int = fields[0]
-            self.digests = fields[1]
-            self._times, self.places = list(fields[2:9]), list(fields[9:16])
-        else:
+        self._content = content = bytearray(memory[at + CHECK_SIZE : at + BUCKET_SIZE])
+        if xxhash.xxh3_64_digest(content) != memory[at : at + CHECK_SIZE]:
             # Whatever was in it is to be asked for elsewhere, as far as it was sent until now.
-            self.lost_ms = now_ms
-            self.digests = FREE * ENTRY_COUNT
-            self._times, self.places = [0] * ENTRY_COUNT, [0] * ENTRY_COUNT
+            self._content = bytearray(CONTENT_SIZE)
+            WORD.pack_into(self._content, 0, now_ms)
+
+    @property
+    def lost_ms(self) -> int:
+        lost_ms: int = WORD.unpack_from(self._content)[0]
+        return lost_ms
 
     def find(self, digest: bytes) -> tuple[int, int] | None:
         """Time and place of an entry."""
         at = self._index(digest)
-        return None if at is None else (self._times[at], self.places[at])
+        if at is None:
+            return None
+        (time_ms,) = WORD.unpack_from(self._content, TIMES_AT + 8 * at)
+        (place,) = WORD.unpack_from(self._content, PLACES_AT + 8 * at)
+        return time_ms, place
 
     def _index(self, digest: bytes) -> int | None:
-        found = self.digests.find(digest)
-        while found >= 0 and found % DIGEST_SIZE:
-            found = self.digests.find(digest, found + 1)
-        return None if found < 0 else found // DIGEST_SIZE
+        found = self._content.find(digest, DIGESTS_AT, TIMES_AT)
+        while found >= 0 and (found - DIGESTS_AT) % DIGEST_SIZE:
+            found = self._content.find(digest, found + 1, TIMES_AT)
+        return None if found < 0 else (found - DIGESTS_AT) // DIGEST_SIZE
 
     def put(self, digest: bytes, time_ms: int, place: int) -> None:
         """Enter a key, in the place of the oldest one if need be."""
         at = self._index(digest)
         if at is None:
-            at = min(range(ENTRY_COUNT), key=self._times.__getitem__)
-            self.lost_ms = max(self.lost_ms, self._times[at])
+            times = TIMES.unpack_from(self._content, TIMES_AT)
+            oldest = min(times)
+            at = times.index(oldest)
+            if oldest > self.lost_ms:
+                WORD.pack_into(self._content, 0, oldest)
         self._set(at, digest, time_ms, place)
 
     def drop(self, digest: bytes) -> None:
@@ -116,10 +125,10 @@ class Bucket:
             self._set(at, FREE, 0, 0)
 
     def _set(self, at: int, digest: bytes, time_ms: int, place: int) -> None:
-        begin = at * DIGEST_SIZE
-        self.digests = self.digests[:begin] + digest + self.digests[begin + DIGEST_SIZE :]
-        self._times[at], self.places[at] = time_ms, place
-        content = CONTENT.pack(self.lost_ms, self.digests, *self._times, *self.places)
+        content, begin = self._content, DIGESTS_AT + at * DIGEST_SIZE
+        content[begin : begin + DIGEST_SIZE] = digest
+        WORD.pack_into(content, TIMES_AT + 8 * at, time_ms)
+        WORD.pack_into(content, PLACES_AT + 8 * at, place)
         self._memory[self._at : self._at + BUCKET_SIZE] = xxhash.xxh3_64_digest(content) + content
 
 
@@ -132,6 +141,7 @@ class SentKeys:
         self._store = store
         self._clock_ms = clock_ms
         self.path = store.root / "mq" / "dedup"
+        self._since: tuple[bytes, int] = b"", EVER  # by the header as it was seen last
         self._locks = [threading.Lock() for _ in range(STRIPES)]
         store.let_go_with(self._forked)
         with named_errors(self.path):
@@ -161,7 +171,7 @@ class SentKeys:
         if len(data) < HEADER.size:
             return None
         stamp, epoch, boot, count, _, _ = HEADER.unpack(data)
-        if stamp != STAMP or xxhash.xxh3_64_digest(data[: -CHECK.size]) != data[-CHECK.size :]:
+        if stamp != STAMP or xxhash.xxh3_64_digest(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
             return None
         if epoch != Numbers(self._store).epoch or boot != boot_id():
             return None
@@ -174,21 +184,23 @@ class SentKeys:
         os.pwrite(self._fd, bytes(HEADER.size), 0)
         os.posix_fallocate(self._fd, 0, BUCKETS_AT + count * BUCKET_SIZE)
         since = self._clock_ms() + 1 if self._store.end() else 0
-        content = CONTENT.pack(0, FREE * ENTRY_COUNT, *[0] * (2 * ENTRY_COUNT))
+        content = bytes(CONTENT_SIZE)
         empty = (xxhash.xxh3_64_digest(content) + content) * min(count, 4096)
         # By writing, not through memory: what there is no room for is an error here, and no signal later.
         at, end = BUCKETS_AT, BUCKETS_AT + count * BUCKET_SIZE
         while at < end:
             at += os.pwrite(self._fd, empty[: end - at], at)
-        head = HEADER.pack(STAMP, Numbers(self._store).epoch, boot_id(), count, since, 0)[: -CHECK.size]
+        head = HEADER.pack(STAMP, Numbers(self._store).epoch, boot_id(), count, since, 0)[:-CHECK_SIZE]
         os.pwrite(self._fd, head + xxhash.xxh3_64_digest(head), 0)
 
     def complete_since(self, bucket: Bucket) -> int:
         """A key that is not in the bucket was not sent at this time or later."""
         data = self._memory[: HEADER.size]
-        if xxhash.xxh3_64_digest(data[: -CHECK.size]) != data[-CHECK.size :]:
-            return EVER
-        since: int = HEADER.unpack(data)[4]
+        seen, since = self._since
+        if data != seen:
+            sound = xxhash.xxh3_64_digest(data[:-CHECK_SIZE]) == data[-CHECK_SIZE:]
+            since = HEADER.unpack(data)[4] if sound else EVER
+            self._since = data, since
         return max(since, bucket.lost_ms + 1)
 
     def hold(self, digest: bytes, wait: float) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import mq
+from mq.client.once import Handling
 from tests.contract.conftest import Open
 
 ID = "C0A80001000118B4AAC2000000000001"
@@ -393,13 +395,17 @@ def test_who_comes_while_another_is_at_it_may_wait(brokers: tuple[mq.Broker, mq.
     ours, theirs = (mq.Once(broker, "billing") for broker in brokers)
     for other in (ours, theirs):
         for fails in (False, True):
-            inside, found = threading.Event(), list[bool]()
+            inside, waiting, found = threading.Event(), threading.Event(), list[bool]()
 
             def handle(
-                other: mq.Once = other, inside: threading.Event = inside, found: list[bool] = found
+                handling: Handling = other("key"),  # noqa: B008 - of this turn of the loop
+                inside: threading.Event = inside,
+                waiting: threading.Event = waiting,
+                found: list[bool] = found,
             ) -> None:
                 inside.wait()
-                with other("key") as fresh:
+                waiting.set()
+                with handling as fresh:
                     found.append(fresh)
 
             thread = threading.Thread(target=handle)
@@ -408,6 +414,8 @@ def test_who_comes_while_another_is_at_it_may_wait(brokers: tuple[mq.Broker, mq.
                 with ours("key") as fresh:
                     assert fresh
                     inside.set()
+                    waiting.wait()
+                    time.sleep(0.02)  # Most likely it waits by then; it has to be right in any case.
                     if fails:
                         raise ValueError
             except ValueError:

@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -112,6 +113,15 @@ def test_flipped_bytes_cost_the_keys_that_they_hit(
                     assert mq.Once(again, "billing").seen("another")
     finally:
         path.write_bytes(whole)
+
+
+def test_a_number_that_is_wrong_forgets_no_others(marked: Path) -> None:
+    """Also one that would be right in its place."""
+    with file_of(marked).open("r+b") as file:
+        file.seek(MARKS_AT + 7 * MARK_SIZE + 16)
+        file.write((7 + 1_000_000 * SIZE).to_bytes(8, sys.byteorder))
+    with mq.open(marked, **SMALL) as broker:
+        assert known(mq.Once(broker, "billing")) == LAST - {106}
 
 
 def handle(once: mq.Once, key: str) -> None:
