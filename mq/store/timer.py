@@ -26,6 +26,7 @@ __all__ = ["Event", "Stop", "TimerEngine"]
 ROLL_SLOTS = 172_800  # RocketMQ: timerRollWindowSlot, two days of seconds
 ROLL_MAX_MS = (1 << 30) - 1
 KEPT_SLOTS = 604_800 - 60  # what is due longer ago than that is not looked for, as RocketMQ does it
+TOLD_APART = ("TIMER_OUT_MS", "TIMER_DEL_UNIQKEY")
 
 log = logging.getLogger("mq")
 
@@ -226,13 +227,15 @@ class TimerEngine:
 
     def was_stored(self, topic: str, unique_id: str, since_ms: int, own: MessageExt, rolls: int) -> bool:
         """Whether a topic has a copy of this timer message; rolls: one that was rolled more often than so."""
-        out_ms = own.properties.get("TIMER_OUT_MS")
+        # A marker has the unique id of the message that it recalls.
+        own_words = [own.properties.get(name) for name in TOLD_APART]
         self._store.bring_index_up()
         for log_offset in self._store.index.find(topic, unique_id, since_ms):
             found = self.record(log_offset)
             if found is None or found.topic != topic or found.msg_id != unique_id:
                 continue
-            if found.log_offset > own.log_offset and found.properties.get("TIMER_OUT_MS") == out_ms:
+            words = [found.properties.get(name) for name in TOLD_APART]
+            if found.log_offset > own.log_offset and words == own_words:
                 times = found.properties.get("TIMER_ROLL_TIMES", "0")
                 if rolls < 0 or (times.isdecimal() and int(times) > rolls):
                     return True

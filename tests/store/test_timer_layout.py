@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from struct import Struct
 from types import ModuleType
 
 import pytest
@@ -32,7 +33,7 @@ def test_layout_table_agrees_with_the_c_header(module: ModuleType, prefix: str) 
     ("module", "layout"),
     [(timerwheel, timerwheel.SLOT), (timerlog, timerlog.UNIT), (timercheck, timercheck.CHECK)],
 )
-def test_fields_follow_each_other_and_fill_the_struct(module: ModuleType, layout: object) -> None:
+def test_fields_follow_each_other_and_fill_the_struct(module: ModuleType, layout: Struct) -> None:
     end = 0
     for at, size, name in rows(module):
         assert at == end, name

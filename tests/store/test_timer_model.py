@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,6 +114,27 @@ def change(bench: Bench, model: Model, what: str, amount: int) -> None:
         return
     bench.turn()
     model.check_all(bench)
+
+
+@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.parametrize("wait_ms", [0, 3_000, 12_000, 60_000])
+def test_a_recall_rolls_with_its_message(tmp_path: Path, wait_ms: int, forget: bool) -> None:
+    with Bench(tmp_path / "store", roll_ms=10_000) as bench:
+        due_ms = BEGIN_MS + 95_500
+        sent, kept = bench.put_aside(due_ms, b"0"), bench.put_aside(due_ms)
+        bench.turn()
+        while bench.now_ms < BEGIN_MS + wait_ms:
+            bench.now_ms += 1_500
+            bench.turn()
+        bench.recall(sent, due_ms)
+        bench.turn()
+        assert bench.alarm.pending() == 1
+        while bench.now_ms < due_ms + 10_000:
+            bench.reopen(forget=forget)
+            bench.now_ms += 2_500
+            bench.turn()
+        assert [message.msg_id for message in bench.delivered()] == [kept]
+        assert bench.alarm.pending() == 0
 
 
 def test_a_message_rolls_until_it_is_near(tmp_path: Path) -> None:

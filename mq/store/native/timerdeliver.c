@@ -140,6 +140,8 @@ static int is_copy(const mq_record *record, const mq_timing *timing, const mq_ti
     if (timing->out_ms.size != theirs->out_ms.size ||
         (theirs->out_ms.size > 0 && memcmp(timing->out_ms.text, theirs->out_ms.text, (size_t)theirs->out_ms.size) != 0))
         return 0;
+    /* A marker has the unique id of the message that it recalls. */
+    if ((timing->recalls.size > 0) != (theirs->recalls.size > 0)) return 0;
     return theirs->unique_id.size <= 0 || (timing->unique_id.size == theirs->unique_id.size &&
            memcmp(timing->unique_id.text, theirs->unique_id.text, (size_t)theirs->unique_id.size) == 0);
 }
@@ -174,6 +176,9 @@ static int has_copy(mq_timer *timer, int number, int64_t begin, const mq_timer_r
     return 0;
 }
 
+/* How much less is pending without a unit. */
+static int64_t worth(const mq_timer_unit *unit) { return unit->magic & MQ_TIMER_DELETE ? -1 : 1; }
+
 static int mark_done(mq_timer *timer, int64_t position, int64_t pending) {
     int result = mq_timerlog_mark(timer->units, position, mq_timer_word(timer, MQ_TIMER_EPOCH), 0);
     if (result) return result;
@@ -205,7 +210,7 @@ int mq_timer_settle(mq_timer *timer) {
         }
     }
     if (done) {
-        result = mark_done(timer, position, pending - 1);
+        result = mark_done(timer, position, pending - worth(&unit));
         if (result) return result;
         if (timer->heap.count && timer->heap.items[0].position == position) mq_due_pop(&timer->heap);
         mq_timer_say(timer, MQ_TIMER_DELIVERED, mq_timer_word(timer, MQ_TIMER_DELIVERED) + 1);
@@ -228,7 +233,7 @@ int mq_timer_answer(mq_timer *timer, const mq_timer_event *event, int done) {
     if (!done) timer->cleared = event->position;
     if (!done) return 0;
     pthread_mutex_lock(&timer->lock);
-    int result = leave_out(timer, event->position, 1);
+    int result = leave_out(timer, event->position, event->magic & MQ_TIMER_DELETE ? -1 : 1);
     pthread_mutex_unlock(&timer->lock);
     return result;
 }
@@ -266,7 +271,7 @@ static int put_copy(mq_timer *timer, const mq_timer_record *record, const mq_tim
     mq_fail_at(MQ_FAIL_TIMER_COPIED);
     if (result == MQ_GONE || result == MQ_TOO_LARGE) mq_timer_say(timer, MQ_TIMER_STATED, 0);
     if (result) return result;
-    result = mark_done(timer, unit->position, pending - 1);
+    result = mark_done(timer, unit->position, pending - worth(unit));
     mq_fail_at(MQ_FAIL_TIMER_MARKED);
     if (result) return result;
     mq_due_pop(&timer->heap);
@@ -317,9 +322,9 @@ int mq_timer_deliver(mq_timer *timer, int64_t now_ms, mq_timer_event *event) {
         return 0;
     }
     result = mq_timer_pin(timer, unit.log_offset, unit.size, &record);
-    if (result == MQ_GONE) return leave_out(timer, next.position, 1); /* retention took it */
+    if (result == MQ_GONE) return leave_out(timer, next.position, worth(&unit)); /* retention took it */
     if (result == MQ_CORRUPT) {
-        result = leave_out(timer, next.position, 1);
+        result = leave_out(timer, next.position, worth(&unit));
         return result ? result : MQ_TIMER_LOST;
     }
     if (result) return result == MQ_INVALID ? MQ_CORRUPT : result;
