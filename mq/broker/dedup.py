@@ -26,13 +26,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from mq.broker.protocol import DEDUP_KEY
+from mq.broker.delay import SCHEDULE_TOPIC
+from mq.broker.handled import DEDUP_KEY
 from mq.broker.results import MessageQueue, SendResult, SendStatus
 from mq.broker.sent_keys import BUCKET_COUNT, CLAIMED, SentKeys, digest_of
+from mq.broker.timer import TIMER_TOPIC
 from mq.broker.topics import TopicSettings
 from mq.errors import MessageInvalid, MQError, NotPermitted
 from mq.message import Message, MessageExt
-from mq.properties import PROPERTIES_SIZE_MAX, encode, value_of
+from mq.properties import PROPERTIES_SIZE_MAX, encode, number_of, value_of
 from mq.store.copies import Copies, changed
 from mq.store.directory import BEGIN_MEMBER
 from mq.store.reader import Reader
@@ -44,8 +46,8 @@ WAIT = 3.0  # seconds for somebody else who sends the same key
 WINDOW_MAX_MS = 1 << 52
 UNIQUE_ID_SIZES = (32, 56)
 # Where a message lies until it is delivered; REAL_TOPIC and REAL_QID then say where it belongs.
-WAITING_TOPICS = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
-REAL_TOPIC, REAL_QUEUE_ID = b"REAL_TOPIC\x01", b"REAL_QID\x01"
+WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
+REAL_TOPIC, REAL_QUEUE_ID, OUT_MS = b"REAL_TOPIC\x01", b"REAL_QID\x01", b"TIMER_OUT_MS\x01"
 PROPERTY = DEDUP_KEY.encode() + b"\x01"
 # After these nothing was stored, unless the error has the unique id of what may have been.
 ERRORS = (MQError, ValueError, TypeError, OSError, MemoryError)
@@ -195,9 +197,10 @@ class Dedup:
 
     def _result(self, first: MessageExt, topic: str) -> SendResult:
         """What the first one who sent it was told."""
-        queue_id = first.queue_id
+        queue_id, out_ms = first.queue_id, 0
         if first.topic != topic:
-            queue_id = int(value_of(first.encoded, REAL_QUEUE_ID) or 0)
+            queue_id = number_of(first.encoded, REAL_QUEUE_ID) or 0
+            out_ms = number_of(first.encoded, OUT_MS) or 0
         host = bytes.fromhex(first.offset_msg_id)[:-8]
         return SendResult(
             SendStatus.SEND_OK,
@@ -205,6 +208,8 @@ class Dedup:
             first.queue_offset,
             first.msg_id,
             (host, first.log_offset),
+            None,
+            out_ms,
         )
 
     def _forked(self) -> None:
@@ -220,14 +225,17 @@ def with_dedup_key(message: Message, key: str) -> Message:
     """The same message with a dedup key. Raises MessageInvalid for what is no key, or is too much."""
     if not isinstance(key, str):
         raise TypeError(f"a dedup key is a str, not {type(key).__name__}")
-    own = encode(None, key, None, 0, None, None, True) + PROPERTY + key.encode() + b"\x02"
+    if key.isascii() and key.isprintable() and key and " " not in key:
+        text = key.encode()
+    else:
+        text = encode(None, key, None, 0, None, None, True)[len(b"KEYS\x01") : -1]  # which checks it
     encoded = message.encoded
     if b"KEYS\x01" in encoded or PROPERTY in encoded:
         keys = message.keys
         joined = " ".join(keys if key in keys else (*keys, key))
         encoded = changed(encoded, {"KEYS": joined, DEDUP_KEY: key})
     else:
-        encoded += own
+        encoded = b"%sKEYS\x01%s\x02%s%s\x02" % (encoded, text, PROPERTY, text)
     if len(encoded) > PROPERTIES_SIZE_MAX:
         raise MessageInvalid(
             f"tags, keys and properties come to {len(encoded):,} bytes with the dedup key, over the limit of"

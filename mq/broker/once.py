@@ -132,13 +132,17 @@ class HandledKeys:
         digest = _digest(key)
         try:
             self._store.live()
-            with self._lock, self._writing():
-                self._read_on()
-                number = self._next
-                at = MARKS_AT + number % self.size * MARK_SIZE
-                self._memory[at : at + MARK_SIZE] = _mark(digest, number)
-                self._say(NEXT, number + 1)
-                self._enter(digest)
+            with self._lock:
+                self._lock_writing()
+                try:
+                    self._read_on()
+                    number = self._next
+                    at = MARKS_AT + number % self.size * MARK_SIZE
+                    self._memory[at : at + MARK_SIZE] = _mark(digest, number)
+                    self._say(NEXT, number + 1)
+                    self._enter(digest)
+                finally:
+                    unlock_byte(self._fd, WRITING_BYTE)
         finally:
             self._give_up(digest)
 
@@ -270,6 +274,13 @@ class HandledKeys:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
+        self._lock_writing()
+        try:
+            yield
+        finally:
+            unlock_byte(self._fd, WRITING_BYTE)
+
+    def _lock_writing(self) -> None:
         if self._fd < 0:
             raise self._store.refusal()
         if not lock_byte(self._fd, WRITING_BYTE, timeout=WRITING_TIMEOUT):
@@ -279,10 +290,6 @@ class HandledKeys:
                 path=str(self.path),
                 pid=byte_owner(self._fd, WRITING_BYTE),
             )
-        try:
-            yield
-        finally:
-            unlock_byte(self._fd, WRITING_BYTE)
 
     def _forked(self) -> None:
         self._lock = threading.Lock()  # Another thread of the parent may have had it.

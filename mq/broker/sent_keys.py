@@ -208,21 +208,20 @@ class SentKeys:
         if self._fd < 0:
             raise self._store.refusal()
         number = int.from_bytes(digest[:8], "little") % self._bucket_count
-        deadline = time.monotonic() + wait
-        if not self._locks[number % STRIPES].acquire(timeout=max(wait, 0.0)):
-            raise _timeout(wait)
+        lock, byte, deadline = self._locks[number % STRIPES], BUCKETS_AT + number * BUCKET_SIZE, 0.0
+        if not lock.acquire(blocking=False):
+            deadline = time.monotonic() + wait
+            if not lock.acquire(timeout=max(wait, 0.0)):
+                raise _timeout(wait)
         try:
-            if not self._lock(number, deadline):
+            if not lock_byte(self._fd, byte) and not self._lock(byte, deadline or time.monotonic() + wait):
                 raise _timeout(wait)
         except BaseException:
-            self._locks[number % STRIPES].release()
+            lock.release()
             raise
         return number
 
-    def _lock(self, number: int, deadline: float) -> bool:
-        byte = BUCKETS_AT + number * BUCKET_SIZE
-        if lock_byte(self._fd, byte):
-            return True
+    def _lock(self, byte: int, deadline: float) -> bool:
         for _ in range(SPINS):
             time.sleep(SPIN_SECONDS)
             if lock_byte(self._fd, byte):

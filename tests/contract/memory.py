@@ -34,7 +34,7 @@ from tests.contract.memory_groups import (
     raised,
 )
 from tests.contract.memory_once import MemoryDedup, MemoryOnce
-from tests.contract.memory_timers import MemoryTimers
+from tests.contract.memory_timers import TIMER_TOPIC, MemoryTimers
 from tests.contract.memory_transactions import MemoryTransactions
 
 if TYPE_CHECKING:
@@ -645,6 +645,7 @@ class MemoryBroker:
     def all_kept(self) -> Iterator[MessageExt]:
         for queue in self._schedule:
             yield from queue
+        yield from (message for message in self._log.values() if message.topic == TIMER_TOPIC)
         for state in self._topics.values():
             for queue in state.queues.values():
                 yield from queue

@@ -12,9 +12,10 @@ from mq.broker.results import MessageQueue, SendResult, SendStatus
 from mq.errors import ConfigMismatch, MessageInvalid, RequestTimeout
 from mq.message import Message, MessageExt
 from mq.names import check_group
+from tests.contract.memory_timers import TIMER_TOPIC, MemoryTimers
 
 SIZE = 100_000
-WAITING = "SCHEDULE_TOPIC_XXXX"
+WAITING = {"SCHEDULE_TOPIC_XXXX", TIMER_TOPIC}
 
 
 class Log(Protocol):
@@ -94,13 +95,20 @@ class MemoryDedup:
         with self._changed:
             for each in self._log.all_kept():
                 properties = each.properties
-                real = properties.get("REAL_TOPIC") if each.topic == WAITING else each.topic
+                real = properties.get("REAL_TOPIC") if each.topic in WAITING else each.topic
                 same = each.msg_id == unique_id if key is None else properties.get("DEDUP_KEY") == key
                 if real == queue.topic and same and self._clock() - each.store_time_ms < window_ms:
                     queue_id = each.queue_id if real == each.topic else int(properties["REAL_QID"])
                     place = bytes.fromhex(each.offset_msg_id)[:-8], each.log_offset
                     first = MessageQueue(queue.topic, self._log.name, queue_id)
-                    return SendResult(SendStatus.SEND_OK, first, each.queue_offset, each.msg_id, place)
+                    return SendResult(
+                        SendStatus.SEND_OK,
+                        first,
+                        each.queue_offset,
+                        each.msg_id,
+                        place,
+                        out_ms=MemoryTimers.out_ms(each),
+                    )
             return self._log.append(queue.topic, queue.queue_id, message, body, sys_flag, unique_id)
 
 

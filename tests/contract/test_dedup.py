@@ -138,6 +138,18 @@ def test_a_delayed_message_counts_while_it_waits(broker: mq.Broker, producer: mq
     assert body_count(broker) == 0
 
 
+def test_a_message_due_at_a_time_is_recalled_by_the_second_ones_handle(
+    broker: mq.Broker, producer: mq.Producer
+) -> None:
+    first = producer.send(order(delay_ms=600_000), dedup_key="order-1")
+    second = producer.send(order(delay_ms=900_000), dedup_key="order-1")
+    assert place(first) == place(second)
+    assert second.recall_handle is not None
+    assert second.recall_handle == first.recall_handle
+    assert broker.recall(second.recall_handle) == first.msg_id
+    assert producer.send(order(), dedup_key="order-1").msg_id == first.msg_id, "a recalled one was sent"
+
+
 def test_async_sends_are_stored_once_too(broker: mq.Broker, producer: mq.Producer) -> None:
     futures = [
         producer.send_async(order(b"%d" % n), dedup_key=f"order-{n % 10}" if n % 2 else None)
