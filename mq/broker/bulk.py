@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mq.broker.protocol import MessageQueue
 from mq.store.arrow import ArrowReader, Scan
+from mq.store.bulk import BulkWriter
 from mq.store.reader import Reader
 from mq.store.store import Store
 from mq.store.waiting import Wait
@@ -16,12 +17,14 @@ LOOK_INTERVAL = 0.01  # a queue without any message, of a broker that only reads
 
 
 class Bulk:
-    """Scans of queues into columns, and waiting for many queues at once."""
+    """Scans of queues into columns, waiting for many queues at once, and appending to many at once."""
 
-    def __init__(self, store: Store, reader: Reader, arrow: ArrowReader) -> None:
+    def __init__(self, store: Store, reader: Reader, arrow: ArrowReader, writer: BulkWriter) -> None:
         self._store = store
         self._reader = reader
         self._arrow = arrow
+        self.append = writer.append
+        self.sync = writer.sync
 
     def scan(
         self,

@@ -48,6 +48,7 @@ from mq.message import MessageExt
 from mq.names import check_group, check_topic
 from mq.store import retention
 from mq.store.arrow import ArrowReader
+from mq.store.bulk import BulkWriter
 from mq.store.reader import Reader
 from mq.store.store import Store
 from mq.store.watch import Watch
@@ -144,7 +145,8 @@ class LocalBroker:
             self._writer = writer
             self._reader = Reader(store, self.name, catalog.version, catalog.admit_read)
             self._arrow = ArrowReader(store, self.name)
-            self.bulk: Final = Bulk(store, self._reader, self._arrow)
+            bulk_writer = BulkWriter(store, catalog.version, catalog.admit_write)
+            self.bulk: Final = Bulk(store, self._reader, self._arrow, bulk_writer)
             self._finder = Finder(store, self._reader, catalog.current)
             self._dedup = Dedup(store, self.name, self._reader, writer.append, catalog.current)
             self._once = OnceFiles(store)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "draft.h"
+#include "appending.h"
 #include "fail.h"
 #include "linux.h"
 
@@ -107,11 +108,18 @@ static int is_honest(mq_log *log, const mq_queue *queue, const mq_intent *intent
 
 /* Finish or void what the intent describes. Under the append lock; may itself be cut short and
  * done again, since the intent stays armed until all is done. */
-static int repair(mq_log *log) {
+int mq_log_repair(mq_log *log) {
     mq_intent *intent = &log->shared->intent;
     if (!atomic_load(&intent->armed)) return 0;
     int error = 0;
     int64_t log_end = mq_control_get(log->control, MQ_LOG_END);
+    if (intent->queue == MQ_INTENT_BULK) {
+        int result = mq_bulk_repair(log, intent, log_end);
+        if (result < 0) return result;
+        atomic_store(&intent->armed, 0);
+        if (result) mq_control_add(log->control, MQ_REPAIRS, 1);
+        return 0;
+    }
     mq_queue *queue = mq_log_open_queue(log, intent->queue, &error);
     if (!queue && error != MQ_INVALID) return error;
     if (!queue || !is_honest(log, queue, intent, log_end)) {
@@ -139,7 +147,7 @@ int mq_log_lock(mq_log *log, int timeout_ms) {
     if (result < 0) return result;
     /* Armed without a dead owner: an earlier repair failed (a full disk, say) and is due again. */
     if (result == 1 || atomic_load_explicit(&log->shared->intent.armed, memory_order_relaxed)) {
-        result = repair(log);
+        result = mq_log_repair(log);
         if (result) mq_control_unlock(log->control, MQ_LOCK_APPEND);
         return result;
     }
@@ -181,7 +189,7 @@ int mq_log_allocate(mq_log *log, int64_t to, int64_t step) {
 }
 
 /* Blocks for everything below `to`: in large steps as long as there is room, else just enough. */
-static int reserve(mq_log *log, int64_t to) {
+int mq_log_reserve(mq_log *log, int64_t to) {
     if (mq_control_get(log->control, MQ_ALLOCATED_END) >= to) return 0;
     int64_t step = log->file_size < ALLOCATE_STEP ? 4096 : ALLOCATE_STEP;
     int result = mq_log_allocate(log, to, step);
@@ -229,7 +237,7 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     int transaction = common->sys_flag & MQ_FLAG_TRANSACTION;
     int has_units = transaction == 0 || transaction == 8;
     int64_t first = has_units ? atomic_load_explicit(&entry->next, memory_order_relaxed) : 0;
-    int result = reserve(log, new_end);
+    int result = mq_log_reserve(log, new_end);
     if (result) return result;
     uint8_t *bytes;
     uint8_t *blank = NULL;
@@ -277,7 +285,7 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
         if (log->extend) tags_code = extend(log, common->queue, &ext_end, tags_code, store_time, envelope, i);
         result = mq_unit_write(log, common->queue, first + i, at, drafts[i].size, tags_code);
         if (result) {
-            int voided = repair(log);
+            int voided = mq_log_repair(log);
             return voided < 0 ? voided : result;
         }
         at += drafts[i].size;
@@ -324,7 +332,7 @@ static int append(mq_log *log, const mq_common *common, const mq_draft *drafts, 
     return 0;
 }
 
-static int32_t common_of(mq_common *common, mq_log *log, mq_queue *queue, int32_t sys_flag, const mq_envelope *envelope) {
+int32_t mq_common_of(mq_common *common, mq_log *log, mq_queue *queue, int32_t sys_flag, const mq_envelope *envelope) {
     *common = (mq_common){.queue = queue, .sys_flag = sys_flag & ~(MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6)};
     common->born_host = log->store_host;
     common->born_host_size = 8;
@@ -356,7 +364,7 @@ int mq_append(mq_log *log, int number, int64_t topics_version, int32_t flag, int
     int32_t room = mq_draft_room(queue, (int32_t)properties_size);
     char *tail = room <= STACK_TAIL ? stack : malloc((size_t)room);
     if (!tail) return MQ_MEMORY;
-    int32_t fixed = common_of(&common, log, queue, sys_flag, envelope);
+    int32_t fixed = mq_common_of(&common, log, queue, sys_flag, envelope);
     result = mq_draft_make(&record, queue, fixed, flag, body, body_size, properties, properties_size, unique_id, tail,
                    receipt->unique_id, sizeof receipt->unique_id);
     if (!result) result = append(log, &common, &record, 1, record.size, envelope, receipt);
@@ -382,7 +390,7 @@ int mq_append_batch(mq_log *log, int number, int32_t count, const int32_t *flags
     mq_draft *drafts = malloc((size_t)count * sizeof *drafts);
     char *tails = malloc((size_t)tails_size);
     result = drafts && tails ? 0 : MQ_MEMORY;
-    int32_t fixed = common_of(&common, log, queue, sys_flag, envelope);
+    int32_t fixed = mq_common_of(&common, log, queue, sys_flag, envelope);
     int64_t total = 0;
     char *tail = tails;
     for (int32_t i = 0; !result && i < count; i++) {

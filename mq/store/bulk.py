@@ -1,0 +1,96 @@
+"""Appending to many queues at once: one C call, published by one move of the log's end, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from mq.broker.protocol import MessageQueue
+from mq.errors import MessageTooLarge
+from mq.store.native import check, ffi, lib
+from mq.store.store import Store
+
+__all__ = ["BulkWriter", "Stored"]
+
+FLUSH_TIMEOUT_MS = 60_000
+INT32 = "int32_t[]"
+
+
+class Stored(NamedTuple):
+    """Where a bulk begins and ends in the log, and when it was stored."""
+
+    log_offset: int
+    end: int
+    store_time_ms: int
+
+
+class BulkWriter:
+    """Appends bulks to one store, from any thread. admit(topic, queue_id) raises what forbids it."""
+
+    def __init__(self, store: Store, version: Any, admit: Callable[[str, int], None]) -> None:
+        self._store = store
+        self._version = version  # of the topics: a word in shared memory
+        self._admit = admit
+
+    def append(
+        self,
+        queues: Sequence[MessageQueue],
+        places: Any,
+        bodies: Any,
+        body_sizes: Any,
+        properties: Any,
+        properties_sizes: Any,
+    ) -> Stored:
+        """Append messages, all or none: the i-th goes to queues[places[i]], where they keep their order.
+
+        places and sizes are buffers of 32-bit numbers; bodies and encoded property strings lie one after the
+        other in theirs. Raises MessageTooLarge, StoreFull, StorePoisoned, and what `admit` raises.
+        """
+        place_of, sizes, encoded_sizes = (
+            ffi.from_buffer(INT32, part) for part in (places, body_sizes, properties_sizes)
+        )
+        count = len(place_of)
+        if not 0 < count == len(sizes) == len(encoded_sizes):
+            raise ValueError(
+                "a bulk has a place, a body and properties for each message, and at least one of them"
+            )
+        spaces = memoryview(bodies).nbytes, memoryview(properties).nbytes
+        if len(set(queues)) != len(queues) or lib.mq_bulk_check(
+            len(queues), count, place_of, sizes, spaces[0], encoded_sizes, spaces[1]
+        ):
+            raise ValueError("places or sizes of a bulk do not fit its queues, bodies and properties")
+        receipt = ffi.new("mq_receipt *")
+        while True:
+            version = self._version[0]
+            numbers = [self._number(queue) for queue in queues]
+            result = lib.mq_append_bulk(
+                self._store.live(),
+                version,
+                numbers,
+                len(numbers),
+                count,
+                place_of,
+                ffi.from_buffer(bodies),
+                sizes,
+                ffi.from_buffer(properties),
+                encoded_sizes,
+                receipt,
+            )
+            if result not in (lib.MQ_GONE, lib.MQ_STALE):
+                break
+        if result == lib.MQ_TOO_LARGE:
+            largest = max(ffi.unpack(sizes, count))
+            raise MessageTooLarge(largest, self._store.geometry.commitlog_file_size - 1024)
+        check(result, str(self._store.root))
+        return Stored(int(receipt.log_offset), int(receipt.end), int(receipt.store_time))
+
+    def sync(self, stored: Stored) -> None:
+        """Have a bulk on disk, whatever the broker does with messages. Raises StorePoisoned, StoreLocked."""
+        check(lib.mq_log_flush(self._store.live(), stored.end, -1, FLUSH_TIMEOUT_MS), str(self._store.root))
+
+    def _number(self, queue: MessageQueue) -> int:
+        self._admit(queue.topic, queue.queue_id)
+        name = queue.topic.encode()
+        return check(
+            lib.mq_log_queue(self._store.live(), name, len(name), queue.queue_id, 1), str(self._store.root)
+        )

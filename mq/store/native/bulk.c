@@ -1,0 +1,306 @@
+/* Several queues, one publication: see bulk.h. */
+#include "log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "appending.h"
+#include "bulk.h"
+#include "fail.h"
+#include "linux.h"
+
+enum { LOCK_TIMEOUT_MS = 10000 };
+
+/* A queue that the bulk writes to. */
+typedef struct {
+    mq_queue *queue;
+    int64_t first;    /* its end before */
+    int64_t next;
+    int64_t ext_end;
+    uint32_t tags;
+} part;
+
+typedef struct {
+    mq_draft *drafts;
+    const int32_t *places; /* of parts, by message */
+    part *parts;
+    int32_t count;
+    int32_t part_count;
+    mq_common common;
+} bulk;
+
+static int is_blank_before(const mq_log *log, int64_t at, int32_t size) {
+    return size + MQ_BLANK_SIZE > log->file_size - at % log->file_size;
+}
+
+/* Where a record of this size goes that is to be written at `at`. */
+static int64_t place(const mq_log *log, int64_t at, int32_t size) {
+    return is_blank_before(log, at, size) ? at + log->file_size - at % log->file_size : at;
+}
+
+static int write_blank(mq_log *log, int64_t at) {
+    uint8_t *bytes;
+    int64_t room;
+    mq_mapping *pin;
+    int result = mq_files_pin(log->files, at, &bytes, &room, &pin);
+    if (result) return result;
+    mq_put32(bytes, (int32_t)room);
+    mq_put32(bytes + 4, MQ_MAGIC_BLANK);
+    mq_files_unpin(pin);
+    return 0;
+}
+
+static int write_records(mq_log *log, bulk *all, int64_t at, int64_t store_time, mq_receipt *receipt) {
+    mq_window window = {.files = log->files};
+    int result = 0;
+    for (int32_t i = 0; i < all->count; i++) {
+        const uint8_t *bytes;
+        int64_t room;
+        part *to = &all->parts[all->places[i]];
+        if (is_blank_before(log, at, all->drafts[i].size)) {
+            result = write_blank(log, at);
+            if (result) break;
+            mq_fail_at(MQ_FAIL_BLANK);
+            at = place(log, at, all->drafts[i].size);
+        }
+        result = mq_window_look(&window, at, &bytes, &room);
+        if (result) break;
+        if (i == 0) receipt->log_offset = at;
+        all->common.queue = to->queue;
+        mq_draft_write(log, (uint8_t *)bytes, &all->drafts[i], &all->common, to->next++, at, store_time);
+        at += all->drafts[i].size;
+    }
+    mq_window_leave(&window);
+    return result;
+}
+
+static int write_units(mq_log *log, bulk *all, int64_t at, int64_t store_time) {
+    for (int32_t i = 0; i < all->part_count; i++) all->parts[i].next = all->parts[i].first;
+    for (int32_t i = 0; i < all->count; i++) {
+        part *to = &all->parts[all->places[i]];
+        int64_t tags_code = all->drafts[i].tags_code;
+        at = place(log, at, all->drafts[i].size);
+        if (log->extend) tags_code = mq_extension_write(log, to->queue, &to->ext_end, tags_code, store_time, NULL, 0);
+        int result = mq_unit_write(log, to->queue, to->next++, at, all->drafts[i].size, tags_code);
+        if (result) return result;
+        at += all->drafts[i].size;
+    }
+    return 0;
+}
+
+/* The lock is held; nothing is published on failure. */
+static int write_all(mq_log *log, bulk *all, mq_receipt *receipt) {
+    mq_control *control = log->control;
+    mq_intent *intent = &log->shared->intent;
+    if (mq_control_get(control, MQ_POISONED_WORD)) return MQ_POISONED;
+    if (atomic_load_explicit(&log->stopping, memory_order_relaxed)) return MQ_CLOSED;
+    for (int32_t i = 0; i < all->part_count; i++) {
+        mq_queue_entry *entry = all->parts[i].queue->entry;
+        if (atomic_load_explicit(&entry->state, memory_order_relaxed) != MQ_QUEUE_LIVE) return MQ_GONE;
+        all->parts[i].first = all->parts[i].next = atomic_load(&entry->next);
+        all->parts[i].ext_end = atomic_load(&entry->ext_end);
+        if (all->parts[i].first < 0 || all->parts[i].first > MQ_OFFSET_MAX) return MQ_CORRUPT;
+    }
+    int64_t start = mq_control_get(control, MQ_LOG_END);
+    if (start < 0 || start > INT64_MAX / 2) return MQ_CORRUPT;
+    int64_t now = mq_linux_now_ms();
+    int64_t last = mq_control_get(control, MQ_LAST_STORE_TIME);
+    int64_t store_time = now > last ? now : last;
+    int64_t end = start;
+    for (int32_t i = 0; i < all->count; i++) end = place(log, end, all->drafts[i].size) + all->drafts[i].size;
+    int result = mq_log_reserve(log, end);
+    if (result) return result;
+    mq_fail_at(MQ_FAIL_LOCKED);
+
+    intent->queue = MQ_INTENT_BULK;
+    intent->start = start;
+    intent->end = end;
+    intent->queue_offset = 0;
+    intent->count = all->count;
+    atomic_store_explicit(&intent->armed, 1, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* as for an append of one queue */
+    mq_fail_at(MQ_FAIL_ARMED);
+    result = write_records(log, all, start, store_time, receipt);
+    mq_fail_at(MQ_FAIL_RECORD);
+    if (!result) result = write_units(log, all, start, store_time);
+    if (result) {
+        int voided = mq_log_repair(log);
+        return voided < 0 ? voided : result;
+    }
+    mq_fail_at(MQ_FAIL_UNIT);
+
+    for (int32_t i = 0; log->extend && i < all->part_count; i++)
+        atomic_store_explicit(&all->parts[i].queue->entry->ext_end, all->parts[i].ext_end, memory_order_release);
+    atomic_store_explicit(&log->shared->words[MQ_LOG_END], end, memory_order_release);
+    mq_fail_at(MQ_FAIL_LOG_END);
+    for (int32_t i = 0; i < all->part_count; i++)
+        atomic_store_explicit(&all->parts[i].queue->entry->next, all->parts[i].next, memory_order_release);
+    atomic_store_explicit(&log->shared->words[MQ_LAST_STORE_TIME], store_time, memory_order_release);
+    mq_fail_at(MQ_FAIL_PUBLISHED);
+    atomic_store_explicit(&intent->armed, 0, memory_order_release);
+    mq_fail_at(MQ_FAIL_DISARMED);
+    receipt->end = end;
+    receipt->store_time = store_time;
+    receipt->size = all->drafts[0].size;
+    receipt->count = all->count;
+    return 0;
+}
+
+/* The queue of a record; NULL and a code if there is none. */
+static mq_queue *queue_of(mq_log *log, const uint8_t *bytes, const mq_record *record, int *error) {
+    int number = mq_control_queue(log->control, (const char *)bytes + record->topic_at, record->topic_size,
+                                  record->queue_id, 0);
+    if (number < 0) {
+        *error = number;
+        return NULL;
+    }
+    return mq_log_open_queue(log, number, error);
+}
+
+/* Go over the records of [start, end), first to look whether they are whole and of queues that go on where the records
+ * begin, then to finish or void them. Returns how many there are, or a code. */
+static int64_t each_record(mq_log *log, int64_t start, int64_t end, int act, int is_published) {
+    int64_t count = 0;
+    int64_t at = start;
+    while (at < end) {
+        const uint8_t *bytes;
+        mq_record record;
+        mq_mapping *pin;
+        int64_t where;
+        int error = 0;
+        int64_t next = mq_log_next(log, at, end, &where, &bytes, &record, &pin);
+        if (next < 0) return next;
+        mq_queue *queue = queue_of(log, bytes, &record, &error);
+        mq_files_unpin(pin);
+        if (!queue) return error;
+        if (act && is_published) {
+            int64_t known = atomic_load(&queue->entry->next);
+            if (known == record.queue_offset)
+                atomic_store_explicit(&queue->entry->next, record.queue_offset + 1, memory_order_release);
+            mq_wake_queue(log->shared, queue->entry, MQ_NEWS_APPENDED, MQ_EVERY_TAG);
+        } else if (act) {
+            /* Never a unit of a message that was published. */
+            if (record.queue_offset < atomic_load(&queue->entry->next)) return MQ_CORRUPT;
+            error = mq_unit_void(log, queue, record.queue_offset, 1);
+            if (error) return error;
+        }
+        count++;
+        at = next;
+    }
+    return count;
+}
+
+/* Zero what was written of [from, to), which may be all of several files. */
+static int void_records(mq_log *log, int64_t from, int64_t to) {
+    while (from < to) {
+        uint8_t *bytes;
+        int64_t room;
+        mq_mapping *pin;
+        int result = mq_files_pin(log->files, from, &bytes, &room, &pin);
+        if (result) return result;
+        int64_t size = to - from < room ? to - from : room;
+        memset(bytes, 0, (size_t)size);
+        mq_files_unpin(pin);
+        from += size;
+    }
+    return 0;
+}
+
+int mq_bulk_repair(mq_log *log, const mq_intent *intent, int64_t log_end) {
+    int64_t start = intent->start;
+    int64_t end = intent->end;
+    int64_t allocated = mq_control_get(log->control, MQ_ALLOCATED_END);
+    if (start < 0 || end <= start || end > allocated || intent->count <= 0) return 0;
+    if (log_end != start && log_end != end) return 0;
+    int is_published = log_end == end;
+    int64_t found = each_record(log, start, end, 0, is_published);
+    if (is_published) {
+        int64_t done = found == intent->count ? each_record(log, start, end, 1, 1) : 0;
+        return done < 0 ? (int)done : done > 0;
+    }
+    /* A record that is not whole: none of the units was written yet, or all are void already. */
+    if (found == intent->count) {
+        int64_t done = each_record(log, start, end, 1, 0);
+        if (done < 0 && done != MQ_CORRUPT) return (int)done;
+        if (done < 0) return 0;
+    }
+    mq_fail_at(MQ_FAIL_REPAIR);
+    int result = void_records(log, start, end);
+    return result ? result : 1;
+}
+
+static int make_drafts(mq_log *log, bulk *all, const char *bodies, const int32_t *body_sizes, const char *properties,
+                       const int32_t *properties_sizes, char *tail, char *first_id) {
+    char id[MQ_UNIQUE_ID_SIZE];
+    for (int32_t i = 0; i < all->count; i++) {
+        part *to = &all->parts[all->places[i]];
+        mq_draft *draft = &all->drafts[i];
+        int32_t fixed = mq_common_of(&all->common, log, to->queue, 0, NULL);
+        int result = mq_draft_make(draft, to->queue, fixed, 0, bodies, body_sizes[i], properties, properties_sizes[i],
+                                   NULL, tail, i ? id : first_id, MQ_UNIQUE_ID_SIZE);
+        if (result) return result;
+        if (draft->size + (int64_t)MQ_BLANK_SIZE > log->file_size) return MQ_TOO_LARGE;
+        bodies += body_sizes[i];
+        properties += properties_sizes[i];
+        tail += draft->tail_size;
+        to->tags |= mq_tag_bit((int32_t)draft->tags_code);
+    }
+    return 0;
+}
+
+static int append(mq_log *log, bulk *all, mq_receipt *receipt) {
+    int result = mq_log_lock(log, LOCK_TIMEOUT_MS);
+    if (result) return result;
+    result = write_all(log, all, receipt);
+    mq_log_unlock(log);
+    if (result) return result;
+    receipt->tags = 0;
+    for (int32_t i = 0; i < all->part_count; i++) {
+        receipt->tags |= all->parts[i].tags;
+        mq_wake_queue(log->shared, all->parts[i].queue->entry, MQ_NEWS_APPENDED, all->parts[i].tags);
+    }
+    mq_log_want_prepared(log, receipt->end);
+    return 0;
+}
+
+int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, int32_t queue_count, int32_t count,
+                   const int32_t *places, const char *bodies, const int32_t *body_sizes, const char *properties,
+                   const int32_t *properties_sizes, mq_receipt *receipt) {
+    if (!log->writable) return MQ_READ_ONLY;
+    if (count <= 0 || queue_count <= 0) return MQ_INVALID;
+    if (topics_version >= 0 && mq_control_get(log->control, MQ_TOPICS_VERSION) != topics_version) return MQ_STALE;
+    int64_t tails_size = 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (properties_sizes[i] < 0 || properties_sizes[i] > MQ_PROPERTIES_SIZE_MAX || body_sizes[i] < 0)
+            return MQ_TOO_LARGE;
+        tails_size += properties_sizes[i] + MQ_TOPIC_SIZE_MAX + 5 + MQ_UNIQUE_PROPERTY_SIZE + 24 + MQ_CRC_PROPERTY_SIZE;
+    }
+    bulk all = {.count = count, .part_count = queue_count, .places = places};
+    all.drafts = malloc((size_t)count * sizeof *all.drafts);
+    all.parts = calloc((size_t)queue_count, sizeof *all.parts);
+    char *tails = malloc((size_t)tails_size);
+    int result = all.drafts && all.parts && tails ? 0 : MQ_MEMORY;
+    for (int32_t i = 0; !result && i < queue_count; i++) {
+        int error;
+        all.parts[i].queue = mq_log_open_queue(log, queues[i], &error);
+        if (!all.parts[i].queue) result = error;
+    }
+    memset(receipt->unique_id, 0, sizeof receipt->unique_id);
+    if (!result) result = make_drafts(log, &all, bodies, body_sizes, properties, properties_sizes, tails, receipt->unique_id);
+    if (!result) result = append(log, &all, receipt);
+    free(all.drafts);
+    free(all.parts);
+    free(tails);
+    return result;
+}
+
+int mq_bulk_check(int32_t queue_count, int32_t count, const int32_t *places, const int32_t *body_sizes,
+                  int64_t bodies_size, const int32_t *properties_sizes, int64_t properties_size) {
+    for (int32_t i = 0; i < count; i++) {
+        if (places[i] < 0 || places[i] >= queue_count || body_sizes[i] <= 0 || properties_sizes[i] < 0) return MQ_INVALID;
+        bodies_size -= body_sizes[i];
+        properties_size -= properties_sizes[i];
+        if (bodies_size < 0 || properties_size < 0) return MQ_INVALID;
+    }
+    return 0;
+}

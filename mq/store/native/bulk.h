@@ -1,0 +1,20 @@
+/* bulk.h: messages of several queues appended together, all of them or none.
+ *
+ * One move of the log's end publishes them. Records come first, units after all of them, so whoever repairs
+ * finds in the records which units there may be:
+ *
+ *   log_end before the bulk   units of its records are voided, if all records are whole; then the records
+ *   log_end behind it         the `next` of every queue that its records name is moved past them
+ */
+
+/* Append messages, the i-th to the queue of number queues[places[i]], no number twice; side by side but for what is
+ * left over at the end of a file, in this order within each queue. Bodies and properties are concatenated.
+ * receipt->log_offset is the first one's, ->end where the last one ends. MQ_TOO_LARGE if one does not fit into a file.
+ * Otherwise as mq_append_batch; MQ_GONE if any of the queues is, MQ_STALE as in mq_append. */
+int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, int32_t queue_count, int32_t count,
+                   const int32_t *places, const char *bodies, const int32_t *body_sizes, const char *properties,
+                   const int32_t *properties_sizes, mq_receipt *receipt);
+
+/* Whether places are below queue_count, no body is empty, and sizes sum up to what there is: 0, else MQ_INVALID. */
+int mq_bulk_check(int32_t queue_count, int32_t count, const int32_t *places, const int32_t *body_sizes,
+                  int64_t bodies_size, const int32_t *properties_sizes, int64_t properties_size);

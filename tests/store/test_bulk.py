@@ -1,0 +1,188 @@
+"""Several queues are appended to together: every message in its place, or none of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.store.bulk import Stored
+from mq.store.check import problems
+from tests.crash.failbuild import fail_build, fail_points
+from tests.store.small_store import open_small
+
+QUEUES = [mq.MessageQueue(topic, "mq", number) for topic in ("orders", "ledger") for number in range(2)]
+
+rows = st.tuples(
+    st.integers(0, len(QUEUES) - 1), st.binary(min_size=1, max_size=700), st.sampled_from(["", "t"])
+)
+
+
+def append(broker: LocalBroker, sent: Sequence[tuple[int, bytes, str]]) -> Stored:
+    encoded = [f"TAGS\x01{tag}\x02".encode() if tag else b"" for _, _, tag in sent]
+    return broker.bulk.append(
+        QUEUES,
+        array("i", [place for place, _, _ in sent]),
+        b"".join(body for _, body, _ in sent),
+        array("i", [len(body) for _, body, _ in sent]),
+        b"".join(encoded),
+        array("i", map(len, encoded)),
+    )
+
+
+def stored(broker: LocalBroker, queue: mq.MessageQueue) -> list[tuple[bytes, str]]:
+    found, at = [], 0
+    while messages := broker.pull(queue, at, 1000, 1 << 20, None, 0.0).messages:
+        assert [message.queue_offset for message in messages] == list(range(at, at + len(messages)))
+        found += [(message.body, message.tags or "") for message in messages]
+        at += len(messages)
+    return found
+
+
+@pytest.fixture
+def broker(directory: Path) -> Iterator[LocalBroker]:
+    with open_small(directory) as broker:
+        for topic in ("orders", "ledger"):
+            broker.create_topic(topic, 2)
+        yield broker
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(rows, min_size=1, max_size=40), max_size=5), st.booleans())
+def test_every_message_is_in_its_queue(
+    tmp_path_factory: pytest.TempPathFactory, bulks: list[list[tuple[int, bytes, str]]], extensions: bool
+) -> None:
+    root = tmp_path_factory.mktemp("bulk") / "store"
+    wanted: list[list[tuple[bytes, str]]] = [[] for _ in QUEUES]
+    with open_small(root, enable_consume_queue_ext=extensions) as broker:
+        for topic in ("orders", "ledger"):
+            broker.create_topic(topic, 2)
+        for sent in bulks:
+            result = append(broker, sent)
+            for place, body, tag in sent:
+                wanted[place].append((body, tag))
+            single = broker.append("orders", 0, mq.Message("orders", b"between"), b"between", 0)
+            assert result.end <= broker._store.end()
+            assert broker.message(single.msg_id).log_offset >= result.end
+            wanted[0].append((b"between", ""))
+        assert [stored(broker, queue) for queue in QUEUES] == wanted
+    assert list(problems(root)) == []
+    with open_small(root) as again:
+        assert [stored(again, queue) for queue in QUEUES] == wanted
+
+
+def test_who_sleeps_is_woken_with_all_of_it(broker: LocalBroker) -> None:
+    append(broker, [(place, b"x", "") for place in (0, 1, 2, 3)])
+    results = [broker.pull(queue, 0, 10, 1000, None, 5.0).messages for queue in QUEUES]
+    assert [len(messages) for messages in results] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (QUEUES, [4], b"x", [1], b"", [0]),
+        (QUEUES, [-1], b"x", [1], b"", [0]),
+        (QUEUES, [0], b"x", [2], b"", [0]),
+        (QUEUES, [0], b"x", [0], b"", [0]),
+        (QUEUES, [0], b"x", [1], b"", [1]),
+        (QUEUES, [0, 0], b"x", [1], b"", [0]),
+        (QUEUES, [], b"", [], b"", []),
+        ([QUEUES[0], QUEUES[0]], [1], b"x", [1], b"", [0]),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    broker: LocalBroker, wrong: tuple[list[mq.MessageQueue], list[int], bytes, list[int], bytes, list[int]]
+) -> None:
+    queues, places, bodies, sizes, properties, encoded_sizes = wrong
+    with pytest.raises(ValueError, match="bulk"):
+        broker.bulk.append(
+            queues, array("i", places), bodies, array("i", sizes), properties, array("i", encoded_sizes)
+        )
+
+
+def test_nothing_is_stored_where_one_is_too_large_or_has_no_topic(broker: LocalBroker) -> None:
+    with pytest.raises(mq.MessageTooLarge):
+        append(broker, [(0, b"small", ""), (1, bytes(5000), "")])
+    broker.delete_topic("ledger")
+    broker.create_topic("ledger", 1)
+    with pytest.raises((mq.NotPermitted, mq.TopicNotFound, ValueError)):
+        append(broker, [(0, b"small", ""), (3, b"nowhere", "")])
+    assert stored(broker, QUEUES[0]) == []
+
+
+BULK = """
+from pathlib import Path
+from tests.store.test_bulk import append, open_small
+broker = open_small(Path({root!r}))
+append(broker, {before!r})
+append(broker, {sent!r})
+"""
+SMALL_BULK = [(place % 4, b"%d" % place, "") for place in range(6)]
+LARGE_BULK = [(place % 3, b"%d" % place * 90, "t") for place in range(60)]
+POINTS = [
+    *(
+        (point, passage)
+        for point in ("LOCKED", "ARMED", "RECORD", "UNIT", "LOG_END", "PUBLISHED")
+        for passage in (1, 2)
+    ),
+    *(("HALF_RECORD", passage) for passage in (1, 7, 9, 40, 66)),
+    *(("BLANK", passage) for passage in (1, 4)),
+    *(("NEW_QUEUE_FILE", passage) for passage in (1, 5, 9)),
+    *(("LINKED_QUEUE_FILE", passage) for passage in (1, 5, 9)),
+    ("DISARMED", 2),
+]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("point", "passage"), POINTS)
+@pytest.mark.parametrize("alone", [False, True], ids=["beside-others", "alone"])
+def test_death_in_the_middle(directory: Path, point: str, passage: int, alone: bool) -> None:
+    """All of a bulk is there or none of it, for those who live on and for who comes later."""
+    with open_small(directory) as survivor:
+        for topic in ("orders", "ledger"):
+            survivor.create_topic(topic, 2)
+        if alone:
+            survivor.close()
+        tree = str(Path(__file__).parents[2])
+        code = BULK.format(root=str(directory), before=SMALL_BULK, sent=LARGE_BULK)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(fail_build()), tree]),
+            "MQ_FAIL": f"{fail_points()[point]}:{passage}:kill",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            cwd=directory.parent,  # Not the tree, whose build has no points to die at.
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        with open_small(directory) as broker:
+            check_whole(broker if alone else survivor)
+    with open_small(directory) as again:
+        check_whole(again, sent_since=True)
+
+
+def check_whole(broker: LocalBroker, *, sent_since: bool = False) -> None:
+    if not sent_since:  # Whoever takes the lock repairs.
+        broker.append("ledger", 1, mq.Message("ledger", b"after"), b"after", 0)
+    found = [stored(broker, queue) for queue in QUEUES]
+    assert found[3].pop() == (b"after", "")
+    states = [[], SMALL_BULK, [*SMALL_BULK, *LARGE_BULK]]
+    wanted = [
+        [[(body, tag) for at, body, tag in state if at == place] for place in range(4)] for state in states
+    ]
+    assert found in wanted
