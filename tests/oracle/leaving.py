@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mq
 from tests.oracle.crossing import (
+    FAILING,
     GROUP,
     QUEUE_COUNT,
     TOPIC,
@@ -22,8 +23,6 @@ from tests.oracle.crossing import (
     open_beside,
     until,
 )
-
-FAILING = b"old plain 3"
 
 
 @dataclass

@@ -206,8 +206,9 @@ class Server:
         answer = self.ask("received", group=group, count=count, wait_ms=int(wait * 1000))
         return [_came(one) for one in answer]
 
-    def stop_consumer(self, group: str) -> None:
-        self.ask("stop_consumer", group=group)
+    def stop_consumer(self, group: str) -> list[Came]:
+        """Ends a group's consumer, which writes its offsets down; all that came to it."""
+        return [_came(one) for one in self.ask("stop_consumer", group=group)]
 
     def offsets(self, group: str, topic: str) -> dict[int, int]:
         return {int(queue): offset for queue, offset in self.ask("offsets", group=group, topic=topic).items()}

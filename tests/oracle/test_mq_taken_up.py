@@ -11,8 +11,8 @@ import pytest
 
 from tests.oracle import oracle
 from tests.oracle.agreement import assert_library_looks_up
-from tests.oracle.crossing import GROUP, PATIENCE, PAYERS, SETTINGS, TOPIC, RocketMQSide, now_ms
-from tests.oracle.leaving import FAILING, Left, leave, leave_killed
+from tests.oracle.crossing import FAILING, GROUP, PATIENCE, PAYERS, SETTINGS, TOPIC, RocketMQSide, now_ms
+from tests.oracle.leaving import Left, leave, leave_killed
 from tests.oracle.oracle import Record, Report
 from tests.oracle.sending import SIZES
 from tests.oracle.server import Came, Server

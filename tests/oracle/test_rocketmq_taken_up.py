@@ -10,6 +10,7 @@ import pytest
 import mq
 from mq.store.check import problems
 from tests.oracle.crossing import (
+    FAILING,
     GROUP,
     QUEUE_COUNT,
     SETTINGS,
@@ -27,8 +28,6 @@ from tests.oracle.sending import SIZES
 from tests.oracle.server import Came, Server
 
 pytestmark = [pytest.mark.oracle, pytest.mark.timeout(300)]
-
-FAILING = b"old plain 3"
 
 
 @dataclass
@@ -71,6 +70,7 @@ def scene(
     ledger.send_after(side, b"late after 2.2 s", 2.2)
     came = rocketmq.received(GROUP, 15, wait=10.0)
     if request.param == "closed":
+        came = rocketmq.stop_consumer(GROUP)
         rocketmq.stop()
     else:
         rocketmq.kill()

@@ -34,9 +34,11 @@ final class Consumers {
         return Received.await(pushing.get(group).received, count, waitMs);
     }
 
-    Object stop(String group) {
-        pushing.remove(group).consumer.shutdown();
-        return null;
+    /** Ends a group's consumer, which writes down its offsets; everything that it has received. */
+    List<Map<String, Object>> stop(String group) throws InterruptedException {
+        Push push = pushing.remove(group);
+        push.consumer.shutdown();
+        return Received.await(push.received, 0, 0);
     }
 
     void shutdown() {

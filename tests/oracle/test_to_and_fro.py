@@ -1,0 +1,134 @@
+"""RocketMQ's broker and mq have one directory by turns: what one begins, any later one ends, once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import mq
+from tests.oracle.crossing import (
+    COMMIT,
+    GROUP,
+    PAYERS,
+    QUEUE_COUNT,
+    SETTINGS,
+    STATES,
+    TOPIC,
+    UNKNOWN,
+    Ledger,
+    Listener,
+    MQSide,
+    RocketMQSide,
+    Side,
+    now_ms,
+    open_beside,
+    stored,
+    until,
+)
+from tests.oracle.sending import SIZES
+from tests.oracle.server import Server
+
+pytestmark = [pytest.mark.oracle, pytest.mark.timeout(300)]
+
+# Timers that are further away than these seconds are stored again and again until they are due.
+ROLLING: dict[str, object] = {**SETTINGS, "timerRollWindowSlot": 4}
+
+
+def committed(states: dict[bytes, mq.TransactionState]) -> set[bytes]:
+    return {body for body, state in states.items() if state is COMMIT}
+
+
+class Turns:
+    """What all turns have in common."""
+
+    def __init__(self, directory: Path, server: Server) -> None:
+        self.directory = directory
+        self.ledger = Ledger()
+        self.received: list[bytes] = []
+        self.second = 0  # around which timers of all turns are due
+        self._server = server
+        self._before: list[str] = []
+
+    def _undecided(self) -> dict[bytes, mq.TransactionState]:
+        """What the turn before has left to be decided in this one."""
+        names = tuple(b"%s " % name.encode() for name in self._before)
+        return {body: state for body, state in self.ledger.undecided.items() if body.startswith(names)}
+
+    def _send(self, side: Side, name: str) -> None:
+        ledger = self.ledger
+        ledger.send_plain(side, name, QUEUE_COUNT)
+        ledger.send_levels(side, name, [1, 4, 5])
+        ledger.send_timers(side, name, [1.5, 8.0], second=self.second)
+        ledger.send_transactions(side, name)
+        for before in self._before:
+            ledger.recall_the_other(side, before)
+        self._before = [name]
+
+    def rocketmq(self, name: str) -> None:
+        """RocketMQ decides what was undecided before, and leaves as much behind."""
+        server = self._server
+        decidable = self._undecided()
+        server.start(self.directory, SIZES, ROLLING)
+        if not self._before:
+            self.second = now_ms() // 1000 * 1000 + 25_000
+            server.create_topic(TOPIC, QUEUE_COUNT)
+        server.consume(GROUP, [TOPIC])
+        server.be_asked(PAYERS, TOPIC, {body.decode(): STATES[state] for body, state in decidable.items()})
+        self._send(RocketMQSide(server), name)
+        asked: set[bytes] = set()
+
+        def all_asked() -> bool:
+            asked.update(one.body for one in server.asked(PAYERS, 0, wait=0))
+            return asked >= decidable.keys()
+
+        until(all_asked, lambda: asked)
+        wanted = committed(decidable) | {
+            body for body in self.ledger.due if body.startswith(b"%s plain" % name.encode())
+        }
+
+        def all_came() -> bool:
+            return wanted <= {one.body for one in server.received(GROUP, 0, wait=0)}
+
+        until(all_came, lambda: wanted)
+        self.received += [one.body for one in server.stop_consumer(GROUP)]
+        server.stop()
+
+    def mq(self, name: str, *, last: bool = False) -> None:
+        """mq does the same, and at last waits for everything."""
+        decidable = self._undecided()
+
+        def check(message: mq.MessageExt) -> mq.TransactionState:
+            return self.ledger.undecided[message.body] if last else decidable.get(message.body, UNKNOWN)
+
+        with open_beside(self.directory) as broker:
+            with Listener(broker) as listener, MQSide(broker, check) as side:
+                self._send(side, name)
+                if last:
+                    listener.wait_for(set(self.ledger.expected).difference(self.received))
+                    # Whatever else there is, of the same second, comes with the next.
+                    self.ledger.send_after(side, b"last", 1.2)
+                    listener.wait_for([b"last"])
+                else:
+                    wanted = [
+                        body for body, state in decidable.items() if state is mq.TransactionState.COMMIT
+                    ]
+                    listener.wait_for([*wanted, b"%s committed" % name.encode()])
+            self.received += listener.bodies
+            if last:
+                self.found = stored(broker)
+
+
+def test_everything_is_handed_over_and_comes_once(directory: Path, rocketmq: Server) -> None:
+    rocketmq.launch()
+    turns = Turns(directory, rocketmq)
+    turns.rocketmq("first")
+    turns.mq("second")
+    turns.rocketmq("third")
+    turns.mq("fourth", last=True)
+    ledger = turns.ledger
+    assert Counter(message.body for message in turns.found) == ledger.expected
+    assert Counter(turns.received) == ledger.expected
+    for message in turns.found:
+        assert message.store_time_ms >= ledger.due.get(message.body, 0), message
