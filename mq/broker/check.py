@@ -1,6 +1,7 @@
 """Every invariant of a store and of its groups, as a list of what breaks it.
 
 store       what mq.store.check looks at
+timers      the wheel, its log and its check say the same
 offsets     consumerOffset.json can be read, and speaks of queues that there are
 groups      no offset lies beyond the end of its queue, a group's file is whole
 """
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from mq.broker.offsets import Offsets
 from mq.errors import MQError
-from mq.store import check
+from mq.store import check, timerverify
 from mq.store.groupfile import damage_of
 from mq.store.numbers import Numbers
 from mq.store.store import Store
@@ -38,6 +39,7 @@ def problems(
         return
     try:
         yield from _of_groups(store)
+        yield from timerverify.problems(root, is_used=not store.gate.is_alone())
     except (MQError, OSError) as error:
         yield f"{root}: {error}"
     finally:

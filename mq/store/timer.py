@@ -18,7 +18,7 @@ from mq.store import timerlog, timerwheel
 from mq.store.control import boot_id
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
-from mq.store.timercheck import TimerCheck, read_timer_check, write_timer_check
+from mq.store.timercheck import TimerCheck, path_of, read_timer_check, write_timer_check
 from mq.store.timerstate import STAMP, Alarm
 
 __all__ = ["Event", "Stop", "TimerEngine"]
@@ -131,7 +131,7 @@ class TimerEngine:
                 wrong.append(f"{wheel} has {wheel.stat().st_size:,} bytes, not {size:,}")
                 with wheel.open("r+b") as file:
                     file.truncate(0)
-        elif is_ours:
+        elif is_ours or path_of(root).exists():
             wrong.append(f"{wheel} is missing")
         for path in timerlog.files(root):
             if path.stat().st_size != self._file_size:
@@ -150,7 +150,7 @@ class TimerEngine:
         words[lib.MQ_TIMER_EPOCH] = self._alarm.epoch
         words[lib.MQ_TIMER_BOOT], words[lib.MQ_TIMER_BOOT + 1] = _boot_words()
         if kept is None:
-            mended = "; ".join(filter(None, [mended, f"{self._store.root}/config/timercheck is damaged"]))
+            mended = "; ".join(filter(None, [mended, f"{path_of(self._store.root)} is damaged"]))
             kept = TimerCheck()
         oldest = now_ms - KEPT_SLOTS * self._precision_ms
         result = lib.mq_timer_rebuild(

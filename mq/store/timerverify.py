@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,19 +28,24 @@ from mq.store.timerwheel import Slot
 __all__ = ["problems"]
 
 LISTED_MAX = 100
+TOPIC = "rmq_sys_wheel_timer"
+QUEUE_UNIT = struct.Struct(">qiq")
+BLANK_SIZE = (1 << 31) - 1  # of a unit before the first message of a queue that begins late
 
 
-def problems(root: str | os.PathLike[str], *, is_used: bool = False) -> Iterator[str]:
+def problems(
+    root: str | os.PathLike[str], *, is_used: bool = False, file_size: int = timerlog.FILE_SIZE
+) -> Iterator[str]:
     """Yield what is wrong, in words; nothing if there is no wheel. is_used: somebody may be at work."""
     root = Path(os.fspath(root))
-    found = _all(root, is_used)
+    found = _all(root, is_used, file_size)
     for problem in itertools.islice(found, LISTED_MAX):
         yield f"{problem}; it is made anew when the store is next used"
     if next(found, None) is not None:
         yield f"{root}: and more of these in the timer wheel or its log"
 
 
-def _all(root: Path, is_used: bool) -> Iterator[str]:
+def _all(root: Path, is_used: bool, file_size: int) -> Iterator[str]:
     check = read_timer_check(root)
     if check is None:
         yield f"{path_of(root)} is damaged"
@@ -51,7 +59,6 @@ def _all(root: Path, is_used: bool) -> Iterator[str]:
         yield f"{wheel} is missing"
     elif wheel.stat().st_size != size:
         yield f"{wheel}: {wheel.stat().st_size:,} bytes, not {size:,}"
-    file_size = files[0].stat().st_size if files else 0
     for path in files:
         if path.stat().st_size != file_size:
             yield f"{path}: {path.stat().st_size:,} bytes, not {file_size:,}"
@@ -61,6 +68,7 @@ def _all(root: Path, is_used: bool) -> Iterator[str]:
     units, slots = list(timerlog.units(root)), list(timerwheel.slots(root))
     precision = _precision(units, slots)
     yield from _of_units(units, precision, int(files[0].name) if files else 0)
+    yield from _of_records(root, units)
     if is_used or check is None:
         return
     end = units[-1].position + timerlog.UNIT_SIZE if units else 0
@@ -77,6 +85,27 @@ def _of_units(units: list[Unit], precision: int, begin: int) -> Iterator[str]:
             yield f"timer log, unit at {unit.position}: it leads to {unit.previous}"
         elif unit.previous >= begin and slot_of.get(unit.previous) != slot:
             yield f"timer log, unit at {unit.position}: it leads to one of another slot, at {unit.previous}"
+
+
+def _of_records(root: Path, units: list[Unit]) -> Iterator[str]:
+    """Whether each unit is of a message of the timer topic, as far as its queue still has units of them."""
+    offsets, sizes = array("q"), array("i")
+    for path in sorted((root / "consumequeue" / TOPIC / "0").glob("[0-9]*")):
+        for log_offset, size, _ in QUEUE_UNIT.iter_unpack(path.read_bytes()):
+            if size == 0:
+                break
+            if size == BLANK_SIZE:
+                continue
+            offsets.append(log_offset)
+            sizes.append(size)
+    for unit in units:
+        place = bisect_left(offsets, unit.log_offset)
+        if offsets and unit.log_offset < offsets[0]:
+            continue
+        if place == len(offsets) or (offsets[place], sizes[place]) != (unit.log_offset, unit.record_size):
+            yield (
+                f"timer log, unit at {unit.position}: the timer topic has no such record at {unit.log_offset}"
+            )
 
 
 def _of_slots(units: list[Unit], slots: list[Slot], read: int, precision: int) -> Iterator[str]:

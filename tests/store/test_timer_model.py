@@ -81,7 +81,7 @@ def test_the_wheel_is_a_sorted_list(
             assert number is not None
             assert bench.alarm.enqueued() == bench.copies.next_offset(number)
             bench.close()
-        assert list(problems(root)) == []
+        assert list(problems(root, file_size=file_size)) == []
 
 
 def change(bench: Bench, model: Model, what: str, amount: int) -> None:

@@ -186,6 +186,9 @@ class Bench:
     def reopen(self, *, last: bool = True, forget: bool = False) -> None:
         """Close, and open again; forget: as after a reboot, or when a RocketMQ broker was here."""
         self.close(last=last)
+        self.reopen_closed(forget=forget)
+
+    def reopen_closed(self, *, forget: bool = False) -> None:
         if forget:
             (self.root / "mq" / "control").unlink()
         self.store = Store(self.root, **self.options)

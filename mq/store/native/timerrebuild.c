@@ -33,11 +33,13 @@ static int take_unit(mq_timer *timer, mq_timer_unit *unit, int trust, rebuilding
     state->enqueued = result ? -1 : record.record.queue_offset + 1;
     if (!result) {
         int64_t due = mq_timer_due(timer, &record);
+        int64_t slot = mq_timer_slot(timer, due - 1);
         mq_timer_unpin(&record);
-        /* It stands in the slot of another precision. */
-        if (!(unit->magic & MQ_TIMER_ROLL) && mq_timer_slot(timer, due - 1) > mq_timer_slot(timer, unit->time_ms)) {
-            if (due - 1 - unit->write_ms > timer->roll_ms + timer->precision_ms) return MQ_CORRUPT;
+        /* It stands in the slot of another precision, or its time is damaged. What is due before the slots that are
+         * read stands where it was put when it came late. */
+        if (!(unit->magic & MQ_TIMER_ROLL) && slot >= state->read_slot && slot != mq_timer_slot(timer, unit->time_ms)) {
             unit->time_ms = due - 1;
+            if (unit->time_ms - unit->write_ms > INT32_MAX || unit->time_ms < unit->write_ms) return MQ_CORRUPT;
         }
     } else if (result != MQ_GONE && result != MQ_CORRUPT) {
         return result;
