@@ -191,16 +191,30 @@ static PyType_Spec transactor_spec = {"mq.objects.Transactor", sizeof(transactor
 
 /* TransactionFields. */
 
+static int transaction_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((transaction *)self)->result);
+    Py_VISIT(((transaction *)self)->state);
+    Py_VISIT(((transaction *)self)->by);
+    return 0;
+}
+
+static int transaction_clear(PyObject *self) {
+    Py_CLEAR(((transaction *)self)->result);
+    Py_CLEAR(((transaction *)self)->state);
+    Py_CLEAR(((transaction *)self)->by);
+    return 0;
+}
+
 static void transaction_dealloc(PyObject *self) {
-    Py_XDECREF(((transaction *)self)->result);
-    Py_XDECREF(((transaction *)self)->state);
-    Py_XDECREF(((transaction *)self)->by);
+    PyObject_GC_UnTrack(self);
+    transaction_clear(self);
     mq_objects_free(self);
 }
 
 /* The state first: whatever becomes of the end, this word was given. */
 static int decide_now(transaction *of, PyObject *state) {
-    if (!of->by) {
+    if (!of->by || !of->result) {
         PyErr_SetString(PyExc_TypeError, "a transaction is begun by a TransactionProducer");
         return -1;
     }
@@ -219,8 +233,12 @@ static PyObject *transaction_enter(PyObject *self, PyObject *unused) { return mq
 
 static PyObject *transaction_exit(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     transaction *of = (transaction *)self;
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "__exit__ takes the kind, the error and its trace");
+        return NULL;
+    }
     if (of->state) Py_RETURN_NONE;
-    if (count != 3 || args[0] != Py_None || !of->by) return PyObject_CallMethod(self, "_abandon", NULL);
+    if (args[0] != Py_None || !of->by) return PyObject_CallMethod(self, "_abandon", NULL);
     PyObject *commit = ((const transactor *)of->by)->commit;
     return commit && decide_now(of, commit) ? NULL : mq_objects_shared(Py_None);
 }
@@ -238,10 +256,11 @@ static PyMethodDef transaction_methods[] = {
 };
 static PyType_Slot transaction_slots[] = {
     {Py_tp_new, PyType_GenericNew},       {Py_tp_dealloc, transaction_dealloc}, {Py_tp_members, transaction_members},
-    {Py_tp_methods, transaction_methods}, {0, NULL},
+    {Py_tp_methods, transaction_methods}, {Py_tp_traverse, transaction_traverse},  {Py_tp_clear, transaction_clear},
+    {0, NULL},
 };
 static PyType_Spec transaction_spec = {"mq.objects.TransactionFields", sizeof(transaction), 0,
-                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, transaction_slots};
+                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, transaction_slots};
 
 int mq_objects_add_transactor(PyObject *module) {
     return mq_objects_add_type(module, &transactor_spec) || mq_objects_add_type(module, &transaction_spec) ? -1 : 0;
