@@ -39,7 +39,9 @@ def problems(
         return
     try:
         yield from _of_groups(store)
-        yield from timerverify.problems(root, is_used=not store.gate.is_alone())
+        is_used = not store.gate.is_alone()
+        store.gate.leave()  # Who wants to come in meanwhile may.
+        yield from timerverify.problems(root, is_used=is_used)
     except (MQError, OSError) as error:
         yield f"{root}: {error}"
     finally:

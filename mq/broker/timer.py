@@ -108,11 +108,7 @@ class Timer:
                 self._store.live()
                 # First: what is put aside from now on is told, and what was before is seen.
                 alarm.wake_at(ALWAYS)
-                engine = self._engine or self._open(alarm)
-                if engine is None:
-                    alarm.bell.wait(heard, IDLE)
-                elif not self._go_on(engine):
-                    alarm.bell.wait(heard, AGAIN)
+                alarm.bell.wait(heard, self._go_on(alarm))
         finally:
             self._is_running = False
 
@@ -126,9 +122,12 @@ class Timer:
         )
         return engine
 
-    def _go_on(self, engine: TimerEngine) -> bool:
-        """One run until something unusual; whether the next may follow at once."""
+    def _go_on(self, alarm: Alarm) -> float:
+        """One run until something unusual; how many seconds there is nothing to do then, unless it rings."""
         try:
+            engine = self._engine or self._open(alarm)
+            if engine is None:
+                return IDLE
             event = engine.run(self._stop, int(IDLE * 1000))
             if event is not None:
                 self._handle(engine, event)
@@ -140,9 +139,9 @@ class Timer:
             if type(error) is not type(self.last_error):
                 log.warning("timer messages have to wait: %s", error)
             self.last_error = error
-            return False
+            return AGAIN
         self.last_error = None
-        return True
+        return 0.0
 
     def _handle(self, engine: TimerEngine, event: Event) -> None:
         message = engine.record(event.log_offset)

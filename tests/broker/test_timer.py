@@ -1,0 +1,262 @@
+"""Messages due at any time of real brokers: delivered to the ms, whoever delivers, also after a restart."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.check import problems
+from mq.broker.local import LocalBroker
+from mq.broker.timer import TIMER_TOPIC
+from mq.store import timerlog, timerwheel
+from mq.store.timercheck import read_timer_check
+from mq.store.turn import Turn
+
+HOUR = 3_600_000
+PATIENCE = 60.0
+
+
+def wait_for(queue: mq.Queue, count: int) -> list[mq.MessageExt]:
+    """The first `count` messages of a queue, once they are there."""
+    deadline = time.monotonic() + PATIENCE
+    found: list[mq.MessageExt] = []
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
+        found += queue.read(len(found), count_max=1000, wait=1.0).messages
+    return found
+
+
+def wait_until_enqueued(broker: LocalBroker, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while broker._timer.enqueued() < count:
+        assert time.monotonic() < deadline
+        broker._timer.alarm.ring()
+        broker._timer.alarm.wait_enqueued(count - 1, 0.1)
+
+
+def due_ms(message: mq.MessageExt) -> int:
+    return int(message.properties["TIMER_DELIVER_MS"])
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class TestBroker:
+    @pytest.fixture(params=["async", "sync"])
+    def flush(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def broker(self, directory: Path, flush: str) -> Iterator[LocalBroker]:
+        with mq.open(directory, flush=flush) as broker:
+            yield broker
+        assert list(problems(directory)) == []
+
+    def test_messages_come_when_they_are_due_whatever_their_order(self, broker: LocalBroker) -> None:
+        (queue,) = broker.create_topic("orders", 1).queues
+        with mq.Producer(broker) as producer:
+            for delay_ms in (400, 50, 200, 1100, 100):
+                producer.send(mq.Message("orders", b"%d" % delay_ms, delay_ms=delay_ms))
+        came = wait_for(queue, 5)
+        assert [message.body for message in came] == [b"50", b"100", b"200", b"400", b"1100"]
+        for message in came:
+            assert message.store_time_ms >= due_ms(message)
+            assert message.store_time_ms >= message.born_time_ms + int(message.body)
+
+    def test_the_delivered_one_is_a_new_record_of_the_same_message(self, broker: LocalBroker) -> None:
+        (queue,) = broker.create_topic("orders", 1).queues
+        body = b"long enough to be compressed " * 500
+        at = now_ms() + 80
+        with mq.Producer(broker) as producer:
+            message = mq.Message(
+                "orders", body, tags="t", keys="k", properties={"own": "value"}, flag=7, deliver_at_ms=at
+            )
+            result = producer.send(message)
+        stored = broker.message(result.offset_msg_id)
+        assert (stored.topic, stored.queue_id) == (TIMER_TOPIC, 0)
+        (came,) = wait_for(queue, 1)
+        assert (came.body, came.stored_body) == (body, stored.stored_body)
+        same = ("flag", "sys_flag", "born_time_ms", "born_host", "reconsume_times", "msg_id", "tags", "keys")
+        assert [getattr(came, name) for name in same] == [getattr(stored, name) for name in same]
+        # As RocketMQ leaves them: what the wheel said stays, and when it was put in and taken out is added.
+        times = {name: int(came.properties[name]) for name in ("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS")}
+        assert {n: v for n, v in came.properties.items() if n not in times} == stored.properties
+        assert stored.properties["TIMER_OUT_MS"] == str((at - 1) // 1000 * 1000)
+        assert times["TIMER_ENQUEUE_MS"] % 1000 == 0
+        assert at <= times["TIMER_DEQUEUE_MS"] <= came.store_time_ms
+        assert queue.read(0, expression="t").messages == [came]
+        assert broker.query("orders", "k") == [came]
+
+    def test_a_store_without_timer_messages_has_no_wheel(self, broker: LocalBroker, directory: Path) -> None:
+        broker.create_topic("orders", 1).send(b"x")
+        broker.flush()
+        assert not timerwheel.path_of(directory).exists()
+        assert not timerlog.directory_of(directory).exists()
+        assert broker._timer.pending() == 0
+
+    def test_what_is_put_aside_without_a_ring_is_enqueued_within_a_second_or_so(
+        self, broker: LocalBroker
+    ) -> None:
+        topic = broker.create_topic("orders", 1)
+        topic.send(b"first", deliver_at_ms=now_ms() + HOUR)
+        wait_until_enqueued(broker, 1)
+        for _ in range(5):
+            topic.send(b"later", deliver_at_ms=now_ms() + 2 * HOUR)
+        deadline = time.monotonic() + PATIENCE
+        while broker._timer.enqueued() < 6:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert broker._timer.pending() == 6
+
+    def test_a_topic_that_is_gone_takes_its_messages_along(
+        self, broker: LocalBroker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broker.create_topic("orders", 1)
+        broker.create_topic("gone", 1)
+        (queue,) = broker.topic("orders").queues
+        at = now_ms() + 300
+        for name in ("orders", "gone", "orders"):
+            broker.topic(name).send(b"x", deliver_at_ms=at)
+        broker.delete_topic("gone")
+        broker._catalog._auto_create = False
+        wait_for(queue, 2)
+        deadline = time.monotonic() + PATIENCE
+        while broker._timer.pending():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert "there is no topic gone" in caplog.text
+        assert "gone" not in broker.topics()
+
+    def test_a_topic_made_again_meanwhile_gets_them(self, broker: LocalBroker) -> None:
+        broker.create_topic("orders", 2)
+        queue = broker.topic("orders").queues[1].message_queue
+        with mq.Producer(broker) as producer:
+            producer.send(mq.Message("orders", b"1", delay_ms=50), queue=queue)
+            wait_for(broker.topic("orders").queues[1], 1)
+            producer.send(mq.Message("orders", b"2", delay_ms=400), queue=queue)
+        broker.delete_topic("orders")
+        broker.create_topic("orders", 2)
+        assert [m.body for m in wait_for(broker.topic("orders").queues[1], 1)] == [b"2"]
+
+
+class TestRestart:
+    def test_goes_on_where_it_was(self, directory: Path) -> None:
+        with mq.open(directory) as broker:
+            (queue,) = broker.create_topic("orders", 1).queues
+            broker.topic("orders").send(b"first", deliver_at_ms=now_ms() + 50)
+            wait_for(queue, 1)
+            for number in range(3):
+                broker.topic("orders").send(b"%d" % number, deliver_at_ms=now_ms() + 200)
+        assert list(problems(directory)) == []
+        time.sleep(0.25)
+        with mq.open(directory) as broker:
+            (queue,) = broker.topic("orders").queues
+            assert [m.body for m in wait_for(queue, 4)] == [b"first", b"0", b"1", b"2"]
+            assert broker._timer.pending() == 0
+        shutil.rmtree(directory / "mq")  # As another machine would find it.
+        with mq.open(directory) as broker:
+            broker.topic("orders").send(b"last", deliver_at_ms=now_ms() + 50)
+            assert len(wait_for(broker.topic("orders").queues[0], 5)) == 5
+        assert list(problems(directory)) == []
+
+    def test_what_is_delivered_looks_recalled_to_rocketmq(self, directory: Path) -> None:
+        """Which knows no marks, and takes a slot that is over in part for one that waits."""
+        at = (now_ms() // 1000 + 3) * 1000
+        with mq.open(directory) as broker:
+            (queue,) = broker.create_topic("orders", 1).queues
+            for due in (at + 100, at + 200, at + 900, at + HOUR):
+                broker.topic("orders").send(b"x", deliver_at_ms=due)
+            wait_for(queue, 2)
+        check = read_timer_check(directory)
+        assert check is not None
+        units = list(timerlog.units(directory))
+        if check.read_ms == at:  # Unless this machine stood still.
+            assert [unit.magic for unit in units] == [5, 5, 1, 1]
+        assert (check.queue_offset, check.master_offset, check.log_end) == (4, 4, 4 * timerlog.UNIT_SIZE)
+
+    def test_whoever_only_reads_delivers_nothing(self, directory: Path) -> None:
+        with mq.open(directory) as broker:
+            broker.create_topic("orders", 1).send(b"x", deliver_at_ms=now_ms() + 300)
+        time.sleep(0.35)
+        with mq.open(directory, read_only=True) as broker:
+            (queue,) = broker.topic("orders").queues
+            assert queue.read(0, wait=0.2).status is mq.PullStatus.NO_NEW_MESSAGE
+
+    def test_what_was_overdue_for_long_comes_at_once_and_once(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as context:
+            context.setattr(Turn, "take", lambda _: False)
+            with mq.open(directory) as broker:
+                broker.create_topic("orders", 1)
+                for number in range(300):
+                    broker.topic("orders").send(b"%d" % number, deliver_at_ms=now_ms() + 100 + number % 7)
+        time.sleep(0.15)
+        for _ in range(2):
+            with mq.open(directory) as broker:
+                (queue,) = broker.topic("orders").queues
+                came = wait_for(queue, 300)
+                assert sorted(int(message.body) for message in came) == list(range(300))
+                assert queue.max_offset == 300
+                assert broker._timer.pending() == 0
+
+
+def test_a_full_disk_delays_and_loses_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No wheel can be made for a while: the duty is tried again, and says so once."""
+    from mq.store import timer
+
+    full = threading.Event()
+    full.set()
+    made = timer.TimerEngine.__init__
+
+    def make(self: timer.TimerEngine, *arguments: object, **options: object) -> None:
+        if full.is_set():
+            raise mq.StoreFull("no space left for the wheel", path="timerwheel")
+        made(self, *arguments, **options)  # type: ignore[arg-type]  # whatever they are
+
+    monkeypatch.setattr(timer.TimerEngine, "__init__", make)
+    with mq.open(directory) as broker:
+        (queue,) = broker.create_topic("orders", 1).queues
+        broker.topic("orders").send(b"x", deliver_at_ms=now_ms() + 50)
+        time.sleep(0.3)
+        full.clear()
+        assert [m.body for m in wait_for(queue, 1)] == [b"x"]
+    assert caplog.text.count("timer messages have to wait") == 1
+
+
+def anonymous_memory() -> int:
+    """What this process keeps in memory besides files, in bytes."""
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def test_a_million_pending_timers_cost_no_memory_but_the_files(directory: Path) -> None:
+    count = 1_000_000
+    with mq.open(directory) as broker, mq.Producer(broker) as producer:
+        broker.create_topic("orders", 1)
+        producer.send(mq.Message("orders", b"x", delay_ms=HOUR))
+        wait_until_enqueued(broker, 1)
+        before = anonymous_memory()
+        at = now_ms() + HOUR
+        for number in range(count):
+            producer.send(mq.Message("orders", b"x", deliver_at_ms=at + number * 7 % (20 * HOUR)))
+        wait_until_enqueued(broker, count + 1)
+        assert broker._timer.pending() == count + 1
+        assert anonymous_memory() - before < 16 << 20
+    wheel = timerwheel.path_of(directory).stat()
+    assert wheel.st_size == timerwheel.SLOT_COUNT * timerwheel.SLOT_SIZE
+    assert wheel.st_blocks * 512 < 8 << 20
+    log = timerlog.files(directory)[0].stat()
+    assert log.st_blocks * 512 < count * timerlog.UNIT_SIZE + (4 << 20)
