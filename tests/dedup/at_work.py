@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -19,6 +20,7 @@ from typing import Any
 
 import mq
 from mq.broker import dedup, once, sent_keys
+from tests.damage.children import say
 
 SMALL: dict[str, Any] = {
     "commitlog_file_size": 1 << 20,
@@ -165,6 +167,26 @@ def keep_handling(root: str, seed: int, key_count: int, journal: str) -> None:
                     os.write(fd, f"{key} begin {os.getpid()}\n".encode())
                     time.sleep(0.0005)  # so that others come while it is at it
                     os.write(fd, f"{key} end {os.getpid()}\n".encode())
+
+
+def keep_consuming(root: str, journal: str) -> None:
+    """Be a member of the group until killed, and write down which keys were handled."""
+    fd = os.open(journal, os.O_WRONLY | os.O_APPEND)
+    with mq.open(root, **SMALL) as broker:
+        handled = mq.Once(broker, "billing")
+        consumer = mq.PushConsumer(broker, "billing", threads=4)
+
+        @consumer.subscribe("orders")
+        def bill(message: mq.MessageExt) -> None:
+            with handled(message) as is_fresh:
+                if is_fresh:
+                    time.sleep(0.05)
+                    os.write(fd, f"{handled.key(message)} {os.getpid()}/{threading.get_ident()}\n".encode())
+
+        with consumer:
+            consumer.start()
+            say("in")
+            time.sleep(600)
 
 
 def until_full(root: str, ballast: str) -> list[str]:

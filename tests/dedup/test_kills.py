@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import mq
+from mq.broker.sent_keys import digest_of
 from tests.crash.failbuild import TREE, fail_build, fail_points
 from tests.damage.children import Child, call
 from tests.dedup import at_work
@@ -140,3 +142,53 @@ def test_handlers_of_the_same_keys_are_killed_at_any_time(directory: Path, tmp_p
         once = mq.Once(broker, "billing")
         assert all(once.seen(f"key-{key}") for key in range(key_count))
     assert len(killed) > ROUNDS // 2
+
+
+@pytest.mark.crash
+def test_what_came_twice_is_handled_once_by_members_that_are_killed(directory: Path, tmp_path: Path) -> None:
+    """Each order is stored twice and every second member is killed. What was handled again was the last that
+    its thread did before its process was killed."""
+    journal, chance, count = tmp_path / "journal", random.Random(3), 400
+    journal.touch()
+    with mq.open(directory, **at_work.SMALL) as broker, ExitStack() as stack:
+        topic = broker.create_topic("orders", 6)
+        for _ in range(2):
+            with mq.Producer(broker, dedup_window=3600) as producer:
+                for number in range(count):
+                    producer.send(at_work.order(b"%d" % number), dedup_key=f"key-{number}")
+            keys = broker._dedup._keys
+            assert keys is not None
+            for number in range(count):  # As if the window had ended.
+                held = keys.hold(digest := digest_of("key", "orders", f"key-{number}"), 1)
+                keys.bucket(held).drop(digest)
+                keys.release(held)
+        assert sum(queue.max_offset for queue in topic.queues) == 2 * count
+        killed = set[str]()
+        members = [stack.enter_context(member(directory, journal)) for _ in range(3)]
+        deadline = time.monotonic() + 120
+        while broker.group("billing").lag("orders") or not broker.group("billing").offsets("orders"):
+            assert time.monotonic() < deadline
+            time.sleep(chance.uniform(0.1, 0.3))
+            if len(killed) < ROUNDS:
+                victim = members.pop(0)
+                assert victim.hear() == "in"
+                victim.kill()
+                killed.add(str(victim.pid))
+                members.append(stack.enter_context(member(directory, journal)))
+        for each in members:
+            each.kill()
+        handled: dict[str, list[tuple[str, int]]] = {}
+        last: dict[str, int] = {}
+        for line, (key, thread) in enumerate(at_work.lines_of(journal)):
+            handled.setdefault(key, []).append((thread, line))
+            last[thread] = line
+        assert handled.keys() == {f"orders/key-{number}" for number in range(count)}
+        for key, times in handled.items():
+            for thread, line in times[:-1]:
+                assert thread.split("/")[0] in killed, f"{key} was handled twice"
+                assert last[thread] == line, f"{key} was handled twice, and the first one lived on"
+    assert len(killed) > 2
+
+
+def member(directory: Path, journal: Path) -> Child:
+    return Child(at_work.keep_consuming, str(directory), str(journal), timeout=200)
