@@ -49,7 +49,12 @@ def cut(path: Path, size: int) -> None:
         file.truncate(size)
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {
+def forget_all(root: Path) -> None:
+    wheel(root).unlink()
+    shutil.rmtree(root / "timerlog")
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "wheel missing": lambda root: wheel(root).unlink(),
     "wheel cut": lambda root: cut(wheel(root), 38_000_000),
     "wheel empty": lambda root: cut(wheel(root), 0),
@@ -71,10 +76,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "check missing": lambda root: check_file(root).unlink(),
     "check cut": lambda root: cut(check_file(root), 56),
     "check says nonsense": lambda root: check_file(root).write_bytes(b"\xff" * 4096),
-    "wheel and log missing": lambda root: (
-        wheel(root).unlink(),
-        shutil.rmtree(root / "timerlog"),
-    )[-1],
+    "wheel and log missing": forget_all,
 }
 
 

@@ -9,6 +9,7 @@ from tests.speed.cases import (
     consume,
     delayed,
     disk,
+    due,
     latency,
     once,
     one_way,
@@ -42,6 +43,7 @@ CASES: tuple[Case, ...] = (
     *one_way.CASES,
     *once.CASES,
     *delayed.CASES,
+    *due.CASES,
     *transaction.CASES,
 )
 
