@@ -42,6 +42,7 @@ from mq.errors import (
     RequestTimeout,
     SendFailed,
     StoreFull,
+    StoreLocked,
     StorePoisoned,
 )
 from mq.message import Message, MessageExt
@@ -58,7 +59,7 @@ COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, 
 IDLE_SECONDS = 3600.0  # that a thread waits for a check before it looks again
 ERROR_PAUSE = 1.0  # after a broker that could not tell what to check
 CLOSE_SECONDS = 30.0
-PASSING = (StoreFull, StorePoisoned, RemotingError, RequestTimeout, OSError)
+PASSING = (StoreFull, StoreLocked, StorePoisoned, RemotingError, RequestTimeout, OSError)
 
 Execute = Callable[[Message, Any], TransactionState]
 CheckState = Callable[[MessageExt], TransactionState]
