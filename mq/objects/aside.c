@@ -13,7 +13,6 @@
 #include "objects.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -77,6 +76,20 @@ static void asides_dealloc(PyObject *self) {
 
 /* Preparing. */
 
+char *mq_objects_number(char *at, const char *name, int64_t number) {
+    char digits[20];
+    char *first = digits + sizeof digits;
+    do *--first = (char)('0' + number % 10);
+    while (number /= 10);
+    size_t name_size = strlen(name);
+    size_t size = (size_t)(digits + sizeof digits - first);
+    memcpy(at, name, name_size);
+    at[name_size] = 1;
+    memcpy(at + name_size + 1, first, size);
+    at[name_size + 1 + size] = 2;
+    return at + name_size + 1 + size + 1;
+}
+
 static int64_t clock_ms(int up) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -133,11 +146,10 @@ int mq_aside_prepare(PyObject *self, const mq_sent *message, PyObject *body, PyO
     out->due_ms = due;
     out->out_ms = (due - 1) / of->precision_ms * of->precision_ms;
     out->has_envelope = 0;
-    int size = 0;
-    if (message->later == MQ_LATER_BY_DELAY)
-        size = snprintf(more, sizeof more, "TIMER_DELIVER_MS\1%lld\2", (long long)due);
-    size += snprintf(more + size, sizeof more - (size_t)size, "TIMER_OUT_MS\1%lld\2", (long long)out->out_ms);
-    return lay(of, message, body, belongs, more, size, out);
+    char *end = more;
+    if (message->later == MQ_LATER_BY_DELAY) end = mq_objects_number(end, "TIMER_DELIVER_MS", due);
+    end = mq_objects_number(end, "TIMER_OUT_MS", out->out_ms);
+    return lay(of, message, body, belongs, more, (int)(end - more), out);
 }
 
 void mq_aside_done(mq_aside *aside) { free(aside->memory); }

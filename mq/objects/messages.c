@@ -3,7 +3,6 @@
  */
 #include "objects.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { KEY_SIZE_MAX = 4096, AT_BODY_V4 = 88, COMPRESSED = 1, LEVEL_MAX = 18 };
@@ -116,7 +115,7 @@ static PyObject *usual_properties(PyObject *tags, PyObject *keys, const char *mo
 }
 
 /* The property of the one delay that is given, and what it is. 0: no argument of a delay, or of any other kind. */
-static int usual_delay(PyObject *kwargs, mq_sent *of, char *into, size_t room) {
+static int usual_delay(PyObject *kwargs, mq_sent *of, char *into) {
     static const char *const names[] = {NULL, "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"};
     for (int i = MQ_LATER_BY_LEVEL; i <= MQ_LATER_BY_TIME; i++) {
         PyObject *value = PyDict_GetItemWithError(kwargs, later_names[i]);
@@ -126,7 +125,7 @@ static int usual_delay(PyObject *kwargs, mq_sent *of, char *into, size_t room) {
         if (overflow || amount < (i == MQ_LATER_BY_LEVEL) || (i == MQ_LATER_BY_LEVEL && amount > LEVEL_MAX)) return 0;
         of->later = (char)i;
         of->amount = amount;
-        return snprintf(into, room, "%s\1%lld\2", names[i], amount);
+        return (int)(mq_objects_number(into, names[i], amount) - into);
     }
     return 0;
 }
@@ -144,7 +143,7 @@ static int sent_init(PyObject *self, PyObject *args, PyObject *kwargs) {
         int delay_size = 0;
         if (others <= 1 && PyUnicode_CheckExact(topic) && PyBytes_CheckExact(body) && PyBytes_Size(body) &&
             PySet_Contains(known->topics, topic) == 1 &&
-            (!others || (delay_size = usual_delay(kwargs, of, delay, sizeof delay)))) {
+            (!others || (delay_size = usual_delay(kwargs, of, delay)))) {
             of->encoded = usual_properties(tags, keys, delay, delay_size);
             if (of->encoded) {
                 of->topic = mq_objects_shared(topic);

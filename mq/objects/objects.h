@@ -110,6 +110,9 @@ int mq_objects_refuse_again(void);
 PyObject *mq_objects_restored(PyObject *type, PyObject *fields, mq_filler fill);
 int mq_objects_add_type(PyObject *module, PyType_Spec *spec);
 
+/* Lay name, 01, number (not negative) and 02 at `at`; the byte behind. */
+char *mq_objects_number(char *at, const char *name, int64_t number);
+
 /* Prepare to put a message aside. 1: to be appended as `out` says, and then rung; 0: it is due, so it is appended as if
  * it had no delay; -1: Python has to do it. After 1, mq_aside_done. */
 int mq_aside_prepare(PyObject *asides, const mq_sent *message, PyObject *body, PyObject *belongs, mq_aside *out);
