@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from mq.broker.results import MessageQueue
 from mq.message import MessageExt
 from mq.store.transactions import UNWRITTEN_AT_ONCE, Entry, TransactionTable
 from mq.txn.check import Action, Half, Ledger, Rules, due
-from mq.txn.half import GROUP, HalfTopic, half_of, names_of, op_bodies
+from mq.txn.half import GROUP, HalfTopic, half_of, names_of
 
 __all__ = ["Rounds"]
 
@@ -124,19 +124,16 @@ class Rounds:
             if not places and not also:
                 return
             self._also = []
-            self._write_places(self._known(), places, also)
-            table.written(places)
+            ledger = self._known()
+            # A RocketMQ broker goes by the newest copy, whichever was ended.
+            also += ledger.copies_of(places)
+            for ended in (places, also):
+                for op_offset, last in self._halves.tell(table, ended, ledger):
+                    if op_offset == self._ops_read:  # Else another one's lies before it, and both are read.
+                        ledger.noted(op_offset, last)
+                        self._ops_read += 1
             if len(places) < UNWRITTEN_AT_ONCE:
                 return
-
-    def _write_places(self, ledger: Ledger, places: Sequence[int], also: list[int]) -> None:
-        # A RocketMQ broker goes by the newest copy, whichever was ended.
-        also += [newest for place in places if (newest := ledger.ended(place)) != place]
-        for body, part in op_bodies([*places, *also]):
-            op_offset = self._halves.write_op(body)
-            if op_offset == self._ops_read:
-                ledger.told(op_offset, part)
-                self._ops_read += 1
 
     def _known(self) -> Ledger:
         """The ledger, made of what the queues tell if this is the first time that it is asked for."""

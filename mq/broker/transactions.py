@@ -31,7 +31,7 @@ from mq.store.store import Store
 from mq.store.transactions import End, Entry, TransactionTable
 from mq.store.writer import Writer
 from mq.txn.check import Ledger, Rules
-from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HalfTopic, belongs, immunity_ms, name_of, named, op_bodies
+from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HalfTopic, belongs, immunity_ms, name_of, named
 from mq.txn.state import HalfMessage
 
 __all__ = ["LocalTransactions"]
@@ -79,6 +79,9 @@ class LocalTransactions:
         self._opened: TransactionTable | None = None
         self._lock = threading.Lock()  # guards what is opened or made once
         self._ending = threading.Lock()  # of transactions without an entry
+        self._reading = threading.Lock()  # of op records
+        self._ledger: Ledger | None = None
+        self._ops_read = 0
         self._preparers: dict[tuple[MessageQueue, str], Preparer] = {}
         self._checkers: set[LocalChecker] = set()
         rules = Rules(self._timeout_ms, check_max, retention_ms)
@@ -103,8 +106,8 @@ class LocalTransactions:
         topic, _, queue_id = queue
         self._catalog.admit_write(topic, queue_id)
         table = self.table()
-        table.ready()
         half_queue = self.halves.make()
+        table.ready(self.halves.op_number())
         # After the topics were made; before it is asked again whether this one may be written.
         version = self._catalog.version[0]
         self._catalog.admit_write(topic, queue_id)
@@ -162,7 +165,7 @@ class LocalTransactions:
         elif is_place:
             found, ended = table.end(group.encode(), log_offset, queue_offset, state.value, from_check)
         if found == End.UNUSUAL:
-            table.ready()
+            table.ready(self.halves.op_number())
             self._end_unusual(group, log_offset, queue_offset, state, from_check)
         elif found not in (End.DONE, End.BEFORE):
             self._refuse(found, group, log_offset, queue_offset, state)
@@ -256,13 +259,11 @@ class LocalTransactions:
     def _end_unlisted(self, message: MessageExt, state: TransactionState, before: int | None) -> int:
         """There is no room for an entry: an op record tells at once what became of the transaction."""
         how: int = self._store_once(message, state) if before is None else before
-        ledger, _ = self.halves.ledger()
         unique_id = message.msg_id
-        copies = [each.queue_offset for each in self._open_ones(ledger) if each.msg_id == unique_id]
+        copies = [each.queue_offset for each in self._open_ones() if each.msg_id == unique_id]
         if before is None or copies:
             places = sorted({name_of(message), message.queue_offset, *copies})
-            for body, _ in op_bodies(places):
-                self.halves.write_op(body)
+            list(self.halves.tell(self.table(), places, Ledger(places[-1] + 1, 0)))
         return how
 
     def _store_once(self, message: MessageExt, state: TransactionState) -> int:
@@ -316,16 +317,26 @@ class LocalTransactions:
 
     def _is_undecided(self, message: MessageExt) -> bool:
         """Whether no op record tells that the transaction of this half message has ended."""
-        ledger, _ = self.halves.ledger()
-        if ledger.is_open(message.queue_offset):
+        if self._known().is_open(message.queue_offset):
             return True
-        return self._is_open(ledger, message.msg_id) or bool(self._found(GIVEN_UP_TOPIC, message.msg_id))
+        return self._is_open(message.msg_id) or bool(self._found(GIVEN_UP_TOPIC, message.msg_id))
 
-    def _is_open(self, ledger: Ledger, unique_id: str) -> bool:
-        return any(each.msg_id == unique_id for each in self._open_ones(ledger))
+    def _is_open(self, unique_id: str) -> bool:
+        return any(each.msg_id == unique_id for each in self._open_ones())
 
-    def _open_ones(self, ledger: Ledger) -> list[MessageExt]:
-        return list(self.halves.open_ones(ledger, self.halves.end(self.halves.halves)))
+    def _open_ones(self) -> list[MessageExt]:
+        return list(self.halves.open_ones(self._known(), self.halves.end(self.halves.halves)))
+
+    def _known(self) -> Ledger:
+        """What op records tell by now. Kept, since there may be many of them."""
+        with self._reading:
+            if self._ledger is None:
+                self._ledger, self._ops_read = self.halves.ledger()
+            else:
+                self._ledger.advance(self.halves.begin(self.halves.halves))
+                self._ops_read = self.halves.read_ops(self._ledger, self._ops_read)
+            self._ledger.settle()
+            return self._ledger
 
     # For people.
 
@@ -333,8 +344,7 @@ class LocalTransactions:
         """See Broker.undecided."""
         self._store.live()
         halves = self.halves
-        ledger, _ = halves.ledger()
-        newest = {message.msg_id: message for message in self._open_ones(ledger)}
+        newest = {message.msg_id: message for message in self._open_ones()}
         found = [
             _undecided(message, given_up=False)
             for message in newest.values()
@@ -369,7 +379,7 @@ class LocalTransactions:
             if entry in WORDS or self._is_committed(message):
                 how = WORDS.get(entry, COMMIT.name)
                 raise NotPermitted(f"the transaction of message {msg_id} has ended with {how} meanwhile")
-            if self._is_open(self.halves.ledger()[0], msg_id):
+            if self._is_open(msg_id):
                 return  # It was resumed before.
             self.halves.resume(message)
 

@@ -51,12 +51,12 @@ from mq.store.waiting import Futex
 from mq.store.writer import Writer
 from mq.txn.state import Ender, Preparer
 
-__all__ = ["End", "Ended", "Entry", "TransactionTable", "append_record"]
+__all__ = ["End", "Ended", "Entry", "TransactionTable"]
 
 SIZE, HEADER_SIZE = lib.MQ_TRANSACTIONS_SIZE, lib.MQ_TRANSACTIONS_HEADER
 MAKING_BYTE, UNLISTED_BYTE, TOKEN_BYTES = 0, 1, 1 << 32
 LOCK_TIMEOUT = 10.0
-UNWRITTEN_AT_ONCE = 65_536
+UNWRITTEN_AT_ONCE, TOLD_AT_ONCE = 65_536, 256
 HOST = STORE_HOST + STORE_PORT.to_bytes(4, "big")
 STATE_MASK = 15
 END_AT = ffi.offsetof("mq_receipt", "end")
@@ -146,10 +146,11 @@ class TransactionTable:
                 lib.mq_transactions_sign(self.handle, token)
                 return token
 
-    def ready(self) -> None:
-        """Have room for entries. Raises StoreFull."""
+    def ready(self, op_queue: int) -> None:
+        """Have room for entries. op_queue is the number of the queue of op records. Raises StoreFull."""
         if self._is_ready:
             return
+        lib.mq_transactions_set_ops(self.handle, op_queue)
         with named_errors(self.path), self._locked(MAKING_BYTE):
             os.posix_fallocate(self._fd, 0, SIZE)
         lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_READY, 1)
@@ -287,10 +288,21 @@ class TransactionTable:
         )
         return offsets[:count]
 
-    def written(self, offsets: Sequence[int]) -> None:
-        """An op record tells of these."""
-        memory = array("q", offsets)
-        lib.mq_transaction_written(self.handle, ffi.from_buffer("int64_t[]", memory), len(memory))
+    def tell(
+        self, op_queue: int, offsets: Sequence[int], handled: bytearray, base: int
+    ) -> Iterator[tuple[int, int]]:
+        """Store op records that tell of these: where, and the last that each tells of. `handled` has a byte
+        for each queue offset from base on, which becomes 1."""
+        places = array("q", offsets)
+        told, done = ffi.new("mq_told[]", TOLD_AT_ONCE), ffi.new("int *")
+        while places:
+            count = lib.mq_transaction_tell(
+                self.handle, self._store.live(), op_queue, ffi.from_buffer("int64_t[]", places), len(places),
+                ffi.from_buffer("uint8_t[]", handled), len(handled), base, told, TOLD_AT_ONCE, done,
+            )  # fmt: skip
+            for record in told[0 : check(count, str(self._store.root))]:
+                yield int(record.op_offset), int(record.last)
+            del places[: done[0]]
 
     def unwritten_count(self) -> int:
         return int(lib.mq_transactions_get(self.handle, lib.MQ_TRANSACTIONS_UNWRITTEN))
@@ -333,18 +345,6 @@ class TransactionTable:
         self._let_go()
         for fd in (self._fd, self._asking):
             self._store.closed_here(fd)
-
-
-def append_record(store: Store, number: int, body: bytes, properties: bytes) -> int:
-    """Store a message of the broker's own in the queue with this number; its queue offset. Raises
-    StoreFull, StorePoisoned."""
-    receipt = ffi.new("mq_receipt *")
-    result = lib.mq_append(
-        store.live(), number, -1, 0, 0, body, len(body), properties, len(properties), ffi.NULL, ffi.NULL,
-        receipt,
-    )  # fmt: skip
-    check(result, str(store.root))
-    return int(receipt.queue_offset)
 
 
 def _entry(found: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ has ended, so that a round waits for op records; here who asks has read them all
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -75,9 +75,11 @@ class Ledger:
             self._handled.extend(bytes(at + 1 - len(self._handled)))
         self._handled[at] = 1
 
-    def handle_all(self, places: Iterable[int]) -> None:
-        for place in places:
-            self.handle(place)
+    def room(self, end: int) -> bytearray:
+        """Whether each from `base` on, below `end` at least, is handled: a byte that is 1 where it is."""
+        if end - self.base > len(self._handled):
+            self._handled.extend(bytes(end - self.base - len(self._handled)))
+        return self._handled
 
     def is_open(self, place: int) -> bool:
         at = place - self.base
@@ -103,16 +105,15 @@ class Ledger:
     def newest(self, name: int) -> int:
         return self._newest.get(name, name)
 
-    def ended(self, name: int) -> int:
-        """A transaction has ended, or a copy's has; its newest place, which is handled as well."""
-        self.handle(name)
-        place = self._newest.pop(name, name)
-        self.handle(place)
-        return place
-
     def given_up(self, name: int) -> None:
         """Nobody is asked about it any more."""
         self._newest.pop(name, None)
+
+    def copies_of(self, names: Collection[int]) -> list[int]:
+        """The newest copies of these, whose transactions have ended, where they have any."""
+        if not self._newest:
+            return []
+        return [self._newest.pop(name) for name in self._newest.keys() & set(names)]
 
     def told(self, op_offset: int, places: Iterable[int]) -> None:
         """There is an op record that tells of these. Records are told of in their order."""
@@ -120,7 +121,16 @@ class Ledger:
         for place in places:
             last = max(last, place)
             self.handle(place)
+        self.noted(op_offset, last)
+
+    def noted(self, op_offset: int, last: int) -> None:
+        """There is an op record, of which all is handled; the last place that it tells of."""
         self._ops.append((op_offset, last))
+
+    def advance(self, base: int) -> None:
+        """All below are handled."""
+        del self._handled[: max(base - self.base, 0)]
+        self.base = max(base, self.base)
 
     def settle(self) -> tuple[int, int]:
         """Forget what is of no use any more; where the cursors of both queues are."""

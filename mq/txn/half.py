@@ -26,7 +26,7 @@ from mq.properties import value_of
 from mq.store.copies import Copies, changed
 from mq.store.reader import Reader
 from mq.store.store import Store
-from mq.store.transactions import append_record
+from mq.store.transactions import TransactionTable
 from mq.txn.check import Half, Ledger
 from mq.txn.state import HalfMessage
 
@@ -42,7 +42,6 @@ __all__ = [
     "name_of",
     "named",
     "names_of",
-    "op_bodies",
     "places_in",
 ]
 
@@ -50,8 +49,6 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
-OP_PROPERTIES = b"TAGS\x01d\x02WAIT\x01true\x02"
-OP_SIZE_MAX = 4096
 IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01"
 NAME, TIMES = "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES"
 READ_COUNT, READ_SIZE = 32, 256 << 10
@@ -115,14 +112,6 @@ def half_of(message: MessageExt, name: int | None = None) -> Half:
         message.store_time_ms,
         immunity_ms(message.encoded),
     )
-
-
-def op_bodies(places: Sequence[int]) -> Iterator[tuple[bytes, Sequence[int]]]:
-    """The bodies of op records that tell of these places, each with its own."""
-    step = OP_SIZE_MAX // (len(str(max(places, default=0))) + 1)
-    for at in range(0, len(places), step):
-        part = places[at : at + step]
-        yield (",".join(map(str, part)) + ",").encode(), part
 
 
 def places_in(body: bytes) -> list[int]:
@@ -248,12 +237,20 @@ class HalfTopic:
         properties = changed(message.encoded, values)
         return self._copies.append(topic, 0, message, properties, reconsume_times=0).queue_offset
 
-    def write_op(self, body: bytes) -> int:
-        """Store an op record; where."""
+    def tell(
+        self, table: TransactionTable, places: Sequence[int], ledger: Ledger
+    ) -> Iterator[tuple[int, int]]:
+        """Store op records that tell of these places, and note it: where each is, and the last that it tells
+        of."""
+        handled = ledger.room(max(places, default=-1) + 1)
+        return table.tell(self.op_number(), places, handled, ledger.base)
+
+    def op_number(self) -> int:
+        """The number of the queue of op records."""
         self._have(OP_TOPIC, 1)
         number = self._copies.number(OP_TOPIC, 0, add=True)
         assert number is not None
-        return append_record(self._store, number, body, OP_PROPERTIES)
+        return number
 
     def flush(self) -> None:
         """Have everything on disk that was stored before."""

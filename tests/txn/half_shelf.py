@@ -13,8 +13,8 @@ from mq.broker.transaction_rounds import Rounds
 from mq.message import MessageExt
 from mq.store.copies import changed
 from mq.store.transactions import Entry
-from mq.txn.check import Rules
-from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, HalfTopic, belongs, name_of, op_bodies
+from mq.txn.check import Ledger, Rules
+from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, HalfTopic, belongs, name_of
 from tests.store.encoder import Record, properties
 
 BEGIN_MS = 1_700_000_000_000
@@ -51,8 +51,18 @@ class Shelf(HalfTopic):
     def all(self, queue: MessageQueue, begin: int, end: int) -> Iterator[MessageExt]:
         yield from self.queues[queue][begin:end]
 
-    def write_op(self, body: bytes) -> int:
-        return self._put(self.ops, body, b"TAGS\x01d\x02")
+    def tell(self, table: object, places: Sequence[int], ledger: Ledger) -> Iterator[tuple[int, int]]:
+        """Three to a record."""
+        for at in range(0, len(places), 3):
+            part = places[at : at + 3]
+            op_offset = self.write_op(part)
+            self.table.written(part)
+            for place in part:
+                ledger.handle(place)
+            yield op_offset, max(part)
+
+    def write_op(self, places: Sequence[int]) -> int:
+        return self._put(self.ops, (",".join(map(str, places)) + ",").encode(), b"TAGS\x01d\x02")
 
     def flush(self) -> None:
         self._step()
@@ -100,8 +110,7 @@ class Shelf(HalfTopic):
         name = name_of(self.queues[self.halves][place])
         if name not in self.table.states:
             copies = [each.queue_offset for each in self.queues[self.halves] if name_of(each) == name]
-            ((body, _),) = op_bodies(copies)
-            self.write_op(body)
+            self.write_op(copies)
             return
         self.table.states[name] = Entry.COMMITTED
         self.table.to_write.append(name)

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mq
 from mq.broker.local import LocalBroker
 from mq.message import MessageExt
 from mq.properties import decode
-from mq.txn.half import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, names_of, op_bodies, places_in
+from mq.txn.check import Ledger
+from mq.txn.half import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, names_of, places_in
 from mq.txn.state import HalfMessage
 from tests.store.encoder import Record, properties
 
@@ -135,12 +136,19 @@ class TestOpRecords:
         assert places_in(b"7,,9") == [7, 9]
         assert places_in(b"9" * 30 + b",4") == [4]
 
-    @given(st.lists(st.integers(0, 1 << 46), max_size=3000))
-    def test_bodies_hold_them_all_and_are_short(self, places: list[int]) -> None:
-        bodies = list(op_bodies(places))
-        assert [place for body, _ in bodies for place in places_in(body)] == places
-        assert [place for _, part in bodies for place in part] == places
-        assert all(0 < len(body) <= 4096 and body.endswith(b",") for body, _ in bodies)
+    @settings(max_examples=20)
+    @given(places=st.lists(st.integers(0, 1 << 46), max_size=3000))
+    def test_they_hold_all_and_are_short(
+        self, tmp_path_factory: pytest.TempPathFactory, places: list[int]
+    ) -> None:
+        with mq.open(tmp_path_factory.mktemp("told")) as broker:
+            transactions = broker._transactions
+            told = list(transactions.halves.tell(transactions.table(), places, Ledger(1 << 46, 0)))
+            ops = records(broker, OP_TOPIC) if places else []
+        assert [place for op in ops for place in places_in(op.body)] == places
+        assert told == [(op.queue_offset, max(places_in(op.body))) for op in ops]
+        assert all(0 < len(op.body) <= 4096 and op.body.endswith(b",") for op in ops)
+        assert all(len(op.body) > 4000 for op in ops[:-1])
 
 
 class TestNames:

@@ -20,6 +20,7 @@ typedef struct {
     int64_t name;      /* -1: it is the first one itself */
     int64_t immunity;  /* in seconds; -1: none of its own */
     int is_delayed;
+    int checksum_count; /* of records that it was written in */
 } mq_half;
 
 static int64_t number_in(const uint8_t *digits, int size) {
@@ -69,6 +70,7 @@ static void survey(const uint8_t *properties, int size, mq_half *out) {
                 if (is_named(piece, length, "CHECK_IMMUNITY_TIME_IN_SECONDS", 30))
                     out->immunity = number_in(piece + 31, length - 31);
                 break;
+            case '_': out->checksum_count += is_named(piece, length, "__CRC32#", 8); break;
             default: break;
         }
         at += length + 1;
@@ -95,12 +97,14 @@ static int find_half(mq_log *log, int64_t log_offset, const uint8_t **bytes, mq_
 
 /* The properties without checksums, which are of the records that they were first written in. A broker that stores a
  * message once more keeps one, wherever it lies then. Their size, in `out`, or *properties where nothing is to be done. */
-static int without_checksum(const uint8_t **properties, int size, uint8_t **out) {
+static int without_checksum(const uint8_t **properties, int size, int checksum_count, uint8_t **out) {
     static const int name_size = (int)sizeof CRC_NAME - 1;
     *out = NULL;
-    if (size >= MQ_CRC_PROPERTY_SIZE && memcmp(*properties + size - MQ_CRC_PROPERTY_SIZE, CRC_NAME, (size_t)name_size) == 0)
+    if (size >= MQ_CRC_PROPERTY_SIZE && memcmp(*properties + size - MQ_CRC_PROPERTY_SIZE, CRC_NAME, (size_t)name_size) == 0) {
         size -= MQ_CRC_PROPERTY_SIZE;
-    if (!memmem(*properties, (size_t)size, CRC_NAME, (size_t)name_size)) return size;
+        checksum_count--;
+    }
+    if (checksum_count <= 0) return size;
     uint8_t *kept = *out = malloc((size_t)size);
     if (!kept) return MQ_MEMORY;
     int kept_size = 0;
@@ -119,7 +123,8 @@ static int without_checksum(const uint8_t **properties, int size, uint8_t **out)
 }
 
 /* Store what a half message is of. */
-static int store(mq_log *log, const uint8_t *bytes, const mq_record *record, int queue, mq_ended *ended) {
+static int store(mq_log *log, const uint8_t *bytes, const mq_record *record, const mq_half *half, int queue,
+                 mq_ended *ended) {
     mq_envelope envelope = {
         .born_time = record->born_time,
         .prepared_offset = record->log_offset,
@@ -129,7 +134,7 @@ static int store(mq_log *log, const uint8_t *bytes, const mq_record *record, int
     memcpy(envelope.born_host, bytes + AT_BORN_HOST, record->sys_flag & MQ_FLAG_BORN_V6 ? 20 : 8);
     uint8_t *kept;
     const uint8_t *properties = bytes + record->properties_at;
-    int size = without_checksum(&properties, record->properties_size, &kept);
+    int size = without_checksum(&properties, record->properties_size, half->checksum_count, &kept);
     if (size < 0) return size;
     int32_t sys_flag = (record->sys_flag & ~(MQ_FLAG_TRANSACTION | MQ_FLAG_STORE_V6)) | 8;
     ended->queue = queue;
@@ -145,7 +150,9 @@ int mq_transaction_store(mq_log *log, int64_t log_offset, int queue, mq_ended *e
     mq_mapping *pin;
     int result = find_half(log, log_offset, &bytes, &record, &pin);
     if (result) return result < 0 ? result : MQ_GONE;
-    result = store(log, bytes, &record, queue, ended);
+    mq_half half;
+    survey(bytes + record.properties_at, record.properties_size, &half);
+    result = store(log, bytes, &record, &half, queue, ended);
     mq_files_unpin(pin);
     return result;
 }
@@ -176,7 +183,7 @@ static int finish(mq_transactions *table, mq_log *log, const uint8_t *bytes, con
     int result = 0;
     if (state == 8) {
         int queue = queue_of(table, log, half);
-        result = queue < 0 ? queue : store(log, bytes, record, queue, ended);
+        result = queue < 0 ? queue : store(log, bytes, record, half, queue, ended);
         mq_fail_at(MQ_FAIL_COMMITTED);
     }
     if (result) {
@@ -257,7 +264,7 @@ int mq_transaction_prepare(mq_transactions *table, mq_log *log, int half_queue, 
                            at - all, NULL, NULL, receipt);
     mq_fail_at(MQ_FAIL_HALF);
     /* One that is sent again under its id may have a twin: it is ended the long way, which looks for that. */
-    if (!result && !unique_id) mq_transaction_enter(table, receipt->queue_offset, MQ_TRANSACTION_PENDING, 0);
+    if (!result && !unique_id) mq_transaction_enter_new(table, log, receipt->queue_offset);
     if (all != stack) free(all);
     return result;
 }

@@ -18,9 +18,11 @@ enum {
     CHECK_SHIFT = STATE_BITS + TOKEN_BITS + GENERATION_BITS,
     STATE_MASK = 15,
     OP_SIZE = 4096, /* of an op record's body; who brings as much together rings */
+    ROOM_COUNT = 256
 };
 
 static const char STAMP[8] = "mqtxn\0\0\1";
+static const char OP_PROPERTIES[] = "TAGS\1d\2WAIT\1true\2";
 
 _Static_assert(MQ_TRANSACTIONS_HEADER + 8 * MQ_TRANSACTION_COUNT == MQ_TRANSACTIONS_SIZE, "header and entries");
 _Static_assert(CHECK_SHIFT == 54, "ten bits are left for the check");
@@ -40,6 +42,7 @@ int mq_transactions_open(int fd, int64_t epoch, const char *boot_id, int64_t tim
     table->entries = (_Atomic uint64_t *)(bytes + MQ_TRANSACTIONS_HEADER);
     table->timeout_ms = timeout_ms;
     table->last_queue = -1;
+    table->op_queue = -1;
     if (memcmp(bytes, STAMP, sizeof STAMP) || table->words[WORD_LAYOUT] != MQ_TRANSACTIONS_LAYOUT ||
         table->words[WORD_EPOCH] != epoch || memcmp(bytes + AT_BOOT_ID, boot_id, 16)) {
         /* Holes read as zeros, which is an empty table; entries are allocated when they are needed. */
@@ -191,7 +194,7 @@ int mq_transaction_unwritten(mq_transactions *table, int64_t *offsets, int offse
     return count;
 }
 
-void mq_transaction_written(mq_transactions *table, const int64_t *offsets, int count) {
+static void note_told(mq_transactions *table, const int64_t *offsets, int count) {
     int64_t done = 0;
     for (int i = 0; i < count; i++) {
         _Atomic uint64_t *place = place_of(table, offsets[i]);
@@ -203,4 +206,63 @@ void mq_transaction_written(mq_transactions *table, const int64_t *offsets, int 
     int64_t counted = atomic_load(&table->words[MQ_TRANSACTIONS_UNWRITTEN]);
     while (!atomic_compare_exchange_weak(&table->words[MQ_TRANSACTIONS_UNWRITTEN], &counted,
                                          counted > done ? counted - done : 0));
+}
+
+static int put_number(char *at, int64_t number) {
+    char digits[24];
+    int size = 0;
+    do {
+        digits[size++] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number);
+    for (int i = 0; i < size; i++) at[i] = digits[size - 1 - i];
+    return size;
+}
+
+int mq_transaction_tell(mq_transactions *table, mq_log *log, int op_queue, const int64_t *offsets, int count,
+                        uint8_t *handled, int64_t handled_size, int64_t base, mq_told *told, int told_max, int *done) {
+    char body[OP_SIZE + 24];
+    mq_receipt receipt;
+    int records = 0;
+    for (*done = 0; *done < count && records < told_max; records++) {
+        int size = 0;
+        int at = *done;
+        told[records].last = -1;
+        for (; at < count && size + 24 <= OP_SIZE; at++) {
+            size += put_number(body + size, offsets[at]);
+            body[size++] = ',';
+            if (offsets[at] > told[records].last) told[records].last = offsets[at];
+        }
+        int result = mq_append(log, op_queue, -1, 0, 0, body, size, OP_PROPERTIES, sizeof OP_PROPERTIES - 1, NULL, NULL,
+                               &receipt);
+        if (result) return records ? records : result;
+        told[records].op_offset = receipt.queue_offset;
+        note_told(table, offsets + *done, at - *done);
+        for (; *done < at; ++*done) {
+            int64_t place = offsets[*done] - base;
+            if (place >= 0 && place < handled_size) handled[place] = 1;
+        }
+    }
+    return records;
+}
+
+void mq_transactions_set_ops(mq_transactions *table, int op_queue) { atomic_store(&table->op_queue, op_queue); }
+
+void mq_transaction_enter_new(mq_transactions *table, mq_log *log, int64_t name) {
+    if (mq_transaction_enter(table, name, MQ_TRANSACTION_PENDING, 0)) return;
+    _Atomic uint64_t *place = place_of(table, name);
+    int op_queue = atomic_load(&table->op_queue);
+    if (!place || op_queue < 0 || !(atomic_load(place) & MQ_TRANSACTION_UNWRITTEN)) return;
+    /* Nobody has told of it for a whole round of the table: so do we, and of those after it. */
+    int64_t offsets[ROOM_COUNT];
+    mq_told told[ROOM_COUNT];
+    int count = 0;
+    int done;
+    for (int64_t i = name % MQ_TRANSACTION_COUNT; count < ROOM_COUNT && i < MQ_TRANSACTION_COUNT; i++) {
+        uint64_t entry = atomic_load(&table->entries[i]);
+        if (!(entry & MQ_TRANSACTION_UNWRITTEN) || !is_sound(entry)) break;
+        offsets[count++] = (int64_t)generation_in(entry) * MQ_TRANSACTION_COUNT + i;
+    }
+    if (mq_transaction_tell(table, log, op_queue, offsets, count, NULL, 0, 0, told, ROOM_COUNT, &done) > 0)
+        mq_transaction_enter(table, name, MQ_TRANSACTION_PENDING, 0);
 }

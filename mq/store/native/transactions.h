@@ -8,8 +8,8 @@
  *
  * Every step is one compare-and-swap, so of all who end a transaction one does it. Who dies in the middle leaves
  * ENDING with its token; who finds that looks whether the message was stored. An entry gives way to that of a later
- * transaction unless something is left to be done with it; the earlier one is absent then. Who finds none asks the
- * queue of op records and the index instead: slower, and with the same result.
+ * transaction unless somebody is at it, and is told by an op record before; the earlier one is absent then. Who finds
+ * none asks the queue of op records and the index instead: slower, and with the same result.
  */
 typedef struct mq_transactions mq_transactions;
 
@@ -61,6 +61,8 @@ int mq_transactions_open(int fd, int64_t epoch, const char *boot_id, int64_t tim
 void mq_transactions_close(mq_transactions *table);
 /* How this process signs: 1 to MQ_TRANSACTION_TOKEN_MAX. */
 void mq_transactions_sign(mq_transactions *table, int32_t token);
+/* The number of the queue of op records: who needs the place of an entry that none tells of writes one. */
+void mq_transactions_set_ops(mq_transactions *table, int op_queue);
 int64_t mq_transactions_get(mq_transactions *table, int word);
 void mq_transactions_set(mq_transactions *table, int word, int64_t value);
 int64_t mq_transactions_add(mq_transactions *table, int word, int64_t amount);
@@ -95,5 +97,15 @@ void mq_transaction_copy_ended(mq_transactions *table, int64_t queue_offset);
 
 /* Queue offsets that are to be in an op record: up to offset_max of them. Returns how many. */
 int mq_transaction_unwritten(mq_transactions *table, int64_t *offsets, int offset_max);
-/* They are. */
-void mq_transaction_written(mq_transactions *table, const int64_t *offsets, int count);
+
+/* An op record that was stored, and the last queue offset that it tells of. */
+typedef struct {
+    int64_t op_offset;
+    int64_t last;
+} mq_told;
+
+/* Store op records that tell of these, and note that they are told. `handled` has a byte for each queue offset from
+ * `base` on, which becomes 1. Up to told_max records, of which `told` says where; *done is how many offsets they have.
+ * The number of records, or an error if not even the first could be stored. */
+int mq_transaction_tell(mq_transactions *table, mq_log *log, int op_queue, const int64_t *offsets, int count,
+                        uint8_t *handled, int64_t handled_size, int64_t base, mq_told *told, int told_max, int *done);

@@ -13,9 +13,12 @@ struct mq_transactions {
     int64_t timeout_ms;
     uint64_t token;
     _Atomic int last_queue; /* of a message that was committed: a guess at that of the next one */
+    _Atomic int op_queue;
 };
 
 /* Make the entry of a name, unless it is there or another one needs its place. Whether that was done. */
 int mq_transaction_enter(mq_transactions *table, int64_t name, int state, uint64_t token);
+/* Make the entry of a transaction that begins; who needs its place is told of before. */
+void mq_transaction_enter_new(mq_transactions *table, mq_log *log, int64_t name);
 
 #endif
