@@ -197,6 +197,10 @@ class Server:
     def asked(self, group: str, count: int, wait: float) -> list[Came]:
         return [_came(one) for one in self.ask("asked", group=group, count=count, wait_ms=int(wait * 1000))]
 
+    def resume(self, topic: str, offset_msg_id: str) -> bool:
+        """An operator has a transaction checked again that was given up."""
+        return bool(self.ask("resume", topic=topic, offset_msg_id=offset_msg_id))
+
     def consume(self, group: str, topics: Iterable[str], failing: Iterable[bytes] = ()) -> None:
         """Starts a push consumer of the group; the bodies in failing are given back to be retried."""
         self.ask("consume", group=group, topics=list(topics), failing=[body.decode() for body in failing])

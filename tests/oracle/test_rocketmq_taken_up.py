@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 import mq
+from mq.broker.delayed import Delayed
 from mq.store.check import problems
 from tests.oracle.crossing import (
     FAILING,
@@ -42,6 +43,7 @@ class Scene:
     found: list[mq.MessageExt]
     received: list[mq.MessageExt]
     checked: list[mq.MessageExt]
+    waiting: list[Delayed]
     problems: list[str]
 
     @property
@@ -93,6 +95,7 @@ def scene(
             ledger.send_after(new_side, b"last", 1.2)
             listener.wait_for([b"last", FAILING])
         found = stored(broker)
+        waiting = list(broker.delayed())
     return Scene(
         request.param,
         ledger,
@@ -102,6 +105,7 @@ def scene(
         found,
         listener.received,
         checked,
+        waiting,
         [str(problem) for problem in problems(directory)],
     )
 
@@ -124,6 +128,13 @@ def test_nothing_comes_early(scene: Scene) -> None:
         if message.store_time_ms < due.get(message.body, 0)
     }
     assert early == {}
+
+
+def test_what_is_far_away_waits(scene: Scene) -> None:
+    assert sorted(one.delay_level for one in scene.waiting) == [0, 0, 0, 5]
+    opened_ms = scene.opened_ms
+    days = [(one.due_ms - opened_ms) / 86_400_000 for one in scene.waiting if one.delay_level == 0]
+    assert sorted(days) == pytest.approx([0.04, 2.5, 2.9], abs=0.01)
 
 
 def test_the_group_goes_on_from_its_offsets(scene: Scene) -> None:

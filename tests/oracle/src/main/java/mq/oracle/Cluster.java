@@ -54,7 +54,11 @@ final class Cluster {
         broker = BrokerStartup.createBrokerController(new String[] {"-c", file.toString()});
         broker.start();
         awaitRoute("SELF_TEST_TOPIC");
-        return Map.of("address", broker.getBrokerAddr(), "pid", ProcessHandle.current().pid());
+        return Map.of("address", address());
+    }
+
+    String address() {
+        return broker.getBrokerAddr();
     }
 
     private void startNameServer() throws Exception {

@@ -56,6 +56,12 @@ final class Producers {
         return Received.await(transactional.get(group).asked, count, waitMs);
     }
 
+    /** An operator's order to check a transaction again that was given up, by the offset id of its record. */
+    boolean resume(String address, String topic, String offsetMsgId) throws Exception {
+        return plain().getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl()
+            .resumeCheckHalfMessage(address, topic, offsetMsgId, 3_000);
+    }
+
     void shutdown() {
         transactional.values().forEach(of -> of.producer.shutdown());
         transactional.clear();

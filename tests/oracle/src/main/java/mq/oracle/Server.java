@@ -64,6 +64,8 @@ public final class Server {
                 request.getJSONObject("answers"));
             case "asked" -> producers.asked(request.getString("group"), request.getIntValue("count"),
                 request.getLongValue("wait_ms"));
+            case "resume" -> producers.resume(cluster.address(), request.getString("topic"),
+                request.getString("offset_msg_id"));
             case "consume" -> consumers.start(request);
             case "received" -> consumers.received(request.getString("group"), request.getIntValue("count"),
                 request.getLongValue("wait_ms"));
