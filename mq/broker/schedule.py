@@ -22,7 +22,7 @@ from mq.store.store import Store
 __all__ = ["Schedule"]
 
 QUEUE_COUNT = 18  # of RocketMQ's own
-IDLE = 5.0  # seconds; who has something to be done rings, should damaged memory not keep him from it
+IDLE = 5.0  # seconds; the clock may be set forward meanwhile, and damaged memory keep somebody from ringing
 
 
 class Schedule:
@@ -142,7 +142,7 @@ class Schedule:
             offsets.wake_at(None)
             due = delivery.deliver(clock, stopping)
             offsets.wake_at(due)
-            alarm.bell.wait(heard, IDLE if due is None else (due - clock()) / 1000)
+            alarm.bell.wait(heard, IDLE if due is None else min(IDLE, (due - clock()) / 1000))
 
     def wake(self) -> None:
         """Have run() look whether it is to stop."""

@@ -247,6 +247,29 @@ class TestRestart:
                 assert message.msg_id == stored.msg_id
 
 
+def test_a_clock_set_forward_is_noticed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody rings then: who sleeps until a message is due looks at the clock now and then."""
+    monkeypatch.setattr("mq.broker.schedule.IDLE", 0.02)
+    monkeypatch.setattr(Turn, "take", lambda _turn: False)
+    ahead_ms, stopping = 0, threading.Event()
+    with open_quick(directory) as broker:
+        (queue,) = broker.create_topic("orders", 1).queues
+        broker.topic("orders").send(b"x", delay_level=3)
+        schedule = broker._schedule
+
+        def clock() -> int:
+            return time.time_ns() // 1_000_000 + ahead_ms
+
+        thread = threading.Thread(target=schedule.run, args=(stopping.is_set, clock))
+        thread.start()
+        assert not queue.read(0, wait=0.1).messages
+        ahead_ms = HOUR + 1000
+        assert bodies(wait_for(queue, 1)) == [b"x"]
+        stopping.set()
+        schedule.wake()
+        thread.join()
+
+
 def test_whoever_only_reads_delivers_nothing(directory: Path) -> None:
     with open_quick(directory) as broker:
         broker.create_topic("orders", 1).send(b"x", delay_level=1)
