@@ -130,6 +130,25 @@ def test_a_subscriber_gets_it_as_any_other(broker: mq.Broker) -> None:
     assert times[0] >= at
 
 
+def test_every_way_to_send_puts_it_aside(broker: mq.Broker, queue: mq.Queue) -> None:
+    message = mq.Message("orders", b"x" * 5000, delay_ms=HOUR)  # so large that it is compressed
+    with mq.Producer(broker) as producer, mq.Producer(broker, selector=lambda queues, *_: queues[0]) as other:
+        producer.before_send.append(lambda *_: None)
+        results = [
+            producer.send(message),
+            producer.send(message, shard_key="k"),
+            producer.send_async(message).result(),
+            other.send(message),
+            mq.Producer(broker, compress_over=1 << 20).send(message),
+        ]
+        producer.send_oneway(message)
+    for result in results:
+        assert result.recall_handle is not None
+        assert broker.recall(result.recall_handle) == result.msg_id
+    assert len({result.msg_id for result in results}) == 5
+    assert queue.max_offset == 0
+
+
 def test_a_recalled_message_never_comes(broker: mq.Broker, queue: mq.Queue) -> None:
     topic, base = broker.topic("orders"), now_ms() + 1500
     results = [topic.send(b"%d" % number, deliver_at_ms=base + number % 3) for number in range(12)]

@@ -138,6 +138,22 @@ def test_a_timer_message_is_stored_as_rocketmq_does(directory: Path, kind: Any, 
         assert broker.max_offset(queue) == 0
 
 
+def test_with_extensions_of_queues_messages_wait_and_come_alike(directory: Path) -> None:
+    with mq.open(directory, enable_consume_queue_ext=True, message_delay_level="40ms 1h") as broker:
+        topic = broker.create_topic("orders", 1)
+        (queue,) = topic.queues
+        base = now_ms()
+        delays: list[dict[str, Any]] = [{"delay_level": 1}, {"delay_ms": 60}, {"deliver_at_ms": base + 50}]
+        for number, delay in enumerate(delays):
+            topic.send(b"%d" % number, tags="t", **delay)
+        assert topic.send(b"x", delay_ms=HOUR).recall_handle is not None
+        topic.send(b"x", delay_level=2)
+        found: list[mq.MessageExt] = []
+        while len(found) < 3:
+            found += queue.read(len(found), expression="t", wait=20.0).messages
+        assert sorted(message.body for message in found) == [b"0", b"1", b"2"]
+
+
 @pytest.mark.parametrize("delay", [{"delay_ms": 0}, {"deliver_at_ms": 0}, {"deliver_at_ms": 1}])
 @pytest.mark.parametrize("kind", [mq.Message, Odd])
 def test_what_is_due_is_stored_where_it_belongs(
