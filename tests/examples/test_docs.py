@@ -61,8 +61,9 @@ def charge(body):
         0: """
 import mq
 broker = mq.open("var/orders")
-for number in range(2):
-    broker.create_topic("orders").send(b"order 1001", tags="paid")
+topic = broker.create_topic("orders")
+for _ in topic.queues:  # one for each, as they are sent in turn
+    topic.send(b"order 1001", tags="paid")
 running = True
 def bill(message):
     global running
@@ -102,7 +103,8 @@ broker.close()
 print("of one that is not there:", exact_check(message).name)
 database.execute("UPDATE outcome SET state = 'committed'")
 print("of one that is:", exact_check(message).name)
-"""
+""",
+        3: "database.close()",
     },
     "docs/asyncio.md": {
         0: """
