@@ -13,6 +13,7 @@ import mq
 from tests.oracle.crossing import (
     FAILING,
     GROUP,
+    HOUR_LEVEL,
     QUEUE_COUNT,
     TOPIC,
     UNKNOWN,
@@ -70,7 +71,7 @@ def _write(directory: Path, left: Left, *, killed: Path | None) -> None:
         with Listener(broker, failing=[FAILING]) as listener, MQSide(broker, check) as side:
             ledger.send_plain(side, "old", 12)
             ledger.send_transactions(side, "old")
-            ledger.send_levels(side, "old", [1, 1, 4, 4, 5])
+            ledger.send_levels(side, "old", [1, 1, 4, 4, HOUR_LEVEL])
             ledger.send_timers(side, "old", [1.5, 9.0], second=now_ms() // 1000 * 1000 + 10_000)
             until(lambda: {body for body, _ in asked} == set(ledger.undecided), lambda: asked)
             listener.wait_for([*(body for body in ledger.due if b"plain" in body), b"old after 1.5 s"])

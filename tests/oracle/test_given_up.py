@@ -1,4 +1,7 @@
-"""A transaction that one side gave up, in TRANS_CHECK_MAX_TIME_TOPIC, is resumed on the other, and ends."""
+"""A transaction that one side gave up, in TRANS_CHECK_MAX_TIME_TOPIC, is resumed on the other, and ends.
+
+The files have the sizes that both use unless told otherwise.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from tests.oracle.crossing import (
     Listener,
     MQSide,
     RocketMQSide,
-    open_beside,
     stored,
     until,
 )
-from tests.oracle.sending import SIZES, open_store
+from tests.oracle.oracle import USUAL_SIZES
+from tests.oracle.sending import open_store
 from tests.oracle.server import Server
 
 pytestmark = [pytest.mark.oracle, pytest.mark.timeout(300)]
@@ -33,12 +36,14 @@ BODY = b"given up"
 
 
 def test_mq_resumes_what_rocketmq_gave_up(directory: Path, rocketmq: Server) -> None:
-    rocketmq.start(directory, SIZES, {**SETTINGS, "transactionCheckInterval": 1000, "transactionCheckMax": 1})
+    rocketmq.start(
+        directory, USUAL_SIZES, {**SETTINGS, "transactionCheckInterval": 1000, "transactionCheckMax": 1}
+    )
     rocketmq.create_topic(TOPIC, QUEUE_COUNT)
     RocketMQSide(rocketmq).transact(BODY, UNKNOWN)
     until(lambda: rocketmq.queues().get((GIVEN_UP, 0)) == (0, 1), rocketmq.queues)
     rocketmq.stop()
-    with open_beside(directory) as broker:
+    with open_store(directory, USUAL_SIZES, **OPTIONS) as broker:
         (waiting,) = broker.undecided()
         assert (waiting.message.body, waiting.group, waiting.given_up) == (BODY, PAYERS, True)
         with Listener(broker) as listener, MQSide(broker, lambda _message: COMMIT):
@@ -51,18 +56,18 @@ def test_mq_resumes_what_rocketmq_gave_up(directory: Path, rocketmq: Server) -> 
 
 def test_rocketmq_resumes_what_mq_gave_up(directory: Path, rocketmq: Server) -> None:
     rocketmq.launch()
-    with open_store(directory, SIZES, **{**OPTIONS, "transaction_check_max": 1}) as broker:
+    with open_store(directory, USUAL_SIZES, **{**OPTIONS, "transaction_check_max": 1}) as broker:
         broker.create_topic(TOPIC, QUEUE_COUNT)
         with MQSide(broker, lambda _message: UNKNOWN) as side:
             side.transact(BODY, UNKNOWN)
             until(lambda: any(one.given_up for one in broker.undecided()), broker.undecided)
         (given_up,) = stored(broker, GIVEN_UP)
-    rocketmq.start(directory, SIZES, SETTINGS)
+    rocketmq.start(directory, USUAL_SIZES, SETTINGS)
     rocketmq.consume(GROUP, [TOPIC])
     rocketmq.be_asked(PAYERS, TOPIC, {BODY.decode(): "COMMIT_MESSAGE"})
     assert rocketmq.resume(GIVEN_UP, given_up.offset_msg_id)
     (came,) = rocketmq.received(GROUP, 1, wait=30.0)
     assert (came.body, came.msg_id) == (BODY, given_up.msg_id)
     rocketmq.stop()
-    report = oracle.read(directory, SIZES)
+    report = oracle.read(directory, USUAL_SIZES)
     assert len([record for record in report.records if record.topic == TOPIC]) == 1

@@ -13,6 +13,7 @@ from mq.store.check import problems
 from tests.oracle.crossing import (
     FAILING,
     GROUP,
+    HOUR_LEVEL,
     QUEUE_COUNT,
     SETTINGS,
     TOPIC,
@@ -64,7 +65,7 @@ def scene(
     rocketmq.consume(GROUP, [TOPIC], failing=[FAILING])
     ledger.send_plain(side, "old", 12)
     ledger.send_transactions(side, "old")
-    ledger.send_levels(side, "old", [1, 1, 4, 4, 5])
+    ledger.send_levels(side, "old", [1, 1, 4, 4, HOUR_LEVEL])
     ledger.send_timers(side, "old", [1.5, 9.0], second=now_ms() // 1000 * 1000 + 10_000)
     rocketmq.be_asked("payers", TOPIC, {})
     asked = rocketmq.asked("payers", 4, wait=20.0)
@@ -93,7 +94,10 @@ def scene(
             )
             # Whatever else there is, of the same second, comes with the next.
             ledger.send_after(new_side, b"last", 1.2)
-            listener.wait_for([b"last", FAILING])
+            listener.wait_for([b"last"])
+            # A killed consumer may not have got as far with it as it told.
+            failures = sum(one.body == FAILING for one in came) if request.param == "closed" else 1
+            until(lambda: max(listener.retries(), default=0) >= failures, listener.retries)
         found = stored(broker)
         waiting = list(broker.delayed())
     return Scene(
@@ -131,7 +135,7 @@ def test_nothing_comes_early(scene: Scene) -> None:
 
 
 def test_what_is_far_away_waits(scene: Scene) -> None:
-    assert sorted(one.delay_level for one in scene.waiting) == [0, 0, 0, 5]
+    assert sorted(one.delay_level for one in scene.waiting) == [0, 0, 0, HOUR_LEVEL]
     opened_ms = scene.opened_ms
     days = [(one.due_ms - opened_ms) / 86_400_000 for one in scene.waiting if one.delay_level == 0]
     assert sorted(days) == pytest.approx([0.04, 2.5, 2.9], abs=0.01)
@@ -144,9 +148,8 @@ def test_the_group_goes_on_from_its_offsets(scene: Scene) -> None:
     assert set(scene.ledger.expected) <= set(before + now)
     if scene.end == "closed":
         assert set(before & now) == {FAILING}
-    failed = [message for message in scene.received if message.reconsume_times]
-    assert {message.body for message in failed} == {FAILING}
-    assert max(message.reconsume_times for message in failed) >= before[FAILING]
+        assert now[FAILING] == 1
+    assert {message.body for message in scene.received if message.reconsume_times} == {FAILING}
 
 
 def test_a_transaction_is_decided_by_a_producer_of_mq(scene: Scene) -> None:

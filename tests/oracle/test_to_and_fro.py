@@ -11,6 +11,7 @@ import mq
 from tests.oracle.crossing import (
     COMMIT,
     GROUP,
+    HOUR_LEVEL,
     PAYERS,
     QUEUE_COUNT,
     SETTINGS,
@@ -59,7 +60,7 @@ class Turns:
     def _send(self, side: Side, name: str) -> None:
         ledger = self.ledger
         ledger.send_plain(side, name, QUEUE_COUNT)
-        ledger.send_levels(side, name, [1, 4, 5])
+        ledger.send_levels(side, name, [1, 4, HOUR_LEVEL])
         ledger.send_timers(side, name, [1.5, 8.0], second=self.second)
         ledger.send_transactions(side, name)
         for before in self._before:
@@ -71,6 +72,8 @@ class Turns:
         server = self._server
         decidable = self._undecided()
         server.start(self.directory, SIZES, ROLLING)
+        with pytest.raises(mq.StoreLocked, match="open in a RocketMQ broker"):
+            open_beside(self.directory)
         if not self._before:
             self.second = now_ms() // 1000 * 1000 + 25_000
             server.create_topic(TOPIC, QUEUE_COUNT)
