@@ -35,7 +35,15 @@ class Delayed(NamedTuple):
     msg_id: str
     delay_level: int
     """0 for one that is due at a time of its own."""
-    recall_handle: str | None
+    out_ms: int
+    """The slot of such a one, else 0."""
+
+    @property
+    def recall_handle(self) -> str | None:
+        """For broker.recall; None of a message with a delay level."""
+        if not self.out_ms:
+            return None
+        return str(RecallHandle(self.queue.topic, self.queue.broker_name, self.out_ms, self.msg_id))
 
 
 def delayed(store: Store, broker_name: str, version: object, schedule: Schedule) -> Iterator[Delayed]:
@@ -59,14 +67,13 @@ def _of_levels(
             place = destination(message)
             if place is not None:
                 due_ms = message.store_time_ms + delay_ms
-                yield Delayed(
-                    due_ms, MessageQueue(place[0], broker_name, place[1]), message.msg_id, level, None
-                )
+                yield Delayed(due_ms, MessageQueue(place[0], broker_name, place[1]), message.msg_id, level, 0)
 
 
 def _of_times(reader: Reader, broker_name: str, now_ms: int) -> Iterator[Delayed]:
     queue = MessageQueue(TIMER_TOPIC, broker_name, 0)
     waiting: dict[tuple[str, str], Delayed] = {}
+    recalled: set[tuple[str, str]] = set()
     for message in _messages(reader, queue, reader.min_offset(queue)):
         encoded = message.encoded
         place, out_ms = destination(message), number_of(encoded, b"TIMER_OUT_MS\x01")
@@ -74,14 +81,13 @@ def _of_times(reader: Reader, broker_name: str, now_ms: int) -> Iterator[Delayed
             continue
         name = place[0], message.msg_id
         if value_of(encoded, MARKS) is not None:
-            waiting.pop(name, None)
+            recalled.add(name)
             continue
         due_ms = message.deliver_at_ms or out_ms + 1
         if due_ms > now_ms:
-            handle = str(RecallHandle(place[0], broker_name, out_ms, message.msg_id))
-            # One that is far ahead may be there twice: it is put aside once more while it waits.
-            waiting[name] = Delayed(due_ms, MessageQueue(place[0], broker_name, place[1]), name[1], 0, handle)
-    yield from waiting.values()
+            # One that is far ahead may be there twice, as its marker: they are put aside again while they wait.
+            waiting[name] = Delayed(due_ms, MessageQueue(place[0], broker_name, place[1]), name[1], 0, out_ms)
+    yield from (one for name, one in waiting.items() if name not in recalled)
 
 
 def _messages(reader: Reader, queue: MessageQueue, offset: int) -> Iterator[MessageExt]:
