@@ -85,7 +85,7 @@ def _of_times(reader: Reader, broker_name: str, now_ms: int) -> Iterator[Delayed
             continue
         due_ms = message.deliver_at_ms or out_ms + 1
         if due_ms > now_ms:
-            # One that is far ahead may be there twice, as its marker: they are put aside again while they wait.
+            # One that is far ahead may be there twice, like its marker: both are put aside again meanwhile.
             waiting[name] = Delayed(due_ms, MessageQueue(place[0], broker_name, place[1]), name[1], 0, out_ms)
     yield from (one for name, one in waiting.items() if name not in recalled)
 
