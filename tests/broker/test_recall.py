@@ -7,6 +7,7 @@ recalled; whoever had the duties, and whenever he died.
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,6 +206,25 @@ class TestMarkers:
                 broker.recall(result.recall_handle)
         time.sleep(0.8)
         with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
+            found = wait_until_all_came(broker)
+        assert sorted(found) == sorted(result.msg_id for result in results[1::2])
+
+    @pytest.mark.parametrize("due_meanwhile", [False, True])
+    def test_a_recall_survives_the_loss_of_the_wheel(self, directory: Path, due_meanwhile: bool) -> None:
+        with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
+            topic = broker.create_topic("orders", 1)
+            results = [topic.send(b"%d" % number, delay_ms=1500 + number) for number in range(6)]
+            for result in results[::2]:
+                assert result.recall_handle is not None
+                broker.recall(result.recall_handle)
+        for name in ("mq/timer", "timerwheel", "config/timercheck"):
+            (directory / name).unlink()
+        shutil.rmtree(directory / "timerlog")
+        if due_meanwhile:
+            time.sleep(1.6)
+        with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
+            if not due_meanwhile:
+                time.sleep(1.6)
             found = wait_until_all_came(broker)
         assert sorted(found) == sorted(result.msg_id for result in results[1::2])
 
