@@ -124,7 +124,7 @@ class Rounds:
             if not places and not also:
                 return
             self._also = []
-            ledger = self._known()
+            ledger = self._known(table)
             # A RocketMQ broker goes by the newest copy, whichever was ended.
             also += ledger.copies_of(places)
             for ended in (places, also):
@@ -135,11 +135,14 @@ class Rounds:
             if len(places) < UNWRITTEN_AT_ONCE:
                 return
 
-    def _known(self) -> Ledger:
+    def _known(self, table: TransactionTable) -> Ledger:
         """The ledger, made of what the queues tell if this is the first time that it is asked for."""
         if self._ledger is None:
             ledger, self._ops_read = self._halves.ledger()
-            self._names = names_of(self._halves.open_ones(ledger, self._halves.end(self._halves.halves)))
+            for place in table.unwritten():
+                ledger.handle(place)  # Told of soon: not to be read for what it is a copy of.
+            end = self._halves.end(self._halves.halves)
+            self._names = names_of(lambda: self._halves.open_ones(ledger, end))
             for place, name in self._names.items():
                 ledger.copied(name, place)
             self._ledger = ledger
@@ -152,7 +155,7 @@ class Rounds:
         end = halves.end(halves.halves)
         if not end:
             return
-        ledger = self._known()
+        ledger = self._known(table)
         self._write(table)
         self._ops_read = halves.read_ops(ledger, self._ops_read)
         begin, asked_end = end, 0
@@ -217,9 +220,12 @@ class Rounds:
 
     def save(self) -> None:
         """See Duty.save."""
-        if self._table is not None:
-            with self._lock:
+        # While run() is at work it sees to that itself: whoever flushes for all does not wait for a round.
+        if self._table is not None and self._lock.acquire(blocking=False):
+            try:
                 self._write(self._table)
+            finally:
+                self._lock.release()
 
     def give_up(self) -> None:
         """See Duty.give_up."""

@@ -31,7 +31,7 @@ from mq.store.store import Store
 from mq.store.transactions import End, Entry, TransactionTable
 from mq.store.writer import Writer
 from mq.txn.check import Ledger, Rules
-from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HalfTopic, belongs, immunity_ms, name_of, named
+from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, HalfTopic, belongs, immunity_ms, name_of, named
 from mq.txn.state import HalfMessage
 
 __all__ = ["LocalTransactions"]
@@ -259,8 +259,7 @@ class LocalTransactions:
     def _end_unlisted(self, message: MessageExt, state: TransactionState, before: int | None) -> int:
         """There is no room for an entry: an op record tells at once what became of the transaction."""
         how: int = self._store_once(message, state) if before is None else before
-        unique_id = message.msg_id
-        copies = [each.queue_offset for each in self._open_ones() if each.msg_id == unique_id]
+        copies = self._copies_of(message.msg_id)
         if before is None or copies:
             places = sorted({name_of(message), message.queue_offset, *copies})
             list(self.halves.tell(self.table(), places, Ledger(places[-1] + 1, 0)))
@@ -319,13 +318,13 @@ class LocalTransactions:
         """Whether no op record tells that the transaction of this half message has ended."""
         if self._known().is_open(message.queue_offset):
             return True
-        return self._is_open(message.msg_id) or bool(self._found(GIVEN_UP_TOPIC, message.msg_id))
+        return bool(self._copies_of(message.msg_id) or self._found(GIVEN_UP_TOPIC, message.msg_id))
 
-    def _is_open(self, unique_id: str) -> bool:
-        return any(each.msg_id == unique_id for each in self._open_ones())
-
-    def _open_ones(self) -> list[MessageExt]:
-        return list(self.halves.open_ones(self._known(), self.halves.end(self.halves.halves)))
+    def _copies_of(self, unique_id: str) -> list[int]:
+        """The places of half messages with this unique id that nobody has told of."""
+        ledger = self._known()
+        places = (found.queue_offset for found in self._found(HALF_TOPIC, unique_id))
+        return [place for place in places if ledger.is_open(place)]
 
     def _known(self) -> Ledger:
         """What op records tell by now. Kept, since there may be many of them."""
@@ -344,7 +343,8 @@ class LocalTransactions:
         """See Broker.undecided."""
         self._store.live()
         halves = self.halves
-        newest = {message.msg_id: message for message in self._open_ones()}
+        open_ones = halves.open_ones(self._known(), halves.end(halves.halves))
+        newest = {message.msg_id: message for message in open_ones}
         found = [
             _undecided(message, given_up=False)
             for message in newest.values()
@@ -379,7 +379,7 @@ class LocalTransactions:
             if entry in WORDS or self._is_committed(message):
                 how = WORDS.get(entry, COMMIT.name)
                 raise NotPermitted(f"the transaction of message {msg_id} has ended with {how} meanwhile")
-            if self._is_open(msg_id):
+            if self._copies_of(msg_id):
                 return  # It was resumed before.
             self.halves.resume(message)
 

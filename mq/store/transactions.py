@@ -102,7 +102,8 @@ class TransactionTable:
         with named_errors(path):
             self._fd = open_own_file(path)
             store.close_in_child(self._fd)
-            # Of its own: a lock of the descriptor that asks does not show.
+            # Of its own: a lock of the descriptor that asks does not show, and a map would keep the locks of
+            # the one that it was made of.
             self._asking = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             store.close_in_child(self._asking)
             with self._locked(MAKING_BYTE):
@@ -112,12 +113,12 @@ class TransactionTable:
                 os.posix_fallocate(self._fd, 0, HEADER_SIZE)
                 out = ffi.new("mq_transactions **")
                 result = lib.mq_transactions_open(
-                    self._fd, store.word(lib.MQ_EPOCH), boot_id(), timeout_ms, out
+                    self._asking, store.word(lib.MQ_EPOCH), boot_id(), timeout_ms, out
                 )
                 check(result, str(path))
                 # Unmapped when the last one who uses it lets go: a call in another thread, for instance.
                 self.handle: Any = ffi.gc(out[0], lib.mq_transactions_close)
-            header = mmap.mmap(self._fd, HEADER_SIZE)
+            header = mmap.mmap(self._asking, HEADER_SIZE)
         log = store.live()
         self._line = Line(log, int(ffi.cast("uintptr_t", log)))
         self._halves = Halves(self._line, self.handle, int(ffi.cast("uintptr_t", self.handle)))

@@ -51,6 +51,7 @@ GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
 IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01"
 NAME, TIMES = "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES"
+MARKS_OF_COPIES = (NAME.encode() + b"\x01", TIMES.encode() + b"\x01")
 READ_COUNT, READ_SIZE = 32, 256 << 10
 PLACE_MAX = 1 << 56
 
@@ -82,24 +83,29 @@ def immunity_ms(encoded: bytes) -> int | None:
     return int(text) * 1000 if text and text.isdecimal() and len(text) < 10 else None
 
 
-def names_of(messages: Iterable[MessageExt]) -> dict[int, int]:
-    """Which of these half messages, in their order, are copies: the names of their transactions by place.
+def names_of(read: Callable[[], Iterable[MessageExt]]) -> dict[int, int]:
+    """Which of the half messages that read() gives, in their order, are copies: by place, the names of their
+    transactions.
 
     A RocketMQ broker does not write down what a copy is of that it has asked about. Then its unique id tells,
     if the first one, or another copy, is among them.
     """
-    names: dict[tuple[str, str], int] = {}
-    found = {}
-    for message in messages:
-        half, place = HalfMessage(message), message.queue_offset
-        known_as = message.msg_id, half.group
-        name = named(message)
-        if name is None:
-            name = names.get(known_as, place) if half.times_checked else place
-        names.setdefault(known_as, name)
-        if name != place:
-            found[place] = name
-    return found
+    copies = [message for message in read() if any(mark in message.encoded for mark in MARKS_OF_COPIES)]
+    found = {message.queue_offset: name for message in copies if (name := named(message)) is not None}
+    unnamed = {_known_as(message) for message in copies if message.queue_offset not in found}
+    if unnamed:
+        names: dict[tuple[str, str], int] = {}
+        for message in read():
+            known_as, place = _known_as(message), message.queue_offset
+            if known_as in unnamed:
+                name = names.setdefault(known_as, found.get(place, place))
+                if place != name and HalfMessage(message).times_checked:
+                    found.setdefault(place, name)
+    return {place: name for place, name in found.items() if place != name}
+
+
+def _known_as(message: MessageExt) -> tuple[str, str]:
+    return message.msg_id, HalfMessage(message).group
 
 
 def half_of(message: MessageExt, name: int | None = None) -> Half:

@@ -157,21 +157,23 @@ class TestNames:
         return MessageExt(Record(HALF_TOPIC, b"", encoded, queue_offset=place).encode(), "mq")
 
     def test_a_copy_says_whose_it_is(self) -> None:
-        assert names_of([self.half(5, "a"), self.half(9, "a", TRAN_PREPARED_QUEUE_OFFSET="5")]) == {9: 5}
+        assert names_of(lambda: [self.half(5, "a"), self.half(9, "a", TRAN_PREPARED_QUEUE_OFFSET="5")]) == {
+            9: 5
+        }
 
     def test_else_its_unique_id_does(self) -> None:
         """A RocketMQ broker that was killed leaves two copies, of which its offsets know neither."""
         first = self.half(14, "a", TRANSACTION_CHECK_TIMES="1")
         second = self.half(20, "a", TRANSACTION_CHECK_TIMES="2")
         other = self.half(21, "b", TRANSACTION_CHECK_TIMES="1")
-        assert names_of([first, self.half(15, "c"), second, other]) == {20: 14}
+        assert names_of(lambda: [first, self.half(15, "c"), second, other]) == {20: 14}
 
     def test_one_of_another_group_is_another(self) -> None:
         second = self.half(20, "a", TRANSACTION_CHECK_TIMES="2", group="others")
-        assert names_of([self.half(14, "a"), second]) == {}
+        assert names_of(lambda: [self.half(14, "a"), second]) == {}
 
     def test_what_was_sent_twice_is_no_copy(self) -> None:
-        assert names_of([self.half(14, "a"), self.half(15, "a")]) == {}
+        assert names_of(lambda: [self.half(14, "a"), self.half(15, "a")]) == {}
 
 
 def test_a_message_given_up_keeps_its_properties(directory: Path) -> None:
