@@ -126,8 +126,8 @@ def account(plan: Plan, what_is: Found, supervisor: Supervisor) -> str:
     return f"""
 {sum(supervisor.kills.values())} processes were killed with kill -9, and replaced: {", ".join(kills)}
 {len(checks)} transactions were undecided after {CHECKED_AFTER:g} s and checked: the database had {kept}
-    the last answer came {max(ages, default=0):,} ms after the message; who was asked may have died of it
-{sum(repeats.values())} messages came again when all was done{":" if again else ""} {again}
+    the last answer came {max(ages, default=0):,} ms after its message
+{sum(repeats.values())} messages came again when all was done: {again or "none"}
 {len(late):,} alarms came after they were due by {late[len(late) // 2]:,} ms (half of them), \
 {late[len(late) * 99 // 100]:,} ms (99 of 100), {late[-1]:,} ms (all)"""
 

@@ -41,8 +41,9 @@ def work(plan: Plan, _number: int, doom: Doom | None, parent: Connection) -> Non
     with (
         plan.open_broker() as broker,
         Shop(plan.shop, fate(doom)) as shop,
+        Shop(plan.shop) as asked,  # Who is asked does not wait for the turn of his own threads.
         Books(plan.books) as books,
-        mq.TransactionProducer(broker, "offices", shop.check) as changes,
+        mq.TransactionProducer(broker, "offices", asked.check) as changes,
         mq.Producer(broker, "offices") as alarms,
         ExitStack() as consumers,
     ):

@@ -17,7 +17,8 @@ def sell(plan: Plan, number: int, doom: Doom | None, parent: Connection) -> None
     with (
         plan.open_broker() as broker,
         Shop(plan.shop, fate(doom)) as shop,
-        mq.TransactionProducer(broker, "sellers", shop.check) as producer,
+        Shop(plan.shop) as asked,
+        mq.TransactionProducer(broker, "sellers", asked.check) as producer,
     ):
         known = shop.numbers()
         for order in plan.world().orders[number::SELLER_COUNT]:
