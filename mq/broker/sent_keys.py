@@ -51,7 +51,7 @@ __all__ = ["BUCKET_COUNT", "CLAIMED", "Bucket", "SentKeys", "digest_of"]
 
 STAMP = b"mqdedup1"
 HEADER = struct.Struct("=8sq16sqqQ")
-BUCKETS_AT, BUCKET_SIZE, BUCKET_COUNT = 4096, 256, 1 << 16
+BUCKETS_AT, BUCKET_SIZE, BUCKET_COUNT = 4096, 256, 1 << 14
 ENTRY_COUNT, DIGEST_SIZE = 7, 16
 # Of a bucket, counted from behind its check.
 CHECK_SIZE, CONTENT_SIZE = 8, 248
