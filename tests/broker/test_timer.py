@@ -234,6 +234,35 @@ def test_a_full_disk_delays_and_loses_nothing(
     assert caplog.text.count("timer messages have to wait") == 1
 
 
+def test_delivery_does_not_wait_for_a_busy_interpreter(directory: Path) -> None:
+    """Four threads that compute have the interpreter for 5 ms each, over and over."""
+    count = 300
+    ended = threading.Event()
+
+    def compute() -> None:
+        while not ended.is_set():
+            sum(range(1000))
+
+    threads = [threading.Thread(target=compute) for _ in range(4)]
+    with mq.open(directory) as broker, mq.Producer(broker) as producer:
+        (queue,) = broker.create_topic("orders", 1).queues
+        producer.send(mq.Message("orders", b"x", delay_ms=1))
+        wait_for(queue, 1)
+        for number in range(count):
+            producer.send(mq.Message("orders", b"x", delay_ms=400 + number * 7 % 1000))
+        for thread in threads:
+            thread.start()
+        time.sleep(1.5)
+        ended.set()
+        for thread in threads:
+            thread.join()
+        late = sorted(message.store_time_ms - due_ms(message) for message in wait_for(queue, count + 1)[1:])
+    print(f"\ndue to stored beside four busy threads: p50 {late[count // 2]} ms, most {late[-1]} ms")
+    assert late[0] >= 0
+    # The issue's bound, of half of them: a machine may have more to do than this test.
+    assert late[count // 2] <= 10
+
+
 def anonymous_memory() -> int:
     """What this process keeps in memory besides files, in bytes."""
     status = Path("/proc/self/status").read_text()

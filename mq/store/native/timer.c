@@ -205,7 +205,7 @@ int mq_timer_seal(mq_timer *timer, int64_t now_ms) {
     pthread_mutex_lock(&timer->lock);
     advance(timer, now_ms);
     int64_t read = mq_timer_read_slot(timer);
-    int64_t position = mq_wheel_get(timer->wheel, read, &slot) ? slot.last : -1;
+    int64_t position = mq_wheel_get(timer->wheel, read, &slot) == 1 ? slot.last : -1;
     while (!result && position != -1) {
         mq_timer_unit unit;
         result = mq_timerlog_read(timer->units, position, &unit);

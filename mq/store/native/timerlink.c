@@ -37,9 +37,11 @@ int mq_timer_take(mq_timer *timer, const mq_timer_unit *unit) {
 
 int mq_timer_load(mq_timer *timer, int64_t slot_time) {
     mq_slot slot;
-    if (!mq_wheel_get(timer->wheel, slot_time, &slot)) return 0;
+    int is_live = mq_wheel_get(timer->wheel, slot_time, &slot);
+    if (is_live != 1) return is_live;
     for (int64_t position = slot.last; position != -1;) {
         mq_timer_unit unit;
+        if (position >= mq_timer_word(timer, MQ_TIMER_LOG_END)) return MQ_CORRUPT;
         int result = mq_timerlog_read(timer->units, position, &unit);
         if (result == MQ_MISSING && position != slot.last) return 0; /* too old to be kept */
         if (result == MQ_MISSING) return MQ_CORRUPT;
@@ -75,6 +77,7 @@ static int link_unit(mq_timer *timer, mq_timer_unit *unit, int64_t queue_offset)
     int64_t pending = mq_timer_word(timer, MQ_TIMER_PENDING) + amount;
     mq_slot slot;
     int is_live = mq_wheel_get(timer->wheel, time, &slot);
+    if (is_live < 0) return is_live;
     mq_timer_say(timer, MQ_TIMER_LINK_TIME, time);
     mq_timer_say(timer, MQ_TIMER_LINK_OFFSET, queue_offset);
     mq_timer_say(timer, MQ_TIMER_LINK_PENDING, pending);

@@ -182,6 +182,8 @@ int mq_timerlog_bounds(mq_timerlog *log, int64_t *begin, int64_t *end) {
     return *end - *begin == count * log->file_size ? 0 : MQ_CORRUPT;
 }
 
+int64_t mq_timerlog_written(mq_timerlog *log, int64_t position) { return mq_files_data_end(log->files, position); }
+
 int mq_timerlog_cut(mq_timerlog *log, int64_t end) {
     int64_t begin;
     int64_t last;

@@ -54,6 +54,8 @@ int mq_timerlog_link(mq_timerlog *log, const mq_timer_unit *unit);
 /* The files there are: where the first begins, and the last ends. 0, or MQ_CORRUPT if one is missing between, or
  * has another length. */
 int mq_timerlog_bounds(mq_timerlog *log, int64_t *begin, int64_t *end);
+/* Up to where the file of a position was ever written to. Behind, not even reading is safe on a full disk. */
+int64_t mq_timerlog_written(mq_timerlog *log, int64_t position);
 /* Nothing is from `end` on: neither bytes nor files. */
 int mq_timerlog_cut(mq_timerlog *log, int64_t end);
 /* Have [from, to) on disk, by name as well. */

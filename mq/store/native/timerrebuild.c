@@ -14,6 +14,7 @@ static int link_again(mq_timer *timer, mq_timer_unit *unit, rebuilding *state) {
     mq_slot slot;
     int64_t time = mq_timer_slot(timer, unit->time_ms);
     int is_live = mq_wheel_get(timer->wheel, time, &slot);
+    if (is_live < 0) return is_live;
     unit->previous = is_live ? slot.last : -1;
     int result = mq_timerlog_link(timer->units, unit);
     if (result) return result;
@@ -51,10 +52,15 @@ static int take_unit(mq_timer *timer, mq_timer_unit *unit, int trust, rebuilding
 }
 
 static int scan(mq_timer *timer, int64_t files_end, int trust, rebuilding *state) {
+    int64_t written_end = state->at; /* of this file */
     while (state->at < files_end) {
         mq_timer_unit unit;
         int64_t place = mq_timerlog_place(timer->units, state->at);
-        int result = place < files_end ? mq_timerlog_read(timer->units, place, &unit) : MQ_CORRUPT;
+        int result = place < files_end ? 0 : MQ_CORRUPT;
+        if (!result && place >= written_end) written_end = mq_timerlog_written(timer->units, place);
+        if (written_end < 0) result = (int)written_end;
+        else if (place + MQ_TIMER_UNIT_SIZE > written_end) result = MQ_CORRUPT;
+        if (!result) result = mq_timerlog_read(timer->units, place, &unit);
         if (!result) result = take_unit(timer, &unit, trust, state);
         if (result == MQ_CORRUPT || result == MQ_MISSING) return 0;
         if (result) return result;

@@ -74,7 +74,13 @@ static void read_slot(const uint8_t *at, mq_slot *slot) {
 }
 
 int mq_wheel_get(mq_wheel *wheel, int64_t time, mq_slot *slot) {
-    read_slot(wheel->slots + place_of(time) * MQ_SLOT_SIZE, slot);
+    uint8_t bytes[MQ_SLOT_SIZE] = {0};
+    int64_t at = place_of(time) * MQ_SLOT_SIZE;
+    if (wheel->allocated[at / PART_SIZE]) read_slot(wheel->slots + at, slot);
+    /* To look at what was never written takes a page on some file systems, which a full one does not have: read
+     * through the map, that would be a signal. */
+    else if (pread(wheel->fd, bytes, sizeof bytes, at) < 0) return MQ_IO;
+    else read_slot(bytes, slot);
     return slot->time == time;
 }
 
@@ -125,6 +131,23 @@ int64_t mq_wheel_next(mq_wheel *wheel, int64_t from, int64_t to) {
     return to;
 }
 
+static int scan_part(mq_wheel *wheel, int64_t at, int64_t from, int64_t log_end) {
+    uint8_t bytes[PART_SIZE];
+    ssize_t size = pread(wheel->fd, bytes, sizeof bytes, at);
+    if (size < 0) return MQ_IO;
+    for (ssize_t i = 0; i + MQ_SLOT_SIZE <= size; i += MQ_SLOT_SIZE) {
+        mq_slot slot;
+        int64_t place = (at + i) / MQ_SLOT_SIZE;
+        read_slot(bytes + i, &slot);
+        if (slot.time == 0) continue;
+        if (slot.time < 0 || slot.time % MQ_WHEEL_SLOTS != place) return MQ_CORRUPT;
+        if (slot.time < from || slot.time >= from + MQ_WHEEL_SLOTS) continue;
+        if (slot.last < 0 || slot.last >= log_end || slot.first > slot.last) return MQ_CORRUPT;
+        wheel->in_use[place / 64] |= (uint64_t)1 << place % 64;
+    }
+    return 0;
+}
+
 int mq_wheel_scan(mq_wheel *wheel, int64_t from, int64_t log_end) {
     int result = 0;
     memset(wheel->in_use, 0, sizeof wheel->in_use);
@@ -137,15 +160,8 @@ int mq_wheel_scan(mq_wheel *wheel, int64_t from, int64_t log_end) {
             data = at;
             hole = WHEEL_SIZE;
         }
-        for (int64_t place = data / MQ_SLOT_SIZE; !result && place < (hole + MQ_SLOT_SIZE - 1) / MQ_SLOT_SIZE; place++) {
-            mq_slot slot;
-            read_slot(wheel->slots + place * MQ_SLOT_SIZE, &slot);
-            if (slot.time == 0) continue;
-            if (slot.time < 0 || slot.time % MQ_WHEEL_SLOTS != place) result = MQ_CORRUPT;
-            else if (slot.time < from || slot.time >= from + MQ_WHEEL_SLOTS) continue;
-            else if (slot.last < 0 || slot.last >= log_end || slot.first > slot.last) result = MQ_CORRUPT;
-            else wheel->in_use[place / 64] |= (uint64_t)1 << place % 64;
-        }
+        for (data = data / PART_SIZE * PART_SIZE; !result && data < hole; data += PART_SIZE)
+            result = scan_part(wheel, data, from, log_end);
         at = hole;
     }
     return result;

@@ -28,7 +28,7 @@ typedef struct {
 int mq_wheel_open(const char *path, mq_wheel **wheel);
 void mq_wheel_close(mq_wheel *wheel);
 
-/* The slot of a time: 1, or 0 if it holds nothing of that time; then *slot is what is in its place. */
+/* The slot of a time: 1, or 0 if it holds nothing of that time; then *slot is what is in its place. Or MQ_IO. */
 int mq_wheel_get(mq_wheel *wheel, int64_t time, mq_slot *slot);
 /* Put a slot into its place: 0, or MQ_FULL. In use from then on if it is of time `time`. */
 int mq_wheel_put(mq_wheel *wheel, int64_t time, const mq_slot *slot);
