@@ -344,6 +344,8 @@ class OnceFiles:
         except FileNotFoundError:
             return
         for path in paths:
+            if path.is_symlink() or not path.is_file():
+                continue  # Nobody has marks in there.
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 os.fdatasync(fd)
