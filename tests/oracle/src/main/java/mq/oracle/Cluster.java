@@ -21,7 +21,10 @@ import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.route.TopicRouteData;
 import org.apache.rocketmq.store.timer.TimerMessageStore;
 
-/** One name server for the life of the process, and at any time at most one broker, as its own start-up makes it. */
+/**
+ * One name server for the life of the process, and at any time at most one broker, as its own start-up makes it; but
+ * nobody replicates it (see {@link NoReplication}).
+ */
 final class Cluster {
     /** The name that mq gives itself: it stands in the handles of recall. */
     static final String BROKER_NAME = "mq";
