@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mq.broker.catalog import Catalog
 from mq.broker.protocol import MessageQueue
+from mq.broker.topics import PERM_WRITE
+from mq.errors import NotPermitted
+from mq.names import UNSENDABLE_TOPICS
 from mq.store.arrow import ArrowReader, Scan
 from mq.store.bulk import BulkWriter
 from mq.store.reader import Reader
@@ -19,7 +23,17 @@ LOOK_INTERVAL = 0.01  # a queue without any message, of a broker that only reads
 class Bulk:
     """Scans of queues into columns, waiting for many queues at once, and appending to many at once."""
 
-    def __init__(self, store: Store, reader: Reader, arrow: ArrowReader, writer: BulkWriter) -> None:
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        catalog: Catalog,
+        reader: Reader,
+        arrow: ArrowReader,
+        writer: BulkWriter,
+    ) -> None:
+        self._name = name
+        self._catalog = catalog
         self._store = store
         self._reader = reader
         self._arrow = arrow
@@ -36,6 +50,14 @@ class Bulk:
     ) -> Scan:
         """Reads of one queue, one batch after another: these columns, of messages with one of the hashes."""
         return self._arrow.scan(queue, self._reader.number(queue), columns, unit, hashes)
+
+    def queues_to_write(self, topic: str) -> list[MessageQueue]:
+        """The queues that messages of a topic go to, for who has them written by somebody else. Raises
+        TopicNotFound, NotPermitted."""
+        settings = self._catalog.settings(topic)
+        if topic in UNSENDABLE_TOPICS or not settings.perm & PERM_WRITE:
+            raise NotPermitted(f"topic {topic} may not be written")
+        return [MessageQueue(topic, self._name, queue_id) for queue_id in range(settings.write_queue_count)]
 
     def wait(self, positions: Mapping[MessageQueue, int], seconds: float) -> None:
         """Sleep until one of the queues has a message at its offset or beyond, a topic changed, or the time

@@ -146,7 +146,7 @@ class LocalBroker:
             self._reader = Reader(store, self.name, catalog.version, catalog.admit_read)
             self._arrow = ArrowReader(store, self.name)
             bulk_writer = BulkWriter(store, catalog.version, catalog.admit_write)
-            self.bulk: Final = Bulk(store, self._reader, self._arrow, bulk_writer)
+            self.bulk: Final = Bulk(store, self.name, catalog, self._reader, self._arrow, bulk_writer)
             self._finder = Finder(store, self._reader, catalog.current)
             self._dedup = Dedup(store, self.name, self._reader, writer.append, catalog.current)
             self._once = OnceFiles(store)

@@ -11,7 +11,9 @@ from pyspark.sql.datasource import DataSource
 from mq.spark.columns import chosen, schema_text
 from mq.spark.options import SourceOptions, check_names, source_options
 from mq.spark.refusal import Refusal
-from mq.spark.target import locate
+from mq.spark.rows import check_columns, prepare_topic
+from mq.spark.sinkoptions import SinkOptions, sink_options
+from mq.spark.target import broker, locate
 
 __all__ = ["MqDataSource"]
 
@@ -19,7 +21,7 @@ SPARK_AT_LEAST = 4, 2
 
 
 class MqDataSource(DataSource):
-    """spark.read.format("mq"), spark.readStream.format("mq")."""
+    """format("mq") of spark.read, spark.readStream, df.write and df.writeStream."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -47,6 +49,28 @@ class MqDataSource(DataSource):
             return StreamReader(locate(options.path), options, arrow_schema(schema))
         except Refusal as refusal:
             return RefusedStream(refusal)
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        from mq.spark import sink
+
+        sink.refuse_overwrite(self._options, overwrite)
+        options = self._sink_options(schema)
+        return sink.batch_writer(locate(options.path), options)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - the name is Spark's
+        from mq.spark import sink
+
+        sink.refuse_overwrite(self._options, overwrite)
+        options = self._sink_options(schema)
+        return sink.stream_writer(locate(options.path), options)
+
+    def _sink_options(self, schema: Any) -> SinkOptions:
+        options = sink_options(self._options)
+        check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options.topic)
+        store = locate(options.path)
+        if options.topic is not None:
+            prepare_topic(broker(store, writable=True), options.topic)
+        return options
 
     def _source_options(self, *, stream: bool) -> SourceOptions:
         return source_options(

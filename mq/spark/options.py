@@ -29,7 +29,7 @@ SOURCE_NAMES = (
     *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "pollTimeoutMs"),
     *("minPartitions", "maxRecordsPerPartition", "targetRowsPerTask", "batchRows", "batchBytes"),
 )
-SINK_NAMES = ("path", "topic", "semantics", "txnAppId", "txnVersion", "group")
+SINK_NAMES = ("path", "topic", "semantics", "txnAppId", "txnVersion", "chunkBytes")
 ALIASES = {
     "subscribe": "topic",
     "subscribepattern": "topicPattern",

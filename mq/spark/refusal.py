@@ -11,7 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Code = Literal[
-    "MQ_OPTION", "MQ_SCHEMA", "MQ_TOPIC", "MQ_STORE", "MQ_STORE_NOT_LOCAL", "MQ_DATA_LOSS", "MQ_SPARK_TOO_OLD"
+    "MQ_OPTION",
+    "MQ_SCHEMA",
+    "MQ_TOPIC",
+    "MQ_STORE",
+    "MQ_STORE_NOT_LOCAL",
+    "MQ_DATA_LOSS",
+    "MQ_SPARK_TOO_OLD",
+    "MQ_TXN_MISMATCH",
+    "MQ_ROW",
+    "MQ_STAGING_LOST",
 ]
 
 

@@ -10,6 +10,7 @@ from mq.broker.results import MessageQueue, PullStatus
 from mq.errors import NotPermitted, StoreCorrupted, TopicNotFound
 from mq.message import MessageExt
 from mq.names import is_system_topic
+from mq.spark.ledger import TOPIC as LEDGER
 from mq.spark.offsets import EARLIEST, LATEST, Offset, Witness
 from mq.spark.options import Bound, SourceOptions
 from mq.spark.ranges import Limits, Loss, Positions
@@ -58,6 +59,7 @@ class Survey:
             topic
             for topic in self._broker.topics()
             if pattern.fullmatch(topic)
+            and topic != LEDGER
             and not is_system_topic(topic)
             and not topic.startswith(INTERNAL_PREFIXES)
         ]

@@ -1,22 +1,28 @@
-"""Stores for the readers, which are as small as those of the store's own tests."""
+"""Stores for readers and writers, and one Spark for all. Where the extra spark is not installed, what needs
+neither is tested all the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mq.broker.local import LocalBroker
-from tests.spark.reading import forget_brokers
-from tests.spark.session import environment, session
 from tests.store.small_store import open_small
+
+if find_spec("pyspark") is None:
+    collect_ignore = ["test_batch.py", "test_stream.py", "test_sink.py", "test_packaging.py"]
+    collect_ignore_glob = ["test_session*.py"]
 
 
 @pytest.fixture
 def broker(directory: Path) -> Iterator[LocalBroker]:
     """The application's broker, with a topic of two queues."""
+    from tests.spark.reading import forget_brokers
+
     with open_small(directory) as broker:
         broker.create_topic("orders", 2)
         yield broker
@@ -26,6 +32,8 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session of Spark. It takes some 15 s to start and to warm up, so there is one."""
+    from tests.spark.session import environment, session
+
     place = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(place).items():

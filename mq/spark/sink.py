@@ -1,0 +1,148 @@
+"""The sink's writers: tasks stage their rows, or append them at once, and the driver commits.
+
+Spark makes a new stream writer for every commit, so what a commit needs comes with the messages of the tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from mq.errors import MQError
+from mq.spark.commit import append_batches, commit_epoch, discard_epoch
+from mq.spark.ledger import key_of
+from mq.spark.refusal import Refusal
+from mq.spark.rows import RowEncoder
+from mq.spark.sinkoptions import SinkOptions
+from mq.spark.staging import Staged, directory, stage
+from mq.spark.target import StoreRef, broker
+
+__all__ = ["BatchWriter", "StreamWriter"]
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of a task
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task did. staged is of no rows where they were appended at once."""
+
+    query_id: str
+    staged: Staged
+
+
+class _Writer:
+    """What both writers do."""
+
+    def __init__(self, store: StoreRef, options: SinkOptions, run: str) -> None:
+        self._store = store
+        self._options = options
+        self._run = run  # of a batch write: its transaction id unless the user gave one
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        context: Any = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID) or self._run
+        epoch = context.getLocalProperty(BATCH_ID)
+        partition = context.partitionId()
+        return self.write_task(
+            iterator, query_id, self._options.version or int(epoch or 0), partition, context.taskAttemptId()
+        )
+
+    def write_task(
+        self, iterator: Iterator[Any], query_id: str, epoch: int, partition: int, attempt: int
+    ) -> Written:
+        options = self._options
+        here = broker(self._store, writable=not options.exactly_once)
+        encoder = RowEncoder(here, options.topic, partition + epoch)
+        batches = (staged for batch in iterator for staged in encoder.encode(batch))
+        if not options.exactly_once:
+            for batch in batches:
+                append_batches(here, [batch])
+            return Written(query_id, Staged("", 0, 0))
+        place = directory(Path(self._store.path), key_of(options.txn or query_id))
+        return Written(query_id, stage(place, epoch, f"{partition}-{attempt}", batches))
+
+    def commit_all(self, messages: Sequence[Written | None], epoch: int) -> None:
+        if not self._options.exactly_once:
+            return
+        written = [message for message in messages if message is not None]
+        if not written:
+            return
+        commit_epoch(
+            broker(self._store, writable=True),
+            self._options.txn or written[0].query_id,
+            written[0].query_id,
+            epoch,
+            [message.staged for message in written],
+            is_version_given=self._options.version is not None,
+            chunk_bytes=self._options.chunk_bytes,
+        )
+
+    def abort_all(self, messages: Sequence[Written | None], epoch: int) -> None:
+        written = [message for message in messages if message is not None]
+        if not self._options.exactly_once or not written:
+            return
+        try:
+            discard_epoch(
+                broker(self._store, writable=True),
+                self._options.txn or written[0].query_id,
+                epoch,
+                [message.staged for message in written],
+            )
+        except (MQError, OSError) as error:
+            _log.warning("what was staged for epoch %d stays until it is swept away: %s", epoch, error)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """df.writeStream.format("mq")"""
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - the name is Spark's
+        self.commit_all(messages, batchId)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - the name is Spark's
+        self.abort_all(messages, batchId)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """df.write.format("mq")"""
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        self.commit_all(messages, self._options.version or 0)
+        self._forget()
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        self.abort_all(messages, self._options.version or 0)
+        self._forget()
+
+    def _forget(self) -> None:
+        """A transaction id that nobody gave is of this write alone."""
+        if self._options.exactly_once and self._options.txn is None:
+            shutil.rmtree(directory(Path(self._store.path), key_of(self._run)), ignore_errors=True)
+
+
+def batch_writer(store: StoreRef, options: SinkOptions) -> BatchWriter:
+    return BatchWriter(store, options, f"batch-{uuid.uuid4()}")
+
+
+def stream_writer(store: StoreRef, options: SinkOptions) -> StreamWriter:
+    if options.version is not None:
+        raise Refusal("MQ_OPTION", "option txnVersion is for df.write: a stream counts its batches itself")
+    return StreamWriter(store, options, "")
+
+
+def refuse_overwrite(given: Mapping[str, str], overwrite: bool) -> None:
+    if overwrite:
+        raise Refusal(
+            "MQ_OPTION",
+            f"topic {given.get('topic', '')}: messages are appended, and none is ever written over: use mode"
+            " append, for a stream output mode append",
+        )

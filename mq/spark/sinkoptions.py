@@ -1,0 +1,75 @@
+"""The options of the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mq.errors import TopicInvalid
+from mq.names import check_topic, is_system_topic
+from mq.spark.ledger import TOPIC as LEDGER
+from mq.spark.ledger import key_of
+from mq.spark.options import SINK_NAMES, SOURCE_NAMES, check_names, target_path
+from mq.spark.refusal import Refusal
+
+__all__ = ["SinkOptions", "sink_options"]
+
+SEMANTICS = {"exactly_once": True, "at_least_once": False}
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What a sink was asked for. Values that can be pickled."""
+
+    path: str
+    topic: str | None
+    exactly_once: bool
+    txn: str | None
+    version: int | None
+    chunk_bytes: int
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """The options, checked. Raises Refusal."""
+    options = check_names(given)
+    for name in options:
+        if name in SOURCE_NAMES and name not in SINK_NAMES:
+            raise Refusal("MQ_OPTION", f"option {name} has no meaning here: it is an option of the source")
+    semantics = options.get("semantics", "exactly_once").strip().lower()
+    if semantics not in SEMANTICS:
+        raise Refusal(
+            "MQ_OPTION", f"option semantics is {options['semantics']!r}: give exactly_once or at_least_once"
+        )
+    topic = options.get("topic")
+    if topic is not None:
+        try:
+            check_topic(topic)
+        except TopicInvalid as error:
+            raise Refusal("MQ_OPTION", f"option topic is {topic!r}: {error}") from None
+        if is_system_topic(topic) or topic == LEDGER:
+            raise Refusal("MQ_OPTION", f"option topic is {topic!r}, which is kept for other things")
+    txn = options.get("txnAppId")
+    if txn is not None:
+        key_of(txn)
+    version = _number(options, "txnVersion", 0)
+    if version is not None and txn is None:
+        raise Refusal("MQ_OPTION", "option txnVersion counts the writes of a txnAppId: give both")
+    if not SEMANTICS[semantics] and txn is not None:
+        raise Refusal("MQ_OPTION", "option txnAppId is for semantics exactly_once")
+    return SinkOptions(
+        path=target_path(options),
+        topic=topic,
+        exactly_once=SEMANTICS[semantics],
+        txn=txn,
+        version=version,
+        chunk_bytes=_number(options, "chunkBytes", 1) or 64 << 20,
+    )
+
+
+def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or not least <= int(text) < 1 << 62:
+        raise Refusal("MQ_OPTION", f"option {name} is {text!r}: give a number, {least} or more")
+    return int(text)

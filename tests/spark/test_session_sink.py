@@ -1,0 +1,100 @@
+"""The sink in Spark itself: batch and stream, once and at least once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mq.broker.local import LocalBroker
+from tests.spark.reading import send
+from tests.spark.test_sink import numbered, staged_files, stored
+
+pytestmark = pytest.mark.spark
+
+
+def run(frame: Any, directory: Path, checkpoint: Path, **options: str) -> None:
+    """From a stream into the topic results, until what is available now is there."""
+    query = (
+        frame.writeStream.format("mq")
+        .options(path=str(directory), topic="results", checkpointLocation=str(checkpoint), **options)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def results(broker: LocalBroker) -> list[bytes]:
+    return sorted((message.body for message in stored(broker, "results")), key=lambda body: (len(body), body))
+
+
+def test_a_batch_is_written_once(spark: Any, broker: LocalBroker, directory: Path) -> None:
+    frame = spark.range(0, 1000, numPartitions=3).selectExpr("string(id) AS body", "'t' AS tags")
+    frame.write.format("mq").option("topic", "results").mode("append").save(str(directory))
+    assert results(broker) == numbered(0, 1000)
+    assert {message.tags for message in stored(broker, "results")} == {"t"}
+    counted = {"topic": "results", "txnAppId": "job", "txnVersion": "1"}
+    for _ in range(2):
+        frame.limit(1).write.format("mq").options(**counted).mode("append").save(str(directory))
+    assert len(stored(broker, "results")) == 1001
+    assert staged_files(directory) == []
+
+
+def test_a_batch_that_fails_writes_nothing(spark: Any, broker: LocalBroker, directory: Path) -> None:
+    frame = spark.range(0, 100, numPartitions=2)
+    frame = frame.selectExpr("if(id = 99, null, string(id)) AS body")
+    with pytest.raises(Exception, match=r"\[MQ_ROW\] a body is null or empty"):
+        frame.write.format("mq").option("topic", "results").mode("append").save(str(directory))
+    assert stored(broker, "results") == []
+    assert staged_files(directory) == []
+
+
+def test_from_queues_to_queues(spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path) -> None:
+    """What the source reads, the sink writes as it is; each message once, over several runs."""
+    source = {"topic": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "40"}
+    for first in (0, 100):
+        send(broker, "orders", 0, *numbered(first, first + 60), tags="t")
+        send(broker, "orders", 1, *numbered(first + 60, first + 100), tags="t")
+        frame = spark.readStream.format("mq").options(**source).load(str(directory))
+        run(frame, directory, tmp_path / "checkpoint")
+        assert results(broker) == numbered(0, first + 100)
+    assert {message.tags for message in stored(broker, "results")} == {"t"}
+
+
+def test_a_replayed_batch_is_recognised(
+    spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path
+) -> None:
+    """The driver died between the sink's commit and Spark's own note of it."""
+    send(broker, "orders", 0, *numbered(0, 50))
+    source = {"topic": "orders", "startingOffsets": "earliest"}
+    checkpoint = tmp_path / "checkpoint"
+    for semantics, wanted in (("exactly_once", 50), ("at_least_once", 150)):
+        for _ in range(2):
+            run(
+                spark.readStream.format("mq").options(**source).load(str(directory)),
+                directory,
+                checkpoint / semantics,
+                semantics=semantics,
+            )
+            for note in (checkpoint / semantics / "commits").iterdir():
+                note.unlink()
+        assert len(stored(broker, "results")) == wanted
+
+
+@pytest.mark.parametrize(
+    ("columns", "mode", "said"),
+    [
+        ("id AS body", "append", r"\[MQ_SCHEMA\] column body is bigint"),
+        ("string(id) AS body", "overwrite", r"\[MQ_OPTION\].*none is ever written over"),
+        ("string(id) AS body, 1 AS delayLevel", "append", r"\[MQ_SCHEMA\] column delayLevel"),
+    ],
+)
+def test_users_see_what_is_wrong_before_anything_runs(
+    spark: Any, broker: LocalBroker, directory: Path, columns: str, mode: str, said: str
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    frame = spark.range(3).selectExpr(*columns.split(", "))
+    with pytest.raises(AnalysisException, match=said):
+        frame.write.format("mq").option("topic", "results").mode(mode).save(str(directory))

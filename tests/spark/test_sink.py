@@ -1,0 +1,375 @@
+"""What the sink's tasks and commits do, without Spark: each epoch is in the log once, whole, whoever dies."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.broker.protocol import queue_of_key
+from mq.spark import commit
+from mq.spark.datasource import MqDataSource
+from mq.spark.ledger import TOPIC
+from mq.spark.refusal import Refusal
+from mq.spark.staging import directory as staging_of
+from tests.spark.reading import forget_brokers, struct
+from tests.store.small_store import open_small
+
+pa = pytest.importorskip("pyarrow")
+
+
+def schema_of(**kinds: str) -> Any:
+    from pyspark.sql import types
+
+    known = {
+        "string": types.StringType(),
+        "int": types.IntegerType(),
+        "bigint": types.LongType(),
+        "binary": types.BinaryType(),
+        "array<string>": types.ArrayType(types.StringType()),
+        "map<string,string>": types.MapType(types.StringType(), types.StringType()),
+        "timestamp": types.TimestampType(),
+    }
+    schema = types.StructType()
+    for name, kind in kinds.items():
+        schema = schema.add(name, known[kind])
+    return schema
+
+
+def source(directory: Path, **options: str) -> MqDataSource:
+    given = {"path": str(directory), "topic": "orders", **options}
+    return MqDataSource({name.lower(): value for name, value in given.items() if value})
+
+
+def writer(directory: Path, *, stream: bool = True, **options: str) -> Any:
+    made = source(directory, **options)
+    ask = made.streamWriter if stream else made.writer
+    return pickle.loads(pickle.dumps(ask(schema=schema_of(body="binary"), overwrite=False)))
+
+
+def batches(*bodies: bytes, rows: int = 3) -> Iterator[Any]:
+    for at in range(0, len(bodies), rows):
+        yield pa.record_batch({"body": pa.array(bodies[at : at + rows], pa.binary())})
+
+
+def numbered(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
+def stored(broker: LocalBroker, topic: str = "orders") -> list[mq.MessageExt]:
+    found: list[mq.MessageExt] = []
+    for queue in broker.topic(topic).queues:
+        at = 0
+        while messages := queue.read(at, count_max=1000).messages:
+            found += messages
+            at += len(messages)
+    return sorted(found, key=lambda message: message.log_offset)
+
+
+def bodies_of(broker: LocalBroker) -> list[bytes]:
+    return [message.body for message in stored(broker)]
+
+
+def staged_files(directory: Path) -> list[Path]:
+    return list((directory / "mq" / "spark").rglob("*.arrow"))
+
+
+def write(to: Any, epoch: int, *tasks: list[bytes], query: str = "query") -> list[Any]:
+    return [
+        pickle.loads(pickle.dumps(to.write_task(batches(*bodies), query, epoch, partition, 1)))
+        for partition, bodies in enumerate(tasks)
+    ]
+
+
+def test_an_epoch_is_appended_once_and_in_order(broker: LocalBroker, directory: Path) -> None:
+    to = writer(directory)
+    messages = write(to, 0, numbered(0, 7), [], numbered(7, 9))
+    assert bodies_of(broker) == []
+    writer(directory).commit(messages, 0)
+    assert bodies_of(broker) == numbered(0, 9)
+    assert {message.queue_id for message in stored(broker)} == {0, 1}
+    # The driver died before Spark took note: the epoch is written again, and is there already.
+    again = write(to, 0, numbered(0, 9))
+    writer(directory).commit(again, 0)
+    writer(directory).commit(write(to, 1, numbered(9, 12)), 1)
+    assert bodies_of(broker) == numbered(0, 12)
+    assert staged_files(directory) == []
+
+
+def test_a_killed_task_and_a_zombie_write_nothing(broker: LocalBroker, directory: Path) -> None:
+    to = writer(directory)
+    write(to, 0, numbered(100, 105))  # Nobody commits this one.
+    writer(directory).commit(write(to, 0, numbered(0, 5)), 0)
+    write(to, 0, numbered(200, 205))  # It went on after stop().
+    writer(directory).commit(write(to, 1, numbered(5, 6)), 1)
+    assert bodies_of(broker) == numbered(0, 6)
+    assert staged_files(directory) == []
+
+    def failing() -> Iterator[Any]:
+        yield from batches(b"x")
+        raise OSError("the task fails")
+
+    with pytest.raises(OSError, match="the task fails"):
+        to.write_task(failing(), "query", 2, 0, 1)
+    assert staged_files(directory) == []
+
+
+def test_an_abort_removes_what_the_log_does_not_have(broker: LocalBroker, directory: Path) -> None:
+    to = writer(directory)
+    messages = write(to, 0, numbered(0, 5), numbered(5, 9))
+    writer(directory).abort([None, *messages], 0)
+    assert staged_files(directory) == []
+    messages = write(to, 0, numbered(0, 5))
+    writer(directory).commit(messages, 0)
+    writer(directory).abort(messages, 0)
+    writer(directory).abort([None, None], 1)
+    assert bodies_of(broker) == numbered(0, 5)
+
+
+def test_another_checkpoint_with_the_same_txn_is_refused(broker: LocalBroker, directory: Path) -> None:
+    to = writer(directory, txnAppId="app/1")
+    to.commit(write(to, 4, [b"x"], query="first"), 4)
+    messages = write(to, 0, [b"y"], query="second")
+    with pytest.raises(Refusal, match=r"\[MQ_TXN_MISMATCH\]"):
+        to.commit(messages, 0)
+    to.commit(write(to, 5, [b"z"], query="second"), 5)
+    assert bodies_of(broker) == [b"x", b"z"]
+
+
+def test_batch_writes(broker: LocalBroker, directory: Path) -> None:
+    for _ in range(2):
+        to = writer(directory, stream=False)
+        to.commit(write(to, 0, [b"each time"], query=to._run))
+    counted = writer(directory, stream=False, txnAppId="job", txnVersion="3")
+    for _ in range(2):
+        counted.commit(write(counted, 3, [b"once"]))
+    failed = writer(directory, stream=False)
+    failed.abort([*write(failed, 0, [b"never"], query=failed._run), None])
+    assert bodies_of(broker) == [b"each time", b"each time", b"once"]
+    assert staged_files(directory) == []
+    assert [path.name for path in (directory / "mq" / "spark").iterdir()] == ["job"]
+
+
+def test_at_least_once_appends_at_once(broker: LocalBroker, directory: Path) -> None:
+    to = writer(directory, semantics="at_least_once")
+    messages = write(to, 0, numbered(0, 5))
+    assert bodies_of(broker) == numbered(0, 5)
+    to.commit(messages, 0)
+    assert TOPIC not in broker.topics()
+
+
+def test_every_column(broker: LocalBroker, directory: Path) -> None:
+    broker.create_topic("payments", 3)
+    schema = {
+        "topic": "string",
+        "body": "string",
+        "tags": "string",
+        "keys": "array<string>",
+        "properties": "map<string,string>",
+        "queueId": "int",
+        "shardingKey": "string",
+        "queueOffset": "bigint",
+    }
+    to = source(directory, topic="").streamWriter(schema=schema_of(**schema), overwrite=False)
+    rows = [
+        {"topic": "orders", "body": "a", "tags": "t", "keys": ["k", "l"], "properties": [("n", "1")]},
+        {"topic": "payments", "body": "b", "queueId": 2},
+        {"topic": "payments", "body": "c", "shardingKey": "key", "properties": []},
+        {"topic": "payments", "body": "d", "shardingKey": "key", "tags": "", "keys": []},
+    ]
+    kinds = {
+        "keys": pa.list_(pa.string()),
+        "properties": pa.map_(pa.string(), pa.string()),
+        "queueId": pa.int32(),
+        "queueOffset": pa.int64(),
+    }
+    fields = [pa.field(name, kinds.get(name, pa.string())) for name in schema]
+    batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
+    to.commit([to.write_task(iter([batch]), "query", 0, 0, 1)], 0)
+    (first,) = stored(broker)
+    user = {name: value for name, value in first.properties.items() if name == "n"}
+    assert (first.body, first.tags, first.keys, user) == (b"a", "t", ("k", "l"), {"n": "1"})
+    found = {message.body: message for message in stored(broker, "payments")}
+    assert found[b"b"].queue_id == 2
+    queues = [queue.message_queue for queue in broker.topic("payments").queues]
+    assert {found[body].queue_id for body in (b"c", b"d")} == {queue_of_key(queues, "key").queue_id}
+    assert (found[b"d"].tags, found[b"d"].keys) == (None, ())
+
+
+def test_tags_and_keys_of_whole_columns(broker: LocalBroker, directory: Path) -> None:
+    to = writer(directory)
+    columns = {"body": [b"1", b"2", b"3"], "tags": ["a", None, ""], "keys": ["x y", "z", None]}
+    kinds = {"body": pa.binary()}
+    batch = pa.record_batch({name: pa.array(v, kinds.get(name, pa.string())) for name, v in columns.items()})
+    to.commit([to.write_task(iter([batch]), "query", 0, 0, 1)], 0)
+    found = [(message.tags, message.keys) for message in stored(broker)]
+    assert found == [("a", ("x", "y")), (None, ("z",)), (None, ())]
+    assert [m.body for m in broker.query("orders", "y")] == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"body": None}, "a body is null or empty"),
+        ({"body": b""}, "a body is null or empty"),
+        ({"body": bytes(5 << 20)}, "over the limit"),
+        ({"body": b"x", "tags": "a\x02b"}, "TAGS has a character 01 or 02"),
+        ({"body": b"x", "topic": "nowhere"}, r"\[MQ_TOPIC\] there is no topic 'nowhere'"),
+        ({"body": b"x", "topic": None}, "a topic is null"),
+        ({"body": b"x", "queueId": 9, "topic": "orders"}, "has no queue 9"),
+        ({"body": b"x", "topic": "orders", "properties": [("KEYS", "x")]}, "reserved"),
+    ],
+)
+def test_rows_that_can_be_no_message(
+    broker: LocalBroker, directory: Path, row: dict[str, Any], said: str
+) -> None:
+    by_column = "topic" in row
+    kinds = {
+        "body": pa.binary(),
+        "queueId": pa.int32(),
+        "properties": pa.map_(pa.string(), pa.string()),
+    }
+    batch = pa.RecordBatch.from_pylist(
+        [row], schema=pa.schema([pa.field(name, kinds.get(name, pa.string())) for name in row])
+    )
+    given = schema_of(body="binary", **({"topic": "string"} if by_column else {}))
+    to = source(directory, topic="" if by_column else "orders").streamWriter(schema=given, overwrite=False)
+    with pytest.raises(Refusal, match=said):
+        to.write_task(iter([batch]), "query", 0, 0, 1)
+    assert staged_files(directory) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "said"),
+    [
+        ({}, {"value": "binary"}, "the sink has no column 'value'"),
+        ({}, {"body": "binary", "tag": "string"}, "did you mean tags?"),
+        ({}, {"tags": "string"}, "no column body"),
+        ({}, {"body": "int"}, "column body is int: the sink writes binary or string"),
+        ({}, {"body": "binary", "deliverAt": "timestamp"}, "not written in this release"),
+        ({"topic": ""}, {"body": "binary"}, "neither a column topic nor the option topic"),
+        ({"semantics": "maybe"}, {"body": "binary"}, "give exactly_once or at_least_once"),
+        ({"txnVersion": "1"}, {"body": "binary"}, "give both"),
+        ({"semantics": "at_least_once", "txnAppId": "x"}, {"body": "binary"}, "for semantics exactly_once"),
+        ({"startingOffsets": "earliest"}, {"body": "binary"}, "an option of the source"),
+        ({"topic": TOPIC}, {"body": "binary"}, "kept for other things"),
+        ({"txnAppId": "x", "txnVersion": "1"}, {"body": "binary"}, "a stream counts its batches itself"),
+    ],
+)
+def test_refusals(
+    broker: LocalBroker, directory: Path, options: dict[str, str], schema: dict[str, str], said: str
+) -> None:
+    with pytest.raises(Refusal) as caught:
+        source(directory, **options).streamWriter(schema=schema_of(**schema), overwrite=False)
+    assert said in str(caught.value)
+
+
+def test_nothing_is_written_over(broker: LocalBroker, directory: Path) -> None:
+    for ask in (source(directory).streamWriter, source(directory).writer):
+        with pytest.raises(Refusal, match="none is ever written over"):
+            ask(schema=schema_of(body="binary"), overwrite=True)
+
+
+def test_staged_rows_that_are_lost_are_missed(broker: LocalBroker, directory: Path) -> None:
+    to = writer(directory)
+    messages = write(to, 0, [b"x"])
+    shutil.rmtree(staging_of(directory, "query"))
+    with pytest.raises(Refusal, match=r"\[MQ_STAGING_LOST\]"):
+        to.commit(messages, 0)
+    assert bodies_of(broker) == []
+
+
+def test_the_ledger_is_no_topic_of_a_pattern(broker: LocalBroker, directory: Path) -> None:
+    to = writer(directory)
+    to.commit(write(to, 0, [b"x"]), 0)
+    assert len(stored(broker, TOPIC)) == 1
+    made = MqDataSource({"path": str(directory), "topicpattern": ".*"})
+    reader = made.reader(schema=struct("topic"))
+    assert {span.queue.topic for one in reader.partitions() for span in one.ranges} == {"orders"}
+
+
+class Dies(Exception):
+    """In place of a kill -9 of the driver."""
+
+
+class Epochs(RuleBasedStateMachine):
+    """Epochs of any size in chunks, drivers that die at every step, replays with other rows: all or none of
+    each, once, and never of two attempts."""
+
+    @initialize(chunk_bytes=st.sampled_from(["1", "60", "100000"]))
+    def begin(self, chunk_bytes: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="mq-spark-"))
+        self.broker = open_small(self.directory)
+        self.broker.create_topic("orders", 2)
+        self.options = {"chunkBytes": chunk_bytes}
+        self.epoch = 0
+        self.attempt = 0
+        self.attempts: dict[int, list[list[bytes]]] = {}
+
+    def stage(self, sizes: list[int]) -> list[Any]:
+        self.attempt += 1
+        tasks = [
+            [b"%d-%d-%d-%d" % (self.epoch, self.attempt, task, number) for number in range(size)]
+            for task, size in enumerate(sizes)
+        ]
+        self.attempts.setdefault(self.epoch, []).append([body for bodies in tasks for body in bodies])
+        return write(writer(self.directory, stream=True, **self.options), self.epoch, *tasks)
+
+    @rule(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=3), appends=st.integers(0, 4))
+    def die(self, sizes: list[int], appends: int) -> None:
+        """The driver dies after so many appends, or behind the last, before Spark has taken note."""
+        messages = self.stage(sizes)
+        real, left = commit.append_batches, [appends]
+
+        def append(*arguments: Any, **options: Any) -> None:
+            if not left[0]:
+                raise Dies
+            left[0] -= 1
+            real(*arguments, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(commit, "append_batches", append)
+            with suppress(Dies):
+                writer(self.directory, stream=True, **self.options).commit(messages, self.epoch)
+        self.restart()
+
+    @rule(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=3))
+    def finish(self, sizes: list[int]) -> None:
+        messages = self.stage(sizes)
+        writer(self.directory, stream=True, **self.options).commit(messages, self.epoch)
+        found = [body for body in bodies_of(self.broker) if body.startswith(b"%d-" % self.epoch)]
+        assert found in self.attempts[self.epoch]
+        self.epoch += 1
+
+    def restart(self) -> None:
+        forget_brokers()
+        commit._known.clear()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "broker"):
+            return
+        self.finish([1])
+        found = bodies_of(self.broker)
+        for epoch in range(self.epoch):
+            of_epoch = [body for body in found if body.startswith(b"%d-" % epoch)]
+            assert of_epoch in self.attempts[epoch]
+            assert len(set(of_epoch)) == len(of_epoch)
+        assert staged_files(self.directory) == []
+        forget_brokers()
+        self.broker.close()
+        shutil.rmtree(self.directory)
+
+
+TestEpochs = Epochs.TestCase
+TestEpochs.settings = settings(max_examples=25, stateful_step_count=10)
