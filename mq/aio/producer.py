@@ -49,8 +49,21 @@ class Producer:
         queue: MessageQueue | Queue | None = None,
         shard_key: str | bytes | int | None = None,
         timeout: float | None = None,
+        dedup_key: str | None = None,
+        unique_id: str | None = None,
     ) -> SendResult:
         """Store a message, and return where: see mq.Producer.send."""
+        if dedup_key is not None or unique_id is not None:
+            # Whoever is just storing one under the same key is waited for.
+            return await asyncio.to_thread(
+                self._producer.send,
+                message,
+                queue=queue,
+                shard_key=shard_key,
+                timeout=timeout,
+                dedup_key=dedup_key,
+                unique_id=unique_id,
+            )
         if not self._waits:
             if monotonic() - self._yielded_at > YIELD_SECONDS:
                 await self._let_others()

@@ -647,6 +647,20 @@ def test_a_close_that_is_cancelled_closes_without_the_listeners(broker: mq.Broke
     assert left(broker) == [b"1"]
 
 
+def test_a_message_is_stored_once_under_its_key(broker: mq.Broker) -> None:
+    async def main() -> None:
+        async with mq.aio.Producer(broker, dedup_window=60.0) as producer:
+            message = mq.Message("orders", b"paid")
+            sends = [producer.send(message, dedup_key="order-1") for _ in range(5)]
+            results = await asyncio.gather(*sends)
+            assert len({result.offset_msg_id for result in results}) == 1
+            other = await producer.send(message, dedup_key="order-2")
+            assert other.offset_msg_id != results[0].offset_msg_id
+
+    run(main)
+    assert left(broker) == [b"paid", b"paid"]
+
+
 def test_a_queue_goes_to_another_member_only_when_its_listener_has_ended(broker: mq.Broker) -> None:
     async def main() -> None:
         for queue_id in (0, 1):
