@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 
 from mq.broker.results import MessageQueue
 from mq.message import MessageExt
+from mq.store.bell import Bell
 from mq.store.transactions import UNWRITTEN_AT_ONCE, Entry, TransactionTable
 from mq.txn.check import Action, Half, Ledger, Rules, due
 from mq.txn.half import GROUP, HalfTopic, half_of, names_of
@@ -29,12 +30,14 @@ OP_SIZE = 4096
 OP_PLACE_SIZE = 8  # bytes of a place in an op record, or about that
 PAUSE_MS = 10  # between two looks at the whole table
 READ_AHEAD = 32
+IDLE = 3600.0  # seconds
 
 
 class Rounds:
     """The duty of whoever does it for all: see mq.broker.duties.Duty.
 
-    table() is the table of transactions, commit(group, queue, offset) says how far a queue is done.
+    table() is the table of transactions, opened once is_in_use(); the store's bell rings when that comes to
+    be. commit(group, queue, offset) says how far a queue is done.
     """
 
     name = "mq-transactions"
@@ -43,6 +46,8 @@ class Rounds:
     def __init__(
         self,
         table: Callable[[], TransactionTable],
+        is_in_use: Callable[[], bool],
+        bell: Bell,
         halves: HalfTopic,
         commit: Callable[[str, MessageQueue, int], None],
         rules: Rules,
@@ -50,6 +55,8 @@ class Rounds:
         clock: Callable[[], int] | None = None,
     ) -> None:
         self._open_table = table
+        self._is_in_use = is_in_use
+        self._bell = bell
         self._halves = halves
         self._commit = commit
         self._rules = rules
@@ -59,6 +66,7 @@ class Rounds:
         self._table: TransactionTable | None = None
         self._ledger: Ledger | None = None
         self._ops_read = 0
+        self._stopping: Callable[[], bool] = lambda: False
         self._done = (-1, -1)
         self._unwritten_since: int | None = None
         self._written_at = 0
@@ -68,6 +76,14 @@ class Rounds:
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """See Duty.run."""
+        while True:
+            heard = self._bell.heard()
+            if stopping():
+                return
+            if self._is_in_use():
+                break
+            self._bell.wait(heard, IDLE)
+        self._stopping = stopping
         self._table = table = self._open_table()
         with self._lock:
             self._begin(table)
@@ -164,6 +180,8 @@ class Rounds:
                 place = self._do(ledger, action, half)
                 if action is Action.ASK:
                     begin, asked_end = min(begin, place), place + 1
+                if self._stopping():
+                    break  # The next one goes on where the cursor is.
         finally:
             if asked_end:
                 table.ask(begin, asked_end)
@@ -217,6 +235,8 @@ class Rounds:
         """See Duty.wake."""
         if self._table is not None:
             self._table.ring()
+        else:
+            self._bell.ring()
 
     def save(self) -> None:
         """See Duty.save."""

@@ -22,9 +22,10 @@ from mq.broker.finding import Finder
 from mq.broker.protocol import Ender, MessageQueue, Preparer, SendResult, TransactionState, Undecided
 from mq.broker.schedule import Schedule
 from mq.broker.transaction_rounds import Rounds
-from mq.errors import MessageInvalid, MessageNotFound, NotPermitted, StoreLocked, TopicNotFound
+from mq.errors import BrokerClosed, MessageInvalid, MessageNotFound, NotPermitted, StoreLocked, TopicNotFound
 from mq.message import Message, MessageExt
 from mq.names import check_group
+from mq.store.bell import Bell
 from mq.store.copies import Copies
 from mq.store.reader import Reader
 from mq.store.store import Store
@@ -85,7 +86,16 @@ class LocalTransactions:
         self._preparers: dict[tuple[MessageQueue, str], Preparer] = {}
         self._checkers: set[LocalChecker] = set()
         rules = Rules(self._timeout_ms, check_max, retention_ms)
-        self.rounds = Rounds(self.table, halves, commit, rules, int(check_interval * 1000))
+        self._commit = commit
+        self.rounds = Rounds(
+            self.table,
+            self._is_in_use,
+            Bell(store),
+            halves,
+            self._say_done,
+            rules,
+            int(check_interval * 1000),
+        )
 
     def table(self) -> TransactionTable:
         """The table of transactions, opened on first use."""
@@ -94,9 +104,26 @@ class LocalTransactions:
             self._catalog.check_writable()
             with self._lock:
                 if self._opened is None:
+                    is_first = not self._is_in_use()
                     self._opened = TransactionTable(self._store, self._writer, self._timeout_ms)
+                    if is_first:
+                        Bell(
+                            self._store
+                        ).ring()  # Who has the duties waits for somebody who uses transactions.
                 table = self._opened
         return table
+
+    def _is_in_use(self) -> bool:
+        """Whether anybody has ever used transactions here."""
+        path = self._store.root / "mq" / "transactions"
+        return path.exists() or self.halves.end(self.halves.halves) > 0
+
+    def _say_done(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """How far a queue is done."""
+        try:
+            self._commit(group, queue, offset)
+        except (IndexError, ValueError):  # Of a group's file that was let go of meanwhile.
+            raise BrokerClosed(f"the broker of {self._store.root} is being closed") from None
 
     # Half messages.
 
@@ -138,6 +165,7 @@ class LocalTransactions:
     def ender(self, group: str) -> Ender:
         """See Broker.ender."""
         check_group(group)
+        self._catalog.check_writable()
         return self.table().ender(group.encode(), partial(self.end_transaction, group), COMMIT, ROLLBACK)
 
     def end_transaction(
@@ -388,6 +416,7 @@ class LocalTransactions:
     def enlist(self, group: str, client_id: str) -> LocalChecker:
         """See Broker.enlist."""
         check_group(group)
+        self._catalog.check_writable()
         if not isinstance(client_id, str) or not client_id:
             raise ValueError(f"client_id is {client_id!r}: give some text")
         checker = LocalChecker(self._store, self.table(), self.halves, group, self._checkers.discard)

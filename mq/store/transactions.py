@@ -32,6 +32,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+import threading
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -99,6 +100,7 @@ class TransactionTable:
         self._writer = writer
         self.path = path = store.root / "mq" / "transactions"
         self._is_ready = False
+        self._files = threading.RLock()  # held by who uses a descriptor: none is closed meanwhile
         with named_errors(path):
             self._fd = open_own_file(path)
             store.close_in_child(self._fd)
@@ -129,15 +131,21 @@ class TransactionTable:
 
     @contextmanager
     def _locked(self, byte: int) -> Iterator[None]:
-        if not lock_byte(self._fd, byte, timeout=LOCK_TIMEOUT):
-            raise StoreLocked(
-                f"{self.path}: another process has been at work on it for {LOCK_TIMEOUT:.0f} s",
-                path=str(self.path),
-            )
-        try:
-            yield
-        finally:
-            unlock_byte(self._fd, byte)
+        with self._files:
+            self._check_open()
+            if not lock_byte(self._fd, byte, timeout=LOCK_TIMEOUT):
+                raise StoreLocked(
+                    f"{self.path}: another process has been at work on it for {LOCK_TIMEOUT:.0f} s",
+                    path=str(self.path),
+                )
+            try:
+                yield
+            finally:
+                unlock_byte(self._fd, byte)
+
+    def _check_open(self) -> None:
+        if self._fd < 0:
+            raise self._store.refusal()
 
     def _sign(self) -> int:
         while True:
@@ -271,7 +279,9 @@ class TransactionTable:
 
     def is_alive(self, token: int) -> bool:
         """Whether a broker of this token is open."""
-        return token == self._token or byte_owner(self._asking, TOKEN_BYTES + token) is not None
+        with self._files:
+            self._check_open()
+            return token == self._token or byte_owner(self._asking, TOKEN_BYTES + token) is not None
 
     @contextmanager
     def unlisted(self) -> Iterator[None]:
@@ -344,8 +354,10 @@ class TransactionTable:
     def close(self) -> None:
         """Give the token back: what this broker left unfinished is another's to finish."""
         self._let_go()
-        for fd in (self._fd, self._asking):
-            self._store.closed_here(fd)
+        with self._files:
+            for fd in (self._fd, self._asking):
+                self._store.closed_here(fd)
+            self._fd = self._asking = -1
 
 
 def _entry(found: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ made to die, before or after any single record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from mq.broker.results import MessageQueue
 from mq.broker.transaction_rounds import Rounds
@@ -137,7 +138,11 @@ class Shelf(HalfTopic):
 
     def rounds(self, rules: Rules, interval_ms: int) -> Rounds:
         """Somebody who makes the rounds from now on."""
-        return Rounds(lambda: self.table, self, self.commit, rules, interval_ms, lambda: self.now)  # type: ignore[arg-type, return-value]  # as much of a table as rounds ask for
+        table: Any = self.table  # as much of a table as rounds ask for
+        bell: Any = None
+        return Rounds(
+            lambda: table, lambda: True, bell, self, self.commit, rules, interval_ms, lambda: self.now
+        )
 
 
 class Table:
