@@ -38,6 +38,7 @@ UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 DELAY_MAX_MS = 366 * UNIT_MS["d"]
 
 READ_COUNT, READ_SIZE = 64, 256 << 10
+TOLD_APART = ("UNIQ_KEY", "DELAY", "REAL_TOPIC", "REAL_QID", "ORIGIN_MESSAGE_ID")
 SLICE = 64  # Messages of one level before the others have their turn.
 KEPT_AHEAD_MS = 1000  # What is due later than that is not kept in memory until then.
 AGAIN_MS = 100  # After a failure, such as a full disk.
@@ -86,6 +87,18 @@ def destination(message: MessageExt) -> tuple[str, int] | None:
     except MQError:
         return None
     return topic, int(queue_id)
+
+
+def may_be_copy(message: MessageExt, of: MessageExt) -> bool:
+    """Whether a message is what anybody's delivery makes of another one: a RocketMQ broker's has its
+    properties in another order, and one or the other besides."""
+    ours, theirs = message.properties, of.properties
+    return (
+        all(ours.get(name) == theirs.get(name) for name in TOLD_APART)
+        and message.log_offset > of.log_offset
+        and (message.born_time_ms, message.reconsume_times) == (of.born_time_ms, of.reconsume_times)
+        and message.stored_body == of.stored_body
+    )
 
 
 def is_copy(message: MessageExt, of: MessageExt) -> bool:
@@ -148,7 +161,8 @@ class Delivery:
     """Delivers what is due of all levels; used by one thread of the process that has the duties.
 
     place(topic, queue_id) is the queue where such a message can be read, or None where there is no such topic
-    any more and it may not be made. sync: what is delivered is flushed at once, since readers wait for that.
+    any more and it may not be made. was_stored(topic, message) looks for a copy of a message there. sync:
+    what is delivered is flushed at once, since readers wait for that.
     """
 
     def __init__(
@@ -158,6 +172,7 @@ class Delivery:
         store: Log,
         pull: Pull,
         place: Callable[[str, int], tuple[str, int] | None],
+        was_stored: Callable[[str, MessageExt], bool],
         *,
         broker_name: str,
         sync: bool,
@@ -167,6 +182,7 @@ class Delivery:
         self._store = store
         self._pull = pull
         self._place = place
+        self._was_stored_in = was_stored
         self._broker_name = broker_name
         self._sync = sync
         self._end = 0
@@ -262,6 +278,8 @@ class Delivery:
             why = "it does not say where it belongs" if wanted is None else f"there is no topic {wanted[0]}"
             log.warning("delayed message %s is dropped: %s", message.msg_id, why)
             self._offsets[level.number] = offset + 1
+        elif self._is_doubtful(level) and self._was_stored_in(place[0], message):
+            self._offsets[level.number] = offset + 1
         else:
             topic, queue_id = place
             number = self._store.number(topic, queue_id, add=True)
@@ -278,6 +296,10 @@ class Delivery:
             self._offsets.count(level.number, offset + 1)
         level.place += 1
         level.waiting = None
+
+    def _is_doubtful(self, level: Level) -> bool:
+        waiting = level.waiting
+        return waiting is not None and waiting.due_ms - 1 <= self._offsets.doubt_ms
 
     def _flush(self) -> None:
         if self._sync and self._end:

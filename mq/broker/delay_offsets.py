@@ -12,6 +12,7 @@ On disk: mq/delay, mapped by all who deliver or send delayed messages; native by
         48     8  begin        that queue's next offset before
         56     4  bell         futex word: raised to wake who delivers
         64   8*n  offsets      the next to deliver of each level, from level 1 on
+       576     8  doubt        store time of the last message that another life of the store left, ms
 
 Written by whoever has the duties; others read wake_ms, and ring. A delivery is stated (level, last), done,
 and counted (offsets, then level back to 0). So whoever takes the duties over from a dead one looks into that
@@ -19,7 +20,8 @@ queue, from `begin` on, for the one message of which nobody knows.
 
 config/delayOffset.json, as RocketMQ has it (level to offset), is what counts after a reboot, or when a
 RocketMQ broker was here: the control file is another one then. It never says more than what is on disk of
-what was delivered, so after a power cut a message may come twice, and none is lost.
+what was delivered, and may say less. So what was due while that life lasted is looked for before it is
+delivered: see `doubt_ms`.
 
 RocketMQ: broker/schedule/ScheduleMessageService.java, DelayOffsetSerializeWrapper.java.
 """
@@ -46,9 +48,10 @@ STAMP = int.from_bytes(b"mqdelay1", "little")
 AT_STAMP, AT_EPOCH, AT_WAKE, AT_LEVEL, AT_OFFSET, AT_QUEUE, AT_BEGIN, AT_OFFSETS = 0, 1, 2, 3, 4, 5, 6, 8
 AT_BELL = 56  # in bytes
 LEVEL_COUNT_MAX = 64
+AT_DOUBT = AT_OFFSETS + LEVEL_COUNT_MAX
 SIZE = 4096
 ALWAYS = 1 << 62  # As wake_ms: whatever is stored now is to be told.
-assert (AT_OFFSETS + LEVEL_COUNT_MAX) * 8 <= SIZE
+assert (AT_DOUBT + 1) * 8 <= SIZE
 
 log = logging.getLogger("mq")
 
@@ -98,9 +101,10 @@ class Alarm:
 
 
 class DelayOffsets:
-    """The offsets of all levels, for whoever has the duties. levels: how many of them are delivered."""
+    """The offsets of all levels, for whoever has the duties. levels: how many of them are delivered;
+    last_store_ms: store time of the last message there is."""
 
-    def __init__(self, root: Path, alarm: Alarm, levels: int) -> None:
+    def __init__(self, root: Path, alarm: Alarm, levels: int, last_store_ms: int = 0) -> None:
         self.path = root / "config" / "delayOffset.json"
         self._levels = levels
         self._others: dict[str, Any] = {}
@@ -117,6 +121,7 @@ class DelayOffsets:
                 words[place] = 0
             for level, offset in ours.items():
                 words[self._at(level)] = offset
+            words[AT_DOUBT] = last_store_ms
             words[AT_WAKE] = ALWAYS
             words[AT_EPOCH] = alarm.epoch
             words[AT_STAMP] = STAMP
@@ -138,6 +143,11 @@ class DelayOffsets:
 
     def __setitem__(self, level: int, offset: int) -> None:
         self._words[self._at(level)] = offset
+
+    @property
+    def doubt_ms(self) -> int:
+        """What was due by then may have been delivered in another life of the store, which nobody noted."""
+        return self._words[AT_DOUBT]
 
     def wake_at(self, time_ms: int | None) -> None:
         """Say when the next look is, unless somebody rings; None: somebody is looking."""

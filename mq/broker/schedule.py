@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, Delivery, parse_levels
+from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, Delivery, may_be_copy, parse_levels
 from mq.broker.delay_offsets import Alarm, DelayOffsets
 from mq.errors import MessageInvalid
 from mq.message import MessageExt
 from mq.store.copies import Copies, Copy, changed
+from mq.store.native import lib
 from mq.store.reader import Reader
 from mq.store.store import Store
 
@@ -122,7 +123,8 @@ class Schedule:
         clock = clock or (lambda: time.time_ns() // 1_000_000)
         alarm = self.alarm()
         if self._offsets is None:
-            self._offsets = DelayOffsets(self._store.root, alarm, len(self.delays_ms))
+            last_store_ms = self._store.word(lib.MQ_LAST_STORE_TIME)
+            self._offsets = DelayOffsets(self._store.root, alarm, len(self.delays_ms), last_store_ms)
         offsets = self._offsets
         delivery = Delivery(
             self.delays_ms,
@@ -130,6 +132,7 @@ class Schedule:
             self.copies,
             self._reader.pull,
             self._place,
+            self._was_stored,
             broker_name=self._broker_name,
             sync=self._store.sync,
         )
@@ -143,6 +146,17 @@ class Schedule:
             due = delivery.deliver(clock, stopping)
             offsets.wake_at(due)
             alarm.bell.wait(heard, IDLE if due is None else min(IDLE, (due - clock()) / 1000))
+
+    def _was_stored(self, topic: str, message: MessageExt) -> bool:
+        """Whether a topic has a copy of a message that was put aside."""
+        if "UNIQ_KEY" not in message.properties:
+            return False  # Nothing to look for: rather twice than not at all.
+        self._store.bring_index_up()
+        for log_offset in self._store.index.find(topic, message.msg_id, message.store_time_ms):
+            found = self._reader.record(log_offset)
+            if found is not None and found.topic == topic and may_be_copy(found, message):
+                return True
+        return False
 
     def wake(self) -> None:
         """Have run() look whether it is to stop."""

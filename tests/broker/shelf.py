@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import mq
-from mq.broker.delay import SCHEDULE_TOPIC, Delivery
+from mq.broker.delay import SCHEDULE_TOPIC, Delivery, may_be_copy
 from mq.broker.delay_offsets import Alarm, DelayOffsets
 from mq.broker.results import MessageQueue, PullResult, PullStatus
 from mq.message import MessageExt
@@ -63,6 +63,8 @@ class Shelf:
         self.numbers: list[tuple[str, int]] = []
         self.failing: list[Exception] = []
         self.log_end = 0
+        self.epoch = 1  # which life of the store this is
+        self.last_store_ms = 0
 
     def clock(self) -> int:
         return self.now
@@ -127,6 +129,7 @@ class Shelf:
             reconsume_times=reconsume_times,
         ).encode(property_crc=True)
         queue.append(MessageExt(record, "mq"))
+        self.last_store_ms = self.now
         self.log_end += len(record)
         return Copy(self.log_end - len(record), len(queue) - 1, self.now, self.log_end)
 
@@ -155,6 +158,14 @@ class Shelf:
     def mend(self) -> None:
         pass
 
+    def was_stored(self, topic: str, message: MessageExt) -> bool:
+        return any(
+            may_be_copy(found, message)
+            for (name, _), queue in self.queues.items()
+            if name == topic
+            for found in queue
+        )
+
     def delivered(self, topic: str = "orders", queue_id: int = 0) -> list[MessageExt]:
         return self.queues.get((topic, queue_id), [])
 
@@ -165,7 +176,7 @@ class Deliverer:
     def __init__(self, shelf: Shelf, root: Path, levels: tuple[int, ...]) -> None:
         (root / "mq").mkdir(parents=True, exist_ok=True)
         self.shelf = shelf
-        self.offsets = DelayOffsets(root, Alarm(root, 1), len(levels))
+        self.offsets = DelayOffsets(root, Alarm(root, shelf.epoch), len(levels), shelf.last_store_ms)
         words: Any = MortalWords(self.offsets._words, shelf.death)
         self.offsets._words = words
         self.delivery = Delivery(
@@ -174,6 +185,7 @@ class Deliverer:
             shelf,
             shelf.pull,
             lambda topic, queue_id: (topic, queue_id),
+            shelf.was_stored,
             broker_name="mq",
             sync=False,
         )

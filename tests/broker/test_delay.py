@@ -244,6 +244,34 @@ class TestDeath:
             step += 1
         assert step > 30  # Seven changes for each of five messages.
 
+    @pytest.mark.parametrize("saved", [False, True])
+    def test_in_another_life_of_the_store_what_was_delivered_is_looked_for(
+        self, tmp_path: Path, saved: bool
+    ) -> None:
+        shelf = Shelf()
+        first = Deliverer(shelf, tmp_path, (1000, 60_000))
+        for number in range(3):
+            shelf.put_aside(1, b"%d" % number)
+            shelf.put_aside(2, b"later %d" % number)
+            shelf.now += 1001
+            first.deliver()
+            if saved:
+                first.offsets.save(first.offsets.unsaved())
+        assert bodies(shelf.delivered()) == [b"0", b"1", b"2"]
+        shelf.epoch += 1
+        shelf.now += 500
+        looked_for: list[str] = []
+        second = Deliverer(shelf, tmp_path, (1000, 60_000))
+        assert second.offsets.doubt_ms == shelf.last_store_ms
+        was_stored = second.delivery._was_stored_in
+        second.delivery._was_stored_in = lambda topic, message: (
+            looked_for.append(message.msg_id) or was_stored(topic, message)  # type: ignore[func-returns-value]
+        )
+        list(until_done(shelf, second.deliver))
+        assert bodies(shelf.delivered()) == [b"0", b"1", b"2", b"later 0", b"later 1", b"later 2"]
+        # Those that were not due then are not looked for.
+        assert len(looked_for) == (0 if saved else 3)
+
     @given(st.data())
     def test_nothing_lost_nothing_twice_nothing_early(self, data: st.DataObject) -> None:
         """Against a list: messages come at any time, and deaths at any step, also in the middle of a
@@ -265,6 +293,8 @@ class TestDeath:
                     try:
                         deliverer.deliver()
                     except Died:
+                        # Of all that was noted in memory, nothing is left after a reboot.
+                        shelf.epoch += data.draw(st.booleans())
                         deliverer = Deliverer(shelf, root, delays)
                     shelf.death.dies_at = None
             list(until_done(shelf, deliverer.deliver))

@@ -58,6 +58,20 @@ class TestBroker:
         with open_quick(directory, flush=flush) as broker:
             yield broker
 
+    def test_what_nobody_noted_as_delivered_is_looked_for(self, directory: Path, flush: str) -> None:
+        with open_quick(directory, flush=flush) as broker, mq.Producer(broker) as producer:
+            (queue,) = broker.create_topic("orders", 1).queues
+            for number in range(3):
+                producer.send(mq.Message("orders", b"%d" % number, delay_level=1))
+            wait_for(queue, 3)
+        for name in ("mq/delay", "config/delayOffset.json", "config/delayOffset.json.bak"):
+            (directory / name).unlink(missing_ok=True)
+        with open_quick(directory, flush=flush) as broker, mq.Producer(broker) as producer:
+            (queue,) = broker.topic("orders").queues
+            producer.send(mq.Message("orders", b"3", delay_level=1))
+            assert [message.body for message in wait_for(queue, 4)] == [b"0", b"1", b"2", b"3"]
+            assert queue.max_offset == 4
+
     def test_a_delayed_message_comes_when_it_is_due(self, broker: LocalBroker) -> None:
         (queue,) = broker.create_topic("orders", 1).queues
         with mq.Producer(broker) as producer:
@@ -67,7 +81,8 @@ class TestBroker:
                 for level in (2, 1)
             ]
         assert [result.queue for result in sent] == [queue.message_queue] * 2
-        assert queue.max_offset == 0
+        if time.time() - before < 0.04:
+            assert queue.max_offset == 0
         for result, level, message in zip(reversed(sent), (1, 2), wait_for(queue, 2), strict=True):
             assert time.time() - before >= 0.04 * level
             assert (message.body, message.tags, message.keys) == (b"%d" % level, "t", ("k",))
