@@ -6,8 +6,10 @@ import gc
 import os
 import subprocess
 import sys
+import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 import mq
-from tests.objects.test_calls import Number, Subclass, raised
+from tests.objects.test_calls import Number, Subclass, raised, run_all
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = 1 << 20
@@ -348,6 +350,47 @@ def test_a_process_ends_as_it_should(directory: Path, code: str) -> None:
         timeout=100,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_broker_closes_while_threads_are_in_every_call(directory: Path, flush: str) -> None:
+    message = mq.Message("orders", b"x" * 100, tags="paid")
+    for _ in range(3):
+        broker = mq.open(directory, flush=flush, transaction_timeout=0.01, transaction_check_interval=0.01)
+        queue = broker.create_topic("orders", 2).queues[0].message_queue
+        prepare, end = broker.preparer(queue, GROUP), broker.ender(GROUP)
+        producer = mq.TransactionProducer(broker, GROUP, commits)
+        enough = threading.Semaphore(0)
+
+        def prepares() -> None:
+            result = prepare(message, b"x", 0)  # noqa: B023 - over before the next round
+            assert result is not None
+            end(*place_of(result), COMMIT)  # noqa: B023 - the same
+            enough.release()  # noqa: B023 - the same
+
+        def begins() -> None:
+            with producer.begin(message):  # noqa: B023 - the same
+                pass
+
+        def leaves() -> None:
+            producer.send(message, lambda *_: UNKNOWN)  # noqa: B023 - the same
+            assert len(broker.undecided()) < 1000  # noqa: B023 - the same
+            time.sleep(0.005)
+
+        calls: list[Callable[[], object]] = [
+            prepares,
+            begins,
+            lambda: producer.send(message, commits),  # noqa: B023 - the same
+            leaves,
+        ]
+
+        def close() -> None:
+            for _ in range(10):
+                enough.acquire()  # noqa: B023 - the same
+            broker.close()  # noqa: B023 - the same
+
+        assert run_all(calls, close) == []
+        producer.close()
 
 
 def test_transactions_give_their_memory_back(
