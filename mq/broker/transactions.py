@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from mq.broker.catalog import Catalog
 from mq.broker.checkers import LocalChecker
@@ -21,12 +21,13 @@ from mq.broker.delay import SCHEDULE_TOPIC, destination
 from mq.broker.finding import Finder
 from mq.broker.protocol import Ender, MessageQueue, Preparer, SendResult, TransactionState, Undecided
 from mq.broker.schedule import Schedule
+from mq.broker.timer import TIMER_TOPIC
 from mq.broker.transaction_rounds import Rounds
 from mq.errors import BrokerClosed, MessageInvalid, MessageNotFound, NotPermitted, StoreLocked, TopicNotFound
 from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.store.bell import Bell
-from mq.store.copies import Copies
+from mq.store.copies import Copies, changed
 from mq.store.reader import Reader
 from mq.store.store import Store
 from mq.store.transactions import End, Entry, TransactionTable
@@ -305,11 +306,20 @@ class LocalTransactions:
         place = self._catalog.due_place(*wanted)
         if place is None:
             raise TopicNotFound(wanted[0])
+        known_as: dict[str, str | None] = {"TRAN_PREPARED_QUEUE_OFFSET": str(name_of(message))}
         if message.delay_level:
-            known_as: dict[str, str | None] = {"TRAN_PREPARED_QUEUE_OFFSET": str(name_of(message))}
             level = self._schedule.level(message.delay_level)
             self._schedule.put_aside(*place, message, known_as, level, message.reconsume_times)
             return
+        if message.delay_ms is not None or message.deliver_at_ms is not None:
+            queue = MessageQueue(place[0], self._broker_name, place[1])
+            like_sent = cast("Message", message)  # as far as that is asked
+            waiting = self._writer._asides.waiting(queue, like_sent, message.stored_body)
+            if waiting is not None:  # Else it is due.
+                properties, times = changed(waiting.encoded, known_as), message.reconsume_times
+                copy = self._copies.append(TIMER_TOPIC, 0, message, properties, reconsume_times=times)
+                waiting.stored(copy.store_time_ms)
+                return
         number = self._copies.number(*place, add=True)
         assert number is not None
         self.table().store(message.log_offset, number)
@@ -330,7 +340,8 @@ class LocalTransactions:
             self._store.flush_log()  # Nobody finds what is not on disk.
         unique_id, group = half.msg_id, HalfMessage(half).group
         # A delayed one has the bits of the half message.
-        for topic, bits in ((HalfMessage(half).topic, COMMITTED_BITS), (SCHEDULE_TOPIC, None)):
+        places = ((HalfMessage(half).topic, COMMITTED_BITS), (SCHEDULE_TOPIC, None), (TIMER_TOPIC, None))
+        for topic, bits in places:
             for found in self._found(topic, unique_id):
                 if bits in (None, found.sys_flag & TRANSACTION_BITS) and HalfMessage(found).group == group:
                     return True

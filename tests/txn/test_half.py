@@ -118,6 +118,39 @@ class TestHalfMessages:
         assert found.keys == ("a",)
 
 
+class TestDelayedOnes:
+    """As RocketMQ's client may send them: mq's own refuses."""
+
+    def half(self, broker: LocalBroker, **delay: str) -> tuple[int, int]:
+        given = {"PGROUP": "payers", "REAL_TOPIC": "orders", "REAL_QID": "0", "UNIQ_KEY": "0A" * 16}
+        encoded = properties(**given, **delay)
+        transactions = broker._transactions
+        transactions.halves.make()
+        message = MessageExt(Record(HALF_TOPIC, b"one", encoded, born_time=1, store_time=1).encode(), "mq")
+        copy = transactions._copies.append(HALF_TOPIC, 0, message, encoded, reconsume_times=0)
+        return copy.log_offset, copy.queue_offset
+
+    @pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELIVER_MS", "DELAY"])
+    def test_they_come_when_they_are_due_and_once(self, directory: Path, name: str) -> None:
+        now = time.time_ns() // 1_000_000
+        value = {"TIMER_DELAY_MS": 400, "TIMER_DELIVER_MS": now + 400, "DELAY": 1}[name]
+        with mq.open(directory, message_delay_level="400ms") as broker:
+            queue = broker.create_topic("orders", 1).queues[0]
+            place = self.half(broker, **{name: str(value)})
+            for _ in range(2):
+                broker.end_transaction("payers", *place, COMMIT)
+            with pytest.raises(mq.NotPermitted, match="COMMIT"):
+                broker.end_transaction("payers", *place, ROLLBACK)
+            (found,) = queue.read(0, wait=20.0).messages
+            assert found.body == b"one"
+            assert found.store_time_ms >= now + 400
+            (directory / "mq" / "transactions").unlink()
+        with mq.open(directory) as broker:
+            broker.end_transaction("payers", *place, COMMIT)
+            assert broker.topic("orders").queues[0].max_offset == 1
+            assert broker.undecided() == []
+
+
 class TestOpRecords:
     def test_what_is_stored(self, directory: Path) -> None:
         with mq.open(directory) as broker:
