@@ -16,7 +16,6 @@ from mq.broker.delay_offsets import Alarm, DelayOffsets
 from mq.errors import MessageInvalid
 from mq.message import MessageExt
 from mq.store.copies import Copies, Copy, changed
-from mq.store.native import lib
 from mq.store.reader import Reader
 from mq.store.store import Store
 
@@ -123,7 +122,7 @@ class Schedule:
         clock = clock or (lambda: time.time_ns() // 1_000_000)
         alarm = self.alarm()
         if self._offsets is None:
-            last_store_ms = self._store.word(lib.MQ_LAST_STORE_TIME)
+            last_store_ms = self.copies.last_store_ms()
             self._offsets = DelayOffsets(self._store.root, alarm, len(self.delays_ms), last_store_ms)
         offsets = self._offsets
         delivery = Delivery(

@@ -122,6 +122,10 @@ class Copies:
         """In which life of the table the numbers are right."""
         return self._store.word(lib.MQ_EPOCH)
 
+    def last_store_ms(self) -> int:
+        """When the last message there is was stored."""
+        return self._store.word(lib.MQ_LAST_STORE_TIME)
+
     def queue_of(self, number: int) -> tuple[str, int] | None:
         """Topic and id of the queue with this number; None if it was deleted."""
         control = self._store.control

@@ -264,9 +264,12 @@ class TestDeath:
         second = Deliverer(shelf, tmp_path, (1000, 60_000))
         assert second.offsets.doubt_ms == shelf.last_store_ms
         was_stored = second.delivery._was_stored_in
-        second.delivery._was_stored_in = lambda topic, message: (
-            looked_for.append(message.msg_id) or was_stored(topic, message)  # type: ignore[func-returns-value]
-        )
+
+        def look(topic: str, message: mq.MessageExt) -> bool:
+            looked_for.append(message.msg_id)
+            return was_stored(topic, message)
+
+        second.delivery._was_stored_in = look
         list(until_done(shelf, second.deliver))
         assert bodies(shelf.delivered()) == [b"0", b"1", b"2", b"later 0", b"later 1", b"later 2"]
         # Those that were not due then are not looked for.
