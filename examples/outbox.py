@@ -45,7 +45,7 @@ def together(
         half.rollback()
         raise
     # Ctrl-C may come when the database has just committed. It is no Exception: nothing is said about the
-    # message then, and check decides. (`with producer.begin(message)` would roll it back.)
+    # message then, and check decides.
     half.commit()
 
 

@@ -238,7 +238,7 @@ static PyObject *transaction_exit(PyObject *self, PyObject *const *args, Py_ssiz
         return NULL;
     }
     if (of->state) Py_RETURN_NONE;
-    if (args[0] != Py_None || !of->by) return PyObject_CallMethod(self, "_abandon", NULL);
+    if (args[0] != Py_None || !of->by) return PyObject_CallMethod(self, "_abandon", "O", args[0]);
     PyObject *commit = ((const transactor *)of->by)->commit;
     return commit && decide_now(of, commit) ? NULL : mq_objects_shared(Py_None);
 }

@@ -239,9 +239,9 @@ class TransactionProducer:
 class Transaction(TransactionFields):
     """A half message, until it is decided: made by TransactionProducer.begin.
 
-    Leaving the with statement commits. An exception, KeyboardInterrupt and SystemExit among them, rolls back
-    and goes on up. commit() and rollback() decide before that; unknown() leaves it to check, for who cannot
-    tell whether the database has committed.
+    Leaving the with statement commits. An exception rolls back and goes on up; but KeyboardInterrupt and what
+    else is no Exception leaves it to check, since it may come when the database has just committed. commit()
+    and rollback() decide before that; unknown() leaves it to check as well.
     """
 
     __slots__ = ()
@@ -281,10 +281,11 @@ class Transaction(TransactionFields):
                 f"transaction {self.message_id} is decided: {self.state.name}; it cannot become {state.name}"
             )
 
-    def _abandon(self) -> None:
+    def _abandon(self, kind: type[BaseException] | None) -> None:
         """An exception is on its way up: it is what the caller is to see."""
+        has_failed = kind is not None and issubclass(kind, Exception)
         try:
-            self._decide(ROLLBACK)
+            self._decide(ROLLBACK if has_failed else UNKNOWN)
         except MQError as failure:
             logger.warning("transaction %s: was not rolled back: %s", self.message_id, failure)
 

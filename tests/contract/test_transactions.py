@@ -252,14 +252,25 @@ def test_leaving_the_with_statement_commits(patient: mq.Broker) -> None:
     assert patient.undecided() == []
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3)])
-def test_an_exception_rolls_back_and_goes_on_up(patient: mq.Broker, error: BaseException) -> None:
+def test_an_exception_rolls_back_and_goes_on_up(patient: mq.Broker) -> None:
+    error = ValueError("no")
     with mq.TransactionProducer(patient, GROUP, never) as producer:
-        with pytest.raises(type(error)) as raised, producer.begin(message()):
+        with pytest.raises(ValueError, match="no") as raised, producer.begin(message()):
             raise error
         assert raised.value is error
     assert bodies(patient) == []
     assert patient.undecided() == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_what_may_come_at_any_moment_leaves_it_to_check(patient: mq.Broker, error: BaseException) -> None:
+    with mq.TransactionProducer(patient, GROUP, never) as producer:
+        with pytest.raises(type(error)) as raised, producer.begin(message()) as transaction:
+            raise error
+        assert raised.value is error
+        assert transaction.state is UNKNOWN
+    assert bodies(patient) == []
+    assert [each.message.body for each in patient.undecided()] == [b"x"]
 
 
 def test_what_is_decided_early_stays_so(patient: mq.Broker) -> None:
