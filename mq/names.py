@@ -20,6 +20,7 @@ SYSTEM_TOPICS = frozenset(
     CHECKPOINT_TOPIC""".split()  # noqa: SIM905 - as a list it would fill a screen
 )
 SYSTEM_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 # Those of them that a user may not send to. The timer topic is our addition: what does not say when it is due
 # would never leave it.
 UNSENDABLE_TOPICS = frozenset(
@@ -51,6 +52,11 @@ def check_group(name: str) -> None:
         raise TypeError(f"a group is a str, not {type(name).__name__}")
     if not 1 <= len(name) <= GROUP_SIZE_MAX or not _ALLOWED.fullmatch(name):
         raise GroupInvalid(_explain("group", name, GROUP_SIZE_MAX))
+
+
+def is_system_group(name: str) -> bool:
+    """Whether a group is one of RocketMQ's own, whose offsets say how far its own topics are done."""
+    return name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def is_system_topic(name: str) -> bool:

@@ -29,7 +29,7 @@ from mq.broker.retry import RETRY_PREFIX
 from mq.broker.roster import Roster
 from mq.broker.standstill import Owner, owned, queue_state, unowned_reason
 from mq.errors import MQError, NotPermitted, TopicNotFound
-from mq.names import check_group, check_topic
+from mq.names import check_group, check_topic, is_system_group
 from mq.store.groupfile import (
     NAMESPACE,
     OWNER,
@@ -153,7 +153,7 @@ class Groups:
         for group in self._offsets.group_files():
             if group not in found and self._roster(group) and self.members(group):
                 found.add(group)
-        return sorted(found)
+        return sorted(name for name in found if not is_system_group(name))
 
     def members(self, group: str) -> list[Member]:
         """See Broker.group_members."""

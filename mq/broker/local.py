@@ -317,7 +317,7 @@ class LocalBroker:
         return delayed(self._store, self.name, self._catalog.version, self._schedule)
 
     def groups(self) -> list[str]:
-        """Names of all consumer groups that have members or offsets, sorted."""
+        """Names of all consumer groups but RocketMQ's own that have members or offsets, sorted."""
         return self._groups.names()
 
     def group(self, name: str) -> Group:

@@ -13,8 +13,6 @@ from mq.cli.printing import counted, emit_json, emit_table, moment, span, visibl
 from mq.cli.session import Session, with_json
 from mq.cli.session import moment as time_of
 
-SYSTEM_PREFIX = "CID_RMQ_SYS_"
-
 
 @click.command()
 @click.argument("group", required=False)
@@ -49,11 +47,6 @@ def groups(session: Session, group: str | None) -> int:
         else:
             _show(broker, found, members, states)
     return 0
-
-
-def names(broker: mq.Broker) -> list[str]:
-    """The groups, without those that RocketMQ and mq keep for themselves."""
-    return [name for name in broker.groups() if not name.startswith(SYSTEM_PREFIX)]
 
 
 def known(broker: mq.Broker, name: str) -> bool:
@@ -124,7 +117,7 @@ def queue_facts(state: QueueState) -> dict[str, Any]:
 
 def _list(session: Session, broker: mq.Broker) -> None:
     rows: list[tuple[str, ...]] = []
-    for name in names(broker):
+    for name in broker.groups():
         group = broker.group(name)
         members = group.members()
         lags = {topic: lag_of(group, topic) for topic in group.topics()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import mq
 from mq.broker.membership import Member
-from mq.cli.groups import dead_letters, names, states_of
+from mq.cli.groups import dead_letters, states_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def take(broker: mq.Broker, time_ms: int) -> Sample:
         topics.append(TopicSample(name, len(queues), kept, ended))
     groups: list[GroupSample] = []
     members: list[MemberSample] = []
-    for name in names(broker):
+    for name in broker.groups():
         of_group, of_members = _group(broker, name)
         groups += of_group
         members += of_members

@@ -18,7 +18,7 @@ from mq.broker.membership import Member, Membership, QueueState, Subscription
 from mq.broker.results import MessageQueue
 from mq.errors import GroupInvalid, NotPermitted, SubscriptionConflict, TopicNotFound
 from mq.message import MessageExt
-from mq.names import check_group
+from mq.names import check_group, is_system_group
 
 RETRY_PREFIX = "%RETRY%"
 MODELS = {"clustering", "broadcasting"}
@@ -56,7 +56,8 @@ class MemoryGroups:
         self._groups: dict[str, _GroupState] = {}
 
     def names(self) -> list[str]:
-        return sorted(name for name, state in self._groups.items() if state.members or state.offsets)
+        found = [name for name, state in self._groups.items() if state.members or state.offsets]
+        return sorted(name for name in found if not is_system_group(name))
 
     def state(self, name: str) -> _GroupState:
         check_group(name)

@@ -159,6 +159,12 @@ def test_groups_do_not_know_each_other(broker: mq.Broker, join: Join) -> None:
     assert broker.groups() == ["audit", "billing"]
 
 
+def test_rocketmqs_own_groups_are_not_listed(broker: mq.Broker) -> None:
+    broker.commit("CID_RMQ_SYS_TRANS", queue_of(broker), 0)
+    assert broker.committed("CID_RMQ_SYS_TRANS", queue_of(broker)) == 0
+    assert broker.groups() == []
+
+
 ANOTHER: dict[str, dict[str, Any]] = {
     "expression": {"subscriptions": [Subscription("orders", "paid")]},
     "kind": {"subscriptions": [Subscription("orders", "*", "SQL92")]},
