@@ -45,6 +45,11 @@ class _Described:
         return keys_of(self.encoded)
 
     @property
+    def dedup_key(self) -> str | None:
+        """The key under which it is stored once: see Producer's dedup_window."""
+        return value_of(self.encoded, b"DEDUP_KEY\x01")
+
+    @property
     def delay_level(self) -> int:
         return number_of(self.encoded, b"DELAY\x01") or 0
 
@@ -62,10 +67,11 @@ class Message(SentFields, _Described):
 
     `keys` is one key or several, each found by broker.query. At most one of delay_level (RocketMQ's 1
     to 18), delay_ms and deliver_at_ms may be given. With wait=False the broker answers before a
-    synchronous flush. Raises TopicInvalid or MessageInvalid where RocketMQ's format has no room for it.
+    synchronous flush. A dedup_key is one of its keys, under which a producer with a dedup_window stores it
+    once. Raises TopicInvalid or MessageInvalid where RocketMQ's format has no room for it.
 
     `encoded` is the property string. `plain` tells the broker that nothing in it asks for other than
-    the usual treatment: neither wait=False nor a delay.
+    the usual treatment: neither wait=False nor a delay nor a dedup_key.
     """
 
     __slots__ = ()
@@ -83,6 +89,7 @@ class Message(SentFields, _Described):
         delay_ms: int | None = None,
         deliver_at_ms: int | None = None,
         wait: bool = True,
+        dedup_key: str | None = None,
     ) -> None: ...
 
     __signature__ = Signature(__init__)
@@ -155,6 +162,7 @@ def _fields(
     delay_ms: int | None = None,
     deliver_at_ms: int | None = None,
     wait: bool = True,
+    dedup_key: str | None = None,
 ) -> tuple[str, bytes, int, bool, bytes]:
     """What a Message is made of, whatever it was given: topic, body, flag, plain, encoded."""
     if type(topic) is not str or topic not in known_topics:
@@ -167,9 +175,9 @@ def _fields(
     tags = _plain(tags)
     if isinstance(properties, Mapping):
         properties = {_plain(name): _plain(value) for name, value in properties.items()}
-    encoded = encode(tags, keys, properties, delay_level, delay_ms, deliver_at_ms, wait)
+    encoded = encode(tags, keys, properties, delay_level, delay_ms, deliver_at_ms, wait, dedup_key)
     _remember(tags)
-    plain = wait and not delay_level and delay_ms is deliver_at_ms is None
+    plain = wait and not delay_level and dedup_key is None and delay_ms is deliver_at_ms is None
     return topic, body, flag, plain, encoded
 
 

@@ -45,13 +45,19 @@ def encode(
     delay_ms: int | None,
     deliver_at_ms: int | None,
     wait: bool,
+    dedup_key: str | None = None,
 ) -> bytes:
     """The property string of what was given, every limit checked."""
     text = ""
     if tags is not None:
         text = f"TAGS\x01{_checked('tags', tags)}\x02"
-    if joined := " ".join(_checked_key(key) for key in ((keys,) if isinstance(keys, str) else keys)):
+    named = [_checked_key(key) for key in ((keys,) if isinstance(keys, str) else keys)]
+    if dedup_key is not None and _checked_key(dedup_key) not in named:
+        named.append(dedup_key)
+    if joined := " ".join(named):
         text += f"KEYS\x01{joined}\x02"
+    if dedup_key is not None:
+        text += f"DEDUP_KEY\x01{dedup_key}\x02"
     if properties is not None:
         if not isinstance(properties, Mapping):
             raise TypeError(f"properties are a dict of texts, not {type(properties).__name__}")

@@ -53,6 +53,8 @@ class Producer:
         unique_id: str | None = None,
     ) -> SendResult:
         """Store a message, and return where: see mq.Producer.send."""
+        if dedup_key is None and isinstance(message, Message) and not message.plain:
+            dedup_key = message.dedup_key if self._producer.has_dedup_window else None
         if dedup_key is not None or unique_id is not None:
             # Whoever is just storing one under the same key is waited for.
             return await asyncio.to_thread(

@@ -14,8 +14,8 @@ __all__ = ["BATCH_ENTRY_SIZE", "check_batch"]
 BATCH_ENTRY_SIZE = 22  # what RocketMQ's batch encoding adds to a body and its properties
 
 
-def check_batch(messages: list[Message], size_max: int) -> None:
-    """Whether these may be sent as one batch."""
+def check_batch(messages: list[Message], size_max: int, *, once: bool = False) -> None:
+    """Whether these may be sent as one batch; once: those with a dedup key would have to be stored once."""
     if not messages:
         raise MessageInvalid("a batch needs at least one message")
     size = survey(messages)
@@ -36,6 +36,8 @@ def check_batch(messages: list[Message], size_max: int) -> None:
         kinds = ", ".join({type(message).__name__ for message in messages} - {"Message"})
         raise TypeError(f"a batch is made of Messages, not of {kinds}") from None
     if not plain:
+        if once and any(message.dedup_key is not None for message in messages):
+            raise MessageInvalid("a message with a dedup_key cannot be part of a batch: send it by itself")
         if len({message.wait for message in messages}) > 1:
             raise MessageInvalid("some messages of the batch say wait=False and some do not")
         if any(message.delayed for message in messages):

@@ -100,9 +100,14 @@ class Producer:
         )
         if selector is not None or fault_avoidance:
             self._sender.stop()
-        elif type(self).send is Producer.send:
+        elif type(self).send is Producer.send and dedup_window is None:
             self.send = self._sender.send  # type: ignore[method-assign]  # the same, at a third of the cost
         self._outbox = Outbox(f"mq-producer-{group}", self._post, ASYNC_COUNT_MAX, ASYNC_SIZE_MAX)
+
+    @property
+    def has_dedup_window(self) -> bool:
+        """Whether messages with a key are stored once."""
+        return self._once.has_window
 
     @property
     def before_send(self) -> list[BeforeSend]:
@@ -129,8 +134,8 @@ class Producer:
         Queues take turns, unless `queue` names one or `shard_key` stands for one; then there is a single
         attempt, and its error is raised as it is. Otherwise SendFailed tells of all attempts.
 
-        With a dedup_key, or a unique id of your own, the message is stored unless one of its topic was
-        within the last dedup_window seconds; then the result is that one's.
+        With a dedup_key, the message's own or this one, or a unique id of your own, the message is stored
+        unless one of its topic was within the last dedup_window seconds; then the result is that one's.
         """
         started = monotonic()
         self._check(message)
@@ -141,6 +146,7 @@ class Producer:
             and queue is None
             and shard_key is None
             and dedup_key is unique_id is None
+            and (message.plain or not self._once.has_window)
             and len(message.body) <= self._short_max
             and not self.before_send
             and not self.after_send
@@ -184,7 +190,7 @@ class Producer:
         started = monotonic()
         self._check_open()
         batch = list(messages)
-        check_batch(batch, self._size_max)
+        check_batch(batch, self._size_max, once=self._once.has_window)
 
         def store(to: MessageQueue, _unique_id: str | None) -> SendResult:
             return self._broker.append_batch(to.topic, to.queue_id, batch)
@@ -355,6 +361,8 @@ class Producer:
         body, sys_flag = message.body, 0
         if len(body) >= self._compress_over:
             body, sys_flag = self._compress(body)
+        if dedup_key is None and self._once.has_window and not message.plain:
+            dedup_key = message.dedup_key
         if dedup_key is not None or unique_id is not None:
             wait = self._timeout if timeout is None else timeout
             return self._once.storing(message, body, sys_flag, dedup_key, unique_id, wait)

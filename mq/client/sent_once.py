@@ -29,6 +29,10 @@ class SentOnce:
             self._window_ms = max(1, int(window * 1000))
 
     @property
+    def has_window(self) -> bool:
+        return self._window_ms is not None
+
+    @property
     def window_ms(self) -> int:
         """Raises ValueError where there is none."""
         if self._window_ms is None:

@@ -45,6 +45,48 @@ def test_the_second_send_of_a_key_is_answered_with_the_first(
     assert broker.message(first.msg_id).body == b"one"
 
 
+def test_the_key_may_be_the_messages_own(broker: mq.Broker, producer: mq.Producer) -> None:
+    paid = order(b"paid", keys=("a", "b"), dedup_key="order-1", tags="t", properties={"p": "1"})
+    assert (paid.dedup_key, paid.keys, paid.tags, paid.properties["p"]) == (
+        "order-1",
+        ("a", "b", "order-1"),
+        "t",
+        "1",
+    )
+    assert order(keys="order-1", dedup_key="order-1").keys == ("order-1",)
+    first = producer.send(paid)
+    for again in (
+        producer.send(paid),
+        producer.send(order(b"other", dedup_key="order-1")),
+        producer.send(order(b"other"), dedup_key="order-1"),
+        producer.send_async(order(b"other", dedup_key="order-1")).result(10),
+    ):
+        assert place(again) == place(first)
+    producer.send_oneway(order(b"other", dedup_key="order-1"))
+    assert body_count(broker) == 1
+    assert broker.message(first.msg_id).dedup_key == "order-1"
+    assert producer.send(order(dedup_key="order-1"), dedup_key="order-2").msg_id != first.msg_id
+    with pytest.raises(mq.MessageInvalid, match="cannot be part of a batch"):
+        producer.send_batch([order(), order(dedup_key="order-3")])
+    assert body_count(broker) == 2
+
+
+def test_a_producer_without_a_window_stores_what_has_a_key_as_it_is(broker: mq.Broker) -> None:
+    broker.create_topic("orders", 1)
+    with mq.Producer(broker) as producer:
+        for _ in range(2):
+            producer.send(order(dedup_key="order-1"))
+        producer.send_batch([order(dedup_key="order-1"), order()])
+    assert body_count(broker) == 4
+    assert len(broker.query("orders", "order-1")) == 3
+
+
+@pytest.mark.parametrize("key", ["", "two words", "a\x01b", "\ud800", 7, b"order"])
+def test_what_is_no_key_of_a_message(key: Any) -> None:
+    with pytest.raises((mq.MessageInvalid, TypeError)):
+        order(dedup_key=key)
+
+
 def test_another_key_is_another_message(broker: mq.Broker, producer: mq.Producer) -> None:
     first = producer.send(order(), dedup_key="order-1")
     second = producer.send(order(), dedup_key="order-2")

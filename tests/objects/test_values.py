@@ -78,7 +78,10 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Any]:
 
 def test_help_and_inspect_tell_the_arguments() -> None:
     for kind, names in (
-        (mq.Message, "topic body tags keys properties flag delay_level delay_ms deliver_at_ms wait"),
+        (
+            mq.Message,
+            "topic body tags keys properties flag delay_level delay_ms deliver_at_ms wait dedup_key",
+        ),
         (mq.MessageExt, "record broker_name"),
         (mq.SendResult, "status queue queue_offset ids place transaction_id out_ms"),
         (mq.PullResult, "status messages next_offset min_offset max_offset"),
