@@ -241,9 +241,11 @@ class Rounds:
     def save(self) -> None:
         """See Duty.save."""
         # While run() is at work it sees to that itself: whoever flushes for all does not wait for a round.
-        if self._table is not None and self._lock.acquire(blocking=False):
+        # It may have been told to stop before it saw that there is a transaction.
+        table = self._table or (self._open_table() if self._is_in_use() else None)
+        if table is not None and self._lock.acquire(blocking=False):
             try:
-                self._write(self._table)
+                self._write(table)
             finally:
                 self._lock.release()
 

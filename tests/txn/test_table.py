@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
+from mq.broker.transaction_rounds import Rounds
 from mq.store import transactions
 from mq.store.native import lib
 from mq.store.transactions import HEADER_SIZE, SIZE, Entry
@@ -179,6 +181,21 @@ DAMAGE: list[Callable[[Path], None]] = [Path.unlink, cut, lengthen, fill_with_no
 
 
 class TestDamage:
+    def test_who_closes_before_he_looked_leaves_op_records_all_the_same(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def told_to_stop_first(_: Rounds, stopping: Callable[[], bool]) -> None:
+            while not stopping():
+                time.sleep(0.001)
+
+        monkeypatch.setattr(Rounds, "run", told_to_stop_first)
+        with mq.open(directory) as broker:
+            for place in begin(broker, 3)[:2]:
+                end(broker, place, COMMIT)
+        (directory / "mq" / "transactions").unlink()
+        with mq.open(directory) as broker:
+            assert [each.message.queue_offset for each in broker.undecided()] == [2]
+
     @pytest.mark.parametrize("harm", DAMAGE, ids=lambda harm: harm.__name__)
     def test_nothing_is_stored_twice_or_lost(self, directory: Path, harm: Callable[[Path], None]) -> None:
         with mq.open(directory) as broker:
