@@ -1,0 +1,56 @@
+"""What all processes of a run know: where things are, and how much of what there is."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["CHANGES", "PRODUCER_COUNT", "QUERY_GROUP", "RESULTS", "Plan"]
+
+CHANGES = "changes"
+RESULTS = "lines"
+QUERY_GROUP = "lines-by-day"  # in which the query shows how far it is; nothing depends on it
+PRODUCER_COUNT = 2
+BATCHES_A_LIFE = 8  # at least, so that every driver is killed in mid-work
+
+
+class Plan(NamedTuple):
+    directory: Path
+    master: str
+    event_count: int
+    rate: float  # events a second, of all producers together
+    kill_count: int
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "store"
+
+    @property
+    def events(self) -> Path:
+        return self.directory / "events.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.directory / "checkpoint"
+
+    @property
+    def table(self) -> Path:
+        return self.directory / "table.db"
+
+    @property
+    def batch_result(self) -> Path:
+        return self.directory / "batch.json"
+
+    @property
+    def log(self) -> Path:
+        """What Spark has to say."""
+        return self.directory / "spark.log"
+
+    @property
+    def events_per_trigger(self) -> int:
+        return max(1, self.event_count // (BATCHES_A_LIFE * (self.kill_count + 1)))
+
+    def killed_at(self, life: int) -> int | None:
+        """How many events are in the table when the driver is killed for the time `life`, 0 and up; None for
+        the driver that is not killed."""
+        if life >= self.kill_count:
+            return None
+        return self.event_count * (life + 1) // (self.kill_count + 1)

@@ -1,0 +1,125 @@
+"""One run: producers, the query that is killed and started again, and the table, until all is in it."""
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from typing import NamedTuple
+
+import mq
+from examples.pipeline.drivers import VICTIMS, Driver
+from examples.pipeline.plan import CHANGES, PRODUCER_COUNT, QUERY_GROUP, RESULTS, Plan
+from examples.pipeline.producer import produce
+from examples.pipeline.sums import Found, Sum
+from examples.pipeline.table import Table
+
+__all__ = ["Kill", "Run", "Status"]
+
+QUEUE_COUNT = 8
+LOOK_INTERVAL = 0.1
+STALLED_AFTER = 180.0  # seconds without progress; Spark takes a while to start
+DELAY_MAX = 1.0  # of a kill, so that it falls anywhere in a micro-batch
+
+
+class Kill(NamedTuple):
+    victim: str
+    event_count: int  # in the table
+    seconds: float  # since the start of the run
+
+
+class Status(NamedTuple):
+    """How far a run is."""
+
+    sent: int
+    query_lag: int  # events that the query has not finished
+    event_count: int  # that the table knows of
+    result_count: int
+    kills: tuple[Kill, ...]
+
+
+class Run:
+    """Ends the program if a process ends by itself, or nothing moves any more."""
+
+    def __init__(self, plan: Plan, broker: mq.Broker, table: Table) -> None:
+        self._plan = plan
+        self._broker = broker
+        self._table = table
+        self._kills: list[Kill] = []
+        self._began = time.monotonic()
+        context = get_context("spawn")
+        self._producers = [
+            context.Process(target=produce, args=(plan, number), name=f"producer {number + 1}")
+            for number in range(PRODUCER_COUNT)
+        ]
+        for topic in (CHANGES, RESULTS):
+            broker.create_topic(topic, QUEUE_COUNT)
+        self._events_before = 0  # the driver that lives
+        self._driver = Driver(plan)
+
+    def go_on(self, show: Callable[[Status], None]) -> Found:
+        """Until all is in the table, and the batch job is done."""
+        try:
+            for producer in self._producers:
+                producer.start()
+            with self._table.filled_from(self._broker):
+                self._watch(show)
+                self._driver.finish()
+                # What the query wrote until it stopped, if it wrote anything more.
+                while self._table.lag(self._broker):
+                    time.sleep(LOOK_INTERVAL)
+            status = self.status()
+            show(status)
+        finally:
+            self._driver.close()
+            for producer in self._producers:
+                if producer.pid is not None:
+                    producer.kill()
+                    producer.join()
+        rows = json.loads(self._plan.batch_result.read_text())
+        batch = {(module, day): Sum(*sums) for module, day, *sums in rows}
+        return Found(status.sent, self._table.sums(), status.result_count, self._table.twice(), batch)
+
+    def status(self) -> Status:
+        table = self._table
+        sent = sum(queue.max_offset for queue in self._broker.topic(CHANGES).queues)
+        lag = self._broker.group(QUERY_GROUP).lag(CHANGES)
+        return Status(sent, lag, table.event_count, table.result_count, tuple(self._kills))
+
+    def _watch(self, show: Callable[[Status], None]) -> None:
+        before: Status | None = None
+        since = time.monotonic()
+        while True:
+            time.sleep(LOOK_INTERVAL)
+            self._driver.check()
+            for producer in self._producers:
+                if producer.exitcode:
+                    sys.exit(f"pipeline: {producer.name} ended with status {producer.exitcode}")
+            status = self.status()
+            show(status)
+            if status != before:
+                before, since = status, time.monotonic()
+            elif time.monotonic() - since > STALLED_AFTER:
+                sys.exit(f"pipeline: nothing moves any more: {status}")
+            doom = self._plan.killed_at(len(self._kills))
+            if doom is not None and status.event_count >= doom:
+                self._kill_if_it_worked(status)
+            elif doom is None and self._is_done(status):
+                return
+
+    def _kill_if_it_worked(self, status: Status) -> None:
+        if status.event_count == self._events_before < self._plan.event_count:
+            return
+        time.sleep(random.uniform(0, DELAY_MAX))
+        victim = VICTIMS[len(self._kills) % len(VICTIMS)]
+        seconds = time.monotonic() - self._began
+        self._driver.kill(victim)
+        self._events_before = self._table.event_count
+        self._kills.append(Kill(victim, self._events_before, seconds))
+        self._driver = Driver(self._plan)
+
+    def _is_done(self, status: Status) -> bool:
+        """Whether all was sent, the query has finished with all of it, and the table with what it wrote."""
+        all_sent = status.sent >= self._plan.event_count
+        return all_sent and not status.query_lag and not self._table.lag(self._broker)

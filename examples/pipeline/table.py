@@ -1,0 +1,83 @@
+"""The table at the end of the pipeline: a sqlite3 database, filled by a plain push consumer.
+
+A row for each result, by the message's place in its queue. So a message that is delivered again changes
+nothing, while one that was written again has another place, and counts again.
+"""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import mq
+from examples.pipeline.plan import RESULTS
+from examples.pipeline.sums import Sum, Sums
+
+__all__ = ["Table"]
+
+GROUP = "table"
+SCHEMA = """
+CREATE TABLE results (
+    queue_id INTEGER, queue_offset INTEGER,
+    batch INTEGER, module TEXT, day TEXT, changes INTEGER, added INTEGER, deleted INTEGER,
+    PRIMARY KEY (queue_id, queue_offset)
+)"""
+
+
+class Table:
+    """May be asked by another thread than those of the consumer."""
+
+    def __init__(self, path: Path) -> None:
+        self.event_count = 0  # that the results in it tell of
+        self.result_count = 0
+        self._lock = threading.Lock()
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = NORMAL")
+        self._database.execute(SCHEMA)
+
+    @contextmanager
+    def filled_from(self, broker: mq.Broker) -> Iterator[None]:
+        """Fill it with what comes, meanwhile."""
+        with mq.PushConsumer(broker, GROUP, threads=2) as consumer:
+            consumer.subscribe(RESULTS, listener=self._add)
+            consumer.start()
+            yield
+
+    def lag(self, broker: mq.Broker) -> int:
+        """How many results are still to come into it, of those that were written."""
+        return broker.group(GROUP).lag(RESULTS)
+
+    def sums(self) -> Sums:
+        asked = "SELECT module, day, sum(changes), sum(added), sum(deleted) FROM results GROUP BY module, day"
+        with self._lock:
+            return {(module, day): Sum(*sums) for module, day, *sums in self._database.execute(asked)}
+
+    def twice(self) -> int:
+        """How many results say again what another one says."""
+        asked = "SELECT count(*) - (SELECT count(*) FROM (SELECT DISTINCT batch, module, day FROM results))"
+        with self._lock:
+            (count,) = self._database.execute(f"{asked} FROM results").fetchone()
+        return int(count)
+
+    def batch_count(self) -> int:
+        with self._lock:
+            (count,) = self._database.execute("SELECT count(DISTINCT batch) FROM results").fetchone()
+        return int(count)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _add(self, message: mq.MessageExt) -> None:
+        result = json.loads(message.body)
+        row = [result[name] for name in ("batch", "module", "day", "changes", "added", "deleted")]
+        place = (message.queue_id, message.queue_offset)
+        with self._lock:
+            added = self._database.execute(
+                "INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*place, *row)
+            )
+            if added.rowcount:
+                self.event_count += result["changes"]
+                self.result_count += 1

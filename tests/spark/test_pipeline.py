@@ -1,0 +1,195 @@
+"""The main job on Spark, in small: the table is right although the driver was killed; and what it says if
+something is not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from examples.pipeline import __main__ as pipeline
+from examples.pipeline.plan import RESULTS, Plan
+from examples.pipeline.plot import busiest, course, plot
+from examples.pipeline.run import Status
+from examples.pipeline.sums import Found, Sum, sums_of, verdict
+from examples.pipeline.table import Table
+from mq.store.check import problems
+
+ROOT = Path(__file__).parents[2]
+DAY_S = 86_400
+FIRST_S = 1_700_000_000
+EVENT_COUNT = 160
+
+
+def events() -> list[dict[str, Any]]:
+    """A history of some modules and days; a binary file has no lines."""
+    return [
+        {
+            "seq": seq,
+            "commit": f"{seq // 4:012x}",
+            "time": FIRST_S + seq * DAY_S // 20,
+            "module": f"module {seq % 3} — ü",
+            "path": f"module {seq % 3} — ü/file {seq % 7}.py",
+            "ext": "py",
+            "added": None if seq % 11 == 0 else seq,
+            "deleted": None if seq % 11 == 0 else seq % 5,
+        }
+        for seq in range(EVENT_COUNT)
+    ]
+
+
+def recorded(place: Path) -> Path:
+    path = place / "events.jsonl"
+    path.write_text("".join(json.dumps(event) + "\n" for event in events()))
+    return path
+
+
+@pytest.mark.spark
+@pytest.mark.crash
+def test_the_table_is_right_although_the_driver_was_killed(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from tests.spark.session import environment
+
+    directory = tmp_path / "run"
+    arguments = ["--input", recorded(tmp_path), "--kills", "1", "--master", "local[2]"]
+    arguments += ["--directory", directory, "--plot", tmp_path / "picture.png"]
+    completed = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "examples.pipeline", *map(str, arguments)],
+        env={**environment(tmp_path), "COLUMNS": "160"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    log = directory / "spark.log"
+    said = log.read_text(errors="replace")[-4000:] if log.exists() else ""
+    assert completed.returncode == 0, completed.stdout + completed.stderr + said
+    assert "FAILS" not in completed.stdout
+    assert completed.stdout.count("holds ") == 4
+    assert "the Python of the driver was killed after" in completed.stdout
+    assert [str(problem) for problem in problems(directory / "store")] == []
+
+
+def test_sums_are_of_days_in_utc() -> None:
+    history = [
+        {"module": "a", "time": 2 * DAY_S - 1, "added": 5, "deleted": 1},
+        {"module": "a", "time": 2 * DAY_S, "added": None, "deleted": None},
+        {"module": "a", "time": DAY_S, "added": 2, "deleted": 0},
+        {"module": "b", "time": DAY_S, "added": 1, "deleted": 1},
+    ]
+    assert sums_of(history) == {
+        ("a", "1970-01-02"): Sum(2, 7, 1),
+        ("a", "1970-01-03"): Sum(1, 0, 0),
+        ("b", "1970-01-02"): Sum(1, 1, 1),
+    }
+
+
+def missed(found: Found) -> list[int]:
+    """The numbers of the statements that do not hold."""
+    return [number for number, holds in enumerate(verdict(found, sums_of(events())).values()) if not holds]
+
+
+@pytest.mark.parametrize(
+    ("change", "numbers"),
+    [
+        (lambda found: found, []),
+        (lambda found: replace(found, sent=EVENT_COUNT - 1), [0]),
+        (lambda found: replace(found, table=dict(list(found.table.items())[1:])), [1]),
+        (lambda found: replace(found, table={**found.table, ("new", "2024-01-01"): Sum(1, 0, 0)}), [1]),
+        (lambda found: replace(found, twice=1), [2]),
+        (lambda found: replace(found, batch={key: Sum(1, 0, 0) for key in found.batch}), [3]),
+    ],
+)
+def test_what_differs_is_told(change: Callable[[Found], Found], numbers: list[int]) -> None:
+    truth = sums_of(events())
+    assert missed(change(Found(EVENT_COUNT, truth, len(truth), 0, truth))) == numbers
+
+
+def test_a_run_that_differs_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing:
+        def __init__(self, plan: Plan, broker: mq.Broker, table: Table) -> None: ...
+
+        def go_on(self, show: Callable[[Status], None]) -> Found:
+            show(self.status())
+            truth = sums_of(events())
+            return Found(EVENT_COUNT, truth, len(truth), 1, truth)
+
+        def status(self) -> Status:
+            return Status(EVENT_COUNT, 0, EVENT_COUNT, EVENT_COUNT, ())
+
+    monkeypatch.setattr(pipeline, "Run", Failing)
+    monkeypatch.setattr(pipeline, "plot", lambda *_: None)
+    given = argparse.Namespace(
+        input=recorded(tmp_path), git=None, master="local", rate=1.0, kills=0, plot=tmp_path / "picture.png"
+    )
+    assert not pipeline.done(given, tmp_path)
+    assert "FAILS each of " in capsys.readouterr().out
+
+
+def test_a_result_that_was_written_again_counts_again(tmp_path: Path) -> None:
+    """And one that is delivered again does not: the group forgets that it had it."""
+    result = {"batch": 0, "module": "a", "day": "2024-01-01", "changes": 2, "added": 3, "deleted": 1}
+    table = Table(tmp_path / "table.db")
+    with mq.open(tmp_path / "store") as broker:
+        topic = broker.create_topic(RESULTS, 2)
+        topic.send(json.dumps(result).encode())
+        topic.send(json.dumps({**result, "batch": 1}).encode())
+        for _ in range(2):
+            with table.filled_from(broker):
+                while table.lag(broker):
+                    os.sched_yield()
+            assert (table.event_count, table.result_count, table.twice()) == (4, 2, 0)
+            broker.group("table").reset(RESULTS, to="earliest")
+        topic.send(json.dumps(result).encode())
+        with table.filled_from(broker):
+            while table.lag(broker):
+                os.sched_yield()
+    assert (table.event_count, table.twice(), table.batch_count()) == (6, 1, 2)
+    assert table.sums() == {("a", "2024-01-01"): Sum(6, 9, 3)}
+    table.close()
+
+
+def test_every_driver_but_the_last_is_killed_in_mid_work() -> None:
+    plan = Plan(Path(), "local", 49_490, 1000.0, 3)
+    assert [plan.killed_at(life) for life in range(4)] == [12_372, 24_745, 37_117, None]
+    assert plan.events_per_trigger == 1546
+    assert plan._replace(event_count=1).events_per_trigger == 1
+
+
+def test_the_picture_shows_what_had_been_changed_by_each_day(tmp_path: Path) -> None:
+    sums = {
+        ("a", "2024-01-03"): Sum(1, 4, 1),
+        ("a", "2024-01-01"): Sum(1, 2, 1),
+        ("b", "2024-01-02"): Sum(9, 1, 0),
+    }
+    assert busiest(sums) == ["a", "b"]
+    assert course(sums, "a") == ([date(2024, 1, 1), date(2024, 1, 3)], [3, 8])
+    pytest.importorskip("matplotlib")
+    plot(sums, tmp_path / "new" / "picture.png")
+    assert (tmp_path / "new" / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("wrong", [["--kills", "-1"], ["--rate", "0"], ["--directory", "."]])
+def test_wrong_usage_is_refused(wrong: list[str]) -> None:
+    completed = subprocess.run(
+        [sys.executable, "-m", "examples.pipeline", *wrong],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert completed.returncode == 2
