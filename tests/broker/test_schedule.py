@@ -18,6 +18,7 @@ from mq.broker.delay import SCHEDULE_TOPIC
 from mq.broker.local import LocalBroker
 from mq.store.native import ffi, lib
 from mq.store.turn import Turn
+from tests.arrivals import wait_for
 from tests.broker.shelf import bodies
 
 HOUR = 3_600_000
@@ -28,16 +29,6 @@ PATIENCE = 60.0
 
 def open_quick(path: Path, **options: Any) -> LocalBroker:
     return mq.open(path, message_delay_level=QUICK, **options)
-
-
-def wait_for(queue: mq.Queue, count: int, timeout: float = PATIENCE) -> list[mq.MessageExt]:
-    """The first `count` messages of a queue, once they are there."""
-    deadline = time.monotonic() + timeout
-    found: list[mq.MessageExt] = []
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
-        found += queue.read(len(found), wait=1.0).messages
-    return found
 
 
 def tags_code(broker: LocalBroker, level: int, offset: int) -> int:

@@ -18,19 +18,10 @@ from mq.broker.timer import TIMER_TOPIC
 from mq.store import timerlog, timerwheel
 from mq.store.timercheck import read_timer_check
 from mq.store.turn import Turn
+from tests.arrivals import wait_for
 
 HOUR = 3_600_000
 PATIENCE = 60.0
-
-
-def wait_for(queue: mq.Queue, count: int) -> list[mq.MessageExt]:
-    """The first `count` messages of a queue, once they are there."""
-    deadline = time.monotonic() + PATIENCE
-    found: list[mq.MessageExt] = []
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
-        found += queue.read(len(found), count_max=1000, wait=1.0).messages
-    return found
 
 
 def wait_until_enqueued(broker: LocalBroker, count: int) -> None:

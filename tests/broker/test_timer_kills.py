@@ -14,6 +14,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.native import lib
+from tests.arrivals import wait_for
 from tests.broker.timer_actors import SIZES
 from tests.crash.failbuild import TREE, fail_build, fail_points
 from tests.crash.processes import Nursery, Process
@@ -57,15 +58,6 @@ def wait_for_duties(root: Path, process: Process) -> None:
         while broker._store.word(lib.MQ_DUTIES_PID) != process.pid:
             assert time.monotonic() < deadline, "nobody has the duties"
             time.sleep(0.002)
-
-
-def wait_for(queue: mq.Queue, count: int) -> list[mq.MessageExt]:
-    deadline = time.monotonic() + PATIENCE
-    found: list[mq.MessageExt] = []
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
-        found += queue.read(len(found), count_max=1000, wait=1.0).messages
-    return found
 
 
 def wait_until_nothing_waits(broker: LocalBroker) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import mq
+from tests.arrivals import wait_for
 from tests.contract.conftest import Open
 from tests.contract.memory import DELAYS_MS
 
 QUICK_MS = (60, 120)
-PATIENCE = 20.0
 
 
 @pytest.fixture
@@ -35,15 +35,6 @@ def broker(kind: str, opened: Open) -> Iterator[mq.Broker]:
 @pytest.fixture
 def queue(broker: mq.Broker) -> mq.Queue:
     return broker.topic("orders").queues[0]
-
-
-def wait_for(queue: mq.Queue, count: int) -> list[mq.MessageExt]:
-    until = time.monotonic() + PATIENCE
-    found: list[mq.MessageExt] = []
-    while len(found) < count:
-        assert time.monotonic() < until, f"{len(found)} of {count} messages came"
-        found += queue.read(len(found), wait=0.05).messages
-    return found
 
 
 def test_a_delayed_message_comes_as_it_was_sent(broker: mq.Broker, queue: mq.Queue) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import mq
+from tests.arrivals import wait_for
 from tests.contract.conftest import Open
 
 HOUR = 3_600_000
@@ -31,15 +32,6 @@ def queue(broker: mq.Broker) -> mq.Queue:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def wait_for(queue: mq.Queue, count: int) -> list[mq.MessageExt]:
-    until = time.monotonic() + PATIENCE
-    found: list[mq.MessageExt] = []
-    while len(found) < count:
-        assert time.monotonic() < until, f"{len(found)} of {count} messages came"
-        found += queue.read(len(found), wait=0.05).messages
-    return found
 
 
 def test_a_message_comes_when_its_delay_has_passed(broker: mq.Broker, queue: mq.Queue) -> None:
