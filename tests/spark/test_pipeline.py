@@ -55,7 +55,7 @@ def recorded(place: Path) -> Path:
 
 
 @pytest.mark.spark
-@pytest.mark.crash
+@pytest.mark.scale
 def test_the_table_is_right_although_the_driver_was_killed(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     from tests.spark.session import environment
