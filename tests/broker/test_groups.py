@@ -122,7 +122,9 @@ def test_those_who_sleep_wake_when_another_dies(broker: LocalBroker, peers: Call
     sleepers = [peers("one"), peers("two")]
     for sleeper in sleepers:
         sleeper.do("assert member.claim(queues[0]) is None and len(member.members()) == 3")
-        sleeper.post("do", "version = member.version(); member.wait([], version, 20.0)")
+        # Before the death: who looks after it has nothing to wait for.
+        sleeper.do("version = member.version()")
+        sleeper.post("do", "member.wait([], version, 20.0)")
     victim.kill()
     for sleeper in sleepers:
         sleeper.answer()
@@ -145,8 +147,8 @@ def test_who_leaves_hands_over_at_once(broker: LocalBroker, peers: Callable[...,
 def test_a_released_queue_wakes_who_was_refused_it(broker: LocalBroker, peers: Callable[..., Peer]) -> None:
     claim = claimed(join(broker))
     peer = peers("peer")
-    peer.do("assert member.claim(queues[0]) is None")
-    peer.post("do", "member.wait([], member.version(), 20.0); assert member.claim(queues[0]) is not None")
+    peer.do("assert member.claim(queues[0]) is None; version = member.version()")
+    peer.post("do", "member.wait([], version, 20.0); assert member.claim(queues[0]) is not None")
     claim.release()
     began = time.monotonic()
     peer.answer()
