@@ -14,13 +14,15 @@ MODULE_COUNT = 8
 
 def plot(sums: Mapping[tuple[str, str], Sum], path: Path) -> None:
     """Write the picture, as PNG, SVG or PDF by the name of the file. ImportError without matplotlib."""
+    from matplotlib.dates import date2num
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5.5), layout="constrained")
     axes = figure.subplots()
     for module in busiest(sums):
         days, lines = course(sums, module)
-        axes.step(days, lines, where="post", label=module)
+        axes.step(date2num(days), lines, where="post", label=module)
+    axes.xaxis_date()
     axes.set_title("Lines added and deleted, summed up")
     axes.set_ylabel("lines")
     axes.set_ylim(bottom=0)
