@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 import sys
 import threading
 import weakref
@@ -18,8 +16,8 @@ import pytest
 
 import mq
 from mq.objects import pack, survey
+from tests.objects.ending import ends_well
 
-ROOT = Path(__file__).resolve().parents[2]
 ALL = 1 << 20  # bytes
 
 
@@ -265,16 +263,7 @@ print("done")
 
 @pytest.mark.parametrize("code", [FORKED, SHUT_DOWN], ids=["forked", "shut down"])
 def test_a_process_ends_as_it_should(directory: Path, code: str) -> None:
-    done = subprocess.run(
-        # Newer interpreters warn of any fork beside threads.
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, directory],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    ends_well(directory, code)
 
 
 ENDS = (mq.BrokerClosed, mq.TopicNotFound)
