@@ -22,3 +22,14 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     yield path
     if path.exists():
         assert [str(problem) for problem in problems(path)] == []
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """A test leaves the environment as it was. What it has the library set there, a JAVA_HOME for one, is
+    unknown to monkeypatch, and stopped the Maven of tests that came later."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
