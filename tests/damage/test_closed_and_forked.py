@@ -3,6 +3,7 @@
 One named error each, whatever is called: never a crash, never data that is not there, never an endless wait.
 """
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.damage import using
 from tests.damage.children import call
 
 THREAD_COUNT = 8
+ROUNDS = int(os.environ.get("MQ_CLOSING_ROUNDS", "24"))
 
 
 def test_after_close_everything_is_refused(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_in_a_forked_child_everything_is_refused(tmp_path: Path) -> None:
     ids=" and ".join,
 )
 def test_closing_while_other_threads_use_it(tmp_path: Path, kinds: list[str]) -> None:
-    ended = call(using.close_while_used, str(tmp_path), kinds, 24, timeout=120.0)
+    ended = call(using.close_while_used, str(tmp_path), kinds, ROUNDS, timeout=120.0)
     assert ended.keys() == {"BrokerClosed"}
     for store in tmp_path.iterdir():
         assert list(problems(store)) == []

@@ -95,7 +95,7 @@ def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
         text=True, timeout=SECONDS_MAX,
         env={
             **os.environ, "LD_PRELOAD": runtime(), "ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": UBSAN,
-            "PYTHONPATH": str(tree), "MQ_DAMAGE_CASES": "100",
+            "PYTHONPATH": str(tree), "MQ_DAMAGE_CASES": "100", "MQ_CLOSING_ROUNDS": "8",
             # Objects of Python are watched as well.
             "PYTHONMALLOC": "malloc",
         },
