@@ -1,31 +1,99 @@
-"""A query from one topic to another, for tests that kill it: python pipeline.py STORE PLACE MASTER [once].
+"""Two queries over one store, for tests that kill them: python pipeline.py STORE PLACE MASTER [once].
 
-Says its JVM's process id on a line of its own once it runs.
+    copy    the messages of orders, as they are, into results: the sink of a stream
+    count   how many messages each batch has of each queue, from where to where, into counts: batch writes
+
+A query that failed is started again from its checkpoint, in the same session. Says its JVM's process id on a
+line of its own once both run; each batch that is done again although the sink has it is one line of
+PLACE/replays. With once, ends after what is available now.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+import mq
+from mq.spark.commit import last_entry
 from tests.spark.session import session
 
+COUNT = "count"  # the transaction id of its writes
+SOURCE = {
+    "topic": "orders",
+    "startingOffsets": "earliest",
+    "maxOffsetsPerTrigger": "300",
+    "minPartitions": "2",
+}
+CLUSTER = {
+    "spark.executor.memory": "512m",
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.excludeOnFailure.enabled": "false",
+}
 
-def main(store: str, place: str, master: str, once: bool) -> None:
-    more = {} if not master.startswith("local-cluster") else {"spark.executor.memory": "512m"}
-    spark = session(Path(place), master, **more)
-    spark.conf.set("spark.sql.streaming.stopTimeout", "20000")
-    source = {"topic": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "300"}
-    frame = spark.readStream.format("mq").options(**source, minPartitions="2").load(store)
-    writer = frame.writeStream.format("mq").options(path=store, topic="results")
-    writer = writer.option("checkpointLocation", f"{place}/checkpoint")
-    if once:
-        writer = writer.trigger(availableNow=True)
-    query = writer.start()
+
+def main(store: str, place: Path, master: str, once: bool) -> None:
+    spark = session(place, master, **(CLUSTER if master.startswith("local-cluster") else {}))
+    frame = spark.readStream.format("mq").options(**SOURCE).load(store)
+    writers = {"copy": copying(frame, store), COUNT: counting(frame, store)}
+    for name, writer in writers.items():
+        writers[name] = writer.option("checkpointLocation", str(place / name))
+        if once:
+            writers[name] = writers[name].trigger(availableNow=True)
+    queries = {name: started(name, writer, store, place) for name, writer in writers.items()}
     print(spark._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
-    query.awaitTermination()
+    while queries:
+        for name, query in list(queries.items()):
+            if query.isActive:
+                continue
+            if query.exception() is None:
+                del queries[name]
+                continue
+            if once:
+                raise query.exception()
+            print(f"{name} failed: {str(query.exception())[:2000]}", file=sys.stderr, flush=True)
+            with suppress(PySparkException, Py4JJavaError):  # Who starts queries was killed too.
+                queries[name] = started(name, writers[name], store, place)
+        time.sleep(0.05)
     spark.stop()
 
 
+def copying(frame: Any, store: str) -> Any:
+    return frame.writeStream.format("mq").options(path=store, topic="results")
+
+
+def counting(frame: Any, store: str) -> Any:
+    def write(batch: Any, number: int) -> None:
+        counted = batch.groupBy("queueId").agg({"*": "count", "queueOffset": "max"})
+        counted = counted.toDF("queue", "count", "last").selectExpr("to_json(struct(*)) AS body")
+        options = {"topic": "counts", "txnAppId": COUNT, "txnVersion": str(number)}
+        counted.write.format("mq").options(**options).mode("append").save(store)
+
+    return frame.writeStream.foreachBatch(write)
+
+
+def started(name: str, writer: Any, store: str, place: Path) -> Any:
+    """The query; noting first whether its next batch is one that the sink has already."""
+    batches, done = numbers(place / name / "offsets"), numbers(place / name / "commits")
+    if undone := batches - done:
+        txn = COUNT if name == COUNT else json.loads((place / name / "metadata").read_text())["id"]
+        with mq.open(store, read_only=True) as broker:
+            entry = last_entry(broker, txn)
+        if entry is not None and entry.epoch >= max(undone):
+            with (place / "replays").open("a") as replays:
+                replays.write(f"{name} {entry.epoch}\n")
+    return writer.start()
+
+
+def numbers(folder: Path) -> set[int]:
+    return {int(path.name) for path in folder.glob("[0-9]*")}
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], "once" in sys.argv)
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], "once" in sys.argv)

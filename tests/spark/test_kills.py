@@ -1,7 +1,13 @@
-"""Any process of a query is killed, at any time: every message comes out once, whole epochs or nothing."""
+"""Any process of a query is killed, at any time: every message is copied once and counted once.
+
+The processes are the Python of the driver, its JVM, an executor's JVM, and any Python that a JVM has started:
+workers of tasks, what plans, what commits, and what watches the source. A query outlives its executors and
+workers, so a session lasts until its driver or JVM is killed.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -9,7 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,99 +30,204 @@ from tests.spark.test_sink import stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
-ROUNDS = int(os.environ.get("MQ_SPARK_KILLS", "1"))
-SECONDS_MAX = 200.0  # for a start on a machine with other work
-VICTIMS = ("jvm", "driver", "worker")
+EACH_ONCE = ["worker", "executor", "jvm", "driver"]
+DEADLY = {"jvm", "driver"}
+ROUNDS = int(os.environ.get("MQ_SPARK_KILLS", len(EACH_ONCE)))
+SECONDS_MAX = 240.0  # for anything that is waited for, on a machine with other work
+BACKLOG_MAX = 2000
+CLUSTER, ALONE = "local-cluster[2,1,1024]", "local[2,3]"
 
 
-def descendants(pid: int) -> list[int]:
-    """Children, their children, and so on."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
+class Process:
+    """The driver of the queries, and all that comes of it: processes of one session of the system."""
+
+    def __init__(self, directory: Path, place: Path, master: str, *more: str) -> None:
+        self.output = place / "output"
+        command = [sys.executable, "-m", "tests.spark.pipeline", str(directory), str(place), master, *more]
+        with self.output.open("a") as output:
+            self.driver = subprocess.Popen(
+                command,
+                env=environment(place),
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+                cwd=Path(__file__).parents[2],
+                start_new_session=True,
+            )
+
+    def jvm(self) -> int:
+        """Its process id, once the queries run."""
+        assert self.driver.stdout is not None
+        line = self.driver.stdout.readline()
+        assert line, self.said()
+        return int(line)
+
+    def all(self) -> dict[int, str]:
+        """What lives of it: how each was started."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                state, _, _, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(session) == self.driver.pid and state != "Z":
+                    found[int(path.name)] = (path / "cmdline").read_text()
+        return found
+
+    def victims(self, kind: str, jvm: int) -> list[int]:
+        if kind in DEADLY:
+            return [{"jvm": jvm, "driver": self.driver.pid}[kind]]
+        words = {"executor": "CoarseGrainedExecutorBackend", "worker": "pyspark"}
+        return [
+            pid
+            for pid, command in self.all().items()
+            if pid not in {jvm, self.driver.pid}
+            and words[kind] in command
+            and ("java" in command.split("\0")[0]) == (kind == "executor")
+        ]
+
+    def said(self) -> str:
+        return self.output.read_text()[-4000:]
+
+    def close(self) -> None:
+        """Kill what there still is."""
+        until = time.monotonic() + SECONDS_MAX
+        while left := self.all():
+            assert time.monotonic() < until, left
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                self.driver.wait(0.05)
+        self.driver.wait()
+        if self.driver.stdout is not None:
+            self.driver.stdout.close()
 
 
-@contextmanager
-def pipeline(directory: Path, place: Path, master: str, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """The query in a process of its own; whatever is left of it is killed at the end."""
-    command = [sys.executable, "-m", "tests.spark.pipeline", str(directory), str(place), master, *more]
-    with (place / "output").open("a") as output:
-        process = subprocess.Popen(
-            command,
-            env=environment(place),
-            stdout=subprocess.PIPE,
-            stderr=output,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-    family = {process.pid}
-    try:
-        yield process
-    finally:
-        family.update(descendants(process.pid))
-        for pid in family:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+class Rounds:
+    """Sends to the queries and kills them, life after life."""
+
+    def __init__(self, broker: LocalBroker, directory: Path, place: Path, seed: int) -> None:
+        self.broker = broker
+        self.directory = directory
+        self.place = place
+        self.chance = random.Random(seed)
+        self.sent = 0
+        self.killed: Counter[str] = Counter()
+
+    def end_of(self, topic: str) -> int:
+        return sum(queue.max_offset for queue in self.broker.topic(topic).queues)
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """As long as it lasts; but never far ahead of the queries, so that the last one is soon done."""
+        stopping = threading.Event()
+
+        def send_on() -> None:
+            while not stopping.wait(0.02):
+                if self.sent - self.end_of("results") < BACKLOG_MAX:
+                    bodies = [b"%d" % number for number in range(self.sent, self.sent + 20)]
+                    send(self.broker, "orders", self.sent % 40 // 20, *bodies)
+                    self.sent += 20
+
+        sender = threading.Thread(target=send_on, name="sender")
+        sender.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            sender.join()
+
+    def live(self, victims: list[str]) -> None:
+        """One session: its victims, of which the last one ends it."""
+        on_cluster = "executor" in victims or (len(victims) > 1 and self.chance.random() < 0.5)
+        process = Process(self.directory, self.place, CLUSTER if on_cluster else ALONE)
+        try:
+            jvm = process.jvm()
+            for victim in victims:
+                if self.killed.total() < len(EACH_ONCE) or self.chance.random() < 0.8:
+                    self.await_progress(process)
+                self.kill(process, jvm, victim)
+            # What is left may go on for a while, as it does where nobody cleans up.
+            time.sleep(self.chance.random())
+        finally:
+            process.close()
+
+    def await_progress(self, process: Process) -> None:
+        """Until both queries have written once more."""
+        before = {topic: self.end_of(topic) for topic in ("results", "counts")}
+        self.wait(process, lambda: all(self.end_of(topic) > end for topic, end in before.items()))
+
+    def kill(self, process: Process, jvm: int, victim: str) -> None:
+        time.sleep(self.chance.random())  # So that any moment may be the one.
+
+        def killed() -> bool:
+            found = process.victims(victim, jvm)
+            if found:
+                with suppress(ProcessLookupError):
+                    os.kill(self.chance.choice(found), signal.SIGKILL)
+                    return True
+            return False
+
+        self.wait(process, killed)
+        self.killed[victim] += 1
+
+    def wait(self, process: Process, condition: Callable[[], bool]) -> None:
+        until = time.monotonic() + SECONDS_MAX
+        while not condition():
+            assert time.monotonic() < until, process.said()
+            assert process.driver.poll() is None, process.said()
+            time.sleep(0.05)
+
+    def finish(self) -> None:
+        """A last session, which nobody kills."""
+        process = Process(self.directory, self.place, "local[2]", "once")
+        try:
+            assert process.driver.wait(SECONDS_MAX) == 0, process.said()
+        finally:
+            process.close()
 
 
-def end_of(broker: LocalBroker, topic: str) -> int:
-    return sum(queue.max_offset for queue in broker.topic(topic).queues)
+def lives(count: int, chance: random.Random) -> list[list[str]]:
+    """So many victims, the first ones one of each kind; those of one session together."""
+    found: list[list[str]] = [[]]
+    for number in range(count):
+        victim = EACH_ONCE[number] if number < len(EACH_ONCE) else chance.choice(EACH_ONCE)
+        found[-1].append(victim)
+        if victim in DEADLY:
+            found.append([])
+    return [victims for victims in found if victims]
 
 
-def kill_one(process: subprocess.Popen[str], victim: str, chance: random.Random) -> None:
-    assert process.stdout is not None
-    jvm = int(process.stdout.readline())
-    workers = [pid for pid in descendants(jvm) if pid != jvm]
-    pid = {"jvm": jvm, "driver": process.pid, "worker": chance.choice(workers or [jvm])}[victim]
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+def counted(broker: LocalBroker) -> dict[int, list[tuple[int, int]]]:
+    """For each queue what was counted: the first offset of each batch, and the one behind its last."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for message in stored(broker, "counts"):
+        said = json.loads(message.body)
+        found.setdefault(said["queue"], []).append((said["last"] + 1 - said["count"], said["last"] + 1))
+    return {queue: sorted(spans) for queue, spans in found.items()}
 
 
-@pytest.mark.timeout(ROUNDS * 2 * SECONDS_MAX + 2 * SECONDS_MAX)
+@pytest.mark.timeout((ROUNDS + 2) * SECONDS_MAX)
 def test_every_message_comes_out_once(directory: Path, tmp_path: Path) -> None:
+    seed = int(os.environ.get("MQ_SPARK_SEED", random.randrange(1 << 32)))
     with mq.open(directory, commitlog_file_size=1 << 20, queue_file_units=1000) as broker:
-        for topic in ("orders", "results"):
+        for topic in ("orders", "results", "counts"):
             broker.create_topic(topic, 2)
-        run_rounds(broker, directory, tmp_path)
-
-
-def run_rounds(broker: LocalBroker, directory: Path, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    chance = random.Random(seed)
-    stopping = threading.Event()
-    count = 0
-
-    def send_on() -> None:
-        nonlocal count
-        while not stopping.wait(0.02):
-            send(broker, "orders", count % 2, *[b"%d" % number for number in range(count, count + 20)])
-            count += 20
-
-    sender = threading.Thread(target=send_on)
-    sender.start()
-    try:
-        for number in range(ROUNDS):
-            with pipeline(directory, tmp_path, "local[2,3]") as process:
-                before = end_of(broker, "results")
-                until = time.monotonic() + SECONDS_MAX
-                while end_of(broker, "results") == before and process.poll() is None:
-                    assert time.monotonic() < until, (tmp_path / "output").read_text()[-4000:]
-                    time.sleep(0.05)
-                time.sleep(chance.random() * 2)
-                kill_one(process, VICTIMS[number % len(VICTIMS)], chance)
-                time.sleep(chance.random())
-    finally:
-        stopping.set()
-        sender.join()
-    with pipeline(directory, tmp_path, "local[2,3]", "once") as process:
-        assert process.wait(SECONDS_MAX) == 0, (tmp_path / "output").read_text()[-4000:]
-    found = sorted(int(message.body) for message in stored(broker, "results"))
-    assert found == list(range(count)), f"seed {seed}: {len(found)} messages of {count}"
+        rounds = Rounds(broker, directory, tmp_path, seed)
+        with rounds.sending():
+            for victims in lives(ROUNDS, rounds.chance):
+                rounds.live(victims)
+        rounds.finish()
+        found = sorted(int(message.body) for message in stored(broker, "results"))
+        ends = {queue.queue_id: queue.max_offset for queue in broker.topic("orders").queues}
+        spans = counted(broker)
+    replays = tmp_path / "replays"
+    print(
+        f"seed {seed}: killed {dict(rounds.killed)}; {rounds.sent:,} rows in, {len(found):,} out,"
+        f" {sum(map(len, spans.values())):,} counts;"
+        f" {len(replays.read_text().splitlines()) if replays.exists() else 0} replays recognised"
+    )
+    assert found == list(range(rounds.sent)), f"seed {seed}"
+    assert rounds.killed.total() == ROUNDS
+    for queue, end in ends.items():
+        borders = [0, *(border for span in spans[queue] for border in span), end]
+        assert borders[::2] == borders[1::2], f"seed {seed}: queue {queue}"
