@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from mq.broker.asides import Asides
 from mq.broker.catalog import Catalog
 from mq.broker.protocol import MessageQueue
 from mq.broker.topics import PERM_WRITE
 from mq.errors import NotPermitted
 from mq.names import UNSENDABLE_TOPICS
 from mq.store.arrow import ArrowReader, Scan
-from mq.store.bulk import BulkWriter
+from mq.store.bulk import BulkWriter, Stored
 from mq.store.reader import Reader
 from mq.store.store import Store
 from mq.store.waiting import Wait
 
 __all__ = ["Bulk"]
 
+ROOM_MAX = 1024  # what a record has besides, with a margin
 LOOK_INTERVAL = 0.01  # a queue without any message, of a broker that only reads, has no place to wait at
 
 
@@ -31,14 +34,43 @@ class Bulk:
         reader: Reader,
         arrow: ArrowReader,
         writer: BulkWriter,
+        asides: Asides,
     ) -> None:
+        self.asides = asides
         self._name = name
         self._catalog = catalog
         self._store = store
         self._reader = reader
         self._arrow = arrow
-        self.append = writer.append
-        self.sync = writer.sync
+        self._writer = writer
+
+    def append(
+        self,
+        queues: Sequence[MessageQueue],
+        places: Any,
+        bodies: Any,
+        body_sizes: Any,
+        properties: Any,
+        properties_sizes: Any,
+    ) -> Stored:
+        """See BulkWriter.append. Some of the queues may be of messages that are put aside: see Asides."""
+        delays_ms = self.asides.delays_ms(queues)
+        stored = self._writer.append(
+            queues, places, bodies, body_sizes, properties, properties_sizes, delays_ms
+        )
+        if delays_ms is not None:
+            self.asides.stored(delays_ms, stored.store_time_ms)
+        return stored
+
+    def sync(self, stored: Stored) -> None:
+        """See BulkWriter.sync."""
+        self._writer.sync(stored)
+        self.asides.synced()
+
+    @property
+    def size_max(self) -> int:
+        """What body, properties and topic of a message may come to, whatever the limit for bodies is."""
+        return self._store.geometry.commitlog_file_size - ROOM_MAX
 
     def scan(
         self,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from mq.broker.asides import Asides
 from mq.broker.bulk import Bulk
 from mq.broker.catalog import Catalog
 from mq.broker.dedup import Dedup
@@ -145,8 +146,9 @@ class LocalBroker:
             self._writer = writer
             self._reader = Reader(store, self.name, catalog.version, catalog.admit_read)
             self._arrow = ArrowReader(store, self.name)
-            bulk_writer = BulkWriter(store, catalog.version, catalog.admit_write)
-            self.bulk: Final = Bulk(store, self.name, catalog, self._reader, self._arrow, bulk_writer)
+            asides = Asides(self.name, schedule, timer, timer_max_delay_ms, catalog.admit_write)
+            bulk_writer = BulkWriter(store, catalog.version, asides.admit)
+            self.bulk: Final = Bulk(store, self.name, catalog, self._reader, self._arrow, bulk_writer, asides)
             self._finder = Finder(store, self._reader, catalog.current)
             self._dedup = Dedup(store, self.name, self._reader, writer.append, catalog.current)
             self._once = OnceFiles(store)

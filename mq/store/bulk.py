@@ -10,10 +10,12 @@ from mq.errors import MessageTooLarge
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
-__all__ = ["BulkWriter", "Stored"]
+__all__ = ["PLAIN", "TIMED", "BulkWriter", "Stored"]
 
 FLUSH_TIMEOUT_MS = 60_000
 INT32 = "int32_t[]"
+PLAIN: int = lib.MQ_BULK_PLAIN  # in place of a delay
+TIMED: int = lib.MQ_BULK_TIMED
 
 
 class Stored(NamedTuple):
@@ -40,11 +42,14 @@ class BulkWriter:
         body_sizes: Any,
         properties: Any,
         properties_sizes: Any,
+        delays_ms: Sequence[int] | None = None,
     ) -> Stored:
         """Append messages, all or none: the i-th goes to queues[places[i]], where they keep their order.
 
         places and sizes are buffers of 32-bit numbers; bodies and encoded property strings lie one after the
-        other in theirs. Raises MessageTooLarge, StoreFull, StorePoisoned, and what `admit` raises.
+        other in theirs. delays_ms: of each queue PLAIN, TIMED for messages put aside that say when they are
+        due, or how long they wait there. Raises MessageTooLarge, StoreFull, StorePoisoned, ValueError for one
+        put aside that says not where it belongs, and what `admit` raises.
         """
         place_of, sizes, encoded_sizes = (
             ffi.from_buffer(INT32, part) for part in (places, body_sizes, properties_sizes)
@@ -60,6 +65,7 @@ class BulkWriter:
         ):
             raise ValueError("places or sizes of a bulk do not fit its queues, bodies and properties")
         receipt = ffi.new("mq_receipt *")
+        delays = ffi.new("int64_t[]", delays_ms if delays_ms is not None else [PLAIN] * len(queues))
         while True:
             version = self._version[0]
             numbers = [self._number(queue) for queue in queues]
@@ -74,6 +80,7 @@ class BulkWriter:
                 sizes,
                 ffi.from_buffer(properties),
                 encoded_sizes,
+                delays,
                 receipt,
             )
             if result not in (lib.MQ_GONE, lib.MQ_STALE):
@@ -81,6 +88,8 @@ class BulkWriter:
         if result == lib.MQ_TOO_LARGE:
             largest = max(ffi.unpack(sizes, count))
             raise MessageTooLarge(largest, self._store.geometry.commitlog_file_size - 1024)
+        if result == lib.MQ_INVALID:
+            raise ValueError("a bulk has a message put aside that says not where it belongs, or when")
         check(result, str(self._store.root))
         return Stored(int(receipt.log_offset), int(receipt.end), int(receipt.store_time))
 

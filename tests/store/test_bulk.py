@@ -186,3 +186,41 @@ def check_whole(broker: LocalBroker, *, sent_since: bool = False) -> None:
         [[(body, tag) for at, body, tag in state if at == place] for place in range(4)] for state in states
     ]
     assert found in wanted
+
+
+def put_aside(broker: LocalBroker, queue: mq.MessageQueue, properties: bytes) -> Stored:
+    return broker.bulk.append(
+        [queue], array("i", [0]), b"x", array("i", [1]), properties, array("i", [len(properties)])
+    )
+
+
+BELONGS = b"REAL_TOPIC\x01orders\x02REAL_QID\x011\x02"
+
+
+def test_what_is_put_aside_says_where_it_belongs(broker: LocalBroker) -> None:
+    asides = broker.bulk.asides
+    for queue, properties in (
+        (asides.level(1), b"DELAY\x011\x02"),
+        (asides.level(1), b"REAL_TOPIC\x01orders\x02"),
+        (asides.timed, BELONGS),
+        (asides.timed, b"TIMER_OUT_MS\x011000\x02"),
+    ):
+        with pytest.raises(ValueError, match="says not where it belongs"):
+            put_aside(broker, queue, properties)
+    for topic, queue_id in (
+        ("SCHEDULE_TOPIC_XXXX", 18),
+        ("rmq_sys_wheel_timer", 1),
+        ("TRANS_CHECK_MAX_TIME_TOPIC", 0),
+    ):
+        with pytest.raises(mq.NotPermitted):
+            put_aside(broker, mq.MessageQueue(topic, "mq", queue_id), BELONGS)
+    assert list(broker.delayed()) == []
+
+
+def test_the_unit_of_a_level_says_when_it_is_due(broker: LocalBroker) -> None:
+    """A RocketMQ broker goes by it."""
+    result = put_aside(broker, broker.bulk.asides.level(4), b"DELAY\x014\x02" + BELONGS)
+    (unit,) = (broker.path / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "3").iterdir()
+    assert int.from_bytes(unit.read_bytes()[12:20], "big") == result.store_time_ms + 30_000
+    (waits,) = broker.delayed()
+    assert (waits.queue, waits.delay_level, waits.due_ms) == (QUEUES[1], 4, result.store_time_ms + 30_000)

@@ -17,6 +17,7 @@ typedef struct {
     int64_t first;    /* its end before */
     int64_t next;
     int64_t ext_end;
+    int64_t delay_ms; /* what the bulk was told of the queue */
     uint32_t tags;
 } part;
 
@@ -78,7 +79,7 @@ static int write_units(mq_log *log, bulk *all, int64_t at, int64_t store_time) {
     for (int32_t i = 0; i < all->part_count; i++) all->parts[i].next = all->parts[i].first;
     for (int32_t i = 0; i < all->count; i++) {
         part *to = &all->parts[all->places[i]];
-        int64_t tags_code = all->drafts[i].tags_code;
+        int64_t tags_code = to->delay_ms >= 0 ? store_time + to->delay_ms : all->drafts[i].tags_code;
         at = place(log, at, all->drafts[i].size);
         if (log->extend) tags_code = mq_extension_write(log, to->queue, &to->ext_end, tags_code, store_time, NULL, 0);
         int result = mq_unit_write(log, to->queue, to->next++, at, all->drafts[i].size, tags_code);
@@ -229,12 +230,24 @@ int mq_bulk_repair(mq_log *log, const mq_intent *intent, int64_t log_end) {
     return result ? result : 1;
 }
 
+/* Whether a message may go to its queue: one of messages that are put aside has those alone that say where they belong,
+ * and when they are due unless their queue says so. Nobody would ever get another one. */
+static int is_at_home(const part *to, const char *properties, int32_t size) {
+    const uint8_t *bytes = (const uint8_t *)properties;
+    int value_at;
+    if (to->delay_ms == MQ_BULK_PLAIN) return 1;
+    if (to->delay_ms < 0 && mq_property_find(bytes, size, "TIMER_OUT_MS", 12, &value_at) <= 0) return 0;
+    return mq_property_find(bytes, size, "REAL_TOPIC", 10, &value_at) > 0 &&
+           mq_property_find(bytes, size, "REAL_QID", 8, &value_at) > 0;
+}
+
 static int make_drafts(mq_log *log, bulk *all, const char *bodies, const int32_t *body_sizes, const char *properties,
                        const int32_t *properties_sizes, char *tail, char *first_id) {
     char id[MQ_UNIQUE_ID_SIZE];
     for (int32_t i = 0; i < all->count; i++) {
         part *to = &all->parts[all->places[i]];
         mq_draft *draft = &all->drafts[i];
+        if (!is_at_home(to, properties, properties_sizes[i])) return MQ_INVALID;
         int32_t fixed = mq_common_of(&all->common, log, to->queue, 0, NULL);
         int result = mq_draft_make(draft, to->queue, fixed, 0, bodies, body_sizes[i], properties, properties_sizes[i],
                                    NULL, tail, i ? id : first_id, MQ_UNIQUE_ID_SIZE);
@@ -243,7 +256,7 @@ static int make_drafts(mq_log *log, bulk *all, const char *bodies, const int32_t
         bodies += body_sizes[i];
         properties += properties_sizes[i];
         tail += draft->tail_size;
-        to->tags |= mq_tag_bit((int32_t)draft->tags_code);
+        to->tags |= to->delay_ms >= 0 ? MQ_EVERY_TAG : mq_tag_bit((int32_t)draft->tags_code);
     }
     return 0;
 }
@@ -265,7 +278,7 @@ static int append(mq_log *log, bulk *all, mq_receipt *receipt) {
 
 int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, int32_t queue_count, int32_t count,
                    const int32_t *places, const char *bodies, const int32_t *body_sizes, const char *properties,
-                   const int32_t *properties_sizes, mq_receipt *receipt) {
+                   const int32_t *properties_sizes, const int64_t *delays_ms, mq_receipt *receipt) {
     if (!log->writable) return MQ_READ_ONLY;
     if (count <= 0 || queue_count <= 0) return MQ_INVALID;
     if (topics_version >= 0 && mq_control_get(log->control, MQ_TOPICS_VERSION) != topics_version) return MQ_STALE;
@@ -284,6 +297,7 @@ int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, i
         int error;
         all.parts[i].queue = mq_log_open_queue(log, queues[i], &error);
         if (!all.parts[i].queue) result = error;
+        all.parts[i].delay_ms = delays_ms[i];
     }
     memset(receipt->unique_id, 0, sizeof receipt->unique_id);
     if (!result) result = make_drafts(log, &all, bodies, body_sizes, properties, properties_sizes, tails, receipt->unique_id);
