@@ -8,7 +8,8 @@ the log's first record.
 
 Where the bytes are no record, the log ends, unless a whole record that was on disk follows: the time of the
 checkpoint tells, or the clean end. Then one record is damaged; it stays where it is, and reading it is an
-error.
+error. A bulk that says how many records it has (see bulk.h) is found whole or not at all: where the log ends
+inside it, it ends before it.
 
 What lies behind the end is zeroed: RocketMQ takes well-formed bytes there for records.
 """
@@ -100,6 +101,7 @@ class Recovery:
     def walk(self, what: str, start: int, end: int, dispatch: int, hole: int = -1) -> Any:
         """Walk until something stops it, in steps that end between records."""
         walk = ffi.new("mq_walk *")
+        walk.bulk_at = -1
         last_time, records, at = 0, 0, start
         while at < end:
             check(lib.mq_log_walk(self.log, at, min(end, at + STEP), dispatch, hole, walk), str(self.root))
@@ -124,16 +126,16 @@ class Recovery:
             self.found.records += walk.records
             self.found.last_store_time = max(self.found.last_store_time, walk.last_store_time)
             self.found.log_end = walk.end
-            if walk.stopped != 1:
-                return
-            resumed = lib.mq_log_resync(self.log, walk.end, end)
+            resumed = lib.mq_log_resync(self.log, walk.end, end) if walk.stopped == 1 else -1
             if resumed < 0:
-                return
+                break
             time = lib.mq_log_first_time(self.log, resumed)
             if flushed_time is not None and time >= flushed_time:
-                return
+                break
             self.found.damaged.append(walk.end)
             at = resumed
+        if flushed_time is not None and walk.bulk_at >= 0:
+            self.found.log_end = walk.bulk_at  # The rest of this bulk is lost: none of it counts.
 
     def load_queues(self, lost: set[tuple[str, int]]) -> None:
         """Find each queue's end, at the latest where the log ends."""

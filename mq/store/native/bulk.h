@@ -5,6 +5,10 @@
  *
  *   log_end before the bulk   units of its records are voided, if all records are whole; then the records
  *   log_end behind it         the `next` of every queue that its records name is moved past them
+ *
+ * After a power cut the log may end inside a bulk. One that must not be there in part begins with a message whose first
+ * property is MQ_BULK, how many messages the bulk has, this one included: recovery ends the log before it, unless all
+ * of them are there.
  */
 
 /* In the place of a queue's delay. */

@@ -98,13 +98,17 @@ typedef struct {
     int64_t last_store_time;
     int32_t queue;             /* gap: the queue whose units do not reach this record */
     int32_t stopped;           /* 0 at `until`, 1 before bytes that are no record, 2 at a gap, 3 no file */
+    int64_t bulk_at;           /* where a bulk begins of which bulk_left records are still to come; -1 none */
+    int64_t bulk_left;
+    int64_t bulk_time;         /* when it was stored, all of it */
 } mq_walk;
 
 /* Verify every record in [from, until). With `dispatch` 1, give each the queue unit that it lacks, and stop
  * where a queue lacks units of earlier records. With 2 (from the log's first record on) a queue may begin
  * anywhere. Where a queue offset is left out, the unit points to `hole`, a damaged record, so that whoever reads there
  * learns of it; -1 leaves it blank. Units that say something else are written anew. Units are written as
- * mq_append writes them; call with nobody else attached. */
+ * mq_append writes them; call with nobody else attached. The three bulk_ members go on from what they were, so that
+ * a bulk may lie across two walks: bulk_at is -1 before the first. */
 int mq_log_walk(mq_log *log, int64_t from, int64_t until, int dispatch, int64_t hole, mq_walk *walk);
 
 /* The record at log_offset, verified, copied to `buffer`. Returns its size; MQ_ROOM if the buffer

@@ -4,6 +4,7 @@
 #include <string.h>
 
 static const char SCHEDULE_TOPIC[] = "SCHEDULE_TOPIC_XXXX";
+static const char BULK[] = "MQ_BULK\1";
 
 /* RocketMQ's default messageDelayLevel, in ms. */
 static const int64_t DELAY_MS[] = {1000,   5000,   10000,  30000,  60000,  120000, 180000,  240000,  300000,
@@ -166,8 +167,31 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
     return result;
 }
 
+/* How many records a bulk has that begins with this one; 0 if none does (see bulk.h). */
+static int64_t bulk_count(const uint8_t *bytes, const mq_record *record) {
+    const uint8_t *properties = bytes + record->properties_at;
+    int32_t at = (int32_t)sizeof BULK - 1;
+    if (record->properties_size <= at || memcmp(properties, BULK, (size_t)at) != 0) return 0;
+    int64_t count = 0;
+    for (; at < record->properties_size && properties[at] >= '0' && properties[at] <= '9' && count <= INT32_MAX; at++)
+        count = count * 10 + (properties[at] - '0');
+    return count <= INT32_MAX && at < record->properties_size && properties[at] == 2 ? count : 0;
+}
+
+/* Whoever was not stored with the others is none of the bulk: it was cut already, by who did not know it as one. */
+static void count_bulk(mq_walk *walk, const uint8_t *bytes, const mq_record *record) {
+    if (walk->bulk_at >= 0 && (record->store_time != walk->bulk_time || --walk->bulk_left == 0)) walk->bulk_at = -1;
+    int64_t count = bulk_count(bytes, record);
+    if (count > 1) {
+        walk->bulk_at = record->log_offset;
+        walk->bulk_left = count - 1;
+        walk->bulk_time = record->store_time;
+    }
+}
+
 int mq_log_walk(mq_log *log, int64_t from, int64_t until, int with_dispatch, int64_t hole, mq_walk *walk) {
-    *walk = (mq_walk){.end = from, .last_offset = -1, .queue = -1};
+    *walk = (mq_walk){.end = from, .last_offset = -1, .queue = -1, .bulk_at = walk->bulk_at,
+                      .bulk_left = walk->bulk_left, .bulk_time = walk->bulk_time};
     while (walk->end < until) {
         int64_t at;
         const uint8_t *bytes;
@@ -183,6 +207,7 @@ int mq_log_walk(mq_log *log, int64_t from, int64_t until, int with_dispatch, int
             return 0;
         }
         if (next < 0) return (int)next;
+        count_bulk(walk, bytes, &record);
         int result = with_dispatch ? dispatch(log, bytes, &record, with_dispatch == 2, hole, &walk->queue) : 0;
         mq_files_unpin(pin);
         if (result == 2) {
