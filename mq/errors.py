@@ -139,8 +139,10 @@ class SubscriptionConflict(GroupInvalid):
 class MessageNotFound(MQError):
     """It was never there, or is too old to be kept."""
 
-    def __init__(self, msg_id: str) -> None:
-        super().__init__(f"no message has the id {msg_id!r}: it was never sent here, or retention took it")
+    def __init__(self, msg_id: str, message: str | None = None) -> None:
+        super().__init__(
+            message or f"no message has the id {msg_id!r}: it was never sent here, or retention took it"
+        )
         self.msg_id = msg_id
 
 

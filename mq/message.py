@@ -17,7 +17,7 @@ from mq.compression import COMPRESSED, decompress
 from mq.errors import MessageInvalid
 from mq.names import check_topic, known_topics
 from mq.objects import SentFields, Signature, StoredFields, added_state, bind
-from mq.properties import RESERVED_NAMES, decode, encode, keys_of, number_of, value_of
+from mq.properties import OWN_NAMES, RESERVED_NAMES, decode, encode, keys_of, number_of, value_of
 
 # The encoded text of tags seen before. Emptied when full; with a short tag and a short key the limit
 # of all properties is never reached.
@@ -98,8 +98,9 @@ class Message(SentFields, _Described):
 
     @property
     def properties(self) -> dict[str, str]:
-        """What was given as such: the names that RocketMQ keeps for itself are not among them."""
-        return {name: value for name, value in decode(self.encoded).items() if name not in RESERVED_NAMES}
+        """What was given as such: the names that RocketMQ and mq keep for themselves are not among them."""
+        own = RESERVED_NAMES | OWN_NAMES
+        return {name: value for name, value in decode(self.encoded).items() if name not in own}
 
     @property
     def wait(self) -> bool:
@@ -127,6 +128,7 @@ class Message(SentFields, _Described):
             delay_ms=self.delay_ms,
             deliver_at_ms=self.deliver_at_ms,
             wait=False,
+            dedup_key=self.dedup_key,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

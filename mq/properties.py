@@ -24,7 +24,7 @@ CRC_PROPERTY_SIZE = 20  # "__CRC32#" 01, 10 digits, 02
 PROPERTIES_SIZE_MAX = 32_767 - UNIQUE_PROPERTY_SIZE - CRC_PROPERTY_SIZE
 
 # INNER_NUM and INNER_BASE are not on RocketMQ's own list, but where a record has one of them without
-# the flags of a batch, its recovery may cut the log.
+# the flags of a batch, its recovery may cut the log. MQ_BULK is ours, and for our recovery the same.
 RESERVED_NAMES = frozenset(
     """KEYS TAGS WAIT DELAY UNIQ_KEY EXTEND_UNIQ_INFO RETRY_TOPIC REAL_TOPIC REAL_QID ORIGIN_MESSAGE_ID
     RECONSUME_TIME MAX_RECONSUME_TIMES TRAN_MSG PGROUP TRAN_PREPARED_QUEUE_OFFSET MIN_OFFSET MAX_OFFSET
@@ -32,8 +32,10 @@ RESERVED_NAMES = frozenset(
     CONSUME_START_TIME POP_CK POP_CK_OFFSET 1ST_POP_TIME TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS
     TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL
     DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID BUYER_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG DUP_INFO
-    INSTANCE_ID INNER_MULTI_QUEUE_OFFSET __BORNHOST BORN_TIMESTAMP __CRC32# INNER_NUM INNER_BASE""".split()  # noqa: SIM905 - as a list it would fill a screen
+    INSTANCE_ID INNER_MULTI_QUEUE_OFFSET __BORNHOST BORN_TIMESTAMP __CRC32# INNER_NUM INNER_BASE
+    MQ_BULK""".split()  # noqa: SIM905 - as a list it would fill a screen
 )
+OWN_NAMES = frozenset({"DEDUP_KEY"})  # of mq, each with an argument of its own
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."  # hints that a RocketMQ broker strips before it stores a message
 
 
@@ -128,6 +130,8 @@ def _checked_name(name: str) -> str:
     _checked("the name of a property", name)
     if name in RESERVED_NAMES or name.startswith(TRANSIENT_PREFIX):
         raise MessageInvalid(f"property name {name!r} is reserved by RocketMQ: choose another")
+    if name in OWN_NAMES:
+        raise MessageInvalid(f"property {name!r} is written by mq: give {name.lower()}=... instead")
     return name
 
 

@@ -337,6 +337,16 @@ def test_rocketmqs_own_names_cannot_be_set(name: str) -> None:
         mq.Message("topic", b"body", properties={name: "v"})
 
 
+def test_a_dedup_key_is_no_property_of_the_users() -> None:
+    with pytest.raises(mq.MessageInvalid, match="dedup_key="):
+        mq.Message("topic", b"body", properties={"DEDUP_KEY": "other"}, dedup_key="key")
+    message = mq.Message("topic", b"body", properties={"p": "q"}, keys="k", dedup_key="key")
+    assert message.properties == {"p": "q"}
+    assert message.without_wait().properties == {"p": "q"}
+    assert message.without_wait().dedup_key == "key"
+    assert message.without_wait().keys == message.keys == ("k", "key")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -14,7 +14,8 @@ In front of the index is a table (sent_keys.py). A key in it is claimed, the mes
 marked with its place, all under a lock of that key; so of two who send at once the second waits, and gets
 the result of the first. An entry that is still a claim is a dead process's: then the index, brought up to
 date, says whether the message was stored. It is also asked where the table does not reach back far enough:
-after a reboot, or where entries had to go for others.
+after a reboot, or where entries had to go for others; and always for a unique id, since a message that was
+sent without a key has one as well, of which the table knows nothing.
 
 A message counts as long as it can be read: of one that retention took, that was deleted with its topic, or
 whose bytes are damaged, the key is free again. One that waits to be delivered counts from when it was sent.
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from mq.broker.delay import SCHEDULE_TOPIC
 from mq.broker.handled import DEDUP_KEY
+from mq.broker.recall import MARKS
 from mq.broker.results import MessageQueue, SendResult, SendStatus
 from mq.broker.sent_keys import BUCKET_COUNT, CLAIMED, SentKeys, digest_of
 from mq.broker.timer import TIMER_TOPIC
@@ -114,6 +116,8 @@ class Dedup:
             encoded = found.encoded
             if (found.msg_id if kind == "id" else value_of(encoded, PROPERTY)) != word:
                 return False
+            if value_of(encoded, MARKS) is not None:
+                return False  # It recalls one of this id, and is none.
             return found.topic == topic or (
                 found.topic in WAITING_TOPICS and value_of(encoded, REAL_TOPIC) == topic
             )
@@ -128,7 +132,7 @@ class Dedup:
             known = bucket.find(digest)
             first: MessageExt | None = None
             if known is None:
-                if keys.complete_since(bucket) > begin_ms:
+                if kind == "id" or keys.complete_since(bucket) > begin_ms:
                     first = self._first(topic, word, begin_ms, is_it)
             elif known[0] > begin_ms:
                 if known[1] == CLAIMED:
@@ -137,7 +141,7 @@ class Dedup:
                     first = self._kept(topic, known[1], is_it)
             if first is not None:
                 if known is None or known[1] == CLAIMED:
-                    bucket.put(digest, first.store_time_ms, first.log_offset)
+                    bucket.put(digest, _sent_ms(first), first.log_offset)
                 return self._result(first, topic)
             bucket.put(digest, now_ms, CLAIMED)
             try:
@@ -177,9 +181,7 @@ class Dedup:
         self._copies.mend()  # One who died in the middle of an append left it to the next.
         self._store.bring_index_up()
         found = [
-            message
-            for message in self._indexed(topic, word, begin_ms, is_it)
-            if message.store_time_ms > begin_ms
+            message for message in self._indexed(topic, word, begin_ms, is_it) if _sent_ms(message) > begin_ms
         ]
         return min(found, key=lambda message: message.log_offset, default=None)
 
@@ -219,6 +221,13 @@ class Dedup:
         """Let go of the table. Twice is fine."""
         if self._keys is not None:
             self._keys.close()
+
+
+def _sent_ms(message: MessageExt) -> int:
+    """When it was sent: one that waited was born then, and stored once more when it was due."""
+    if value_of(message.encoded, REAL_TOPIC) is None:
+        return message.store_time_ms
+    return min(message.store_time_ms, message.born_time_ms)
 
 
 def with_dedup_key(message: Message, key: str) -> Message:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from mq.broker.recall import MARKS
 from mq.broker.topics import TopicSettings
 from mq.errors import MessageNotFound, TopicNotFound
 from mq.message import MessageExt
 from mq.names import check_topic
+from mq.properties import value_of
 from mq.store.directory import BEGIN_MEMBER
 from mq.store.reader import Reader
 from mq.store.store import Store
@@ -47,7 +49,8 @@ class Finder:
             newest: MessageExt | None = None
             for topic in self._topics():
                 for candidate in self._candidates(topic, msg_id, 0, None):
-                    if candidate.msg_id == msg_id:
+                    # What recalls a message has its id, and is none.
+                    if candidate.msg_id == msg_id and value_of(candidate.encoded, MARKS) is None:
                         if newest is None or candidate.log_offset > newest.log_offset:
                             newest = candidate
                         break

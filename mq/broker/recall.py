@@ -80,7 +80,11 @@ class Recall:
         waiting, marked = self._waiting(wanted)
         self._check_undelivered(wanted)
         if waiting is None:
-            raise MessageNotFound(wanted.unique_id)
+            raise MessageNotFound(
+                wanted.unique_id,
+                f"no message {wanted.unique_id} waits for its time in topic {wanted.topic}: it was never sent so,"
+                " or retention took it",
+            )
         if marked is None or marked < waiting:
             marked = self._mark(wanted)
         self._wait_until_seen(wanted, marked)

@@ -208,7 +208,10 @@ class LocalTransactions:
     ) -> NoReturn:
         place = f"{log_offset} (queue offset {queue_offset})"
         if found == End.NONE:
-            raise MessageNotFound(f"half message at log offset {place}")
+            raise MessageNotFound(
+                str(log_offset),
+                f"there is no half message at log offset {place}: there never was, or retention took it",
+            )
         what = f"the transaction of the half message at log offset {place}"
         if found == End.FOREIGN:
             message = self._reader.record(log_offset)
@@ -411,7 +414,11 @@ class LocalTransactions:
         with self._ending, self.table().unlisted():
             waiting = self._found(GIVEN_UP_TOPIC, msg_id) if msg_id else []
             if not waiting:
-                raise MessageNotFound(msg_id)
+                raise MessageNotFound(
+                    msg_id,
+                    f"no transaction was given up whose message has the id {msg_id!r}: it has ended, is still"
+                    " checked, or never was",
+                )
             message = waiting[0]
             name = named(message)
             entry = Entry.ABSENT if name is None else self.table().state(name)[0]

@@ -92,6 +92,8 @@ class TransactionProducer:
         check_group(group)
         if not callable(check):
             raise TypeError(f"check is a function of a message, not {type(check).__name__}")
+        if isinstance(threads, bool) or not isinstance(threads, int):
+            raise TypeError(f"threads is a whole number, not {threads!r}")
         if threads < 1:
             raise ValueError(f"threads is {threads}, must be 1 or more")
         self.group = group
@@ -389,6 +391,11 @@ class _Course:
                 " commit it, and have its consumer send one that is"
             )
         return self._half.send(message, queue=queue, shard_key=shard_key)
+
+
+# An argument that is missing is told as one of the user's own call.
+_Course.send.__qualname__ = TransactionProducer.send.__qualname__
+_Course.begin.__qualname__ = TransactionProducer.begin.__qualname__
 
 
 class _HalfTopic:

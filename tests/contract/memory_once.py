@@ -40,19 +40,18 @@ class Log(Protocol):
 
 def with_key(message: Message, key: str) -> Message:
     """The same message, the key among its keys and named as the one that counts."""
-    properties = {**message.properties, "DEDUP_KEY": key}
-    keys = message.keys if key in message.keys else (*message.keys, key)
     return Message(
         message.topic,
         message.body,
         tags=message.tags,
-        keys=keys,
-        properties=properties,
+        keys=message.keys,
+        properties=message.properties,
         flag=message.flag,
         delay_level=message.delay_level,
         delay_ms=message.delay_ms,
         deliver_at_ms=message.deliver_at_ms,
         wait=message.wait,
+        dedup_key=key,
     )
 
 

@@ -133,6 +133,14 @@ def test_a_given_unique_id_is_a_key(broker: mq.Broker, producer: mq.Producer) ->
     assert broker.message(ID).body == b"one"
 
 
+def test_the_id_of_a_message_that_had_no_key_counts_too(broker: mq.Broker, producer: mq.Producer) -> None:
+    for number in range(3):
+        first = producer.send(order(b"one", delay_ms=600_000 * number if number else None))
+        for _ in range(2):
+            assert place(producer.send(order(b"other"), unique_id=first.msg_id)) == place(first)
+    assert body_count(broker) == 1
+
+
 def test_a_key_counts_before_a_unique_id(broker: mq.Broker, producer: mq.Producer) -> None:
     first = producer.send(order(), unique_id=ID, dedup_key="order-1")
     assert producer.send(order(), dedup_key="order-1").msg_id == first.msg_id == ID

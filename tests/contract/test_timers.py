@@ -159,6 +159,8 @@ def test_a_message_far_ahead_is_recalled_and_again(broker: mq.Broker, queue: mq.
     for _ in range(3):
         assert broker.recall(result.recall_handle) == result.msg_id
     assert queue.max_offset == 0
+    assert broker.query("orders", result.msg_id) == []
+    assert broker.message(result.msg_id).body == b"x"  # where it waited
 
 
 def test_what_is_delivered_cannot_be_recalled(broker: mq.Broker, queue: mq.Queue) -> None:

@@ -193,6 +193,8 @@ def test_what_is_no_transaction_is_refused_before_anything_is_stored(patient: mq
             producer.send(b"x", executed)  # type: ignore[arg-type]  # what callers without types do
         with pytest.raises(TypeError, match="execute"):
             producer.send(message(), COMMIT)  # type: ignore[arg-type]  # as above
+        with pytest.raises(TypeError, match=r"TransactionProducer\.send\(\).*'execute'"):
+            producer.send(message())  # type: ignore[call-arg]  # as above
         with pytest.raises(mq.TopicInvalid):
             producer.send(mq.Message("no topic", b"x"), executed)
         with pytest.raises(mq.NotPermitted):
@@ -209,6 +211,9 @@ def test_what_is_no_transaction_is_refused_before_anything_is_stored(patient: mq
             mq.TransactionProducer(patient, group, check)  # type: ignore[arg-type]  # as above
     with pytest.raises(ValueError, match="threads"):
         mq.TransactionProducer(patient, GROUP, never, threads=0)
+    for threads in (True, 1.5, "2", None):
+        with pytest.raises(TypeError, match="threads"):
+            mq.TransactionProducer(patient, GROUP, never, threads=threads)  # type: ignore[arg-type]  # as above
     assert patient.undecided() == []
     assert bodies(patient) == []
 

@@ -17,6 +17,7 @@ from mq.broker.dedup import Dedup
 from mq.broker.local import LocalBroker
 from mq.broker.sent_keys import CLAIMED, SentKeys, digest_of
 from mq.store import reader
+from tests.arrivals import wait_for
 from tests.damage.children import call
 from tests.dedup.at_work import SMALL, order
 
@@ -115,6 +116,20 @@ def test_a_window_ends_in_the_index_too(directory: Path) -> None:
             again = producer_of(broker, 300).send(order(b"one"), dedup_key="key-1")
             assert (again.msg_id == first.msg_id) == is_first
         (directory / "mq" / "dedup").unlink()
+
+
+def test_a_delayed_message_counts_from_its_sending_in_the_index_too(directory: Path) -> None:
+    with mq.open(directory, **SMALL, message_delay_level="50ms") as broker:
+        topic = broker.create_topic("orders", 1)
+        first = producer_of(broker).send(order(b"one", delay_level=1), dedup_key="key-1")
+        [message] = wait_for(topic.queues[0], 1)
+        assert message.store_time_ms >= message.born_time_ms + 50
+    for later, is_first in ((299_999, True), (300_000, False)):
+        (directory / "mq" / "dedup").unlink()
+        with mq.open(directory, **SMALL) as broker:
+            broker._dedup._clock_ms = partial(int, message.born_time_ms + later)
+            again = producer_of(broker, 300).send(order(b"one"), dedup_key="key-1")
+            assert (again.msg_id == first.msg_id) == is_first
 
 
 def test_keys_that_had_to_go_are_asked_for(broker: LocalBroker, asked: list[str]) -> None:
