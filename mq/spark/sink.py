@@ -23,7 +23,7 @@ from mq.spark.refusal import Refusal
 from mq.spark.rows import RowEncoder
 from mq.spark.sinkoptions import SinkOptions
 from mq.spark.staging import Staged, directory, stage
-from mq.spark.target import StoreRef, broker
+from mq.spark.target import StoreRef, broker, refused
 
 __all__ = ["BatchWriter", "StreamWriter"]
 
@@ -69,7 +69,10 @@ class _Writer:
                 append_batches(here, [batch])
             return Written(query_id, Staged("", 0, 0))
         place = directory(Path(self._store.path), key_of(options.txn or query_id))
-        return Written(query_id, stage(place, epoch, f"{partition}-{attempt}", batches))
+        try:
+            return Written(query_id, stage(place, epoch, f"{partition}-{attempt}", batches))
+        except PermissionError as error:
+            raise refused(self._store, error, "written") from None
 
     def commit_all(self, messages: Sequence[Written | None], epoch: int) -> None:
         if not self._options.exactly_once:
