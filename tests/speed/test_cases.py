@@ -1,6 +1,7 @@
 """Every case runs, with counts so small that its figures mean nothing; a figure need only be one."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,21 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("speed")
 
 
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One session for all cases that need one; the tests of the source and the sink may have started it."""
+    from tests.speed.cases.spark import session
+
+    with session(tmp_path_factory.mktemp("spark")):
+        yield
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case_runs(case: Case, cache: Path, tmp_path: Path) -> None:
+def test_case_runs(case: Case, cache: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if missing := case.missing():
         pytest.skip(f"{', '.join(missing)} cannot be installed here")
+    if "pyspark" in case.needs:
+        request.getfixturevalue("spark")
     measured = case.measure(Bench(Plan.smoke(), tmp_path / "data", cache, lambda _: None))
     figures = measured.figures()
     assert len(figures) == 1

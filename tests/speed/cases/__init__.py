@@ -19,6 +19,7 @@ from tests.speed.cases import (
     round_trip,
     selecting,
     send,
+    spark,
     sync_flush,
     transaction,
     writers,
@@ -45,6 +46,7 @@ CASES: tuple[Case, ...] = (
     *delayed.CASES,
     *due.CASES,
     *transaction.CASES,
+    *spark.CASES,
 )
 
 
