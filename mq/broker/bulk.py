@@ -1,4 +1,8 @@
-"""What bulk readers ask of the broker of a directory, beside what every broker answers."""
+"""What bulk readers ask of the broker of a directory, beside what every broker answers.
+
+With Broker itself this is all that Spark's source and sink know of a store: a broker over TCP that is to
+serve them has a `bulk` of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,24 @@ from mq.broker.asides import Asides
 from mq.broker.catalog import Catalog
 from mq.broker.protocol import MessageQueue
 from mq.broker.topics import PERM_WRITE
-from mq.errors import NotPermitted
+from mq.errors import NotPermitted, TopicNotFound
 from mq.names import UNSENDABLE_TOPICS
 from mq.store.arrow import ArrowReader, Scan
 from mq.store.bulk import BulkWriter, Stored
+from mq.store.directory import BEGIN_MEMBER
 from mq.store.reader import Reader
+from mq.store.spans import Spans
 from mq.store.store import Store
 from mq.store.waiting import Wait
 
 __all__ = ["Bulk"]
 
 ROOM_MAX = 1024  # what a record has besides, with a margin
-LOOK_INTERVAL = 0.01  # a queue without any message, of a broker that only reads, has no place to wait at
 
 
 class Bulk:
-    """Scans of queues into columns, waiting for many queues at once, and appending to many at once."""
+    """Scans of queues into columns, limits of and waiting for many queues at once, and appending to many at
+    once."""
 
     def __init__(
         self,
@@ -42,6 +48,11 @@ class Bulk:
         self._store = store
         self._reader = reader
         self._arrow = arrow
+        spans = Spans(store, reader.number)
+        self.limits = spans.limits
+        self.fit = spans.fit
+        self.first_not_indexed = spans.first_not_indexed
+        self._queue_count = spans.queue_count
         self._writer = writer
 
     def append(
@@ -91,12 +102,31 @@ class Bulk:
             raise NotPermitted(f"topic {topic} may not be written")
         return [MessageQueue(topic, self._name, queue_id) for queue_id in range(settings.write_queue_count)]
 
-    def wait(self, positions: Mapping[MessageQueue, int], seconds: float) -> None:
-        """Sleep until one of the queues has a message at its offset or beyond, a topic changed, or the time
-        is up. May return early for nothing."""
-        version = self._store.topics_version()[0]
-        places = [(self._reader.number(queue), offset, None) for queue, offset in positions.items()]
-        known = [place for place in places if place[0] >= 0]
-        if len(known) < len(places):
-            seconds = min(seconds, LOOK_INTERVAL)
-        Wait(self._store, known, version=version).sleep(seconds)
+    def topic_begin(self, topic: str) -> int:
+        """Where the log ended when the topic was made, the last time: what lies before is of another topic of
+        this name. 0 where nobody noted it, as in a directory that RocketMQ made."""
+        settings = self._catalog.current().get(topic)
+        begin = settings.others.get(BEGIN_MEMBER, 0) if settings else 0
+        return begin if isinstance(begin, int) else 0
+
+    def release(self) -> int:
+        """Let go of files that retention removed, which take up space until then; how many."""
+        return self._store.release_old()
+
+    def wait(self, positions: Mapping[MessageQueue, int], seconds: float, version: int | None = None) -> None:
+        """Sleep until one of the queues has a message at its offset or beyond, a topic changed since its
+        route_version was this, or the time is up. May return early for nothing."""
+        if version is None:
+            version = self._catalog.route_version()
+        # A queue that has no number yet gets one with its first message. What is counted first, before the
+        # numbers are asked for, is not slept through.
+        count = self._queue_count()
+        try:
+            numbers = [self._reader.number(queue) for queue in positions]
+        except (TopicNotFound, NotPermitted):
+            return  # A topic changed.
+        places = [
+            (number, offset if number >= 0 else count, None)
+            for number, offset in zip(numbers, positions.values(), strict=True)
+        ]
+        Wait(self._store, places, version=version).sleep(seconds)

@@ -128,6 +128,10 @@ static int look(mq_log *log, mq_waiting *what, int *more) {
     if (what->topics_version >= 0 && mq_control_get(log->control, MQ_TOPICS_VERSION) != what->topics_version)
         return MQ_STALE;
     for (int32_t i = 0; i < what->count; i++) {
+        if (what->queues[i] < 0) {
+            if (mq_control_get(log->control, MQ_QUEUE_COUNT) > what->offsets[i]) return i;
+            continue;
+        }
         int error;
         mq_queue *queue = mq_log_open_queue(log, what->queues[i], &error);
         if (!queue) return error;
@@ -163,6 +167,8 @@ static int sleep_once(mq_log *log, mq_waiting *what, int64_t timeout_ns) {
     int word_count = 0;
     int kind = log->sync ? MQ_NEWS_FLUSHED : MQ_NEWS_APPENDED;
     int one_by_one = what->count > 0 && what->count <= MQ_WAIT_PLACES - what->word_count;
+    for (int32_t i = 0; i < what->count; i++)
+        if (what->queues[i] < 0) one_by_one = 0; /* its first message is told to all */
     const int32_t *hashes = what->hashes;
     uint32_t together = 0;
     if (log->sync) atomic_store(&log->shared->wait_flushed, 1);

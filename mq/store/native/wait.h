@@ -14,8 +14,9 @@ enum {
 };
 
 typedef struct {
-    const int32_t *queues;      /* numbers in the table; `count` of them */
-    int64_t *offsets;           /* in: the message to come; out: the first that nobody has looked at, or that is wanted */
+    const int32_t *queues;      /* numbers in the table; `count` of them. A negative one: a queue that has none yet */
+    int64_t *offsets;           /* in: the message to come; out: the first that nobody has looked at, or that is wanted;
+                                   for a negative number how many queues the table had when it was looked up */
     const int32_t *hash_counts; /* NULL, or a negative one: every message of the queue is wanted */
     const int32_t *hashes;      /* those of the first queue, then those of the second, … */
     int32_t count;
