@@ -7,9 +7,11 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from mq.spark.keyed import narrowed
 from mq.spark.options import SourceOptions
 from mq.spark.ranges import Range, pack, settle, spans
 from mq.spark.reading import read_ranges
+from mq.spark.refusal import planning
 from mq.spark.survey import Survey, refuse_losses
 from mq.spark.target import StoreRef, broker
 
@@ -35,17 +37,22 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @planning
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        survey = Survey(broker(self._store), options)
-        limits = survey.limits(survey.queues())
+        store = broker(self._store)
+        survey = Survey(store, options)
+        limits = survey.view().limits
         wanted = survey.resolve(options.start, limits)
         start, losses = settle(wanted, limits)
         if options.fail_on_data_loss:
             refuse_losses(losses)
         end = survey.resolve(options.end, limits)
         end = {queue: min(offset, limits[queue].end) for queue, offset in end.items()}
-        return [MqPartition(ranges) for ranges in pack(spans(start, end), options.tasks)]
+        ranges = spans(start, end)
+        if options.key is not None:
+            ranges = narrowed(store, ranges, options.key)
+        return [MqPartition(part) for part in pack(ranges, options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         # Without any partition Spark gives one of its own, with nothing in it.

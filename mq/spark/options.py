@@ -17,16 +17,18 @@ from mq.filter.selection import Selection
 from mq.names import check_group, check_topic
 from mq.spark.offsets import EARLIEST, LATEST, places, queues_of
 from mq.spark.ranges import Tasks
-from mq.spark.refusal import Refusal, nearest
+from mq.spark.refusal import Refusal, nearest, shown
 
 __all__ = ["Bound", "SourceOptions", "check_names", "source_options", "target_path"]
 
 # Every name that means something, and other words for some of them.
 SOURCE_NAMES = (
-    *("path", "topic", "topicPattern", "assign", "includeProperties", "tags", "sql", "group"),
+    *("path", "topic", "topicPattern", "assign", "includeProperties", "tags", "sql", "key"),
+    *("group", "commitToGroup"),
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "pollTimeoutMs"),
+    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("failOnDataLoss", "pollTimeoutMs"),
     *("minPartitions", "maxRecordsPerPartition", "targetRowsPerTask", "batchRows", "batchBytes"),
 )
 SINK_NAMES = ("path", "topic", "semantics", "txnAppId", "txnVersion", "chunkBytes")
@@ -38,10 +40,17 @@ ALIASES = {
 }
 SPARKS_OWN = {"checkpointlocation", "queryname", "outputmode", "triggerinterval"}
 REMOTE = {"nameserver", "namesrvaddr"}
-STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "pollTimeoutMs", "group")
-BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+STREAM_ONLY = (
+    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("pollTimeoutMs", "commitToGroup"),
+)
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "key")
 
-_AGO = re.compile(r"-?(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\Z")
+_AGO = re.compile(r"-?([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(ms|s|m|h|d)\Z")
+_DIGITS = re.compile(r"[0-9]{1,19}\Z")
+NUMBER_MAX = (1 << 62) - 1
+TIME_MAX_MS = 1 << 53
+KEY_SIZE_MAX = 32_767  # what the property string of a message can hold
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BOOLEANS = {"true": True, "false": False}
 
@@ -68,13 +77,16 @@ class SourceOptions:
     late_start: Literal["error", "latest"]
     tags: str
     sql: str | None
+    key: str | None
     include_properties: bool
     rows_per_trigger_max: int | None
+    bytes_per_trigger_max: int | None
     rows_per_trigger_min: int | None
     trigger_delay: float
     poll_timeout: float
     fail_on_data_loss: bool
     group: str | None
+    shows_progress: bool  # in the group
     tasks: Tasks
     batch_rows: int
     batch_bytes: int
@@ -99,20 +111,22 @@ def check_names(options: Mapping[str, str]) -> dict[str, str]:
         if key in SPARKS_OWN:
             continue
         if key not in known:
-            raise Refusal("MQ_OPTION", f"there is no option {given!r}{nearest(given, known.values())}")
+            raise Refusal("MQ_OPTION", f"there is no option {shown(given)}{nearest(given, known.values())}")
         if found.setdefault(known[key], value) != value:
             raise Refusal(
                 "MQ_OPTION",
-                f"{known[key]} is given twice, under two names: {found[known[key]]!r} and {value!r}",
+                f"{known[key]} is given twice, under two names: {shown(found[known[key]])} and"
+                f" {shown(value)}",
             )
     return found
 
 
 def target_path(options: Mapping[str, str]) -> str:
+    """The directory that is meant. Raises Refusal."""
     path = options.get("path", "")
-    if not path:
+    if not path.strip():
         raise Refusal("MQ_OPTION", "option path is missing: name the directory of the store")
-    if path.startswith("rocketmq://"):
+    if path.lower().startswith("rocketmq:"):
         raise Refusal(
             "MQ_OPTION",
             f"option path is {path!r}: brokers over TCP are not in this release; give a directory",
@@ -146,6 +160,15 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
     start = _bound(options, starts, "latest" if stream else "earliest", now_ms)
     if start.kind == "group" and group is None:
         raise Refusal("MQ_OPTION", "option startingOffsets is 'group': name the group by option group")
+    if group is None and "commitToGroup" in options:
+        raise Refusal("MQ_OPTION", "option commitToGroup is about a group: name it by option group")
+    shows_progress = stream and group is not None and _boolean(options, "commitToGroup", True)
+    if group is not None and start.kind != "group" and not shows_progress:
+        raise Refusal(
+            "MQ_OPTION",
+            f"option group is {group!r} and nothing is asked of it: a batch begins there with"
+            " startingOffsets=group, a stream also shows its progress there unless commitToGroup=false",
+        )
     if start.kind == "latest" and not stream:
         raise Refusal(
             "MQ_OPTION",
@@ -169,13 +192,16 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
         late_start=_word(options, "startingOffsetsByTimestampStrategy", ("error", "latest")),
         tags=options.get("tags", "*"),
         sql=options.get("sql"),
+        key=_key(options.get("key")),
         include_properties=_boolean(options, "includeProperties", False),
         rows_per_trigger_max=most,
+        bytes_per_trigger_max=_number(options, "maxBytesPerTrigger", 1),
         rows_per_trigger_min=least,
         trigger_delay=_duration_ms("maxTriggerDelay", options.get("maxTriggerDelay", "15m")) / 1000,
         poll_timeout=_or(_number(options, "pollTimeoutMs", 0), 100) / 1000,
         fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
         group=group,
+        shows_progress=shows_progress,
         tasks=tasks,
         batch_rows=_number(options, "batchRows", 1) or 8192,
         batch_bytes=_number(options, "batchBytes", 1) or 1 << 20,
@@ -204,8 +230,10 @@ def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
     text = options.get(name)
     if text is None:
         return None
-    if not text.strip().isdecimal() or not least <= int(text) < 1 << 62:
-        raise Refusal("MQ_OPTION", f"option {name} is {text!r}: give a number, {least} or more")
+    if not _DIGITS.match(text.strip()) or not least <= int(text) <= NUMBER_MAX:
+        raise Refusal(
+            "MQ_OPTION", f"option {name} is {shown(text)}: give a number, {least} or more and below 2**62"
+        )
     return int(text)
 
 
@@ -214,7 +242,7 @@ def _boolean(options: Mapping[str, str], name: str, otherwise: bool) -> bool:
     if text is None:
         return otherwise
     if text.strip().lower() not in _BOOLEANS:
-        raise Refusal("MQ_OPTION", f"option {name} is {text!r}: give true or false")
+        raise Refusal("MQ_OPTION", f"option {name} is {shown(text)}: give true or false")
     return _BOOLEANS[text.strip().lower()]
 
 
@@ -229,24 +257,25 @@ def _duration_ms(name: str, text: str) -> float:
     match = _AGO.match(text.strip())
     if not match or text.strip().startswith("-"):
         raise Refusal(
-            "MQ_OPTION", f"option {name} is {text!r}: give a number and ms, s, m, h or d, such as 15m"
+            "MQ_OPTION", f"option {name} is {shown(text)}: give a number and ms, s, m, h or d, such as 15m"
         )
     return float(match[1]) * _UNIT_MS[match[2]]
 
 
 def _moment_ms(name: str, text: str, now_ms: int) -> int:
     text = text.strip()
-    if text.isdecimal():
-        return min(int(text), 1 << 53)
+    if _DIGITS.match(text):
+        return min(int(text), TIME_MAX_MS)
     if match := _AGO.match(text):
         return max(0, now_ms - int(float(match[1]) * _UNIT_MS[match[2]]))
     try:
-        return int(datetime.fromisoformat(re.sub(r"[zZ]\Z", "+00:00", text)).timestamp() * 1000)
-    except (ValueError, OverflowError):
+        moment = datetime.fromisoformat(re.sub(r"[zZ]\Z", "+00:00", text))
+        return max(0, int(moment.timestamp() * 1000))
+    except (ValueError, OverflowError, OSError):
         raise Refusal(
             "MQ_OPTION",
-            f"option {name} is {text!r}: give milliseconds since the epoch, a time such as 2026-01-31T12:00Z,"
-            " or how long ago, such as 10m",
+            f"option {name} is {shown(text)}: give milliseconds since the epoch, a time such as"
+            " 2026-01-31T12:00Z, or how long ago, such as 10m",
         ) from None
 
 
@@ -269,7 +298,7 @@ def _bound(
         return Bound("group" if word == "group" else "earliest", option=at)
     if not text.lstrip().startswith("{"):
         words = "earliest, latest, group" if is_start else "latest"
-        raise Refusal("MQ_OPTION", f"option {at} is {text!r}: give {words}, or offsets as JSON")
+        raise Refusal("MQ_OPTION", f"option {at} is {shown(text)}: give {words}, or offsets as JSON")
     return Bound("offsets", 0, places(at, text, (LATEST, EARLIEST) if is_start else (LATEST,)), at)
 
 
@@ -287,10 +316,17 @@ def _pattern(text: str | None) -> str | None:
         return None
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise Refusal(
-            "MQ_OPTION", f"option topicPattern is {text!r}, which is no regular expression: {error}"
+            "MQ_OPTION", f"option topicPattern is {shown(text)}, which is no regular expression: {error}"
         ) from None
+    return text
+
+
+def _key(text: str | None) -> str | None:
+    # Keys stand in a message with blanks between.
+    if text is not None and (not text or len(text) > KEY_SIZE_MAX or set(text) & set(" \x01\x02")):
+        raise Refusal("MQ_OPTION", f"option key is {shown(text)}: give the text of one key, without blanks")
     return text
 
 
@@ -298,13 +334,13 @@ def _checked(name: str, value: str, check: Callable[[str], None]) -> None:
     try:
         check(value)
     except (TopicInvalid, GroupInvalid) as error:
-        raise Refusal("MQ_OPTION", f"option {name} is {value!r}: {error}") from None
+        raise Refusal("MQ_OPTION", f"option {name} is {shown(value)}: {error}") from None
 
 
 def _check_selection(options: Mapping[str, str]) -> None:
     try:
         Selection.of(options.get("tags", "*"), options.get("sql"))
-    except FilterSyntaxError as error:
+    except (FilterSyntaxError, RecursionError) as error:
         raise Refusal("MQ_OPTION", f"option {'sql' if 'sql' in options else 'tags'}: {error}") from None
     except ValueError as error:
         raise Refusal("MQ_OPTION", f"options tags and sql contradict each other: {error}") from None

@@ -1,7 +1,7 @@
-"""What is read, as plain numbers: which offsets of which queues, how many at a time, in how many tasks.
+"""What is read, as plain numbers: which offsets of which queues, and in how many tasks.
 
 Nothing here knows Spark, a store or a clock. Positions say of each queue which offset is read next; a Range
-is a piece of one queue. Whatever is admitted and however it is packed, each offset between two positions is
+is a piece of one queue. However it is packed, each offset between two positions is
 in one range, once, and in the order of its queue.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mq.broker.results import MessageQueue
 
-__all__ = ["Limits", "Loss", "Positions", "Range", "Tasks", "admit", "backlog", "pack", "settle", "spans"]
+__all__ = ["Limits", "Loss", "Positions", "Range", "Tasks", "backlog", "pack", "settle", "spans"]
 
 Positions = dict[MessageQueue, int]
 
@@ -48,7 +48,7 @@ class Loss(NamedTuple):
         topic, _, queue_id = self.queue
         wanted = f"queue {queue_id} of topic {topic} was to be read from offset {self.wanted} on"
         if self.limits is None:
-            return f"{wanted}, but it is not there any more"
+            return f"{wanted}, but it is not there any more, or the options leave it out"
         if self.remade:
             return f"{wanted}, but the topic was deleted and made again"
         if self.wanted < self.limits.oldest:
@@ -67,10 +67,10 @@ def settle(
     has become too old is passed over. Beyond the end there is nothing to pass over.
     """
     positions: Positions = {}
-    losses = [
-        Loss(queue, offset, None, False) for queue, offset in sorted(wanted.items()) if queue not in limits
-    ]
-    for queue, limit in sorted(limits.items()):
+    losses = []
+    if not wanted.keys() <= limits.keys():
+        losses = [Loss(queue, wanted[queue], None, False) for queue in sorted(wanted.keys() - limits.keys())]
+    for queue, limit in limits.items():
         offset = wanted.get(queue)
         if offset is None:
             positions[queue] = limit.oldest
@@ -85,25 +85,6 @@ def settle(
 def backlog(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> int:
     """How many messages lie between."""
     return sum(max(0, end[queue] - offset) for queue, offset in start.items() if queue in end)
-
-
-def admit(
-    start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], rows_max: int | None
-) -> Positions:
-    """The positions after at most rows_max messages: each queue gives in proportion to its backlog.
-
-    Where that leaves a rest it goes one by one to the queues that were rounded down most.
-    """
-    waiting = {queue: max(0, offset - start.get(queue, offset)) for queue, offset in end.items()}
-    total = sum(waiting.values())
-    if rows_max is None or total <= rows_max:
-        return {queue: max(offset, start.get(queue, offset)) for queue, offset in end.items()}
-    shares = {queue: rows * rows_max // total for queue, rows in waiting.items()}
-    rest = rows_max - sum(shares.values())
-    by_rounding = sorted(waiting, key=lambda queue: (-(waiting[queue] * rows_max % total), queue))
-    for queue in by_rounding[:rest]:
-        shares[queue] += 1
-    return {queue: start.get(queue, end[queue]) + share for queue, share in shares.items()}
 
 
 def spans(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[Range]:

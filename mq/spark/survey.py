@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
-from mq.broker.protocol import Broker
+from mq.broker.local import LocalBroker
 from mq.broker.results import MessageQueue, PullStatus
 from mq.errors import NotPermitted, StoreCorrupted, TopicNotFound
 from mq.message import MessageExt
@@ -16,23 +17,68 @@ from mq.spark.options import Bound, SourceOptions
 from mq.spark.ranges import Limits, Loss, Positions
 from mq.spark.refusal import Refusal, nearest
 
-__all__ = ["Survey", "refuse_losses"]
+__all__ = ["Survey", "View", "refuse_losses"]
 
 INTERNAL_PREFIXES = ("%RETRY%", "%DLQ%")
 LOSSES_SHOWN = 3
 ONE_MESSAGE = 1 << 20
+TRIES = 100
+
+
+class View:
+    """The queues at one moment, in their order, and what each has."""
+
+    def __init__(
+        self, queues: Sequence[MessageQueue], oldest: Sequence[int], ends: Sequence[int], version: int
+    ) -> None:
+        self.queues = queues
+        self.version = version  # of the topics
+        self._oldest = oldest
+        self._ends = ends
+
+    @cached_property
+    def limits(self) -> dict[MessageQueue, Limits]:
+        return dict(zip(self.queues, map(Limits, self._oldest, self._ends), strict=True))
+
+    @cached_property
+    def ends(self) -> Positions:
+        return dict(zip(self.queues, self._ends, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, View)
+            and (self.version, self._ends, self._oldest) == (other.version, other._ends, other._oldest)
+            and self.queues == other.queues
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equal, not the same
 
 
 class Survey:
-    """Looks at the queues of one broker, for the options of one source."""
+    """Looks at the queues of one broker, for the options of one source. May be kept."""
 
-    def __init__(self, broker: Broker, options: SourceOptions) -> None:
+    def __init__(self, broker: LocalBroker, options: SourceOptions) -> None:
         self._broker = broker
         self._options = options
+        self._known: tuple[int, bool, Sequence[MessageQueue]] | None = None
 
-    def queues(self, *, gone_is_fine: bool = False) -> list[MessageQueue]:
+    def view(self, *, gone_is_fine: bool = False) -> View:
         """The queues that the options name, as they are now. Raises Refusal for one that is not there, unless
         what is gone is fine: a query that runs judges that by its offsets."""
+        for tries_left in reversed(range(TRIES)):
+            version = self._broker.route_version()
+            if self._known is None or self._known[:2] != (version, gone_is_fine):
+                self._known = version, gone_is_fine, tuple(self._queues(gone_is_fine))
+            queues = self._known[2]
+            try:
+                return View(queues, *self._broker.bulk.limits(queues), version)
+            except (TopicNotFound, NotPermitted, ValueError):
+                # A topic changed since its queues were listed.
+                if not tries_left:
+                    raise
+        raise AssertionError("the last try raises")
+
+    def _queues(self, gone_is_fine: bool) -> list[MessageQueue]:
         options = self._options
         found: list[MessageQueue] = []
         for topic in options.topics or options.assigned or self._matching():
@@ -76,15 +122,6 @@ class Survey:
             )
         return [there[queue_id] for queue_id in ids if queue_id in there]
 
-    def limits(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Limits]:
-        found = {}
-        for queue in queues:
-            # The end first: retention may take everything in between.
-            end = self._broker.max_offset(queue)
-            oldest = self._broker.min_offset(queue)
-            found[queue] = Limits(min(oldest, max(end, oldest)), max(end, oldest))
-        return found
-
     def resolve(self, bound: Bound, limits: Mapping[MessageQueue, Limits]) -> Positions:
         """The offsets that a bound names, which a queue need not have."""
         if bound.kind in {"offsets", "times"}:
@@ -126,10 +163,15 @@ class Survey:
 
     # Which message was read, and whether it still is that one.
 
-    def offset(self, positions: Positions, begin: Positions, witnesses: Mapping[str, Witness]) -> Offset:
+    def offset(
+        self, positions: Positions, begin: Mapping[MessageQueue, int], witnesses: Mapping[str, Witness]
+    ) -> Offset:
         """Positions with a witness of each topic: a new one where they are beyond `begin`, else the old."""
-        newest = {queue.topic: queue for queue, end in sorted(positions.items()) if end > begin.get(queue, 0)}
-        found = {queue.topic: witnesses[queue.topic] for queue in positions if queue.topic in witnesses}
+        newest = {queue.topic: queue for queue, end in positions.items() if end > begin.get(queue, 0)}
+        found = {}
+        if witnesses:
+            topics = {queue.topic for queue in positions}
+            found = {topic: witness for topic, witness in witnesses.items() if topic in topics}
         for topic, queue in newest.items():
             message = self._message(queue, positions[queue] - 1)
             if message is not None:
@@ -140,11 +182,13 @@ class Survey:
 
     def remade(self, offset: Offset, limits: Mapping[MessageQueue, Limits]) -> set[str]:
         """Topics that have another message now where one was read before."""
-        by_name = {(queue.topic, queue.queue_id): queue for queue in limits}
         found = set()
         for topic, witness in offset.witnesses.items():
-            queue = by_name.get((topic, witness.queue_id))
-            if queue is None or limits[queue].oldest > witness.queue_offset:
+            queue = MessageQueue(topic, self._broker.name, witness.queue_id)
+            if witness.log_offset < self._broker.bulk.topic_begin(topic):
+                found.add(topic)
+                continue
+            if queue not in limits or limits[queue].oldest > witness.queue_offset:
                 continue  # Gone, or too old to be asked.
             end = limits[queue].end
             if end <= witness.queue_offset:
@@ -164,8 +208,8 @@ class Survey:
     def _message(self, queue: MessageQueue, offset: int) -> MessageExt | None:
         try:
             result = self._broker.pull(queue, offset, 1, ONE_MESSAGE, None, 0.0)
-        except StoreCorrupted:
-            return None
+        except (StoreCorrupted, TopicNotFound, NotPermitted, ValueError):
+            return None  # Damaged, or the topic changed just now.
         if result.status is not PullStatus.FOUND or result.messages[0].queue_offset != offset:
             return None
         return result.messages[0]

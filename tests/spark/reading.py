@@ -55,7 +55,7 @@ def rows(reader: Any, partitions: list[Any]) -> list[dict[str, Any]]:
 
 
 class Query:
-    """A streaming query over one source, with its checkpoint. failed: what it died of."""
+    """A streaming query over one source, with its checkpoint."""
 
     def __init__(self, directory: Path, *names: str, **options: str) -> None:
         self._directory = directory
@@ -63,6 +63,7 @@ class Query:
         self._options = {"pollTimeoutMs": "0", **options}
         self.start: str | None = None
         self.planned: str | None = None
+        self._has_finished = False
         self.begin()
 
     def begin(self) -> None:
@@ -82,13 +83,16 @@ class Query:
 
     def batch(self) -> list[dict[str, Any]]:
         """Read what was planned; as often as wanted."""
-        assert self.start is not None
         assert self.planned is not None
-        return rows(self.reader, self.reader.partitions(json.loads(self.start), json.loads(self.planned)))
+        start = self.start
+        if not self._has_finished:  # Of the first batch Spark does not know any more where it began.
+            start = json.dumps(self.reader.initialOffset())
+        assert start is not None
+        return rows(self.reader, self.reader.partitions(json.loads(start), json.loads(self.planned)))
 
     def finish(self) -> None:
         assert self.planned is not None
-        self.start, self.planned = self.planned, None
+        self.start, self.planned, self._has_finished = self.planned, None, True
 
     def batches(self) -> Iterator[list[dict[str, Any]]]:
         """One batch after the other until there is none."""

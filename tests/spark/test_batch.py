@@ -177,7 +177,7 @@ def test_a_damaged_message(broker: LocalBroker, directory: Path) -> None:
     with log.open("r+b") as file:
         file.seek(at)
         file.write(b"S")
-    with pytest.raises(mq.StoreCorrupted, match="queue offset 1 of orders/0"):
+    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] .*queue offset 1 of orders/0"):
         bodies(directory)
     assert bodies(directory, failOnDataLoss="false") == [b"first", b"third"]
     with log.open("r+b") as file:  # Every test leaves a sound store behind.

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mq.broker.results import MessageQueue
-from mq.spark.ranges import Limits, Positions, Range, Tasks, admit, backlog, pack, settle, spans
+from mq.spark.admission import admit
+from mq.spark.ranges import Limits, Positions, Range, Tasks, backlog, pack, settle, spans
 
 QUEUES = [MessageQueue(topic, "mq", number) for topic in ("orders", "payments") for number in range(3)]
 
@@ -57,7 +58,7 @@ def test_a_queue_for_each_task_where_that_is_asked_for() -> None:
 @given(positions, positions, st.integers(1, 300))
 def test_a_limit_is_kept_and_used_up(start: Positions, end: Positions, rows_max: int) -> None:
     start = {queue: start.get(queue, 0) for queue in end}
-    admitted = admit(start, end, rows_max)
+    admitted, _ = admit(start, end, rows_max)
     assert backlog(start, admitted) == min(rows_max, backlog(start, end))
     assert all(start[queue] <= admitted[queue] <= max(end[queue], start[queue]) for queue in end)
 
@@ -65,7 +66,7 @@ def test_a_limit_is_kept_and_used_up(start: Positions, end: Positions, rows_max:
 def test_queues_give_in_proportion_to_their_backlog() -> None:
     start = dict.fromkeys(QUEUES[:3], 10)
     end = dict(zip(QUEUES[:3], (1010, 510, 10), strict=True))
-    assert admit(start, end, 300) == dict(zip(QUEUES[:3], (210, 110, 10), strict=True))
+    assert admit(start, end, 300).positions == dict(zip(QUEUES[:3], (210, 110, 10), strict=True))
 
 
 @given(positions, limits, st.sets(st.sampled_from(["orders", "payments"])))
@@ -99,7 +100,7 @@ class Stream(RuleBasedStateMachine):
     def trigger(self, rows_max: int | None, how: Tasks, replays: int) -> None:
         begin, losses = settle(self.at, {queue: Limits(0, end) for queue, end in self.ends.items()})
         assert losses == []
-        end = admit(begin, self.ends, rows_max)
+        end = admit(begin, self.ends, rows_max).positions
         # A batch that was planned and not finished is planned again, later.
         for _ in range(replays):
             settle(self.at, {queue: Limits(0, end + 7) for queue, end in self.ends.items()})

@@ -53,6 +53,22 @@ def test_a_batch_that_was_not_finished_is_the_same_again(broker: LocalBroker, di
     assert sorted(query.all()) == [*numbered(5, 9), b"x"]
 
 
+def test_the_first_batch_begins_where_it_was_planned_to(broker: LocalBroker, directory: Path) -> None:
+    """Spark asks for the beginning again when it reads that batch, and once more after a crash: by then
+    "latest" is behind what is to be read."""
+    send(broker, "orders", 0, b"before")
+    query = Query(directory, topic="orders", startingOffsets="latest")
+    assert not query.plan()
+    send(broker, "orders", 0, b"one")
+    assert query.plan()
+    send(broker, "orders", 0, b"two")
+    for _ in range(2):
+        assert [row["body"] for row in query.batch()] == [b"one"]
+        query.begin()
+    query.finish()
+    assert query.all() == [b"two"]
+
+
 def test_a_limit_is_shared_by_backlog(broker: LocalBroker, directory: Path) -> None:
     send(broker, "orders", 0, *numbered(0, 30))
     send(broker, "orders", 1, *numbered(0, 10))
