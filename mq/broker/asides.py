@@ -17,7 +17,6 @@ from mq.broker.delay import SCHEDULE_TOPIC
 from mq.broker.results import MessageQueue
 from mq.broker.schedule import Schedule
 from mq.broker.timer import TIMER_TOPIC, Timer
-from mq.store.aside import slot_ms
 from mq.store.bulk import PLAIN, TIMED
 
 __all__ = ["Asides"]
@@ -51,10 +50,6 @@ class Asides:
         """The queue of a delay level, 1 to `levels`."""
         assert 1 <= level <= self.levels
         return MessageQueue(SCHEDULE_TOPIC, self._name, level - 1)
-
-    def slot_ms(self, due_ms: int) -> int:
-        """RocketMQ's TIMER_OUT_MS of a message."""
-        return slot_ms(due_ms, self.precision_ms)
 
     def admit(self, topic: str, queue_id: int) -> None:
         """Have the queue of messages put aside; raises what forbids a message there."""

@@ -87,7 +87,7 @@ def test_a_replayed_batch_is_recognised(
     [
         ("id AS body", "append", r"\[MQ_SCHEMA\] column body is bigint"),
         ("string(id) AS body", "overwrite", r"\[MQ_OPTION\].*none is ever written over"),
-        ("string(id) AS body, 1 AS delayLevel", "append", r"\[MQ_SCHEMA\] column delayLevel"),
+        ("string(id) AS body, id AS delayLevel", "append", r"\[MQ_SCHEMA\] column delayLevel is bigint"),
     ],
 )
 def test_users_see_what_is_wrong_before_anything_runs(
