@@ -17,7 +17,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from mq.errors import MQError
-from mq.spark.commit import append_batches, commit_epoch, discard_epoch
+from mq.spark.appending import append_batches
+from mq.spark.commit import commit_epoch, discard_epoch
 from mq.spark.ledger import key_of
 from mq.spark.refusal import Refusal
 from mq.spark.rows import RowEncoder
