@@ -11,12 +11,10 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,8 +22,8 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
+from tests.spark.processes import CLUSTER, SECONDS_MAX, Process
 from tests.spark.reading import send
-from tests.spark.session import environment
 from tests.spark.test_sink import stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
@@ -33,73 +31,21 @@ pytestmark = [pytest.mark.spark, pytest.mark.crash]
 EACH_ONCE = ["worker", "executor", "jvm", "driver"]
 DEADLY = {"jvm", "driver"}
 ROUNDS = int(os.environ.get("MQ_SPARK_KILLS", len(EACH_ONCE)))
-SECONDS_MAX = 240.0  # for anything that is waited for, on a machine with other work
 BACKLOG_MAX = 2000
-CLUSTER, ALONE = "local-cluster[2,1,1024]", "local[2,3]"
+ALONE = "local[2,3]"
 
 
-class Process:
-    """The driver of the queries, and all that comes of it: processes of one session of the system."""
-
-    def __init__(self, directory: Path, place: Path, master: str, *more: str) -> None:
-        self.output = place / "output"
-        command = [sys.executable, "-m", "tests.spark.pipeline", str(directory), str(place), master, *more]
-        with self.output.open("a") as output:
-            self.driver = subprocess.Popen(
-                command,
-                env=environment(place),
-                stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-                cwd=Path(__file__).parents[2],
-                start_new_session=True,
-            )
-
-    def jvm(self) -> int:
-        """Its process id, once the queries run."""
-        assert self.driver.stdout is not None
-        line = self.driver.stdout.readline()
-        assert line, self.said()
-        return int(line)
-
-    def all(self) -> dict[int, str]:
-        """What lives of it: how each was started."""
-        found = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                state, _, _, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
-                if int(session) == self.driver.pid and state != "Z":
-                    found[int(path.name)] = (path / "cmdline").read_text()
-        return found
-
-    def victims(self, kind: str, jvm: int) -> list[int]:
-        if kind in DEADLY:
-            return [{"jvm": jvm, "driver": self.driver.pid}[kind]]
-        words = {"executor": "CoarseGrainedExecutorBackend", "worker": "pyspark"}
-        return [
-            pid
-            for pid, command in self.all().items()
-            if pid not in {jvm, self.driver.pid}
-            and words[kind] in command
-            and ("java" in command.split("\0")[0]) == (kind == "executor")
-        ]
-
-    def said(self) -> str:
-        return self.output.read_text()[-4000:]
-
-    def close(self) -> None:
-        """Kill what there still is."""
-        until = time.monotonic() + SECONDS_MAX
-        while left := self.all():
-            assert time.monotonic() < until, left
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                self.driver.wait(0.05)
-        self.driver.wait()
-        if self.driver.stdout is not None:
-            self.driver.stdout.close()
+def victims_of(process: Process, kind: str, jvm: int) -> list[int]:
+    if kind in DEADLY:
+        return [{"jvm": jvm, "driver": process.driver.pid}[kind]]
+    words = {"executor": "CoarseGrainedExecutorBackend", "worker": "pyspark"}
+    return [
+        pid
+        for pid, command in process.all().items()
+        if pid not in {jvm, process.driver.pid}
+        and words[kind] in command
+        and ("java" in command.split("\0")[0]) == (kind == "executor")
+    ]
 
 
 class Rounds:
@@ -136,12 +82,16 @@ class Rounds:
             stopping.set()
             sender.join()
 
+    def start(self, master: str, *more: str) -> Process:
+        arguments = (self.directory, self.place, master, *more)
+        return Process("tests.spark.pipeline", self.place, *arguments)
+
     def live(self, victims: list[str]) -> None:
         """One session: its victims, of which the last one ends it."""
         on_cluster = "executor" in victims or (len(victims) > 1 and self.chance.random() < 0.5)
-        process = Process(self.directory, self.place, CLUSTER if on_cluster else ALONE)
+        process = self.start(CLUSTER if on_cluster else ALONE)
         try:
-            jvm = process.jvm()
+            jvm = int(process.line())
             for victim in victims:
                 if self.killed.total() < len(EACH_ONCE) or self.chance.random() < 0.8:
                     self.await_progress(process)
@@ -154,32 +104,25 @@ class Rounds:
     def await_progress(self, process: Process) -> None:
         """Until both queries have written once more."""
         before = {topic: self.end_of(topic) for topic in ("results", "counts")}
-        self.wait(process, lambda: all(self.end_of(topic) > end for topic, end in before.items()))
+        process.wait(lambda: all(self.end_of(topic) > end for topic, end in before.items()))
 
     def kill(self, process: Process, jvm: int, victim: str) -> None:
         time.sleep(self.chance.random())  # So that any moment may be the one.
 
         def killed() -> bool:
-            found = process.victims(victim, jvm)
+            found = victims_of(process, victim, jvm)
             if found:
                 with suppress(ProcessLookupError):
                     os.kill(self.chance.choice(found), signal.SIGKILL)
                     return True
             return False
 
-        self.wait(process, killed)
+        process.wait(killed)
         self.killed[victim] += 1
-
-    def wait(self, process: Process, condition: Callable[[], bool]) -> None:
-        until = time.monotonic() + SECONDS_MAX
-        while not condition():
-            assert time.monotonic() < until, process.said()
-            assert process.driver.poll() is None, process.said()
-            time.sleep(0.05)
 
     def finish(self) -> None:
         """A last session, which nobody kills."""
-        process = Process(self.directory, self.place, "local[2]", "once")
+        process = self.start("local[2]", "once")
         try:
             assert process.driver.wait(SECONDS_MAX) == 0, process.said()
         finally:

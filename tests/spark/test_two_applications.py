@@ -1,0 +1,63 @@
+"""Two applications of Spark on one store at a time, one with executors of its own: what one writes the other
+reads, both write into one topic, and every message is there once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from tests.spark.processes import CLUSTER, SECONDS_MAX, Process
+from tests.spark.reading import send
+from tests.spark.test_sink import staged_files, stored
+
+pytestmark = pytest.mark.spark
+
+COUNT, STEP = 2000, 100
+
+
+def end_of(broker: LocalBroker, topic: str) -> int:
+    return sum(queue.max_offset for queue in broker.topic(topic).queues)
+
+
+def is_near(broker: LocalBroker, sent: int) -> bool:
+    return sent - end_of(broker, "paid") < 5 * STEP
+
+
+@pytest.mark.timeout(6 * SECONDS_MAX)
+def test_two_applications_on_one_store(directory: Path, tmp_path: Path) -> None:
+    with mq.open(directory) as broker:
+        for topic in ("orders", "paid", "results", "totals"):
+            broker.create_topic(topic, 2)
+        first = Process(
+            "tests.spark.application",
+            *(tmp_path / "first", directory, tmp_path / "first", CLUSTER),
+            *("orders", "paid", "orders", "results"),
+        )
+        second = Process(
+            "tests.spark.application",
+            *(tmp_path / "second", directory, tmp_path / "second", "local[2]"),
+            *("paid", "results"),
+        )
+        try:
+            assert (first.line(), second.line()) == ("runs\n", "runs\n")
+            for at in range(0, COUNT, STEP):
+                # Never far ahead, so that both applications work at the same time, batch after batch.
+                first.wait(partial(is_near, broker, at))
+                bodies = [b"%d" % number for number in range(at, at + STEP)]
+                send(broker, "orders", at // STEP % 2, *bodies)
+            second.wait(lambda: end_of(broker, "results") >= 2 * COUNT)
+            for process in (first, second):
+                process.end()
+        finally:
+            first.close()
+            second.close()
+        each_once = {(b"%d" % number, way): 1 for number in range(COUNT) for way in ("orders", "paid")}
+        assert Counter((message.body, message.tags) for message in stored(broker, "results")) == each_once
+        totals = sorted((message.tags, message.body) for message in stored(broker, "totals"))
+        assert totals == [("orders", b"%d" % COUNT), ("paid", b"%d" % COUNT)]
+    assert staged_files(directory) == []
