@@ -68,7 +68,7 @@ class Duty(Protocol):
 class Duties:
     """The thread of one broker that does the duties, or waits for its turn.
 
-    others: what else is to be done, each with its interval in seconds.
+    others: what else is to be done, each with its interval in seconds. keep: see retention.expire.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Duties:
         disk_ratio_max: float | None,
         threaded: Sequence[Duty],
         others: Sequence[tuple[float, Callable[[], object]]] = (),
+        keep: retention.Keep | None = None,
     ) -> None:
         self._store = store
         self._flush_interval = flush_interval
@@ -86,6 +87,7 @@ class Duties:
         self._disk_ratio_max = disk_ratio_max
         self._threaded = threaded
         self._others = others
+        self._keep = keep
         self.last_error: BaseException | None = None
         self._stopping = threading.Event()
         self._turn = Turn(store)
@@ -166,7 +168,9 @@ class Duties:
 
     def _expire(self) -> None:
         now = time.time_ns() // 1_000_000
-        retention.expire(self._store, now, self._retention_ms, disk_ratio_max=self._disk_ratio_max)
+        retention.expire(
+            self._store, now, self._retention_ms, disk_ratio_max=self._disk_ratio_max, keep=self._keep
+        )
         # Who only reads and writes lets go of what another process deleted.
         self._store.release_old()
 

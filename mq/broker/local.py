@@ -22,6 +22,7 @@ from mq.broker.filters import ConsumerFilters
 from mq.broker.finding import Finder
 from mq.broker.groups import OFFSETS_INTERVAL, Groups
 from mq.broker.handled import Handled
+from mq.broker.keepsakes import Keepsakes
 from mq.broker.lookout import LocalLookout
 from mq.broker.membership import Group, Lookout, Member, Membership, QueueState
 from mq.broker.offsets import clamp_offsets
@@ -152,6 +153,14 @@ class LocalBroker:
             self._finder = Finder(store, self._reader, catalog.current)
             self._dedup = Dedup(store, self.name, self._reader, writer.append, catalog.current)
             self._once = OnceFiles(store)
+            self._keepsakes = Keepsakes(
+                self.name,
+                self._reader,
+                self._finder.query,
+                writer.append,
+                store.flush_log,
+                catalog.names,
+            )
             self._groups = groups = Groups(
                 store,
                 self.name,
@@ -206,7 +215,13 @@ class LocalBroker:
                 others = [(OFFSETS_INTERVAL, groups.save)]
                 threaded: list[Duty] = [schedule, timer, transactions.rounds]
                 self._duties = Duties(
-                    store, flush_interval, self._retention_ms, disk_ratio_max, threaded, others
+                    store,
+                    flush_interval,
+                    self._retention_ms,
+                    disk_ratio_max,
+                    threaded,
+                    others,
+                    self._keepsakes.kept,
                 )
         except BaseException:
             store.close()
@@ -353,7 +368,11 @@ class LocalBroker:
             check_number("retention_hours", retention_hours, 0, 24 * 365 * 100)
         kept_ms = self._retention_ms if retention_hours is None else int(retention_hours * 3_600_000)
         return retention.expire(
-            self._store, time.time_ns() // 1_000_000, kept_ms, disk_ratio_max=self._disk_ratio_max
+            self._store,
+            time.time_ns() // 1_000_000,
+            kept_ms,
+            disk_ratio_max=self._disk_ratio_max,
+            keep=self._keepsakes.kept,
         )
 
     def close(self) -> None:

@@ -1,30 +1,57 @@
 """The driver's half of the sink: staged rows go into the log once, whoever commits them and however often.
 
-An epoch's rows and the ledger's word that they are there are published by one move of the log's end. An epoch
-larger than a chunk is several such steps; a commit that finds it half done goes on where it ended, with the
-files that the ledger names.
+An epoch's rows and the ledger's word that they are there are published by one move of the log's end, and a
+power cut leaves all of them or none (see mq/store/native/bulk.h). An epoch larger than a chunk is several
+such steps, of which the last is forced to disk: what is on disk of the log is always its beginning. Whoever
+finds an epoch half done goes on where it ended, with the files that the ledger names: a commit of the same
+transaction id, the abort of a commit that failed, or whoever plans the next sink on the store (tidy).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from weakref import WeakKeyDictionary
 
 from mq.broker.local import LocalBroker
 from mq.broker.results import MessageQueue, PullStatus
+from mq.errors import MQError
 from mq.properties import encode
 from mq.spark.appending import append_batches
-from mq.spark.ledger import TOPIC, Entry, Step, chunked, decide, key_of, newest
-from mq.spark.staging import Staged, batches_of, directory, drop, locked, sweep
+from mq.spark.ledger import TOPIC, Entry, Step, chunked, decide, key_of, newer, txn_of
+from mq.spark.refusal import Refusal
+from mq.spark.staging import (
+    Staged,
+    StagedBatch,
+    batches_of,
+    directory,
+    drop,
+    finished,
+    force,
+    is_dead,
+    is_unfinished,
+    locked,
+    places,
+    remove,
+    sweep,
+)
 
-__all__ = ["CHUNK_BYTES", "commit_epoch", "discard_epoch", "last_entry"]
+__all__ = ["CHUNK_BYTES", "commit_epoch", "discard_epoch", "last_entry", "tidy"]
 
 CHUNK_BYTES = 64 << 20
 READ_COUNT, READ_BYTES = 1000, 1 << 20
+FOUND_MAX = 32
+KNOWN_MAX = 1000
+TIDIED_MAX = 100  # directories, each time
 
-# By store and transaction id: the newest entry, and where in the ledger to read on.
-_known: dict[tuple[str, str], tuple[Entry | None, int]] = {}
+# By transaction id: the newest entry, and where in the ledger to read on.
+_known: WeakKeyDictionary[LocalBroker, dict[str, tuple[Entry | None, int]]] = WeakKeyDictionary()
+
+_log = logging.getLogger(__name__)
 
 
 def commit_epoch(
@@ -35,31 +62,76 @@ def commit_epoch(
     staged: Sequence[Staged],
     *,
     is_version_given: bool = False,
+    lasting: bool = True,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> list[Step]:
-    """Append an epoch unless it is there; what was done. Staged files are gone afterwards."""
+    """Append an epoch unless it is there, and have it on disk; what was done. Staged files are gone
+    afterwards. lasting: it may be committed again."""
     place = directory(Path(broker.path), key_of(txn))
-    files = [one.file for one in staged if one.rows]
+    files = tuple(one.file for one in staged if one.rows)
     with locked(place):
         last = last_entry(broker, txn)
         steps = decide(last, epoch, query_id, is_version_given=is_version_given)
         if Step.FINISH in steps:
             assert last is not None
-            _append(broker, place, last, last.chunk + 1)
+            _append(broker, place, last, chunk_bytes)
         if Step.APPEND in steps and files:
-            _append(broker, place, Entry(txn, query_id, epoch, 0, 0, 0, tuple(files), chunk_bytes), 0)
+            now_ms = time.time_ns() // 1_000_000
+            begun = Entry(txn, query_id, epoch, -1, 0, files, 0, now_ms, lasting)
+            _append(broker, place, begun, chunk_bytes)
+        if Step.SKIP in steps:
+            broker.flush()  # Whoever appended it may have died before that.
+        finished(place)
         drop(place, files)
         sweep(place, max(epoch, last.epoch if last else epoch))
     return steps
 
 
-def discard_epoch(broker: LocalBroker, txn: str, epoch: int, staged: Sequence[Staged]) -> None:
-    """After a commit that failed: remove what was staged, unless the log has the epoch, or a part of it."""
+def discard_epoch(broker: LocalBroker, txn: str, staged: Sequence[Staged]) -> None:
+    """After a commit that failed, or none: remove what was staged, but for an epoch that the log has a part
+    of, which is finished."""
     place = directory(Path(broker.path), key_of(txn))
     with locked(place):
-        last = last_entry(broker, txn)
-        if last is None or last.epoch < epoch:
-            drop(place, [one.file for one in staged])
+        try:
+            _finish(broker, place, txn)
+        finally:
+            last = last_entry(broker, txn)
+            needed = last.files if last else ()
+            drop(place, [one.file for one in staged if one.file not in needed])
+
+
+def tidy(root: Path, broker: Callable[[], LocalBroker]) -> None:
+    """What others left behind: finish the epochs of which the log has a part, and remove what the dead have
+    staged. Some of it at a time; never raises for what is not one's own."""
+    found = places(root)
+    random.shuffle(found)
+    for place in islice(found, TIDIED_MAX):
+        try:
+            if not (is_unfinished(place) or is_dead(place)):
+                continue
+            with locked(place, wait=False) as is_mine:
+                if is_mine and is_unfinished(place):
+                    _finish(broker(), place, txn_of(place.name))
+                elif is_mine:
+                    remove(place)
+        except (MQError, OSError) as error:
+            _log.warning("%s: what is left there stays for now: %s", place, error)
+
+
+def _finish(broker: LocalBroker, place: Path, txn: str) -> None:
+    """Append the rest of an epoch of which the log has a part. The lock is held."""
+    last = last_entry(broker, txn)
+    if last is not None and not last.is_whole:
+        try:
+            _append(broker, place, last, CHUNK_BYTES)
+        except Refusal as refusal:
+            if refusal.code == "MQ_STAGING_LOST":
+                finished(place)  # It never can be, so nobody need try again.
+            raise
+    if is_unfinished(place):
+        finished(place)
+        if last is not None:
+            sweep(place, last.epoch)
 
 
 def last_entry(broker: LocalBroker, txn: str) -> Entry | None:
@@ -67,46 +139,49 @@ def last_entry(broker: LocalBroker, txn: str) -> Entry | None:
     if TOPIC not in broker.topics():
         return None
     ledger = MessageQueue(TOPIC, broker.name, 0)
-    known = _known.get((str(broker.path), txn))
+    cache = _known.setdefault(broker, {})
+    known = cache.get(txn)
     if known is None:
         at = broker.max_offset(ledger)
-        found = broker.query(TOPIC, key_of(txn), count_max=1)
-        entry = newest((message.body for message in found), txn)
+        found = broker.query(TOPIC, key_of(txn), count_max=FOUND_MAX)
+        entry = newer(None, (message.body for message in found), txn)
     else:
         entry, at = known
     while True:
         result = broker.pull(ledger, at, READ_COUNT, READ_BYTES, None, 0.0)
         if result.status is PullStatus.OFFSET_ILLEGAL:  # The topic was deleted, or its oldest messages were.
-            _known.pop((str(broker.path), txn), None)
+            cache.pop(txn, None)
             return last_entry(broker, txn) if known is not None else entry
         at = result.next_offset
         if result.status is not PullStatus.FOUND:
             break
-        entry = newest((message.body for message in result.messages), txn) or entry
-    _known[str(broker.path), txn] = entry, at
+        entry = newer(entry, (message.body for message in result.messages), txn)
+    if len(cache) >= KNOWN_MAX:
+        cache.clear()
+    cache[txn] = entry, at
     return entry
 
 
-def _append(broker: LocalBroker, place: Path, entry: Entry, first_chunk: int) -> None:
+def _append(broker: LocalBroker, place: Path, last: Entry, chunk_bytes: int) -> None:
+    """Append what is missing of the epoch of an entry, chunk by chunk. The lock is held."""
     if TOPIC not in broker.topics():
         broker.create_topic(TOPIC, 1)
-    sizes = [batch.size for batch in batches_of(place, entry.files)]
-    chunks = chunked(sizes, entry.chunk_bytes)
     ledger = MessageQueue(TOPIC, broker.name, 0)
-    properties = encode(None, key_of(entry.txn), None, 0, None, None, True)
-    batches = enumerate(batches_of(place, entry.files))
-    for number, (_, behind) in enumerate(chunks):
-        chunk = [batch for at, batch in _up_to(batches, behind) if number >= first_chunk]
-        if not chunk:
-            continue
+    properties = encode(None, key_of(last.txn), None, 0, None, None, True)
+    said, files = last, last.files
+    for chunk, rest in chunked(batches_of(place, files, last.skip), chunk_bytes):
         rows = sum(batch.rows.num_rows for batch in chunk)
-        said = entry._replace(chunk=number, chunks=len(chunks), rows=rows)
-        append_batches(broker, chunk, (ledger, said.encode(), properties), sync=True)
+        if rest is not None and said.chunk < 0:
+            force(place, files)
+        needed, skip = (files[rest.file :], rest.batch) if rest is not None else ((), 0)
+        said = said._replace(chunk=said.chunk + 1, rows=rows, files=needed, skip=skip)
+        # It comes first, and says how many there are: recovery takes none of them if it has not all.
+        head = b"MQ_BULK\x01%d\x02" % (rows + 1) + properties
+        append_batches(broker, [_message(ledger, said.encode(), head), *chunk], sync=said.is_whole)
 
 
-def _up_to(batches: Any, behind: int) -> Any:
-    while behind > 0:
-        at, batch = next(batches)
-        yield at, batch
-        if at + 1 == behind:
-            return
+def _message(queue: MessageQueue, body: bytes, properties: bytes) -> StagedBatch:
+    import pyarrow as pa
+
+    columns = [pa.array([body], pa.binary()), pa.array([properties], pa.binary())]
+    return StagedBatch(queue, pa.record_batch(columns, ["body", "properties"]))

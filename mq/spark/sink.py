@@ -6,7 +6,6 @@ Spark makes a new stream writer for every commit, so what a commit needs comes w
 from __future__ import annotations
 
 import logging
-import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from mq.errors import MQError
 from mq.spark.appending import append_batches
-from mq.spark.commit import commit_epoch, discard_epoch
+from mq.spark.commit import commit_epoch, discard_epoch, tidy
 from mq.spark.ledger import key_of
 from mq.spark.refusal import Refusal
 from mq.spark.rows import RowEncoder
 from mq.spark.sinkoptions import SinkOptions
-from mq.spark.staging import Staged, directory, stage
+from mq.spark.staging import Staged, directory, remove, stage
 from mq.spark.target import StoreRef, broker, refused
 
 __all__ = ["BatchWriter", "StreamWriter"]
@@ -88,6 +87,7 @@ class _Writer:
             epoch,
             [message.staged for message in written],
             is_version_given=self._options.version is not None,
+            lasting=self._options.txn is not None or not self._run,
             chunk_bytes=self._options.chunk_bytes,
         )
 
@@ -99,7 +99,6 @@ class _Writer:
             discard_epoch(
                 broker(self._store, writable=True),
                 self._options.txn or written[0].query_id,
-                epoch,
                 [message.staged for message in written],
             )
         except (MQError, OSError) as error:
@@ -130,17 +129,23 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def _forget(self) -> None:
         """A transaction id that nobody gave is of this write alone."""
         if self._options.exactly_once and self._options.txn is None:
-            shutil.rmtree(directory(Path(self._store.path), key_of(self._run)), ignore_errors=True)
+            remove(directory(Path(self._store.path), key_of(self._run)))
 
 
 def batch_writer(store: StoreRef, options: SinkOptions) -> BatchWriter:
+    _tidy(store)
     return BatchWriter(store, options, f"batch-{uuid.uuid4()}")
 
 
 def stream_writer(store: StoreRef, options: SinkOptions) -> StreamWriter:
     if options.version is not None:
         raise Refusal("MQ_OPTION", "option txnVersion is for df.write: a stream counts its batches itself")
+    _tidy(store)
     return StreamWriter(store, options, "")
+
+
+def _tidy(store: StoreRef) -> None:
+    tidy(Path(store.path), lambda: broker(store, writable=True))
 
 
 def refuse_overwrite(given: Mapping[str, str], overwrite: bool) -> None:

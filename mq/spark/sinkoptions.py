@@ -32,6 +32,12 @@ class SinkOptions:
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """The options, checked. Raises Refusal."""
     options = check_names(given)
+    if "group" in options:
+        raise Refusal(
+            "MQ_OPTION",
+            "option group has no meaning for the sink: a group of producers is whom a broker asks about"
+            " undecided transactions, and the sink leaves none; to have a write recognised give txnAppId",
+        )
     for name in options:
         if name in SOURCE_NAMES and name not in SINK_NAMES:
             raise Refusal("MQ_OPTION", f"option {name} has no meaning here: it is an option of the source")

@@ -1,31 +1,59 @@
 """Files in which tasks put the rows of an epoch, until the driver appends them all at once.
 
     <store>/mq/spark/<transaction id>/<epoch>/<partition>-<attempt>-<a number that nobody else has>.arrow
+                                      lock         held by whoever commits
+                                      unfinished   there while an epoch is in the log in part
 
 An Arrow file; each of its batches is for one queue, which its metadata names, and has two columns of binary:
 body, and properties as a record has them. A file counts only if a commit names it: those of tasks that died,
 or went on after their query was stopped, are swept away. While it is written, its writer holds a lock on it.
+
+Nothing of this is forced to disk but the files of an epoch that is appended in several steps: those, and the
+mark, before the first step (force). What a power cut takes otherwise is of an epoch that the log does not
+have, and that Spark does again.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from mq.broker.results import MessageQueue
+from mq.spark.ledger import Place
 from mq.spark.refusal import Refusal
 
-__all__ = ["Staged", "StagedBatch", "batches_of", "directory", "drop", "locked", "stage", "sweep"]
+__all__ = [
+    "Staged",
+    "StagedBatch",
+    "batches_of",
+    "directory",
+    "drop",
+    "finished",
+    "force",
+    "is_dead",
+    "is_unfinished",
+    "locked",
+    "places",
+    "remove",
+    "stage",
+    "sweep",
+]
 
 SUFFIX = ".arrow"
-AGE_MAX = 3600.0  # seconds; what nobody wrote to for so long and nobody locks is of the dead
+UNFINISHED = "unfinished"
+AGE_MAX = 24 * 3600.0  # seconds; what nobody wrote to for so long and nobody locks is of the dead
+BATCH_BYTES_MAX = 8 << 20
+ROW_SIZE = 128  # what a record in the log has besides body and properties, about
 QUEUE = b"queue"
+LOST = (errno.ENOENT, errno.ENOTDIR)
 
 
 class Staged(NamedTuple):
@@ -44,11 +72,19 @@ class StagedBatch(NamedTuple):
 
     @property
     def size(self) -> int:
-        return int(self.rows.nbytes)
+        """About what it will take in the log."""
+        return int(self.rows.nbytes) + int(self.rows.num_rows) * ROW_SIZE
 
 
 def directory(root: Path, key: str) -> Path:
     return root / "mq" / "spark" / key
+
+
+def places(root: Path) -> list[Path]:
+    """The directories of all transaction ids that have one."""
+    with suppress(FileNotFoundError):
+        return [path for path in (root / "mq" / "spark").iterdir() if path.is_dir()]
+    return []
 
 
 def stage(place: Path, epoch: int, name: str, batches: Iterable[StagedBatch]) -> Staged:
@@ -59,15 +95,15 @@ def stage(place: Path, epoch: int, name: str, batches: Iterable[StagedBatch]) ->
     rows, size, writer = 0, 0, None
     with ExitStack() as stack:
         stack.callback(target.unlink, missing_ok=True)
-        for batch in batches:
-            if writer is None:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(target.open("wb"))
-                fcntl.flock(file, fcntl.LOCK_EX)
-                writer = stack.enter_context(pa.ipc.new_file(file, batch.rows.schema))
-            queue = f"{batch.queue.topic}/{batch.queue.broker_name}/{batch.queue.queue_id}"
-            writer.write_batch(batch.rows, custom_metadata={QUEUE: queue})
-            rows, size = rows + batch.rows.num_rows, size + batch.size
+        for whole in batches:
+            for batch in _cut(whole):
+                if writer is None:
+                    file = stack.enter_context(_made(target))
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                    writer = stack.enter_context(pa.ipc.new_file(file, batch.rows.schema))
+                queue = f"{batch.queue.topic}/{batch.queue.broker_name}/{batch.queue.queue_id}"
+                writer.write_batch(batch.rows, custom_metadata={QUEUE: queue})
+                rows, size = rows + batch.rows.num_rows, size + batch.size
         if writer is None:
             return Staged("", 0, 0)
         writer.close()
@@ -76,31 +112,115 @@ def stage(place: Path, epoch: int, name: str, batches: Iterable[StagedBatch]) ->
     return Staged(f"{epoch}/{target.name}", rows, size)
 
 
-def batches_of(place: Path, files: Sequence[str]) -> Iterator[StagedBatch]:
-    """The batches of files, in their order; read as they are asked for. Raises Refusal if a file is gone."""
+def _made(target: Path) -> IO[bytes]:
+    """A new file; whoever sweeps may have taken the directory from under it."""
+    while True:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return target.open("xb")
+
+
+def _cut(batch: StagedBatch) -> Iterator[StagedBatch]:
+    """A batch is the least that is appended, so a large one is made several."""
+    rows = batch.rows.num_rows
+    step = max(1, rows * BATCH_BYTES_MAX // max(batch.size, BATCH_BYTES_MAX))
+    for at in range(0, rows, step):
+        yield StagedBatch(batch.queue, batch.rows.slice(at, step) if step < rows else batch.rows)
+
+
+def batches_of(place: Path, files: Sequence[str], skip: int = 0) -> Iterator[tuple[Place, StagedBatch]]:
+    """The batches of files, in their order, but for the first ones of the first file; read as they are asked
+    for. Raises Refusal if a file is gone."""
     import pyarrow as pa
 
-    for name in files:
-        try:
-            source = pa.memory_map(str(place / name))
-            reader = pa.ipc.open_file(source)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise Refusal(
-                "MQ_STAGING_LOST", f"the staged rows {place / name} cannot be read: {error}"
-            ) from None
-        for number in range(reader.num_record_batches):
-            rows, metadata = reader.get_batch_with_custom_metadata(number)
+    for file, name in enumerate(files):
+        with _lost(place / name), ExitStack() as stack:
+            # Its pages stay as long as a batch of it is used, its descriptor does not: files may be many.
+            source = stack.enter_context(pa.memory_map(str(place / name)))
+            reader = stack.enter_context(pa.ipc.open_file(source))
+            found = [
+                reader.get_batch_with_custom_metadata(number)
+                for number in range(skip if file == 0 else 0, reader.num_record_batches)
+            ]
+        for number, (rows, metadata) in enumerate(found, skip if file == 0 else 0):
             topic, broker_name, queue_id = metadata[QUEUE].decode().split("/")
-            yield StagedBatch(MessageQueue(topic, broker_name, int(queue_id)), rows)
+            yield Place(file, number), StagedBatch(MessageQueue(topic, broker_name, int(queue_id)), rows)
 
 
 @contextmanager
-def locked(place: Path) -> Iterator[None]:
-    """One commit of a transaction id at a time, in whichever process. The lock of a dead one is dropped."""
-    place.mkdir(parents=True, exist_ok=True)
-    with (place / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _lost(path: Path) -> Iterator[None]:
+    """What cannot be had any more is told from what cannot be had now."""
+    from pyarrow import ArrowInvalid
+
+    try:
         yield
+    except OSError as error:
+        if error.errno is not None and error.errno not in LOST:
+            raise
+        raise Refusal("MQ_STAGING_LOST", f"the staged rows {path} cannot be read: {error}") from None
+    except ArrowInvalid as error:
+        raise Refusal("MQ_STAGING_LOST", f"the staged rows {path} cannot be read: {error}") from None
+
+
+def force(place: Path, files: Iterable[str]) -> None:
+    """Have files on disk, with their names, and the mark that an epoch is being appended in several steps.
+    Raises Refusal if a file is gone."""
+    (place / UNFINISHED).touch()
+    folders = {place: None, place.parent: None, place.parent.parent: None}
+    for name in files:
+        with _lost(place / name):
+            _sync(place / name)
+        folders[(place / name).parent] = None
+    for folder in folders:
+        _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def is_unfinished(place: Path) -> bool:
+    return (place / UNFINISHED).exists()
+
+
+def finished(place: Path) -> None:
+    """The epoch is in the log, and on disk there."""
+    (place / UNFINISHED).unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(place: Path, *, wait: bool = True) -> Iterator[bool]:
+    """One commit of a transaction id at a time, in whichever process. The lock of a dead one is dropped.
+    Without wait, whether it is ours."""
+    while True:
+        with _lock_file(place) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            # Whoever removes the directory takes the lock's file with it: then this is a lock on nothing.
+            if _is_there(place / "lock", file):
+                yield True
+                return
+
+
+def _is_there(path: Path, file: IO[bytes]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _lock_file(place: Path) -> IO[bytes]:
+    while True:
+        place.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return (place / "lock").open("wb")
 
 
 def drop(place: Path, files: Iterable[str]) -> None:
@@ -120,8 +240,26 @@ def sweep(place: Path, epoch: int) -> None:
             continue
         for file in folder.iterdir():
             with suppress(OSError):
-                if time.time() - file.stat().st_mtime > AGE_MAX and not _is_locked(file):
+                if _is_old(file) and not _is_locked(file):
                     file.unlink()
+
+
+def is_dead(place: Path) -> bool:
+    """Whether nobody has done anything in the directory of a transaction id for long, and nobody does."""
+    files = [file for folder in place.iterdir() if folder.is_dir() for file in (folder, *folder.iterdir())]
+    return all(_is_old(file) for file in (place, *files)) and not any(
+        _is_locked(file) for file in files if file.is_file()
+    )
+
+
+def remove(place: Path) -> None:
+    """Remove the directory of a transaction id, unless an epoch of it is unfinished."""
+    if not is_unfinished(place):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _is_old(path: Path) -> bool:
+    return time.time() - path.stat().st_mtime > AGE_MAX
 
 
 def _is_locked(path: Path) -> bool:

@@ -12,8 +12,8 @@ full of other things.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,10 @@ from mq.store.consumequeueext import remove_old_extensions
 from mq.store.native import check, lib
 from mq.store.store import Store
 
-__all__ = ["Aged", "disk_ratio", "expire", "expired"]
+__all__ = ["Aged", "Keep", "disk_ratio", "expire", "expired"]
+
+# Entered with the log offset before which all goes and the time, in ms; it goes inside.
+Keep = Callable[[int, int], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,16 @@ def disk_ratio(path: Path) -> float:
     return used / max(1, used + status.f_bavail)
 
 
-def expire(store: Store, now_ms: int, retention_ms: int, *, disk_ratio_max: float | None = None) -> int:
+def expire(
+    store: Store,
+    now_ms: int,
+    retention_ms: int,
+    *,
+    disk_ratio_max: float | None = None,
+    keep: Keep | None = None,
+) -> int:
     """Delete what is expired now; how many files of the log went. One caller at a time: the duties, or the
-    user."""
+    user. keep moves on what is needed for longer."""
     files = segment_files(store.root / "commitlog")
     log_end = store.word(lib.MQ_LOG_END)
     aged = []
@@ -69,9 +79,15 @@ def expire(store: Store, now_ms: int, retention_ms: int, *, disk_ratio_max: floa
         count = expired(aged, now_ms, retention_ms, force_count=max(count, 1))
     if count == 0:
         return 0
+    log_min = aged[count].log_offset
+    with keep(log_min, now_ms) if keep else nullcontext():
+        _delete(store, files, log_min)
+    return count
+
+
+def _delete(store: Store, files: Sequence[Path], log_min: int) -> None:
     log, control = store.live(), store.control
     assert control is not None
-    log_min = aged[count].log_offset
     control.raise_to(lib.MQ_LOG_MIN, log_min)
     size, unit = store.geometry.queue_file_size, lib.MQ_UNIT_SIZE
     for number, topic, queue_id in control.queues():
@@ -86,4 +102,3 @@ def expire(store: Store, now_ms: int, retention_ms: int, *, disk_ratio_max: floa
             file.unlink(missing_ok=True)
     store.index.delete_before(log_min)
     store.release_old()
-    return count

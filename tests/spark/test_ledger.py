@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mq.spark.ledger import Entry, Step, chunked, decide, key_of, newest
+from mq.broker.sinkledger import KEPT_MS
+from mq.spark.ledger import Entry, Place, Step, chunked, decide, key_of, newer, txn_of
 from mq.spark.refusal import Refusal
 
-WHOLE = Entry("app", "query", 7, 0, 1, 10, ("7/a",), 100)
-HALF = WHOLE._replace(chunk=1, chunks=3)
+WHOLE = Entry("app", "query", 7, 0, 10, time_ms=1000)
+HALF = WHOLE._replace(chunk=1, files=("7/b", "7/c"), skip=4)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +25,7 @@ HALF = WHOLE._replace(chunk=1, chunks=3)
         (WHOLE, 3, [Step.SKIP]),
         (HALF, 7, [Step.FINISH]),
         (HALF, 8, [Step.FINISH, Step.APPEND]),
-        (HALF._replace(chunk=2), 7, [Step.SKIP]),
+        (HALF._replace(chunk=2, files=()), 7, [Step.SKIP]),
     ],
 )
 def test_steps(last: Entry | None, epoch: int, steps: list[Step]) -> None:
@@ -39,20 +42,47 @@ def test_another_query_s_epochs_are_not_taken_for_replays() -> None:
 def test_entries_are_read_as_they_were_written() -> None:
     assert Entry.decode(HALF.encode()) == HALF
     other = WHOLE._replace(txn="other")
-    assert newest([WHOLE.encode(), b"{}", HALF.encode(), b"\xff", other.encode(), b"[1]"], "app") == HALF
-    assert newest([], "app") is None
+    bodies = [WHOLE.encode(), b"{}", HALF.encode(), b"\xff", other.encode(), b"[1]", b"[" * 100_000]
+    assert newer(None, bodies, "app") == HALF
+    assert newer(None, [], "app") is None
+
+
+def test_the_newest_entry_is_the_newest_wherever_it_lies() -> None:
+    """One that was appended again may lie behind it."""
+    later = WHOLE._replace(epoch=8)
+    for bodies in ([later, WHOLE, HALF], [HALF, WHOLE, later]):
+        assert newer(None, [entry.encode() for entry in bodies], "app") == later
+    assert newer(later, [HALF.encode()], "app") == later
+
+
+def test_when_an_entry_is_forgotten() -> None:
+    assert WHOLE.is_of_use(1000 + KEPT_MS - 1)
+    assert not WHOLE.is_of_use(1000 + KEPT_MS)
+    # A batch write that nobody can repeat is of use until it is whole.
+    assert not WHOLE._replace(lasting=False).is_of_use(1000)
+    assert HALF._replace(lasting=False).is_of_use(1000)
+
+
+class Batch(NamedTuple):
+    number: int
+    size: int
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 100))
 def test_chunks_hold_each_batch_once(sizes: list[int], chunk_bytes: int) -> None:
-    chunks = chunked(sizes, chunk_bytes)
-    assert [place for first, behind in chunks for place in range(first, behind)] == list(range(len(sizes)))
-    for first, behind in chunks:
-        assert behind - first == 1 or sum(sizes[first:behind]) <= chunk_bytes
+    batches = [(Place(number // 3, number % 3), Batch(number, size)) for number, size in enumerate(sizes)]
+    chunks = list(chunked(batches, chunk_bytes))
+    assert [batch for chunk, _ in chunks for batch in chunk] == [batch for _, batch in batches]
+    for number, (chunk, rest) in enumerate(chunks):
+        assert len(chunk) == 1 or sum(batch.size for batch in chunk) <= chunk_bytes
+        # The rest begins with the first batch of the next chunk.
+        following = chunks[number + 1][0][0].number if number + 1 < len(chunks) else None
+        assert rest == (None if following is None else batches[following][0])
 
 
 def test_names_are_safe_to_be_directories() -> None:
     assert key_of("a/b c\x01ü") == "a%2Fb%20c%01%C3%BC"
+    assert txn_of(key_of("a/b c\x01ü")) == "a/b c\x01ü"
     for bad in ("", "..", "x" * 201):
         with pytest.raises(Refusal, match="option txnAppId"):
             key_of(bad)
