@@ -19,6 +19,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.broker.protocol import queue_of_key
 from mq.spark import commit
+from mq.spark.appending import append_batches
 from mq.spark.datasource import MqDataSource
 from mq.spark.ledger import TOPIC
 from mq.spark.refusal import Refusal
@@ -334,7 +335,7 @@ class Epochs(RuleBasedStateMachine):
     def die(self, sizes: list[int], appends: int) -> None:
         """The driver dies after so many appends, or behind the last, before Spark has taken note."""
         messages = self.stage(sizes)
-        real, left = commit.append_batches, [appends]
+        real, left = append_batches, [appends]
 
         def append(*arguments: Any, **options: Any) -> None:
             if not left[0]:
