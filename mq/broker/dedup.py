@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from mq.broker.delay import SCHEDULE_TOPIC
 from mq.broker.handled import DEDUP_KEY
@@ -39,6 +39,7 @@ from mq.message import Message, MessageExt
 from mq.properties import PROPERTIES_SIZE_MAX, encode, number_of, value_of
 from mq.store.copies import Copies, changed
 from mq.store.directory import BEGIN_MEMBER
+from mq.store.lookup import stored
 from mq.store.reader import Reader
 from mq.store.store import Store
 
@@ -178,19 +179,14 @@ class Dedup:
 
     def _first(self, topic: str, word: str, begin_ms: int, is_it: Is) -> MessageExt | None:
         """The oldest message of a key in the window, by the index."""
-        self._copies.mend()  # One who died in the middle of an append left it to the next.
-        self._store.bring_index_up()
+        begin = self._begin(topic)
         found = [
-            message for message in self._indexed(topic, word, begin_ms, is_it) if _sent_ms(message) > begin_ms
+            message
+            for place in (topic, *WAITING_TOPICS)
+            for message in stored(self._store, place, word, begin_ms, self._name)
+            if message.log_offset >= begin and is_it(message) and _sent_ms(message) > begin_ms
         ]
         return min(found, key=lambda message: message.log_offset, default=None)
-
-    def _indexed(self, topic: str, word: str, begin_ms: int, is_it: Is) -> Iterator[MessageExt]:
-        for place in (topic, *WAITING_TOPICS):
-            for log_offset in self._store.index.find(place, word, begin_ms):
-                message = self._kept(topic, log_offset, is_it)
-                if message is not None:
-                    yield message
 
     def _begin(self, topic: str) -> int:
         """Records below belong to a topic of this name that was deleted."""

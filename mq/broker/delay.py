@@ -38,7 +38,6 @@ UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 DELAY_MAX_MS = 366 * UNIT_MS["d"]
 
 READ_COUNT, READ_SIZE = 64, 256 << 10
-TOLD_APART = ("UNIQ_KEY", "DELAY", "REAL_TOPIC", "REAL_QID", "ORIGIN_MESSAGE_ID")
 SLICE = 64  # Messages of one level before the others have their turn.
 KEPT_AHEAD_MS = 1000  # What is due later than that is not kept in memory until then.
 AGAIN_MS = 100  # After a failure, such as a full disk.
@@ -87,18 +86,6 @@ def destination(message: MessageExt) -> tuple[str, int] | None:
     except MQError:
         return None
     return topic, int(queue_id)
-
-
-def may_be_copy(message: MessageExt, of: MessageExt) -> bool:
-    """Whether a message is what anybody's delivery makes of another one: a RocketMQ broker's has its
-    properties in another order, and one or the other besides."""
-    ours, theirs = message.properties, of.properties
-    return (
-        all(ours.get(name) == theirs.get(name) for name in TOLD_APART)
-        and message.log_offset > of.log_offset
-        and (message.born_time_ms, message.reconsume_times) == (of.born_time_ms, of.reconsume_times)
-        and message.stored_body == of.stored_body
-    )
 
 
 def is_copy(message: MessageExt, of: MessageExt) -> bool:

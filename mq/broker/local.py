@@ -48,7 +48,7 @@ from mq.broker.topics import TopicSettings
 from mq.broker.transactions import LocalTransactions
 from mq.message import MessageExt
 from mq.names import check_group, check_topic
-from mq.store import retention
+from mq.store import aside, retention
 from mq.store.arrow import ArrowReader
 from mq.store.bulk import BulkWriter
 from mq.store.reader import Reader
@@ -134,16 +134,9 @@ class LocalBroker:
                 store, schedule.copies, timer_precision_ms, catalog.have, catalog.due_place
             )
             self._filters = ConsumerFilters(store) if enable_consume_queue_ext and not read_only else None
-            writer = Writer(
-                store,
-                self.name,
-                catalog.version,
-                catalog.admit_write,
-                schedule,
-                timer,
-                timer_max_delay_ms,
-                self._filters,
-            )
+            log_file_size = store.geometry.commitlog_file_size
+            waiting = aside.Asides(schedule, timer, timer_max_delay_ms, log_file_size)
+            writer = Writer(store, self.name, catalog.version, catalog.admit_write, waiting, self._filters)
             self._writer = writer
             self._reader = Reader(store, self.name, catalog.version, catalog.admit_read)
             self._arrow = ArrowReader(store, self.name)
@@ -175,7 +168,7 @@ class LocalBroker:
                 self.name,
                 catalog,
                 writer,
-                self._finder,
+                waiting,
                 schedule,
                 groups.committed,
                 groups.commit,

@@ -82,8 +82,8 @@ class Recall:
         if waiting is None:
             raise MessageNotFound(
                 wanted.unique_id,
-                f"no message {wanted.unique_id} waits for its time in topic {wanted.topic}: it was never sent so,"
-                " or retention took it",
+                f"no message {wanted.unique_id} waits for its time to come to topic {wanted.topic}:"
+                " it was never sent so, or retention took it",
             )
         if marked is None or marked < waiting:
             marked = self._mark(wanted)

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, Delivery, may_be_copy, parse_levels
+from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, Delivery, parse_levels
 from mq.broker.delay_offsets import Alarm, DelayOffsets
 from mq.errors import MessageInvalid
 from mq.message import MessageExt
 from mq.store.copies import Copies, Copy, changed
+from mq.store.lookup import is_delivery, stored
 from mq.store.reader import Reader
 from mq.store.store import Store
 
@@ -150,12 +151,8 @@ class Schedule:
         """Whether a topic has a copy of a message that was put aside."""
         if "UNIQ_KEY" not in message.properties:
             return False  # Nothing to look for: rather twice than not at all.
-        self._store.bring_index_up()
-        for log_offset in self._store.index.find(topic, message.msg_id, message.store_time_ms):
-            found = self._reader.record(log_offset)
-            if found is not None and found.topic == topic and may_be_copy(found, message):
-                return True
-        return False
+        found = stored(self._store, topic, message.msg_id, message.store_time_ms)
+        return any(is_delivery(each, message) for each in found)
 
     def wake(self) -> None:
         """Have run() look whether it is to stop."""

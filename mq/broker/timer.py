@@ -19,7 +19,7 @@ from mq.errors import BrokerClosed, ForkedBroker, MQError
 from mq.message import MessageExt
 from mq.store.copies import Copies
 from mq.store.store import Store
-from mq.store.timer import Event, Stop, TimerEngine
+from mq.store.timer import Event, Stop, TimerEngine, rolls_of
 from mq.store.timerstate import ALWAYS, Alarm
 
 __all__ = ["TIMER_TOPIC", "Timer"]
@@ -180,15 +180,10 @@ class Timer:
 
     def _was_delivered(self, engine: TimerEngine, message: MessageExt, event: Event) -> bool:
         """Whether a message of which nobody knows has a copy where it was to go."""
-        if "UNIQ_KEY" not in message.properties:
-            return False  # Nothing to look for: rather twice than not at all.
-        since_ms, unique_id = message.store_time_ms, message.msg_id
         if event.is_rolled:
-            times = message.properties.get("TIMER_ROLL_TIMES", "0")
-            rolls = int(times) if times.isdecimal() and len(times) < 9 else 0
-            return engine.was_stored(TIMER_TOPIC, unique_id, since_ms, message, rolls)
+            return engine.was_stored(TIMER_TOPIC, message, rolls_of(message))
         wanted = destination(message)
-        return wanted is not None and engine.was_stored(wanted[0], unique_id, since_ms, message, -1)
+        return wanted is not None and engine.was_stored(wanted[0], message, -1)
 
     def wake(self) -> None:
         """Have run() look whether it is to stop."""

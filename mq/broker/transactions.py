@@ -18,7 +18,6 @@ from typing import NoReturn, cast
 from mq.broker.catalog import Catalog
 from mq.broker.checkers import LocalChecker
 from mq.broker.delay import SCHEDULE_TOPIC, destination
-from mq.broker.finding import Finder
 from mq.broker.protocol import Ender, MessageQueue, Preparer, SendResult, TransactionState, Undecided
 from mq.broker.schedule import Schedule
 from mq.broker.timer import TIMER_TOPIC
@@ -26,8 +25,10 @@ from mq.broker.transaction_rounds import Rounds
 from mq.errors import BrokerClosed, MessageInvalid, MessageNotFound, NotPermitted, StoreLocked, TopicNotFound
 from mq.message import Message, MessageExt
 from mq.names import check_group
+from mq.store.aside import Asides
 from mq.store.bell import Bell
 from mq.store.copies import Copies, changed
+from mq.store.lookup import stored
 from mq.store.reader import Reader
 from mq.store.store import Store
 from mq.store.transactions import End, Entry, TransactionTable
@@ -43,7 +44,6 @@ ENDS: dict[TransactionState, int] = {COMMIT: Entry.COMMITTED, ROLLBACK: Entry.RO
 WORDS: dict[int, str] = {entry: state.name for state, entry in ENDS.items()}
 TRANSACTION_BITS, COMMITTED_BITS = 12, 8
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.001  # for one who is just ending the same transaction
-CANDIDATES_MAX = 64
 OFFSET_MAX = 1 << 62
 
 
@@ -56,7 +56,7 @@ class LocalTransactions:
         broker_name: str,
         catalog: Catalog,
         writer: Writer,
-        finder: Finder,
+        asides: Asides,
         schedule: Schedule,
         committed: Callable[[str, MessageQueue], int | None],
         commit: Callable[[str, MessageQueue, int], None],
@@ -70,7 +70,7 @@ class LocalTransactions:
         self._broker_name = broker_name
         self._catalog = catalog
         self._writer = writer
-        self._finder = finder
+        self._asides = asides
         self._schedule = schedule
         self._timeout_ms = int(timeout * 1000)
         self._reader = Reader(store, broker_name, catalog.version, lambda _queue: None)
@@ -108,9 +108,8 @@ class LocalTransactions:
                     is_first = not self._is_in_use()
                     self._opened = TransactionTable(self._store, self._writer, self._timeout_ms)
                     if is_first:
-                        Bell(
-                            self._store
-                        ).ring()  # Who has the duties waits for somebody who uses transactions.
+                        # Who has the duties waits for somebody who uses transactions.
+                        Bell(self._store).ring()
                 table = self._opened
         return table
 
@@ -317,7 +316,7 @@ class LocalTransactions:
         if message.delay_ms is not None or message.deliver_at_ms is not None:
             queue = MessageQueue(place[0], self._broker_name, place[1])
             like_sent = cast("Message", message)  # as far as that is asked
-            waiting = self._writer._asides.waiting(queue, like_sent, message.stored_body)
+            waiting = self._asides.waiting(queue, like_sent, message.stored_body)
             if waiting is not None:  # Else it is due.
                 properties, times = changed(waiting.encoded, known_as), message.reconsume_times
                 copy = self._copies.append(TIMER_TOPIC, 0, message, properties, reconsume_times=times)
@@ -337,10 +336,6 @@ class LocalTransactions:
 
     def _is_committed(self, half: MessageExt) -> bool:
         """Whether the message of a half message, or of one with its unique id, is stored."""
-        if not self._store.read_only:
-            self._copies.mend()  # A message may be in the log alone, whose append was cut short.
-        if self._store.sync and not self._store.read_only:
-            self._store.flush_log()  # Nobody finds what is not on disk.
         unique_id, group = half.msg_id, HalfMessage(half).group
         # A delayed one has the bits of the half message.
         places = ((HalfMessage(half).topic, COMMITTED_BITS), (SCHEDULE_TOPIC, None), (TIMER_TOPIC, None))
@@ -351,9 +346,8 @@ class LocalTransactions:
         return False
 
     def _found(self, topic: str, unique_id: str) -> list[MessageExt]:
-        if topic not in self._catalog.current():
-            return []
-        found = self._finder.query(topic, unique_id, CANDIDATES_MAX, 0, None)
+        """The records of a topic with this unique id, newest first."""
+        found = stored(self._store, topic, unique_id, broker_name=self._broker_name)
         return [message for message in found if message.msg_id == unique_id]
 
     def _is_undecided(self, message: MessageExt) -> bool:

@@ -16,6 +16,7 @@ from mq.errors import StoreCorrupted
 from mq.message import MessageExt
 from mq.objects import Line, bind
 from mq.store.consumequeueext import Marks
+from mq.store.lookup import record_at
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 from mq.store.waiting import Wait
@@ -229,15 +230,7 @@ class Reader:
 
     def record(self, log_offset: int) -> MessageExt | None:
         """The message whose record is at this place of the log; None if there is none, or not any more."""
-        size = ffi.new("int64_t *", 4096)
-        while True:
-            buffer = ffi.new("char[]", size[0])
-            code = lib.mq_log_record(self._store.live(), log_offset, buffer, len(buffer), size)
-            if code == lib.MQ_ROOM:
-                continue
-            if code in (lib.MQ_GONE, lib.MQ_CORRUPT, lib.MQ_MISSING, lib.MQ_INVALID):
-                return None
-            return MessageExt(ffi.buffer(buffer, check(code, str(self._store.root)))[:], self._name)
+        return record_at(self._store, log_offset, self._name)
 
     def min_offset(self, queue: MessageQueue) -> int:
         number = self.number(queue)

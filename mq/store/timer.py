@@ -16,17 +16,17 @@ from mq.errors import StoreCorrupted
 from mq.message import MessageExt
 from mq.store import timerlog, timerwheel
 from mq.store.control import boot_id
+from mq.store.lookup import is_delivery, record_at, stored
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 from mq.store.timercheck import TimerCheck, path_of, read_timer_check, write_timer_check
 from mq.store.timerstate import STAMP, Alarm
 
-__all__ = ["Event", "Stop", "TimerEngine"]
+__all__ = ["Event", "Stop", "TimerEngine", "rolls_of"]
 
 ROLL_SLOTS = 172_800  # RocketMQ: timerRollWindowSlot, two days of seconds
 ROLL_MAX_MS = (1 << 30) - 1
 KEPT_SLOTS = 604_800 - 60  # what is due longer ago than that is not looked for, as RocketMQ does it
-TOLD_APART = ("TIMER_OUT_MS", "TIMER_DEL_UNIQKEY")
 
 log = logging.getLogger("mq")
 
@@ -215,31 +215,16 @@ class TimerEngine:
 
     def record(self, log_offset: int) -> MessageExt | None:
         """The message at this place of the log; None if it cannot be read."""
-        size = ffi.new("int64_t *", 4096)
-        while True:
-            buffer = ffi.new("char[]", size[0])
-            result = lib.mq_log_record(self._store.live(), log_offset, buffer, len(buffer), size)
-            if result == lib.MQ_ROOM:
-                continue
-            if result in (lib.MQ_GONE, lib.MQ_CORRUPT, lib.MQ_MISSING, lib.MQ_INVALID):
-                return None
-            return MessageExt(ffi.buffer(buffer, check(result, str(self._store.root)))[:], "")
+        return record_at(self._store, log_offset, "")
 
-    def was_stored(self, topic: str, unique_id: str, since_ms: int, own: MessageExt, rolls: int) -> bool:
+    def was_stored(self, topic: str, own: MessageExt, rolls: int) -> bool:
         """Whether a topic has a copy of this timer message; rolls: one that was rolled more often than so."""
-        # A marker has the unique id of the message that it recalls.
-        own_words = [own.properties.get(name) for name in TOLD_APART]
-        self._store.bring_index_up()
-        for log_offset in self._store.index.find(topic, unique_id, since_ms):
-            found = self.record(log_offset)
-            if found is None or found.topic != topic or found.msg_id != unique_id:
-                continue
-            words = [found.properties.get(name) for name in TOLD_APART]
-            if found.log_offset > own.log_offset and words == own_words:
-                times = found.properties.get("TIMER_ROLL_TIMES", "0")
-                if rolls < 0 or (times.isdecimal() and int(times) > rolls):
-                    return True
-        return False
+        if "UNIQ_KEY" not in own.properties:
+            return False  # Nothing to look for: rather twice than not at all.
+        return any(
+            is_delivery(found, own) and rolls_of(found) > rolls
+            for found in stored(self._store, topic, own.msg_id, own.store_time_ms)
+        )
 
     def save(self, *, last: bool = False, now_ms: int | None = None) -> None:
         """Have on disk what was done; last: nobody runs it any more, and a RocketMQ broker may come next."""
@@ -278,6 +263,12 @@ class TimerEngine:
         self._handle = None
         self._log = None
         self._words = None
+
+
+def rolls_of(message: MessageExt) -> int:
+    """How often a timer message was stored once more on its way."""
+    times = message.properties.get("TIMER_ROLL_TIMES", "0")
+    return int(times) if times.isdecimal() and len(times) < 9 else 0
 
 
 def _boot_words() -> tuple[int, int]:

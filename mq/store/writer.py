@@ -16,7 +16,7 @@ from mq.broker.protocol import Appender, MessageQueue, SendResult, SendStatus
 from mq.errors import MessageInvalid, MessageTooLarge, MQError
 from mq.message import Message
 from mq.objects import Line, bind, bind_calls, pack
-from mq.store.aside import Asides, Levels, Timers, belongs
+from mq.store.aside import Asides, belongs
 from mq.store.copies import Copy
 from mq.store.native import check, ffi, lib
 from mq.store.store import STORE_HOST, STORE_PORT, Store
@@ -50,8 +50,7 @@ class Writer:
     """Appends to the queues of one store, from any thread.
 
     admit(topic, queue_id) raises what forbids a message there; it is asked again after every change of a
-    topic. delay_max_ms is how far ahead a message may be due. With a marker, messages get extensions with its
-    bits: see consumequeueext.py.
+    topic. With a marker, messages get extensions with its bits: see consumequeueext.py.
     """
 
     def __init__(
@@ -60,15 +59,13 @@ class Writer:
         name: str,
         version: Any,
         admit: Callable[[str, int], None],
-        levels: Levels,
-        timers: Timers,
-        delay_max_ms: int,
+        asides: Asides,
         marker: Marker | None = None,
     ) -> None:
         self._store = store
         self._name = name
         self._admit = admit
-        self._asides = Asides(levels, timers, delay_max_ms, store.geometry.commitlog_file_size)
+        self._asides = asides
         self._version = version  # of the topics: a word in shared memory
         # With the version of the topics for which they are so.
         self._routes: tuple[int, dict[tuple[str, int], tuple[int, MessageQueue]]] = -1, {}

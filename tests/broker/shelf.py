@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import mq
-from mq.broker.delay import SCHEDULE_TOPIC, Delivery, may_be_copy
+from mq.broker.delay import SCHEDULE_TOPIC, Delivery
 from mq.broker.delay_offsets import Alarm, DelayOffsets
 from mq.broker.results import MessageQueue, PullResult, PullStatus
 from mq.message import MessageExt
 from mq.store.copies import Copy
+from mq.store.lookup import is_delivery
 from tests.store.encoder import Record
 
 BEGIN_MS = 1_700_000_000_000
@@ -160,7 +161,7 @@ class Shelf:
 
     def was_stored(self, topic: str, message: MessageExt) -> bool:
         return any(
-            may_be_copy(found, message)
+            is_delivery(found, message)
             for (name, _), queue in self.queues.items()
             if name == topic
             for found in queue

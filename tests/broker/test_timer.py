@@ -14,7 +14,7 @@ import pytest
 import mq
 from mq.broker.check import problems
 from mq.broker.local import LocalBroker
-from mq.broker.timer import TIMER_TOPIC
+from mq.broker.timer import TIMER_TOPIC, Timer
 from mq.store import timerlog, timerwheel
 from mq.store.timercheck import read_timer_check
 from mq.store.turn import Turn
@@ -180,10 +180,15 @@ class TestRestart:
             assert [unit.magic for unit in units] == [5] * delivered + [1] * (4 - delivered)
         assert (check.queue_offset, check.master_offset, check.log_end) == (4, 4, 4 * timerlog.UNIT_SIZE)
 
-    def test_whoever_only_reads_delivers_nothing(self, directory: Path) -> None:
-        with mq.open(directory) as broker:
-            broker.create_topic("orders", 1).send(b"x", deliver_at_ms=now_ms() + 300)
-        time.sleep(0.35)
+    def test_whoever_only_reads_delivers_nothing(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Timer, "_go_on", lambda *_: 3600.0)
+            with mq.open(directory) as broker:
+                result = broker.create_topic("orders", 1).send(b"x", delay_ms=50)
+                assert result.recall_handle is not None
+        time.sleep(0.06)
         with mq.open(directory, read_only=True) as broker:
             (queue,) = broker.topic("orders").queues
             assert queue.read(0, wait=0.2).status is mq.PullStatus.NO_NEW_MESSAGE

@@ -16,12 +16,11 @@ from mq.properties import number_of, value_of
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 
 
-class Log(Protocol):
-    """What timers ask of their broker, its lock held."""
+class Keeps(Protocol):
+    """A broker that stores what others have waiting, its lock held."""
 
     name: str
 
-    def deliver_due(self) -> None: ...
     def keep(
         self,
         topic: str,
@@ -33,7 +32,14 @@ class Log(Protocol):
         flag: int = 0,
         sys_flag: int = 0,
         born_time_ms: int | None = None,
+        prepared_offset: int = 0,
     ) -> MessageExt: ...
+
+
+class Log(Keeps, Protocol):
+    """What timers ask of their broker, its lock held."""
+
+    def deliver_due(self) -> None: ...
     def ids_in(self, topic: str) -> Collection[str]:
         """The unique ids of all messages of a topic; none where there is no such topic."""
         ...

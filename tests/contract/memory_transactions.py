@@ -20,6 +20,7 @@ from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.properties import value_of
 from mq.txn.state import HalfMessage, TransactionState
+from tests.contract.memory_timers import Keeps
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01"
@@ -27,26 +28,11 @@ IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01"
 Place = tuple[int, int]  # in the log, and in the half topic
 
 
-class Log(Protocol):
+class Log(Keeps, Protocol):
     """What transactions ask of their broker, its lock held."""
-
-    name: str
 
     def route_version(self) -> int: ...
     def writable(self, topic: str, queue_id: int) -> list[MessageExt]: ...
-    def keep(
-        self,
-        topic: str,
-        queue_id: int,
-        queue: list[MessageExt],
-        body: bytes,
-        properties: bytes,
-        *,
-        flag: int = 0,
-        sys_flag: int = 0,
-        born_time_ms: int | None = None,
-        prepared_offset: int = 0,
-    ) -> MessageExt: ...
 
 
 @dataclass

@@ -240,7 +240,9 @@ def test_who_delivers_is_woken_by_what_is_due_before_he_looks(
     levels, timers = Levels(broker), Timers(broker)
     heard = levels if "delay_level" in delay else timers
     topics = broker._catalog
-    writer = Writer(broker._store, "mq", topics.version, topics.admit_write, levels, timers, MAX_MS)
+    store = broker._store
+    asides = aside.Asides(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
+    writer = Writer(store, "mq", topics.version, topics.admit_write, asides)
     for wake_in_ms, rings in ((-1, False), (500, False), (60_000, True)):
         heard.words[aside.WAKE_PLACE] = now_ms() + wake_in_ms
         for _ in range(2):

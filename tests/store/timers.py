@@ -10,7 +10,7 @@ from mq.message import MessageExt
 from mq.store.copies import Copies
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
-from mq.store.timer import Event, TimerEngine
+from mq.store.timer import Event, TimerEngine, rolls_of
 from mq.store.timerstate import Alarm
 
 TOPIC = "rmq_sys_wheel_timer"
@@ -138,8 +138,8 @@ class Bench:
         if event.kind == engine.ASK:
             self.asked.append(message.msg_id)
             topic = TOPIC if event.is_rolled else "orders"
-            rolls = int(message.properties.get("TIMER_ROLL_TIMES", 0)) if event.is_rolled else -1
-            engine.answer(engine.was_stored(topic, message.msg_id, 0, message, rolls))
+            rolls = rolls_of(message) if event.is_rolled else -1
+            engine.answer(engine.was_stored(topic, message, rolls))
         else:
             assert event.kind == engine.PLACE
             number = self.copies.number(
