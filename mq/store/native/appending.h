@@ -12,6 +12,8 @@ int32_t mq_common_of(mq_common *common, mq_log *log, mq_queue *queue, int32_t sy
 
 /* Blocks for everything below `to`: in large steps as long as there is room, else just enough. */
 int mq_log_reserve(mq_log *log, int64_t to);
+/* The same for who writes through the files: no more than that, and no page of it is made ready for a store. */
+int mq_log_reserve_blocks(mq_log *log, int64_t to);
 
 /* Finish or void what the intent describes. */
 int mq_log_repair(mq_log *log);

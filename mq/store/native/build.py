@@ -49,6 +49,7 @@ SOURCES = (
     "consumequeue.c",
     "pull.c",
     "columns.c",
+    "pen.c",
     "bulk.c",
     "wait.c",
     "spans.c",

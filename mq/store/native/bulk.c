@@ -8,6 +8,7 @@
 #include "bulk.h"
 #include "fail.h"
 #include "linux.h"
+#include "pen.h"
 
 enum { LOCK_TIMEOUT_MS = 10000 };
 
@@ -27,6 +28,7 @@ typedef struct {
     part *parts;
     int32_t count;
     int32_t part_count;
+    int32_t record_max;
     mq_common common;
 } bulk;
 
@@ -39,39 +41,37 @@ static int64_t place(const mq_log *log, int64_t at, int32_t size) {
     return is_blank_before(log, at, size) ? at + log->file_size - at % log->file_size : at;
 }
 
-static int write_blank(mq_log *log, int64_t at) {
+static int write_blank(const mq_log *log, mq_pen *pen, int64_t at) {
     uint8_t *bytes;
-    int64_t room;
-    mq_mapping *pin;
-    int result = mq_files_pin(log->files, at, &bytes, &room, &pin);
+    int result = mq_pen_place(pen, at, MQ_BLANK_SIZE, &bytes);
     if (result) return result;
-    mq_put32(bytes, (int32_t)room);
+    mq_put32(bytes, (int32_t)(log->file_size - at % log->file_size));
     mq_put32(bytes + 4, MQ_MAGIC_BLANK);
-    mq_files_unpin(pin);
     return 0;
 }
 
 static int write_records(mq_log *log, bulk *all, int64_t at, int64_t store_time, mq_receipt *receipt) {
-    mq_window window = {.files = log->files};
-    int result = 0;
-    for (int32_t i = 0; i < all->count; i++) {
-        const uint8_t *bytes;
-        int64_t room;
+    mq_pen pen;
+    int result = mq_pen_open(&pen, log->files, all->record_max);
+    for (int32_t i = 0; !result && i < all->count; i++) {
+        uint8_t *bytes;
         part *to = &all->parts[all->places[i]];
-        if (is_blank_before(log, at, all->drafts[i].size)) {
-            result = write_blank(log, at);
+        int32_t size = all->drafts[i].size;
+        if (is_blank_before(log, at, size)) {
+            result = write_blank(log, &pen, at);
             if (result) break;
             mq_fail_at(MQ_FAIL_BLANK);
-            at = place(log, at, all->drafts[i].size);
+            at = place(log, at, size);
         }
-        result = mq_window_look(&window, at, &bytes, &room);
+        result = mq_pen_place(&pen, at, size, &bytes);
         if (result) break;
         if (i == 0) receipt->log_offset = at;
         all->common.queue = to->queue;
-        mq_draft_write(log, (uint8_t *)bytes, &all->drafts[i], &all->common, to->next++, at, store_time);
-        at += all->drafts[i].size;
+        mq_draft_write(log, bytes, &all->drafts[i], &all->common, to->next++, at, store_time);
+        at += size;
     }
-    mq_window_leave(&window);
+    if (!result) result = mq_pen_finish(&pen);
+    mq_pen_close(&pen);
     return result;
 }
 
@@ -109,7 +109,7 @@ static int write_all(mq_log *log, bulk *all, mq_receipt *receipt) {
     int64_t store_time = now > last ? now : last;
     int64_t end = start;
     for (int32_t i = 0; i < all->count; i++) end = place(log, end, all->drafts[i].size) + all->drafts[i].size;
-    int result = mq_log_reserve(log, end);
+    int result = mq_log_reserve_blocks(log, end);
     if (result) return result;
     mq_fail_at(MQ_FAIL_LOCKED);
 
@@ -191,22 +191,6 @@ static int64_t each_record(mq_log *log, int64_t start, int64_t end, int act, int
     return count;
 }
 
-/* Zero what was written of [from, to), which may be all of several files. */
-static int void_records(mq_log *log, int64_t from, int64_t to) {
-    while (from < to) {
-        uint8_t *bytes;
-        int64_t room;
-        mq_mapping *pin;
-        int result = mq_files_pin(log->files, from, &bytes, &room, &pin);
-        if (result) return result;
-        int64_t size = to - from < room ? to - from : room;
-        memset(bytes, 0, (size_t)size);
-        mq_files_unpin(pin);
-        from += size;
-    }
-    return 0;
-}
-
 int mq_bulk_repair(mq_log *log, const mq_intent *intent, int64_t log_end) {
     int64_t start = intent->start;
     int64_t end = intent->end;
@@ -226,7 +210,7 @@ int mq_bulk_repair(mq_log *log, const mq_intent *intent, int64_t log_end) {
         if (done < 0) return 0;
     }
     mq_fail_at(MQ_FAIL_REPAIR);
-    int result = void_records(log, start, end);
+    int result = mq_pen_zero(log->files, start, end);
     return result ? result : 1;
 }
 
@@ -253,6 +237,7 @@ static int make_drafts(mq_log *log, bulk *all, const char *bodies, const int32_t
                                    NULL, tail, i ? id : first_id, MQ_UNIQUE_ID_SIZE);
         if (result) return result;
         if (draft->size + (int64_t)MQ_BLANK_SIZE > log->file_size) return MQ_TOO_LARGE;
+        if (draft->size > all->record_max) all->record_max = draft->size;
         bodies += body_sizes[i];
         properties += properties_sizes[i];
         tail += draft->tail_size;
@@ -272,7 +257,6 @@ static int append(mq_log *log, bulk *all, mq_receipt *receipt) {
         receipt->tags |= all->parts[i].tags;
         mq_wake_queue(log->shared, all->parts[i].queue->entry, MQ_NEWS_APPENDED, all->parts[i].tags);
     }
-    mq_log_want_prepared(log, receipt->end);
     return 0;
 }
 

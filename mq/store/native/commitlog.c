@@ -13,6 +13,7 @@
 enum {
     LOCK_TIMEOUT_MS = 10000, /* only a stopped process holds the lock that long */
     ALLOCATE_STEP = 1 << 20,
+    BLOCK = 4096,
     STACK_TAIL = 1024
 };
 
@@ -170,7 +171,7 @@ int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_i
 
 /* Writing, under the lock. */
 
-int mq_log_allocate(mq_log *log, int64_t to, int64_t step) {
+static int provide(mq_log *log, int64_t to, int64_t step, int (*reserve)(mq_files *, int64_t, int64_t)) {
     int64_t from = mq_control_get(log->control, MQ_ALLOCATED_END);
     if (from < 0 || to < 0 || to - from > (int64_t)1 << 40) return MQ_CORRUPT;
     int64_t wanted = (to + step - 1) / step * step;
@@ -180,7 +181,7 @@ int mq_log_allocate(mq_log *log, int64_t to, int64_t step) {
         int made = mq_files_create(log->files, from);
         if (made == 0) mq_fail_at(MQ_FAIL_NEW_LOG_FILE);
         if (made < 0) return made;
-        int result = mq_files_allocate(log->files, from, until);
+        int result = reserve(log->files, from, until);
         if (result) return result;
         mq_control_raise(log->control, MQ_ALLOCATED_END, until);
         from = until;
@@ -188,14 +189,18 @@ int mq_log_allocate(mq_log *log, int64_t to, int64_t step) {
     return 0;
 }
 
+int mq_log_allocate(mq_log *log, int64_t to, int64_t step) { return provide(log, to, step, mq_files_allocate); }
+
+int mq_log_reserve_blocks(mq_log *log, int64_t to) { return provide(log, to, BLOCK, mq_files_reserve); }
+
 /* Blocks for everything below `to`: in large steps as long as there is room, else just enough. */
 int mq_log_reserve(mq_log *log, int64_t to) {
     if (mq_control_get(log->control, MQ_ALLOCATED_END) >= to) return 0;
-    int64_t step = log->file_size < ALLOCATE_STEP ? 4096 : ALLOCATE_STEP;
+    int64_t step = log->file_size < ALLOCATE_STEP ? BLOCK : ALLOCATE_STEP;
     int result = mq_log_allocate(log, to, step);
     if (result != MQ_FULL) return result;
     if (mq_control_get(log->control, MQ_ALLOCATED_END) >= to) return 0;
-    return mq_log_allocate(log, to, 4096);
+    return mq_log_allocate(log, to, BLOCK);
 }
 
 static int64_t tags_code_of(const mq_draft *draft, const mq_envelope *envelope, int64_t store_time) {

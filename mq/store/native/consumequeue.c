@@ -72,18 +72,6 @@ static void put_unit(uint8_t *at, int64_t log_offset, int32_t size, int64_t tags
     mq_put64(at + 12, tags_code);
 }
 
-static int write_fully(int fd, const uint8_t *bytes, size_t size, int64_t at) {
-    while (size) {
-        ssize_t written = pwrite(fd, bytes, size, at);
-        if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
-        bytes += written;
-        size -= (size_t)written;
-        at += written;
-    }
-    return 0;
-}
-
 /* Fill a new queue file up to and with its first unit, at byte `inside`. */
 static int fill_file(mq_log *log, int fd, int64_t inside, const uint8_t *unit) {
     uint8_t blanks[FILL_UNITS * MQ_UNIT_SIZE];
@@ -92,9 +80,9 @@ static int fill_file(mq_log *log, int fd, int64_t inside, const uint8_t *unit) {
     for (int i = 0; i < FILL_UNITS; i++) put_unit(blanks + i * MQ_UNIT_SIZE, 0, MQ_UNIT_BLANK_SIZE, 0);
     for (int64_t at = 0; !result && at < inside; at += (int64_t)sizeof blanks) {
         int64_t size = inside - at < (int64_t)sizeof blanks ? inside - at : (int64_t)sizeof blanks;
-        result = write_fully(fd, blanks, (size_t)size, at);
+        result = mq_linux_write(fd, blanks, size, at);
     }
-    return result ? result : write_fully(fd, unit, MQ_UNIT_SIZE, inside);
+    return result ? result : mq_linux_write(fd, unit, MQ_UNIT_SIZE, inside);
 }
 
 static int make_parents(char *path) {

@@ -73,6 +73,24 @@ int mq_linux_punch(int fd, int64_t from, int64_t to) {
     return fallocate(fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, from, to - from) ? MQ_IO : 0;
 }
 
+int mq_linux_write(int fd, const uint8_t *bytes, int64_t size, int64_t at) {
+    while (size) {
+        ssize_t written = pwrite(fd, bytes, (size_t)size, at);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+        bytes += written;
+        size -= written;
+        at += written;
+    }
+    return 0;
+}
+
+void mq_linux_begin_writing(int fd, int64_t from, int64_t size) {
+    int saved = errno;
+    sync_file_range(fd, from, size, SYNC_FILE_RANGE_WRITE);
+    errno = saved;
+}
+
 int mq_linux_sync_directory(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return errno == ENOENT ? 0 : MQ_IO;

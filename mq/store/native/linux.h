@@ -20,6 +20,10 @@ int mq_linux_wake(_Atomic uint32_t *word);
 int mq_linux_allocate(int fd, int64_t from, int64_t to);
 /* Give blocks back: the range reads as zeros. */
 int mq_linux_punch(int fd, int64_t from, int64_t to);
+/* Write all of `bytes` into a file: 0, MQ_FULL or MQ_IO. */
+int mq_linux_write(int fd, const uint8_t *bytes, int64_t size, int64_t at);
+/* Have the disk begin with what was written there, without waiting for it. */
+void mq_linux_begin_writing(int fd, int64_t from, int64_t size);
 /* Have the names in a directory on disk. 0 or MQ_IO; a directory that is gone has none. */
 int mq_linux_sync_directory(const char *path);
 /* Make the pages of [address, address + size) present and writable. MQ_FULL if a store there would be a signal,

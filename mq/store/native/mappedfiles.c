@@ -266,7 +266,11 @@ static int touch(mq_files *files, int64_t from, int64_t to) {
     return result;
 }
 
-int mq_files_allocate(mq_files *files, int64_t from, int64_t to) {
+int mq_files_descriptor(mq_files *files, int64_t offset) {
+    return files->writable ? open_file(files, offset, O_RDWR) : MQ_READ_ONLY;
+}
+
+int mq_files_reserve(mq_files *files, int64_t from, int64_t to) {
     if (to <= from) return 0;
     if (!files->writable) return MQ_READ_ONLY;
     int64_t start = from / files->file_size * files->file_size;
@@ -278,7 +282,12 @@ int mq_files_allocate(mq_files *files, int64_t from, int64_t to) {
     int saved = errno;
     close(fd);
     errno = saved;
-    return result ? result : touch(files, from, to);
+    return result;
+}
+
+int mq_files_allocate(mq_files *files, int64_t from, int64_t to) {
+    int result = mq_files_reserve(files, from, to);
+    return result || to <= from ? result : touch(files, from, to);
 }
 
 int mq_files_clear(mq_files *files, int64_t from) {

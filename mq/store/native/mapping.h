@@ -20,6 +20,9 @@ static inline void mq_files_unpin(mq_mapping *mapping) {
     atomic_fetch_sub_explicit(&mapping->pins, 1, memory_order_release);
 }
 
+/* A descriptor of the file that holds `offset`, for writing, or a code; the caller closes it. */
+int mq_files_descriptor(struct mq_files *files, int64_t offset);
+
 int64_t mq_files_size(struct mq_files *files);
 const char *mq_files_directory(struct mq_files *files);
 /* Absolute path of the file that holds `offset`, into a buffer of MQ_PATH_SIZE. */

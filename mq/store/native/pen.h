@@ -1,0 +1,36 @@
+/* pen.h: records written one behind the other through the files, and not through their maps. For C alone.
+ *
+ * A page of a map that is touched for the first time is faulted in and zeroed, one by one, before it is written; what
+ * is written to a file a piece at a time is only copied. So many records at once cost a third this way, and a disk that
+ * is full is an error instead of a signal. Who has the same files mapped sees the bytes as soon as they are written.
+ */
+#ifndef MQ_PEN_H
+#define MQ_PEN_H
+
+#include "mapping.h"
+
+typedef struct {
+    struct mq_files *files;
+    uint8_t *bytes;    /* [at, at + used), not written yet */
+    int64_t at;
+    int64_t used;
+    int64_t size;
+    int64_t file_end;
+    int64_t untold;    /* bytes since the disk was last told to begin */
+    int fd;
+} mq_pen;
+
+/* A pen for records of at most this size. 0 or MQ_MEMORY; mq_pen_close gives back what it holds in any case. */
+int mq_pen_open(mq_pen *pen, struct mq_files *files, int64_t record_max);
+
+/* Where to put `size` bytes that belong at `at`, which all lie in one file. What is put is written with later ones. */
+int mq_pen_place(mq_pen *pen, int64_t at, int64_t size, uint8_t **bytes);
+
+/* Write what is left. Unless this is called nothing need be. */
+int mq_pen_finish(mq_pen *pen);
+void mq_pen_close(mq_pen *pen);
+
+/* Zeros for [from, to), which may be all of several files. */
+int mq_pen_zero(struct mq_files *files, int64_t from, int64_t to);
+
+#endif
