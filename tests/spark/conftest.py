@@ -14,7 +14,15 @@ from mq.broker.local import LocalBroker
 from tests.store.small_store import open_small
 
 if find_spec("pyspark") is None:
-    collect_ignore = ["test_batch.py", "test_kills.py", "test_packaging.py", "test_sink.py", "test_stream.py"]
+    collect_ignore = [
+        "test_batch.py",
+        "test_elsewhere.py",
+        "test_kills.py",
+        "test_packaging.py",
+        "test_sink.py",
+        "test_stream.py",
+        "test_two_applications.py",
+    ]
     collect_ignore_glob = ["test_session*.py"]
 
 

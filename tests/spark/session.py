@@ -13,8 +13,14 @@ from mq.spark import recommended_conf, use_java
 
 ROOT = Path(__file__).parents[2]
 
-QUIET = """
-rootLogger.level = off
+ERRORS = """
+rootLogger.level = error
+rootLogger.appenderRef.shown.ref = shown
+appender.shown.type = Console
+appender.shown.name = shown
+appender.shown.target = SYSTEM_ERR
+appender.shown.layout.type = PatternLayout
+appender.shown.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
 
@@ -29,7 +35,7 @@ def environment(place: Path) -> dict[str, str]:
         paths.append(str(package.parent))
     conf = place / "conf"
     conf.mkdir(parents=True, exist_ok=True)
-    (conf / "log4j2.properties").write_text(QUIET)
+    (conf / "log4j2.properties").write_text(ERRORS)
     use_java()
     return {
         **os.environ,
@@ -55,6 +61,7 @@ def session(place: Path, master: str = "local[2]", **more: str) -> Any:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.warehouse.dir": str(place / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.task.killTimeout": "60s",  # Else a task that outlives its query has two seconds.
         **more,
     }
     builder: Any = SparkSession.builder
