@@ -53,7 +53,7 @@ IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01"
 NAME, TIMES = "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES"
 MARKS_OF_COPIES = (NAME.encode() + b"\x01", TIMES.encode() + b"\x01")
 READ_COUNT, READ_SIZE = 32, 256 << 10
-PLACE_MAX = 1 << 56
+PLACE_MAX, DIGITS_MAX = 1 << 56, 18
 
 log = logging.getLogger("mq")
 
@@ -72,9 +72,9 @@ def named(message: MessageExt) -> int | None:
 
 
 def name_of(message: MessageExt) -> int:
-    """Which transaction a half message is of."""
+    """Which transaction a half message is of: the place of the first one, which none is before."""
     name = named(message)
-    return message.queue_offset if name is None else name
+    return message.queue_offset if name is None or name > message.queue_offset else name
 
 
 def immunity_ms(encoded: bytes) -> int | None:
@@ -120,9 +120,13 @@ def half_of(message: MessageExt, name: int | None = None) -> Half:
     )
 
 
-def places_in(body: bytes) -> list[int]:
-    """The places that an op record tells of, in either form; what is no number is left out."""
-    return [int(word) for word in body.split(b",") if word.isdigit() and int(word) < PLACE_MAX]
+def places_in(body: bytes, end: int = PLACE_MAX) -> list[int]:
+    """The places below `end` that an op record tells of, in either form; what is no number is left out."""
+    words = body.split(b",")
+    if body.translate(None, b"0123456789,") or len(max(words, key=len)) > DIGITS_MAX:
+        words = [word for word in words if word.isdigit() and len(word) <= DIGITS_MAX]
+    places = list(map(int, filter(None, words)))
+    return places if max(places, default=-1) < end else [place for place in places if place < end]
 
 
 class HalfTopic:
@@ -175,8 +179,10 @@ class HalfTopic:
 
     def read_ops(self, ledger: Ledger, begin: int) -> int:
         """Tell a ledger of all op records from there on; where they end."""
-        for record in self.all(self.ops, begin, self.end(self.ops)):
-            ledger.told(record.queue_offset, places_in(record.body) if record.tags == "d" else ())
+        op_end = self.end(self.ops)
+        end = self.end(self.halves)  # After the other one: an op record tells of what was there before it.
+        for record in self.all(self.ops, begin, op_end):
+            ledger.told(record.queue_offset, places_in(record.body, end) if record.tags == "d" else ())
             begin = record.queue_offset + 1
         return begin
 

@@ -167,7 +167,27 @@ class TestOpRecords:
         assert places_in(b"0,1,5,") == [0, 1, 5]
         assert places_in(b"") == places_in(b",") == places_in(b"x,-1,1.5,") == []
         assert places_in(b"7,,9") == [7, 9]
-        assert places_in(b"9" * 30 + b",4") == [4]
+        assert places_in(b"9" * 30 + b",4") == places_in(b"9" * 5000 + b",4") == [4]
+        assert places_in(b"3,8,4,", end=8) == [3, 4]
+
+    def test_what_no_op_record_can_tell_of_does_not_matter(
+        self, directory: Path, message: mq.Message
+    ) -> None:
+        """Neither places that there are not, nor copies of a half message that come before it."""
+        with mq.open(directory) as broker:
+            broker.create_topic("orders", 1)
+            log_offset, place = prepared(broker, message)
+            halves = broker._transactions.halves
+            half = halves.read(place, 1)
+            assert half is not None
+            copy = halves.copy(half, 10**14, 1)
+            broker._writer.append_to(halves.op_number(), b"%d,%d," % (10**15, 10**17), b"TAGS\x01d\x02")
+            [left] = broker.undecided()
+            assert left.message.queue_offset == copy
+            broker.end_transaction("payers", log_offset, place, ROLLBACK)
+            broker.end_transaction("payers", left.message.log_offset, copy, ROLLBACK)
+            broker._transactions.rounds.save()
+            assert broker.undecided() == []
 
     @settings(max_examples=20)
     @given(places=st.lists(st.integers(0, 1 << 46), max_size=3000))
