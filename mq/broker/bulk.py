@@ -53,6 +53,8 @@ class Bulk:
         self.fit = spans.fit
         self.first_not_indexed = spans.first_not_indexed
         self._queue_count = spans.queue_count
+        self._log_min = spans.log_min
+        self._released = 0  # log offset below which nothing is mapped any more
         self._writer = writer
 
     def append(
@@ -110,7 +112,12 @@ class Bulk:
         return begin if isinstance(begin, int) else 0
 
     def release(self) -> int:
-        """Let go of files that retention removed, which take up space until then; how many."""
+        """Let go of files that retention removed, which take up space until then; how many. May be called
+        often."""
+        log_min = self._log_min()
+        if log_min == self._released:
+            return 0
+        self._released = log_min
         return self._store.release_old()
 
     def wait(self, positions: Mapping[MessageQueue, int], seconds: float, version: int | None = None) -> None:

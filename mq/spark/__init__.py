@@ -16,7 +16,10 @@ __all__ = ["lag", "recommended_conf", "register", "use_java"]
 
 
 def register(spark: Any) -> None:
-    """Have this session know the format "mq". Twice is fine."""
+    """Have this session know the format "mq". Twice is fine. Raises MQError for a PySpark that is too old."""
+    from mq.spark.version import check_spark
+
+    check_spark()
     from mq.spark.datasource import MqDataSource
 
     spark.dataSource.register(MqDataSource)

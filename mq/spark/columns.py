@@ -25,6 +25,7 @@ TYPES = {
     "properties": "map<string,string>",
     "body": "binary",
 }
+OPTIONAL = ("tags", "keys", "properties")
 
 
 def schema_text(include_properties: bool) -> str:
@@ -32,6 +33,14 @@ def schema_text(include_properties: bool) -> str:
     return ", ".join(
         f"{name} {kind}" for name, kind in TYPES.items() if include_properties or name != "properties"
     )
+
+
+def check_nullable(name: str) -> None:
+    """Raises Refusal for a column that some messages do not have, where a schema says that all do."""
+    if name in OPTIONAL:
+        raise Refusal(
+            "MQ_SCHEMA", f"column {name} is null in messages without: give it, and its values, as nullable"
+        )
 
 
 def chosen(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
@@ -42,7 +51,7 @@ def chosen(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         if name not in TYPES:
             raise Refusal(
                 "MQ_SCHEMA",
-                f"there is no column {name!r}{nearest(name, TYPES)} The columns are {_listed()}",
+                f"there is no column {name!r}{nearest(name, TYPES) or '.'} The columns are {_listed()}",
             )
         if kind != TYPES[name]:
             raise Refusal(

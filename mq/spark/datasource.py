@@ -8,16 +8,15 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource
 
-from mq.spark.columns import chosen, schema_text
+from mq.spark.columns import check_nullable, chosen, schema_text
 from mq.spark.options import SourceOptions, check_names, source_options
 from mq.spark.refusal import Refusal
 from mq.spark.rows import check_columns, prepare_topic
 from mq.spark.sinkoptions import SinkOptions, sink_options
 from mq.spark.target import broker, locate
+from mq.spark.version import check_spark
 
 __all__ = ["MqDataSource"]
-
-SPARK_AT_LEAST = 4, 2
 
 
 class MqDataSource(DataSource):
@@ -25,7 +24,7 @@ class MqDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        _check_version()
+        check_spark()
         self._options = check_names(dict(options))
 
     @classmethod
@@ -83,16 +82,7 @@ def arrow_schema(schema: Any) -> Any:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     chosen([(field.name, field.dataType.simpleString()) for field in schema.fields])
+    for field in schema.fields:
+        if not (field.nullable and getattr(field.dataType, "valueContainsNull", True)):
+            check_nullable(field.name)
     return to_arrow_schema(schema, timezone="UTC")
-
-
-def _check_version() -> None:
-    import pyspark
-
-    major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
-    if (major, minor) < SPARK_AT_LEAST:
-        raise Refusal(
-            "MQ_SPARK_TOO_OLD",
-            f"this is PySpark {pyspark.__version__}; format('mq') needs"
-            f" {'.'.join(map(str, SPARK_AT_LEAST))} or later: pip install -U 'mq[spark]'",
-        )

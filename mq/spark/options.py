@@ -19,7 +19,7 @@ from mq.spark.offsets import EARLIEST, LATEST, places, queues_of
 from mq.spark.ranges import Tasks
 from mq.spark.refusal import Refusal, nearest, shown
 
-__all__ = ["Bound", "SourceOptions", "check_names", "source_options", "target_path"]
+__all__ = ["Bound", "SourceOptions", "check_names", "number", "source_options", "target_path"]
 
 # Every name that means something, and other words for some of them.
 SOURCE_NAMES = (
@@ -47,6 +47,7 @@ STREAM_ONLY = (
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "key")
 
 _AGO = re.compile(r"-?([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(ms|s|m|h|d)\Z")
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _DIGITS = re.compile(r"[0-9]{1,19}\Z")
 NUMBER_MAX = (1 << 62) - 1
 TIME_MAX_MS = 1 << 53
@@ -131,7 +132,10 @@ def target_path(options: Mapping[str, str]) -> str:
             "MQ_OPTION",
             f"option path is {path!r}: brokers over TCP are not in this release; give a directory",
         )
-    return path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+    path = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+    if _SCHEME.match(path):
+        raise Refusal("MQ_OPTION", f"option path is {shown(path)}: give a directory of this machine")
+    return path
 
 
 def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores: int) -> SourceOptions:
@@ -147,7 +151,7 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
     ends = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     _one_of(options, starts)
     _one_of(options, ends)
-    least, most = _number(options, "minOffsetsPerTrigger", 1), _number(options, "maxOffsetsPerTrigger", 1)
+    least, most = number(options, "minOffsetsPerTrigger", 1), number(options, "maxOffsetsPerTrigger", 1)
     if least and most and least > most:
         raise Refusal(
             "MQ_OPTION",
@@ -174,11 +178,11 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
             "MQ_OPTION",
             "option startingOffsets is 'latest', which is for spark.readStream: a batch would be empty",
         )
-    rows_max = _number(options, "maxRecordsPerPartition", 1) or 4_000_000
+    rows_max = number(options, "maxRecordsPerPartition", 1) or 4_000_000
     tasks = Tasks(
-        _or(_number(options, "targetRowsPerTask", 0), 100_000),
+        _or(number(options, "targetRowsPerTask", 0), 100_000),
         rows_max,
-        _number(options, "minPartitions", 1) or 1,
+        number(options, "minPartitions", 1) or 1,
         cores,
     )
     _check_selection(options)
@@ -195,16 +199,16 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
         key=_key(options.get("key")),
         include_properties=_boolean(options, "includeProperties", False),
         rows_per_trigger_max=most,
-        bytes_per_trigger_max=_number(options, "maxBytesPerTrigger", 1),
+        bytes_per_trigger_max=number(options, "maxBytesPerTrigger", 1),
         rows_per_trigger_min=least,
         trigger_delay=_duration_ms("maxTriggerDelay", options.get("maxTriggerDelay", "15m")) / 1000,
-        poll_timeout=_or(_number(options, "pollTimeoutMs", 0), 100) / 1000,
+        poll_timeout=_or(number(options, "pollTimeoutMs", 0), 100) / 1000,
         fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
         group=group,
         shows_progress=shows_progress,
         tasks=tasks,
-        batch_rows=_number(options, "batchRows", 1) or 8192,
-        batch_bytes=_number(options, "batchBytes", 1) or 1 << 20,
+        batch_rows=number(options, "batchRows", 1) or 8192,
+        batch_bytes=number(options, "batchBytes", 1) or 1 << 20,
     )
 
 
@@ -226,7 +230,8 @@ def _one_of(options: Mapping[str, str], names: tuple[str, ...], *, required: boo
         raise Refusal("MQ_OPTION", f"say what to read: give one of the options {', '.join(names)}")
 
 
-def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
+def number(options: Mapping[str, str], name: str, least: int) -> int | None:
+    """A whole number; None where it is not given. Raises Refusal."""
     text = options.get(name)
     if text is None:
         return None

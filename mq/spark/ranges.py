@@ -48,7 +48,7 @@ class Loss(NamedTuple):
         topic, _, queue_id = self.queue
         wanted = f"queue {queue_id} of topic {topic} was to be read from offset {self.wanted} on"
         if self.limits is None:
-            return f"{wanted}, but it is not there any more, or the options leave it out"
+            return f"{wanted}, but it is not there any more, may not be read, or the options leave it out"
         if self.remade:
             return f"{wanted}, but the topic was deleted and made again"
         if self.wanted < self.limits.oldest:

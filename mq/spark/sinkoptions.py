@@ -9,11 +9,12 @@ from mq.errors import TopicInvalid
 from mq.names import check_topic, is_system_topic
 from mq.spark.ledger import TOPIC as LEDGER
 from mq.spark.ledger import key_of
-from mq.spark.options import SINK_NAMES, SOURCE_NAMES, check_names, target_path
-from mq.spark.refusal import Refusal
+from mq.spark.options import SINK_NAMES, SOURCE_NAMES, check_names, number, target_path
+from mq.spark.refusal import Refusal, shown
 
 __all__ = ["SinkOptions", "sink_options"]
 
+TXN_LENGTH_MAX = 255
 SEMANTICS = {"exactly_once": True, "at_least_once": False}
 
 
@@ -44,20 +45,23 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     semantics = options.get("semantics", "exactly_once").strip().lower()
     if semantics not in SEMANTICS:
         raise Refusal(
-            "MQ_OPTION", f"option semantics is {options['semantics']!r}: give exactly_once or at_least_once"
+            "MQ_OPTION",
+            f"option semantics is {shown(options['semantics'])}: give exactly_once or at_least_once",
         )
     topic = options.get("topic")
     if topic is not None:
         try:
             check_topic(topic)
         except TopicInvalid as error:
-            raise Refusal("MQ_OPTION", f"option topic is {topic!r}: {error}") from None
+            raise Refusal("MQ_OPTION", f"option topic is {shown(topic)}: {error}") from None
         if is_system_topic(topic) or topic == LEDGER:
-            raise Refusal("MQ_OPTION", f"option topic is {topic!r}, which is kept for other things")
+            raise Refusal("MQ_OPTION", f"option topic is {shown(topic)}, which is kept for other things")
     txn = options.get("txnAppId")
     if txn is not None:
+        if len(txn) > TXN_LENGTH_MAX or not txn.isprintable():
+            raise Refusal("MQ_OPTION", f"option txnAppId is {shown(txn)}: give some letters, digits, - or _")
         key_of(txn)
-    version = _number(options, "txnVersion", 0)
+    version = number(options, "txnVersion", 0)
     if version is not None and txn is None:
         raise Refusal("MQ_OPTION", "option txnVersion counts the writes of a txnAppId: give both")
     if not SEMANTICS[semantics] and txn is not None:
@@ -68,14 +72,5 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         exactly_once=SEMANTICS[semantics],
         txn=txn,
         version=version,
-        chunk_bytes=_number(options, "chunkBytes", 1) or 64 << 20,
+        chunk_bytes=number(options, "chunkBytes", 1) or 64 << 20,
     )
-
-
-def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    if not text.strip().isdecimal() or not least <= int(text) < 1 << 62:
-        raise Refusal("MQ_OPTION", f"option {name} is {text!r}: give a number, {least} or more")
-    return int(text)

@@ -92,6 +92,8 @@ class Survey:
                     f"there is no topic {topic!r} in {options.path}{nearest(topic, self._broker.topics())}",
                 ) from None
             except NotPermitted as error:
+                if gone_is_fine or options.pattern is not None:
+                    continue
                 raise Refusal("MQ_TOPIC", f"topic {topic} cannot be read: {error}") from None
             if topic in options.assigned:
                 queues = self._assigned(queues, options.assigned[topic], gone_is_fine)

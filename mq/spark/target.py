@@ -1,20 +1,30 @@
-"""Which store is meant, as a value that travels to the tasks, and this process's broker of it."""
+"""Which store is meant, as a value that travels to the tasks, and this process's broker of it.
+
+Here is the seam for brokers over TCP: a StoreRef of another kind, and a `broker` that opens a client of them.
+All else of the source asks a Broker and its `bulk`.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mq.broker.local import LocalBroker
 from mq.errors import MQError
-from mq.spark.refusal import Refusal
+from mq.spark.refusal import Refusal, shown
 
 __all__ = ["StoreRef", "broker", "locate", "refused"]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 RETENTION_HOURS_MAX = 24 * 365 * 100  # how long messages are kept is the application's affair
+STORE_PARTS = ("commitlog", "config", "mq")
+BROKERS_MAX = 16  # kept open; a process that lives long may have seen many stores
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,25 +38,67 @@ class StoreRef:
     owner: int
 
 
-# One broker for each store of this process; with the control file that it has mapped, since a store that was
-# recovered has a new one.
-_brokers: dict[tuple[str, bool], tuple[LocalBroker, int]] = {}
+class _Opened(NamedTuple):
+    """A broker with the control file of its store, as a descriptor: a store that was recovered, or removed
+    and made again, has another one, and as long as this one is open no other has its number."""
+
+    broker: LocalBroker
+    control: int | None
+
+    def is_current(self, path: Path) -> bool:
+        try:
+            there = (path / "mq" / "control").stat()
+        except OSError:
+            return self.control is None
+        if self.control is None:
+            return False
+        here = os.fstat(self.control)
+        return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+    def close(self) -> None:
+        if self.control is not None:
+            os.close(self.control)
+        try:
+            self.broker.close()
+        except (MQError, OSError) as error:
+            _log.warning("closing %s: %s", self.broker, error)
+
+
+# Of this process, those used last at the end. Processes that Spark forks have none yet; others begin anew.
+_brokers: dict[tuple[str, bool], _Opened] = {}
+
+
+def _after_fork() -> None:
+    for opened in _brokers.values():
+        if opened.control is not None:
+            os.close(opened.control)
+    _brokers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def locate(path: str) -> StoreRef:
     """The store at a path of this machine. Raises Refusal where there is none."""
-    absolute = Path(path).absolute()
     try:
+        absolute = Path(path).absolute()
         found = absolute.stat()
+    except ValueError:
+        raise Refusal("MQ_STORE", f"option path is {shown(path)}, which no directory is called") from None
     except PermissionError as error:
         user = _user(os.geteuid())
         raise Refusal(
-            "MQ_STORE", f"option path is {path!r}: user {user} may not see what is there ({error.strerror})"
+            "MQ_STORE",
+            f"option path is {shown(path)}: user {user} may not see what is there ({error.strerror})",
         ) from None
     except OSError as error:
         raise Refusal(
-            "MQ_STORE", f"option path is {path!r}: there is no store at {absolute} ({error.strerror})"
+            "MQ_STORE",
+            f"option path is {shown(path)}: there is no store at {shown(str(absolute))} ({error.strerror})",
         ) from None
+    # Opening makes what is missing; what has nothing of a store is not one that lost its files.
+    if absolute.is_dir() and not any((absolute / name).exists() for name in STORE_PARTS):
+        raise Refusal("MQ_STORE", f"option path is {shown(path)}: there is no store in {absolute}")
     return StoreRef(str(absolute), _boot_id(), found.st_dev, found.st_uid)
 
 
@@ -70,26 +122,25 @@ def broker(store: StoreRef, *, writable: bool = False) -> LocalBroker:
     if _boot_id() != store.boot_id or here.st_dev != store.device:
         raise _elsewhere(store, "the directory of that name here is another one")
     key = store.path, writable
-    control = _control_of(path)
-    if key in _brokers:
-        known, opened_with = _brokers[key]
-        if opened_with == control:
-            return known
-        del _brokers[key]
+    known = _brokers.pop(key, None)
+    if known is not None:
+        if known.is_current(path):
+            _brokers[key] = known
+            known.broker.bulk.release()
+            return known.broker
         known.close()
+    while len(_brokers) >= BROKERS_MAX:
+        _brokers.pop(next(iter(_brokers))).close()
     try:
         opened = LocalBroker(path, read_only=not writable, create=False, retention_hours=RETENTION_HOURS_MAX)
     except (MQError, OSError) as error:
         raise refused(store, error) from None
-    _brokers[key] = opened, _control_of(path)
-    return opened
-
-
-def _control_of(path: Path) -> int:
     try:
-        return (path / "mq" / "control").stat().st_ino
+        control = os.open(path / "mq" / "control", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return 0
+        control = None  # Of a store that no mq opened to write yet.
+    _brokers[key] = _Opened(opened, control)
+    return opened
 
 
 def refused(store: StoreRef, error: Exception, done: str = "opened") -> Refusal:

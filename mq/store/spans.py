@@ -60,6 +60,10 @@ class Spans:
         """How many queues have a number, deleted ones included."""
         return self._store.word(lib.MQ_QUEUE_COUNT)
 
+    def log_min(self) -> int:
+        """Where the log begins: what was before, retention took."""
+        return self._store.word(lib.MQ_LOG_MIN)
+
     def first_not_indexed(self, queue: MessageQueue, start: int, end: int) -> int:
         """From where on messages in [start, end) may not be found by their keys yet; else end."""
         log_offset = self._store.word(lib.MQ_INDEXED_END)

@@ -108,7 +108,7 @@ class Query:
 def forget_brokers() -> None:
     """As in a new process."""
     while target._brokers:
-        target._brokers.popitem()[1][0].close()
+        target._brokers.popitem()[1].close()
 
 
 def send(broker: mq.LocalBroker, topic: str, queue_id: int, *bodies: bytes, **fields: Any) -> None:

@@ -136,8 +136,9 @@ def test_refusals(broker: LocalBroker, directory: Path, options: dict[str, str],
 
 def test_a_directory_that_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no store")
-    with pytest.raises(Refusal, match=r"\[MQ_STORE\] .* cannot be opened"):
+    with pytest.raises(Refusal, match=r"\[MQ_STORE\] option path is .*: there is no store in"):
         batch_rows(tmp_path, "body", topic="orders")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]  # Nor is there one now.
 
 
 def test_a_task_elsewhere_says_so(broker: LocalBroker, directory: Path) -> None:
