@@ -9,22 +9,24 @@ changed, and writes its sums to a second topic, exactly once; a push consumer pu
 meantime the driver of the query is killed with kill -9, its Python half or its JVM, and started again.
 
 At the end the table is held against what plain Python gets out of the input, and so is what a batch job
-reads from the topic's beginning. Exit status 1 if anything differs. The result is drawn as a picture.
+reads from the topic's beginning. The result is drawn as a picture. Exit status 1 if anything differs.
 """
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table as Lines
 
-import mq
+import mq.spark
 from examples.pipeline.plan import Plan
 from examples.pipeline.plot import plot
 from examples.pipeline.run import Run, Status
@@ -75,24 +77,52 @@ def main() -> None:
         parser.error("nobody is killed less than never, and something is sent in a second")
     if arguments.directory is not None and arguments.directory.exists():
         parser.error(f"{arguments.directory} exists already")
+    if reason := cannot():
+        sys.exit(f"pipeline: {reason}")
+    # What ends this program goes the way of an error, which leaves no process behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("pipeline: terminated"))
     with tempfile.TemporaryDirectory(prefix="mq-pipeline-", ignore_cleanup_errors=True) as scratch:
-        directory = (arguments.directory or Path(scratch)).resolve()
-        directory.mkdir(parents=True, exist_ok=True)
-        sys.exit(0 if done(arguments, directory) else 1)
+        directory = (arguments.directory or Path(scratch, "run")).resolve()
+        directory.mkdir(parents=True)
+        try:
+            sys.exit(0 if done(arguments, directory, Path(scratch, "spark")) else 1)
+        except KeyboardInterrupt:
+            sys.exit("pipeline: interrupted")
 
 
-def done(arguments: argparse.Namespace, directory: Path) -> bool:
+def cannot() -> str | None:
+    """Why this interpreter cannot run Spark."""
+    how = "pip install 'mq[cli,spark,plot]', or start it by ./run pipeline, which does so"
+    if find_spec("pyspark") is None:
+        return f"there is no PySpark for {sys.executable}: {how}"
+    if find_spec("pyspark_mq") is None:
+        return f"mq is not installed for {sys.executable}, so that Spark does not find it: {how}"
+    try:
+        mq.spark.use_java()
+    except mq.MQError as error:
+        return str(error)
+    return None
+
+
+def done(arguments: argparse.Namespace, directory: Path, scratch: Path) -> bool:
     """Whether all came as it should."""
     console = Console()
     checkout = arguments.git or ROOT
     events = list(recorded_events(arguments.input) if arguments.input else git_events(checkout))
     if not events:
         sys.exit("pipeline: there is nothing to replay")
-    plan = Plan(directory, arguments.master, len(events), arguments.rate, arguments.kills)
+    plan = Plan(directory, scratch, arguments.master, len(events), arguments.rate, arguments.kills)
     with plan.events.open("w") as lines:
         lines.writelines(json.dumps(event) + "\n" for event in events)
     truth = sums_of(events)
-    console.print(f"{len(events):,} events from {arguments.input or checkout}, Spark on {plan.master}")
+    console.print(
+        f"{len(events):,} events from {arguments.input or checkout}, Spark on {plan.master}",
+        f"Who has how much to do: mq {plan.store} groups",
+        sep="\n",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )
     started = time.monotonic()
     with closing(Table(plan.table)) as table:
         with mq.open(plan.store) as broker, Live(console=console, auto_refresh=False) as live:
@@ -128,7 +158,8 @@ def progress(plan: Plan, status: Status, started: float) -> Lines:
     table.add_row("not yet through the query", f"{status.query_lag:,}")
     table.add_row("events in the table", f"{status.event_count:,}")
     table.add_row("results in the table", f"{status.result_count:,}")
-    table.add_row("kills of the driver", f"{len(status.kills)} of {plan.kill_count}")
+    lives = f"life {len(status.kills) + 1} of {plan.kill_count + 1}"
+    table.add_row("the query", f"{'works' if status.is_working else 'starts'}, {lives}")
     return table
 
 

@@ -7,95 +7,121 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from examples.pipeline.plan import Plan
 
-__all__ = ["VICTIMS", "Driver"]
+__all__ = ["VICTIMS", "Driver", "essence"]
 
 ROOT = Path(__file__).resolve().parents[2]
 VICTIMS = ("the Python of the driver", "the JVM of the driver")
 ORPHANED_SECONDS = 10.0  # after which who is left of a killed driver is killed too
-FINISH_SECONDS = 180.0
+FINISH_SECONDS = 240.0
+LINES_MAX = 20
 
 
 class Driver:
-    """One life of the query: a Python process, the JVM that it starts, executors, and their workers."""
+    """One life of the query: a Python process, the JVM that it starts, executors, and their workers.
+
+    They are a session of the system's, apart from that of the terminal: an interrupt is for who started them,
+    and whoever is left can be found.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._is_closed = False
+        self._log_begin = plan.log.stat().st_size if plan.log.exists() else 0
+        plan.scratch.mkdir(exist_ok=True)
         arguments = [plan.store, plan.checkpoint, plan.master, plan.events_per_trigger, plan.batch_result]
         with plan.log.open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "examples.pipeline.query", *map(str, arguments)],
                 env={
                     **os.environ,
+                    "SPARK_LOCAL_DIRS": str(plan.scratch),
                     "SPARK_LOCAL_IP": "127.0.0.1",
-                    "SPARK_WORKER_DIR": str(plan.directory / "executors"),
+                    "SPARK_WORKER_DIR": str(plan.scratch / "executors"),
+                    "TMPDIR": str(plan.scratch),
                 },
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 text=True,
+                start_new_session=True,
             )
 
     def check(self) -> None:
         """Ends the program if the query ended by itself."""
-        if self._process.poll() is not None:
-            sys.exit(f"pipeline: the query ended with status {self._process.returncode}:\n{self._said()}")
+        if (status := self._process.poll()) is not None:
+            sys.exit(f"pipeline: the query ended by itself, with status {status}.\n{self.said()}")
 
     def kill(self, victim: str) -> None:
         """Kill one of the two halves of the driver with kill -9; back when nothing is left of it."""
-        family = descendants(self._process.pid)
-        jvm = family[:1]  # What the Python process starts is the JVM, and nothing else.
-        for pid in jvm if victim == VICTIMS[1] else [self._process.pid]:
+        for pid in self._jvm() if victim == VICTIMS[1] else [self._process.pid]:
             os.kill(pid, signal.SIGKILL)
         until = time.monotonic() + ORPHANED_SECONDS
-        while time.monotonic() < until and (self._process.poll() is None or any(map(is_alive, family))):
+        while time.monotonic() < until and (self._process.poll() is None or self._family()):
             time.sleep(0.05)
-        self._end(family)
+        self.close()
 
     def finish(self) -> None:
         """Have it stop, and do the batch job."""
         try:
             self._process.communicate("finish\n", FINISH_SECONDS)
         except subprocess.TimeoutExpired:
-            sys.exit(f"pipeline: the batch job takes too long:\n{self._said()}")
-        if self._process.returncode:
-            sys.exit(f"pipeline: the batch job ended with status {self._process.returncode}:\n{self._said()}")
+            sys.exit(f"pipeline: no batch job within {FINISH_SECONDS:.0f} s.\n{self.said()}")
+        if status := self._process.returncode:
+            sys.exit(f"pipeline: the batch job ended with status {status}.\n{self.said()}")
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._end(descendants(self._process.pid))
-
-    def _end(self, family: list[int]) -> None:
-        self._process.kill()
-        for pid in filter(is_alive, family):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """Nothing is left of it. Twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        while family := self._family():
+            for member in family:
+                with suppress(ProcessLookupError):
+                    os.kill(member.pid, signal.SIGKILL)
+            time.sleep(0.01)
         self._process.wait()
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
 
-    def _said(self) -> str:
-        return self._plan.log.read_text(errors="replace")[-4000:]
+    def said(self) -> str:
+        """The end of what it said."""
+        with self._plan.log.open(errors="replace") as log:
+            log.seek(self._log_begin)
+            return essence(log.read()) or "It said nothing."
+
+    def _jvm(self) -> list[int]:
+        """What the Python process starts is the JVM, and nothing else."""
+        return [member.pid for member in self._family() if member.parent == self._process.pid]
+
+    def _family(self) -> list["Member"]:
+        return [member for member in members() if member.session == self._process.pid]
 
 
-def descendants(pid: int) -> list[int]:
-    """Children, their children, and so on."""
-    children: dict[int, list[int]] = {}
+class Member(NamedTuple):
+    """A process that is not dead yet."""
+
+    pid: int
+    parent: int
+    session: int
+
+
+def members() -> list[Member]:
+    found: list[Member] = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            parent = int(path.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(path.parent.name))
-    found = [pid]
-    for one in found:
-        found += children.get(one, [])
-    return found[1:]
+            state, parent, _, session, *_ = path.read_text().rpartition(")")[2].split()
+            if state not in {"Z", "X"}:
+                found.append(Member(int(path.parent.name), int(parent), int(session)))
+    return found
 
 
-def is_alive(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+def essence(text: str) -> str:
+    """The last lines of a log, without where in the JVM it was."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
+    return "\n".join(lines[-LINES_MAX:])

@@ -9,11 +9,12 @@ CHANGES = "changes"
 RESULTS = "lines"
 QUERY_GROUP = "lines-by-day"  # in which the query shows how far it is; nothing depends on it
 PRODUCER_COUNT = 2
-BATCHES_A_LIFE = 8  # at least, so that every driver is killed in mid-work
+BATCHES_A_LIFE = 3  # at least, so that every driver is killed in mid-work
 
 
 class Plan(NamedTuple):
     directory: Path
+    scratch: Path  # for what Spark's processes leave behind when they are killed; its name is short
     master: str
     event_count: int
     rate: float  # events a second, of all producers together

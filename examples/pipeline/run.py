@@ -37,6 +37,7 @@ class Status(NamedTuple):
     event_count: int  # that the table knows of
     result_count: int
     kills: tuple[Kill, ...]
+    is_working: bool  # the query has written something since it was started
 
 
 class Run:
@@ -50,7 +51,7 @@ class Run:
         self._began = time.monotonic()
         context = get_context("spawn")
         self._producers = [
-            context.Process(target=produce, args=(plan, number), name=f"producer {number + 1}")
+            context.Process(target=produce, args=(plan, number), name=f"producer {number + 1}", daemon=True)
             for number in range(PRODUCER_COUNT)
         ]
         for topic in (CHANGES, RESULTS):
@@ -79,13 +80,21 @@ class Run:
                     producer.join()
         rows = json.loads(self._plan.batch_result.read_text())
         batch = {(module, day): Sum(*sums) for module, day, *sums in rows}
-        return Found(status.sent, self._table.sums(), status.result_count, self._table.twice(), batch)
+        return Found(
+            status.sent,
+            self._table.sums(),
+            status.result_count,
+            self._table.twice(),
+            self._table.missing(),
+            batch,
+        )
 
     def status(self) -> Status:
         table = self._table
         sent = sum(queue.max_offset for queue in self._broker.topic(CHANGES).queues)
         lag = self._broker.group(QUERY_GROUP).lag(CHANGES)
-        return Status(sent, lag, table.event_count, table.result_count, tuple(self._kills))
+        is_working = table.event_count > self._events_before
+        return Status(sent, lag, table.event_count, table.result_count, tuple(self._kills), is_working)
 
     def _watch(self, show: Callable[[Status], None]) -> None:
         before: Status | None = None
@@ -101,7 +110,9 @@ class Run:
             if status != before:
                 before, since = status, time.monotonic()
             elif time.monotonic() - since > STALLED_AFTER:
-                sys.exit(f"pipeline: nothing moves any more: {status}")
+                so_far = f"{status.event_count:,} of {self._plan.event_count:,} events are in the table"
+                stalled = f"nothing has moved for {STALLED_AFTER:.0f} s; {so_far}"
+                sys.exit(f"pipeline: {stalled}.\n{self._driver.said()}")
             doom = self._plan.killed_at(len(self._kills))
             if doom is not None and status.event_count >= doom:
                 self._kill_if_it_worked(status)
@@ -109,7 +120,7 @@ class Run:
                 return
 
     def _kill_if_it_worked(self, status: Status) -> None:
-        if status.event_count == self._events_before < self._plan.event_count:
+        if not status.is_working and status.event_count < self._plan.event_count:
             return
         time.sleep(random.uniform(0, DELAY_MAX))
         victim = VICTIMS[len(self._kills) % len(VICTIMS)]

@@ -1,7 +1,8 @@
 """The table at the end of the pipeline: a sqlite3 database, filled by a plain push consumer.
 
 A row for each result, by the message's place in its queue. So a message that is delivered again changes
-nothing, while one that was written again has another place, and counts again.
+nothing, while one that was written again has another place, and shows. Of the results for a module and day
+the one of the latest micro-batch is the sum, in whatever order they come: that is the view `lines`.
 """
 
 import json
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import mq
 from examples.pipeline.plan import RESULTS
@@ -23,7 +25,11 @@ CREATE TABLE results (
     queue_id INTEGER, queue_offset INTEGER,
     batch INTEGER, module TEXT, day TEXT, changes INTEGER, added INTEGER, deleted INTEGER,
     PRIMARY KEY (queue_id, queue_offset)
-)"""
+);
+-- SQLite takes the other columns from the row that has the maximum.
+CREATE VIEW lines AS
+    SELECT module, day, changes, added, deleted, max(batch) AS batch FROM results GROUP BY module, day;
+"""
 
 
 class Table:
@@ -32,11 +38,12 @@ class Table:
     def __init__(self, path: Path) -> None:
         self.event_count = 0  # that the results in it tell of
         self.result_count = 0
+        self._newest: dict[tuple[str, str], tuple[int, int]] = {}  # batch, and changes by then
         self._lock = threading.Lock()
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = NORMAL")
-        self._database.execute(SCHEMA)
+        self._database.executescript(SCHEMA)
 
     @contextmanager
     def filled_from(self, broker: mq.Broker) -> Iterator[None]:
@@ -51,24 +58,29 @@ class Table:
         return broker.group(GROUP).lag(RESULTS)
 
     def sums(self) -> Sums:
-        asked = "SELECT module, day, sum(changes), sum(added), sum(deleted) FROM results GROUP BY module, day"
         with self._lock:
-            return {(module, day): Sum(*sums) for module, day, *sums in self._database.execute(asked)}
+            rows = self._database.execute("SELECT module, day, changes, added, deleted FROM lines")
+            return {(module, day): Sum(*sums) for module, day, *sums in rows}
 
     def twice(self) -> int:
         """How many results say again what another one says."""
         asked = "SELECT count(*) - (SELECT count(*) FROM (SELECT DISTINCT batch, module, day FROM results))"
-        with self._lock:
-            (count,) = self._database.execute(f"{asked} FROM results").fetchone()
-        return int(count)
+        return self._number(f"{asked} FROM results")
+
+    def missing(self) -> int:
+        """How many micro-batches left no result, up to the last that did. Each had something to sum up."""
+        return self._number("SELECT coalesce(max(batch) + 1 - count(DISTINCT batch), 0) FROM results")
 
     def batch_count(self) -> int:
-        with self._lock:
-            (count,) = self._database.execute("SELECT count(DISTINCT batch) FROM results").fetchone()
-        return int(count)
+        return self._number("SELECT count(DISTINCT batch) FROM results")
 
     def close(self) -> None:
         self._database.close()
+
+    def _number(self, asked: str) -> int:
+        with self._lock:
+            (number,) = self._database.execute(asked).fetchone()
+        return int(number)
 
     def _add(self, message: mq.MessageExt) -> None:
         result = json.loads(message.body)
@@ -79,5 +91,12 @@ class Table:
                 "INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*place, *row)
             )
             if added.rowcount:
-                self.event_count += result["changes"]
                 self.result_count += 1
+                self._count(result)
+
+    def _count(self, result: dict[str, Any]) -> None:
+        key = result["module"], result["day"]
+        batch, changes = self._newest.get(key, (-1, 0))
+        if result["batch"] > batch:
+            self._newest[key] = result["batch"], result["changes"]
+            self.event_count += result["changes"] - changes
