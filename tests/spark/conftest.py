@@ -23,7 +23,7 @@ if find_spec("pyspark") is None:
         "test_stream.py",
         "test_two_applications.py",
     ]
-    collect_ignore_glob = ["test_session*.py"]
+    collect_ignore_glob = ["test_session*.py", "test_sink_*.py"]
 
 
 @pytest.fixture
