@@ -1,7 +1,8 @@
 """Streams between topics of a store: python application.py STORE PLACE MASTER FROM TO [FROM TO ...].
 
-Each stream tags what it writes with the name of the topic that it read. Says that it runs; at the end of its
-input stops the streams, reads the first topic as a batch, and writes into the topic totals how much it read.
+Each stream tags what it writes with the name of the topic that it read. Says on which Java it runs. At the
+end of its input it stops the streams, reads the first topic as a batch, and writes into the topic totals how
+much that was.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from mq.spark import use_java
 from tests.spark.pipeline import CLUSTER
 from tests.spark.session import session
 
 
 def main(store: str, place: Path, master: str, topics: list[str]) -> None:
+    use_java()
     spark = session(place, master, **(CLUSTER if master.startswith("local-cluster") else {}))
     ways = zip(islice(topics, 0, None, 2), islice(topics, 1, None, 2), strict=True)
     queries = [stream(spark, store, place, topic, to) for topic, to in ways]
-    print("runs", flush=True)
+    print(f"runs on {spark._jvm.java.lang.System.getProperty('java.home')}", flush=True)
     while not select.select([sys.stdin], [], [], 0.2)[0]:
         for query in queries:
             if not query.isActive:

@@ -18,6 +18,7 @@ if find_spec("pyspark") is None:
         "test_batch.py",
         "test_elsewhere.py",
         "test_kills.py",
+        "test_no_java.py",
         "test_packaging.py",
         "test_sink.py",
         "test_stream.py",

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,13 +20,15 @@ CLUSTER = "local-cluster[2,1,1024]"
 class Process:
     """A driver and what comes of it: the processes of one session of the system."""
 
-    def __init__(self, module: str, place: Path, *arguments: object) -> None:
+    def __init__(
+        self, module: str, place: Path, *arguments: object, env: Mapping[str, str] | None = None
+    ) -> None:
         place.mkdir(exist_ok=True)
         self.output = place / "output"
         with self.output.open("a") as output:
             self.driver = subprocess.Popen(
                 [sys.executable, "-m", module, *map(str, arguments)],
-                env=environment(place),
+                env=env or environment(place),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
