@@ -1,0 +1,160 @@
+"""The sink's ledger outlives retention as far as somebody may still ask for it, and no further."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker import duties
+from mq.broker.local import LocalBroker
+from mq.broker.sinkledger import KEPT_MS, TOPIC, Entry, newer
+from mq.errors import StoreFull
+from mq.store import retention
+from tests.store.small_store import (
+    LOG_FILE_SIZE,
+    fill,
+    log_files,
+    messages_of,
+    open_small,
+    overwrite_log,
+    send,
+)
+
+LEDGER = mq.MessageQueue(TOPIC, "mq", 0)
+
+
+@pytest.fixture
+def broker(directory: Path) -> Iterator[LocalBroker]:
+    with open_small(directory) as broker:
+        broker.create_topic("A", 1)
+        broker.create_topic(TOPIC, 1)
+        yield broker
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def say(broker: LocalBroker, txn: str, epoch: int, **more: object) -> Entry:
+    entry = Entry(txn, txn, epoch, 0, 1, time_ms=now_ms())._replace(**more)  # type: ignore[arg-type]  # by name
+    send(broker, TOPIC, 0, entry.encode(), keys=txn)
+    return entry
+
+
+def ledger(broker: LocalBroker) -> list[Entry]:
+    found = [Entry.decode(message.body) for message in messages_of(broker.topic(TOPIC).queues[0])]
+    return [entry for entry in found if entry is not None]
+
+
+def newest(broker: LocalBroker, txn: str) -> Entry | None:
+    return newer(None, [message.body for message in broker.query(TOPIC, txn)], txn)
+
+
+def expire_all(broker: LocalBroker, at_ms: int | None = None) -> None:
+    """Have what is there too old, and the log begin with another file."""
+    fill(broker, "A", 40)
+    begin = log_files(broker.path)[0]
+    at_ms = now_ms() + 3_600_000 if at_ms is None else at_ms
+    retention.expire(broker._store, at_ms, 1, keep=broker._keepsakes.kept)
+    assert not begin.exists()
+    assert len(log_files(broker.path)) <= 2
+
+
+def test_the_newest_entry_of_each_moves_on_again_and_again(broker: LocalBroker) -> None:
+    for epoch in range(3):
+        entries = [say(broker, txn, epoch) for txn in ("one", "two")]
+    for _ in range(3):
+        expire_all(broker)
+        assert ledger(broker) == entries
+        assert [newest(broker, entry.txn) for entry in entries] == entries
+
+
+def test_what_is_not_about_to_go_stays_where_it_is(broker: LocalBroker) -> None:
+    say(broker, "one", 0)
+    fill(broker, "A", 40)
+    later = say(broker, "one", 1)
+    begin = log_files(broker.path)[1]
+    with broker._keepsakes.kept(int(begin.name), now_ms()):
+        assert [entry.epoch for entry in ledger(broker)] == [0, 1]
+    expire_all(broker)
+    assert ledger(broker) == [later]
+
+
+def test_an_older_entry_that_moved_on_meanwhile_is_not_the_newest(broker: LocalBroker) -> None:
+    old = say(broker, "one", 4)
+    newest_one = say(broker, "one", 5)
+    send(broker, TOPIC, 0, old.encode(), keys="one")
+    for _ in range(2):
+        expire_all(broker)
+        assert ledger(broker) == [newest_one]
+
+
+def test_what_nobody_will_ask_for_goes(broker: LocalBroker) -> None:
+    say(broker, "batch-1", 0, lasting=False)
+    unfinished = say(broker, "batch-2", 0, lasting=False, files=("0/a",), skip=2)
+    rests = say(broker, "rests", 9)
+    send(broker, TOPIC, 0, b"no entry", keys="rests")
+    expire_all(broker)
+    assert ledger(broker) == [unfinished, rests]
+    expire_all(broker, now_ms() + KEPT_MS + 60_000)
+    assert ledger(broker) == []
+
+
+def test_they_are_on_disk_before_anything_is_deleted(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(broker, "one", 0)
+    fill(broker, "A", 40)
+    order: list[str] = []
+    monkeypatch.setattr(broker._keepsakes, "_sync", lambda: order.append("synced"))
+    with broker._keepsakes.kept(LOG_FILE_SIZE, now_ms()):
+        order.append("deleted")
+    assert order == ["synced", "deleted"]
+    with broker._keepsakes.kept(0, now_ms()):
+        order.append("nothing to do")
+    assert order[2:] == ["nothing to do"]
+
+
+def test_a_full_disk_is_no_reason_to_keep_everything(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = say(broker, "one", 0)
+    real, errors = broker._keepsakes._append, [StoreFull("no room", path="commitlog")]
+
+    def append(*arguments: object) -> object:
+        if errors:
+            raise errors.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(broker._keepsakes, "_append", append)
+    expire_all(broker)
+    assert ledger(broker) == [entry]
+
+
+def test_a_damaged_entry_holds_nothing_up(broker: LocalBroker) -> None:
+    for txn in ("one", "two", "three"):
+        say(broker, txn, 0)
+    damaged = messages_of(broker.topic(TOPIC).queues[0])[1]
+    overwrite_log(broker.path, damaged.log_offset + 92, b"?")
+    expire_all(broker)
+    assert [entry.txn for entry in ledger(broker)] == ["one", "three"]
+
+
+def test_whoever_has_the_duties_does_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duties, "RETENTION_INTERVAL", 0.02)
+    with open_small(directory, retention_hours=0) as broker:
+        broker.create_topic("A", 1)
+        broker.create_topic(TOPIC, 1)
+        entry = say(broker, "one", 3)
+        first = log_files(directory)[0]
+        until = time.monotonic() + 30
+        while first.exists():
+            assert time.monotonic() < until, "nothing is deleted"
+            fill(broker, "A", 20)
+        assert newest(broker, "one") == entry
+        begin = broker.min_offset(LEDGER)
+    assert begin > 0
