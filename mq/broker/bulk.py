@@ -61,9 +61,9 @@ class Bulk:
         self,
         queues: Sequence[MessageQueue],
         places: Any,
-        bodies: Any,
+        bodies: Sequence[Any],
         body_sizes: Any,
-        properties: Any,
+        properties: Sequence[Any],
         properties_sizes: Any,
     ) -> Stored:
         """See BulkWriter.append. Some of the queues may be of messages that are put aside: see Asides."""

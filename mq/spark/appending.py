@@ -13,40 +13,37 @@ from mq.spark.staging import StagedBatch
 __all__ = ["append_batches"]
 
 
-def append_batches(
-    broker: LocalBroker,
-    batches: Sequence[StagedBatch],
-    last: tuple[MessageQueue, bytes, bytes] | None = None,
-    *,
-    sync: bool = False,
-) -> None:
-    """Append rows together, and one message more at the end: queue, body, properties."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def append_batches(broker: LocalBroker, batches: Sequence[StagedBatch], *, sync: bool = False) -> None:
+    """Append rows together. Bodies and properties are not copied: they are read where Arrow has them."""
     queues: dict[MessageQueue, int] = {}
     places = array("i")
-    columns: dict[str, list[Any]] = {"body": [], "properties": []}
+    columns = _Column(), _Column()
     for batch in batches:
         number = queues.setdefault(batch.queue, len(queues))
         places.extend(array("i", [number]) * batch.rows.num_rows)
-        for name, parts in columns.items():
-            parts.append(batch.rows.column(name))
-    if last is not None:
-        queue, body, properties = last
-        places.append(queues.setdefault(queue, len(queues)))
-        columns["body"].append(pa.array([body], pa.binary()))
-        columns["properties"].append(pa.array([properties], pa.binary()))
-    given = []
-    for parts in columns.values():
-        whole = pa.concat_arrays(parts)
-        _, offsets, data = whole.buffers()
-        begin = memoryview(offsets).cast("i")[whole.offset]
-        end = memoryview(offsets).cast("i")[whole.offset + len(whole)]
-        values = memoryview(data)[begin:end] if data is not None else b""
-        lengths = pc.binary_length(whole)
-        sizes = memoryview(lengths.buffers()[1])[lengths.offset * 4 : (lengths.offset + len(lengths)) * 4]
-        given += [values, sizes]
+        for column, name in zip(columns, ("body", "properties"), strict=True):
+            column.add(batch.rows.column(name))
+    given = [part for column in columns for part in (column.pieces, column.sizes)]
     stored = broker.bulk.append(list(queues), places, *given)
     if sync:
         broker.bulk.sync(stored)
+
+
+class _Column:
+    """The texts of a column, where they lie, and their sizes."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Any] = []
+        self.sizes = array("i")
+
+    def add(self, texts: Any) -> None:
+        import pyarrow.compute as pc
+
+        _, offsets, data = texts.buffers()
+        if data is not None:
+            places = memoryview(offsets).cast("i")
+            self.pieces.append(memoryview(data)[places[texts.offset] : places[texts.offset + len(texts)]])
+        sizes = pc.binary_length(texts)
+        self.sizes.frombytes(
+            memoryview(sizes.buffers()[1])[sizes.offset * 4 : (sizes.offset + len(sizes)) * 4]
+        )

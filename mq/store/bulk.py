@@ -26,6 +26,16 @@ class Stored(NamedTuple):
     store_time_ms: int
 
 
+class _Pieces(NamedTuple):
+    pieces: Any  # mq_piece[]
+    held: list[Any]  # what they point into
+
+
+def _pieces(buffers: Sequence[Any]) -> _Pieces:
+    held = [ffi.from_buffer(buffer) for buffer in buffers]
+    return _Pieces(ffi.new("mq_piece[]", [(part, len(part)) for part in held]), held)
+
+
 class BulkWriter:
     """Appends bulks to one store, from any thread. admit(topic, queue_id) raises what forbids it."""
 
@@ -38,18 +48,18 @@ class BulkWriter:
         self,
         queues: Sequence[MessageQueue],
         places: Any,
-        bodies: Any,
+        bodies: Sequence[Any],
         body_sizes: Any,
-        properties: Any,
+        properties: Sequence[Any],
         properties_sizes: Any,
         delays_ms: Sequence[int] | None = None,
     ) -> Stored:
         """Append messages, all or none: the i-th goes to queues[places[i]], where they keep their order.
 
         places and sizes are buffers of 32-bit numbers; bodies and encoded property strings lie one after the
-        other in theirs. delays_ms: of each queue PLAIN, TIMED for messages put aside that say when they are
-        due, or how long they wait there. Raises MessageTooLarge, StoreFull, StorePoisoned, ValueError for one
-        put aside that says not where it belongs, and what `admit` raises.
+        other in buffers, none in two of them. delays_ms: of each queue PLAIN, TIMED for messages put aside that
+        say when they are due, or how long they wait there. Raises MessageTooLarge, StoreFull, StorePoisoned,
+        ValueError for one put aside that says not where it belongs, and what `admit` raises.
         """
         place_of, sizes, encoded_sizes = (
             ffi.from_buffer(INT32, part) for part in (places, body_sizes, properties_sizes)
@@ -59,9 +69,17 @@ class BulkWriter:
             raise ValueError(
                 "a bulk has a place, a body and properties for each message, and at least one of them"
             )
-        spaces = memoryview(bodies).nbytes, memoryview(properties).nbytes
+        kept, texts = _pieces(bodies), _pieces(properties)
         if len(set(queues)) != len(queues) or lib.mq_bulk_check(
-            len(queues), count, place_of, sizes, spaces[0], encoded_sizes, spaces[1]
+            len(queues),
+            count,
+            place_of,
+            kept.pieces,
+            len(bodies),
+            sizes,
+            texts.pieces,
+            len(properties),
+            encoded_sizes,
         ):
             raise ValueError("places or sizes of a bulk do not fit its queues, bodies and properties")
         receipt = ffi.new("mq_receipt *")
@@ -76,9 +94,9 @@ class BulkWriter:
                 len(numbers),
                 count,
                 place_of,
-                ffi.from_buffer(bodies),
+                kept.pieces,
                 sizes,
-                ffi.from_buffer(properties),
+                texts.pieces,
                 encoded_sizes,
                 delays,
                 receipt,

@@ -33,9 +33,9 @@ def append(broker: LocalBroker, sent: Sequence[tuple[int, bytes, str]]) -> Store
     return broker.bulk.append(
         QUEUES,
         array("i", [place for place, _, _ in sent]),
-        b"".join(body for _, body, _ in sent),
+        [body for _, body, _ in sent],
         array("i", [len(body) for _, body, _ in sent]),
-        b"".join(encoded),
+        encoded,
         array("i", map(len, encoded)),
     )
 
@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_refused(
     queues, places, bodies, sizes, properties, encoded_sizes = wrong
     with pytest.raises(ValueError, match="bulk"):
         broker.bulk.append(
-            queues, array("i", places), bodies, array("i", sizes), properties, array("i", encoded_sizes)
+            queues, array("i", places), [bodies], array("i", sizes), [properties], array("i", encoded_sizes)
         )
 
 
@@ -190,7 +190,7 @@ def check_whole(broker: LocalBroker, *, sent_since: bool = False) -> None:
 
 def put_aside(broker: LocalBroker, queue: mq.MessageQueue, properties: bytes) -> Stored:
     return broker.bulk.append(
-        [queue], array("i", [0]), b"x", array("i", [1]), properties, array("i", [len(properties)])
+        [queue], array("i", [0]), [b"x"], array("i", [1]), [properties], array("i", [len(properties)])
     )
 
 

@@ -40,9 +40,9 @@ def append(broker: LocalBroker, count: int, *, said: int | None) -> None:
     broker.bulk.append(
         queues,
         array("i", [place % len(queues) for place in range(count)]),
-        b"".join(bodies),
+        bodies,
         array("i", map(len, bodies)),
-        b"".join(properties),
+        properties,
         array("i", map(len, properties)),
     )
 

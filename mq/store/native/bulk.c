@@ -225,21 +225,41 @@ static int is_at_home(const part *to, const char *properties, int32_t size) {
            mq_property_find(bytes, size, "REAL_QID", 8, &value_at) > 0;
 }
 
-static int make_drafts(mq_log *log, bulk *all, const char *bodies, const int32_t *body_sizes, const char *properties,
-                       const int32_t *properties_sizes, char *tail, char *first_id) {
+/* A place in pieces. */
+typedef struct {
+    const mq_piece *piece;
+    int64_t used;
+} cursor;
+
+/* The next bytes of a message. Pieces have been checked: they have them. */
+static inline const char *take(cursor *from, int32_t size) {
+    if (size == 0) return "";
+    while (from->used == from->piece->size) {
+        from->piece++;
+        from->used = 0;
+    }
+    const char *bytes = from->piece->bytes + from->used;
+    from->used += size;
+    return bytes;
+}
+
+static int make_drafts(mq_log *log, bulk *all, const mq_piece *bodies, const int32_t *body_sizes,
+                       const mq_piece *properties, const int32_t *properties_sizes, char *tail, char *first_id) {
     char id[MQ_UNIQUE_ID_SIZE];
+    cursor body_at = {bodies, 0};
+    cursor properties_at = {properties, 0};
     for (int32_t i = 0; i < all->count; i++) {
         part *to = &all->parts[all->places[i]];
         mq_draft *draft = &all->drafts[i];
-        if (!is_at_home(to, properties, properties_sizes[i])) return MQ_INVALID;
+        const char *body = take(&body_at, body_sizes[i]);
+        const char *encoded = take(&properties_at, properties_sizes[i]);
+        if (!is_at_home(to, encoded, properties_sizes[i])) return MQ_INVALID;
         int32_t fixed = mq_common_of(&all->common, log, to->queue, 0, NULL);
-        int result = mq_draft_make(draft, to->queue, fixed, 0, bodies, body_sizes[i], properties, properties_sizes[i],
+        int result = mq_draft_make(draft, to->queue, fixed, 0, body, body_sizes[i], encoded, properties_sizes[i],
                                    NULL, tail, i ? id : first_id, MQ_UNIQUE_ID_SIZE);
         if (result) return result;
         if (draft->size + (int64_t)MQ_BLANK_SIZE > log->file_size) return MQ_TOO_LARGE;
         if (draft->size > all->record_max) all->record_max = draft->size;
-        bodies += body_sizes[i];
-        properties += properties_sizes[i];
         tail += draft->tail_size;
         to->tags |= to->delay_ms >= 0 ? MQ_EVERY_TAG : mq_tag_bit((int32_t)draft->tags_code);
     }
@@ -261,7 +281,7 @@ static int append(mq_log *log, bulk *all, mq_receipt *receipt) {
 }
 
 int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, int32_t queue_count, int32_t count,
-                   const int32_t *places, const char *bodies, const int32_t *body_sizes, const char *properties,
+                   const int32_t *places, const mq_piece *bodies, const int32_t *body_sizes, const mq_piece *properties,
                    const int32_t *properties_sizes, const int64_t *delays_ms, mq_receipt *receipt) {
     if (!log->writable) return MQ_READ_ONLY;
     if (count <= 0 || queue_count <= 0) return MQ_INVALID;
@@ -277,6 +297,10 @@ int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, i
     all.parts = calloc((size_t)queue_count, sizeof *all.parts);
     char *tails = malloc((size_t)tails_size);
     int result = all.drafts && all.parts && tails ? 0 : MQ_MEMORY;
+    if (!result) {
+        mq_linux_expect_all(all.drafts, (int64_t)count * (int64_t)sizeof *all.drafts);
+        mq_linux_expect_all(tails, tails_size);
+    }
     for (int32_t i = 0; !result && i < queue_count; i++) {
         int error;
         all.parts[i].queue = mq_log_open_queue(log, queues[i], &error);
@@ -292,13 +316,29 @@ int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, i
     return result;
 }
 
-int mq_bulk_check(int32_t queue_count, int32_t count, const int32_t *places, const int32_t *body_sizes,
-                  int64_t bodies_size, const int32_t *properties_sizes, int64_t properties_size) {
+/* Whether the next bytes of a message lie in one piece. */
+static int has(cursor *from, const mq_piece *end, int32_t size) {
+    if (size < 0) return 0;
+    while (size && from->piece < end && from->used == from->piece->size) {
+        from->piece++;
+        from->used = 0;
+    }
+    if (size == 0) return 1;
+    if (from->piece >= end || size > from->piece->size - from->used) return 0;
+    from->used += size;
+    return 1;
+}
+
+int mq_bulk_check(int32_t queue_count, int32_t count, const int32_t *places, const mq_piece *bodies, int32_t bodies_count,
+                  const int32_t *body_sizes, const mq_piece *properties, int32_t properties_count,
+                  const int32_t *properties_sizes) {
+    cursor body_at = {bodies, 0};
+    cursor properties_at = {properties, 0};
     for (int32_t i = 0; i < count; i++) {
-        if (places[i] < 0 || places[i] >= queue_count || body_sizes[i] <= 0 || properties_sizes[i] < 0) return MQ_INVALID;
-        bodies_size -= body_sizes[i];
-        properties_size -= properties_sizes[i];
-        if (bodies_size < 0 || properties_size < 0) return MQ_INVALID;
+        if (places[i] < 0 || places[i] >= queue_count || body_sizes[i] == 0 ||
+            !has(&body_at, bodies + bodies_count, body_sizes[i]) ||
+            !has(&properties_at, properties + properties_count, properties_sizes[i]))
+            return MQ_INVALID;
     }
     return 0;
 }

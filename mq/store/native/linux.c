@@ -17,7 +17,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-enum { FUTEX_32_BITS = 2 };
+enum { FUTEX_32_BITS = 2, LARGE_PAGE = 2 << 20 };
 
 /* The kernel's struct futex_waitv; older headers lack it. */
 typedef struct {
@@ -107,6 +107,14 @@ int mq_linux_populate(void *address, int64_t size) {
     do result = madvise((void *)page, (size_t)((uintptr_t)address - page) + (size_t)size, MADV_POPULATE_WRITE);
     while (result && (errno == EINTR || errno == EAGAIN));
     return result && errno == EFAULT ? MQ_FULL : 0;
+}
+
+void mq_linux_expect_all(void *address, int64_t size) {
+    uintptr_t page = ((uintptr_t)address + 4095) & ~(uintptr_t)4095;
+    int64_t left = size - (int64_t)(page - (uintptr_t)address);
+    int saved = errno;
+    if (left >= LARGE_PAGE) madvise((void *)page, (size_t)left & ~(size_t)4095, MADV_HUGEPAGE);
+    errno = saved;
 }
 
 void mq_linux_will_need(const void *address, int64_t size) {

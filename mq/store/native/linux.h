@@ -30,6 +30,9 @@ int mq_linux_sync_directory(const char *path);
  * since the file system has no room after all; 0 otherwise, also on kernels that do not know how. */
 int mq_linux_populate(void *address, int64_t size);
 
+/* Memory of which most will be used: in large pages, where the system has any. */
+void mq_linux_expect_all(void *address, int64_t size);
+
 /* Have the pages of a mapped file read, these and no others: a fault would read megabytes around them. */
 void mq_linux_will_need(const void *address, int64_t size);
 
