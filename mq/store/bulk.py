@@ -57,9 +57,9 @@ class BulkWriter:
         """Append messages, all or none: the i-th goes to queues[places[i]], where they keep their order.
 
         places and sizes are buffers of 32-bit numbers; bodies and encoded property strings lie one after the
-        other in buffers, none in two of them. delays_ms: of each queue PLAIN, TIMED for messages put aside that
-        say when they are due, or how long they wait there. Raises MessageTooLarge, StoreFull, StorePoisoned,
-        ValueError for one put aside that says not where it belongs, and what `admit` raises.
+        other in buffers, none in two of them. delays_ms: of each queue PLAIN, TIMED for messages put aside
+        that say when they are due, or how long they wait there. Raises MessageTooLarge, StoreFull,
+        StorePoisoned, ValueError for one put aside that says not where it belongs, and what `admit` raises.
         """
         place_of, sizes, encoded_sizes = (
             ffi.from_buffer(INT32, part) for part in (places, body_sizes, properties_sizes)
