@@ -66,7 +66,7 @@ class Entry(NamedTuple):
                 time_ms=int(value["timeMs"]),
                 lasting=bool(value["lasting"]),
             )
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
             return None
 
 

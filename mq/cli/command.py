@@ -22,6 +22,7 @@ from mq.cli.recall import recall
 from mq.cli.redrive import redrive
 from mq.cli.send import send
 from mq.cli.session import Session
+from mq.cli.sinks import sinks
 from mq.cli.tail import tail
 from mq.cli.timers import timers
 from mq.cli.top import top
@@ -71,7 +72,7 @@ def command(context: click.Context, target: str, json: bool) -> None:
 for verb in (
     *(topics, create, delete, send, tail, query, show),
     *(timers, recall),
-    *(groups, consume, reset, redrive, transactions, top),
+    *(groups, consume, reset, redrive, transactions, sinks, top),
     *(verify, expire, bench),
 ):
     command.add_command(verb)

@@ -4,6 +4,7 @@ import errno
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -13,24 +14,33 @@ from rich.progress import Progress, TaskID
 from mq.broker.check import problems
 from mq.cli.printing import emit_json, visible
 from mq.cli.session import Session, with_json
+from mq.spark import check as sinks
 
 
 @click.command()
 @with_json
 @click.pass_obj
 def verify(session: Session) -> int:
-    """Walk the whole directory and list what is wrong with it."""
+    """Walk the whole directory and list what is wrong with it.
+
+    A note says what is no problem: what Spark's sinks have staged, and nobody has appended.
+    """
     directory = Path(session.target)
     if not directory.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "not a directory", session.target)
     count = 0
     with _progress() as progress:
-        for problem in problems(directory, progress=progress):
+        for problem in chain(problems(directory, progress=progress), sinks.problems(directory)):
             count += 1
             if session.json:
                 emit_json({"problem": problem})
             else:
                 click.echo(visible(problem))
+    for note in sinks.remains(directory):
+        if session.json:
+            emit_json({"note": note})
+        else:
+            click.echo(f"note: {visible(note)}")
     if not session.json:
         click.echo(f"{count} problems" if count else "no problems")
     return 1 if count else 0
