@@ -123,7 +123,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 queue: max(begin[queue], min(end, self._until.get(queue, 0))) for queue, end in ends.items()
             }
         rows = backlog(begin, ends)
-        if not rows and begin == before.positions:
+        # A queue that is new and has nothing to be read yet is no reason for a batch.
+        if not rows and all(begin.get(queue) == offset for queue, offset in before.positions.items()):
             self._idle = view, before
             return None, 0
         if rows and (missing := self._missing(rows, limit)):

@@ -104,7 +104,8 @@ def test_what_is_available_now_and_no_more(broker: LocalBroker, directory: Path)
 
 
 def test_few_messages_wait_for_others_but_not_for_ever(broker: LocalBroker, directory: Path) -> None:
-    query = Query(directory, **EARLIEST, minOffsetsPerTrigger="3", maxTriggerDelay="1h")
+    now = 1000.0
+    query = Query(directory, **EARLIEST, minOffsetsPerTrigger="3", maxTriggerDelay="1h", now=lambda: now)
     send(broker, "orders", 0, b"first")
     assert query.all() == [b"first"]  # Nobody has waited before.
     send(broker, "orders", 0, *numbered(0, 2))
@@ -112,8 +113,12 @@ def test_few_messages_wait_for_others_but_not_for_ever(broker: LocalBroker, dire
     send(broker, "orders", 0, b"2")
     assert query.all() == numbered(0, 3)
     send(broker, "orders", 0, b"late")
-    query.reader._last_trigger -= 3601
+    now += 3599
+    assert query.all() == []
+    now += 2
     assert query.all() == [b"late"]
+    send(broker, "orders", 1, b"later")
+    assert query.all() == []  # It is the delay since the last batch.
 
 
 def test_trigger_once_takes_all_there_is(broker: LocalBroker, directory: Path) -> None:
