@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pickle
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import mq
 from mq.broker.local import LocalBroker
@@ -21,11 +17,10 @@ from mq.broker.protocol import queue_of_key
 from mq.spark import commit
 from mq.spark.appending import append_batches
 from mq.spark.datasource import MqDataSource
-from mq.spark.ledger import TOPIC
+from mq.spark.ledger import TOPIC, chunked
 from mq.spark.refusal import Refusal
 from mq.spark.staging import directory as staging_of
 from tests.spark.reading import forget_brokers, struct
-from tests.store.small_store import open_small
 
 pa = pytest.importorskip("pyarrow")
 
@@ -162,6 +157,52 @@ def test_batch_writes(broker: LocalBroker, directory: Path) -> None:
     assert [path.name for path in (directory / "mq" / "spark").iterdir()] == ["job"]
 
 
+def test_a_batch_write_whose_driver_died_is_finished_by_the_next_that_is_planned(
+    broker: LocalBroker, directory: Path
+) -> None:
+    bodies = numbered(0, 9)
+
+    def die(*_: object, **__: object) -> None:
+        raise InterruptedError
+
+    for number, (semantics, stream) in enumerate(
+        [("exactly_once", False), ("exactly_once", True), ("at_least_once", True)]
+    ):
+        first = writer(directory, stream=False, chunkBytes="1")
+        messages = write(first, 0, bodies, query=first._run)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(commit, "finished", die)
+            patch.setattr(commit, "chunked", lambda *given: islice(chunked(*given), 1))
+            with pytest.raises(InterruptedError):
+                first.commit(messages)
+        assert bodies_of(broker) == [*bodies * number, *bodies[:3]]
+        forget_brokers()
+        writer(directory, stream=stream, semantics=semantics)
+        assert bodies_of(broker) == bodies * (number + 1)
+    assert staged_files(directory) == []
+
+
+def test_a_batch_write_that_failed_in_part_is_finished_as_it_is_aborted(
+    broker: LocalBroker, directory: Path
+) -> None:
+    to = writer(directory, stream=False, chunkBytes="1")
+    messages = write(to, 0, numbered(0, 9), query=to._run)
+    appends = iter([append_batches])
+
+    def append(*given: Any, **options: Any) -> None:
+        for real in appends:
+            return real(*given, **options)
+        raise mq.StoreFull("no room", path="commitlog")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit, "append_batches", append)
+        with pytest.raises(mq.StoreFull):
+            to.commit(messages)
+    to.abort(messages)
+    assert bodies_of(broker) == numbered(0, 9)
+    assert list((directory / "mq" / "spark").iterdir()) == []
+
+
 def test_at_least_once_appends_at_once(broker: LocalBroker, directory: Path) -> None:
     to = writer(directory, semantics="at_least_once")
     messages = write(to, 0, numbered(0, 5))
@@ -268,6 +309,7 @@ def test_rows_that_can_be_no_message(
         ({"txnVersion": "1"}, {"body": "binary"}, "give both"),
         ({"semantics": "at_least_once", "txnAppId": "x"}, {"body": "binary"}, "for semantics exactly_once"),
         ({"startingOffsets": "earliest"}, {"body": "binary"}, "an option of the source"),
+        ({"group": "g"}, {"body": "binary"}, "option group has no meaning for the sink"),
         ({"topic": TOPIC}, {"body": "binary"}, "kept for other things"),
         ({"txnAppId": "x", "txnVersion": "1"}, {"body": "binary"}, "a stream counts its batches itself"),
     ],
@@ -302,79 +344,3 @@ def test_the_ledger_is_no_topic_of_a_pattern(broker: LocalBroker, directory: Pat
     made = MqDataSource({"path": str(directory), "topicpattern": ".*"})
     reader = made.reader(schema=struct("topic"))
     assert {span.queue.topic for one in reader.partitions() for span in one.ranges} == {"orders"}
-
-
-class Dies(Exception):
-    """In place of a kill -9 of the driver."""
-
-
-class Epochs(RuleBasedStateMachine):
-    """Epochs of any size in chunks, drivers that die at every step, replays with other rows: all or none of
-    each, once, and never of two attempts."""
-
-    @initialize(chunk_bytes=st.sampled_from(["1", "60", "100000"]))
-    def begin(self, chunk_bytes: str) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="mq-spark-"))
-        self.broker = open_small(self.directory)
-        self.broker.create_topic("orders", 2)
-        self.options = {"chunkBytes": chunk_bytes}
-        self.epoch = 0
-        self.attempt = 0
-        self.attempts: dict[int, list[list[bytes]]] = {}
-
-    def stage(self, sizes: list[int]) -> list[Any]:
-        self.attempt += 1
-        tasks = [
-            [b"%d-%d-%d-%d" % (self.epoch, self.attempt, task, number) for number in range(size)]
-            for task, size in enumerate(sizes)
-        ]
-        self.attempts.setdefault(self.epoch, []).append([body for bodies in tasks for body in bodies])
-        return write(writer(self.directory, stream=True, **self.options), self.epoch, *tasks)
-
-    @rule(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=3), appends=st.integers(0, 4))
-    def die(self, sizes: list[int], appends: int) -> None:
-        """The driver dies after so many appends, or behind the last, before Spark has taken note."""
-        messages = self.stage(sizes)
-        real, left = append_batches, [appends]
-
-        def append(*arguments: Any, **options: Any) -> None:
-            if not left[0]:
-                raise Dies
-            left[0] -= 1
-            real(*arguments, **options)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(commit, "append_batches", append)
-            with suppress(Dies):
-                writer(self.directory, stream=True, **self.options).commit(messages, self.epoch)
-        self.restart()
-
-    @rule(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=3))
-    def finish(self, sizes: list[int]) -> None:
-        messages = self.stage(sizes)
-        writer(self.directory, stream=True, **self.options).commit(messages, self.epoch)
-        found = [body for body in bodies_of(self.broker) if body.startswith(b"%d-" % self.epoch)]
-        assert found in self.attempts[self.epoch]
-        self.epoch += 1
-
-    def restart(self) -> None:
-        forget_brokers()
-        commit._known.clear()
-
-    def teardown(self) -> None:
-        if not hasattr(self, "broker"):
-            return
-        self.finish([1])
-        found = bodies_of(self.broker)
-        for epoch in range(self.epoch):
-            of_epoch = [body for body in found if body.startswith(b"%d-" % epoch)]
-            assert of_epoch in self.attempts[epoch]
-            assert len(set(of_epoch)) == len(of_epoch)
-        assert staged_files(self.directory) == []
-        forget_brokers()
-        self.broker.close()
-        shutil.rmtree(self.directory)
-
-
-TestEpochs = Epochs.TestCase
-TestEpochs.settings = settings(max_examples=25, stateful_step_count=10)
