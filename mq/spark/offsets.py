@@ -8,7 +8,8 @@ deleted and made again, or the directory is another one.
 
 Spark does not note where a query began: it asks again when the first batch is read, and after a crash once
 more, when "latest" is somewhere else. So the offset that a query begins with is marked by `#new`, and the end
-of its first batch has in `#begin` where that batch begins.
+of its first batch has in `#begin` where that batch begins. So have later ends for queues of which that does
+not follow from the offset before: new ones, and those of which something is lost.
 
 Checkpoints outlive programs: what a later version adds has a new number in `#v`.
 """
@@ -49,7 +50,7 @@ class Offset(NamedTuple):
 
     positions: Positions
     witnesses: dict[str, Witness]
-    begin: Positions | None = None  # of the first batch, where this is its end
+    begin: Positions | None = None  # where the batch begins whose end this is, as far as that is noted
     is_new: bool = False  # the query begins here
 
     def json(self) -> dict[str, Any]:

@@ -132,7 +132,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_trigger = self._clock()
         known = {topic: witness for topic, witness in before.witnesses.items() if topic not in remade}
         end = survey.offset(self._admitted(begin, ends, limit), begin, known)
-        return (end._replace(begin=before.positions) if before.is_new else end), 0
+        # What Spark will not know any more when the batch is read: new queues, and those that were moved on.
+        moved = {queue: offset for queue, offset in begin.items() if before.positions.get(queue) != offset}
+        return end._replace(begin={**before.positions, **moved} if before.is_new else moved or None), 0
 
     def _admitted(self, begin: Positions, ends: Positions, limit: ReadLimit) -> Positions:
         options = self._options
@@ -173,15 +175,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @planning
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         before, after = self._offset(start), self._offset(end)
-        if after.begin is not None:
-            # The first batch: the beginning is where it was when this was planned, not where Spark asks now.
-            before = before._replace(positions=after.begin)
         survey, limits = self._surveyed(), self._view().limits
-        begin, losses = settle(before.positions, limits, survey.remade(before, limits))
-        self._judge(losses)
         # Of a topic that was made again since the batch was planned nothing can be read; what is in the new
         # one belongs to the next batch.
         too_late = survey.remade(after, limits)
+        begin, losses = settle({**before.positions, **(after.begin or {})}, limits, too_late)
+        self._judge(losses)
         ends = {queue: offset for queue, offset in after.positions.items() if queue.topic not in too_late}
         return [MqPartition(ranges) for ranges in pack(spans(begin, ends), self._options.tasks)]
 
