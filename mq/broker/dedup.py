@@ -31,7 +31,7 @@ from mq.broker.delay import SCHEDULE_TOPIC
 from mq.broker.handled import DEDUP_KEY
 from mq.broker.recall import MARKS
 from mq.broker.results import MessageQueue, SendResult, SendStatus
-from mq.broker.sent_keys import BUCKET_COUNT, CLAIMED, SentKeys, digest_of
+from mq.broker.sent_keys import BUCKET_COUNT, CLAIMED, EVER, SentKeys, digest_of
 from mq.broker.timer import TIMER_TOPIC
 from mq.broker.topics import TopicSettings
 from mq.errors import MessageInvalid, MQError, NotPermitted
@@ -47,6 +47,7 @@ __all__ = ["WAIT", "Dedup", "with_dedup_key"]
 
 WAIT = 3.0  # seconds for somebody else who sends the same key
 WINDOW_MAX_MS = 1 << 52
+BATCH_MS = 60_000  # until which a batch is stored, or never
 UNIQUE_ID_SIZES = (32, 56)
 # Where a message lies until it is delivered; REAL_TOPIC and REAL_QID then say where it belongs.
 WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
@@ -127,6 +128,12 @@ class Dedup:
         digest = digest_of(kind, topic, word)
         number = keys.hold(digest, wait)
         try:
+            if not window_ms:
+                keys.bucket(number).doubt(digest, self._clock_ms())
+                try:
+                    return self._append(topic, queue.queue_id, message, body, sys_flag, unique_id)
+                finally:
+                    keys.bucket(number).doubt(digest, self._clock_ms())
             bucket = keys.bucket(number)
             now_ms = self._clock_ms()
             begin_ms = now_ms - window_ms
@@ -153,6 +160,17 @@ class Dedup:
                 raise
             bucket.put(digest, now_ms, result._placed()[1][0])
             return result
+        finally:
+            keys.release(number)
+
+    def doubt(self, topic: str, key: str, *, for_good: bool = False) -> None:
+        """A message with this key is about to be stored by one who does not look into the table, as part of a
+        batch; for_good: at some time or other, by a transaction. The index is asked for it from now on."""
+        keys = self._keys or self._opened()
+        digest = digest_of("key", topic, key)
+        number = keys.hold(digest, WAIT)
+        try:
+            keys.bucket(number).doubt(digest, EVER if for_good else self._clock_ms() + BATCH_MS)
         finally:
             keys.release(number)
 
@@ -255,8 +273,8 @@ def with_dedup_key(message: Message, key: str) -> Message:
 def _check_window(window_ms: int) -> None:
     if isinstance(window_ms, bool) or not isinstance(window_ms, int):
         raise TypeError(f"window_ms is an int, not {type(window_ms).__name__}")
-    if not 0 < window_ms < WINDOW_MAX_MS:
-        raise ValueError(f"window_ms is {window_ms}: it must be more than 0, and less than {WINDOW_MAX_MS}")
+    if not 0 <= window_ms < WINDOW_MAX_MS:
+        raise ValueError(f"window_ms is {window_ms}: it must be 0 or more, and less than {WINDOW_MAX_MS}")
 
 
 def _check_id(unique_id: str) -> None:

@@ -136,7 +136,9 @@ class LocalBroker:
             self._filters = ConsumerFilters(store) if enable_consume_queue_ext and not read_only else None
             log_file_size = store.geometry.commitlog_file_size
             waiting = aside.Asides(schedule, timer, timer_max_delay_ms, log_file_size)
-            writer = Writer(store, self.name, catalog.version, catalog.admit_write, waiting, self._filters)
+            writer = Writer(
+                store, self.name, catalog.version, catalog.admit_write, waiting, self._keyed, self._filters
+            )
             self._writer = writer
             self._reader = Reader(store, self.name, catalog.version, catalog.admit_read)
             self._arrow = ArrowReader(store, self.name)
@@ -341,6 +343,9 @@ class LocalBroker:
         """See Broker.send_back."""
         self._catalog.check_writable()
         send_back(self._schedule, self._retry_queue_count, message, group, delay_level, max_reconsume_times)
+
+    def _keyed(self, topic: str, key: str, *, for_good: bool = False) -> None:
+        self._dedup.doubt(topic, key, for_good=for_good)
 
     def _retry_queue_count(self, topic: str) -> int:
         return self._catalog.sendable(topic).write_queue_count

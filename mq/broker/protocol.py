@@ -172,8 +172,9 @@ class Broker(Transactions, Protocol):
         wait: float = 3.0,
     ) -> SendResult:
         """append, unless a message of this topic was stored under the same key in the last window_ms: then
-        the result is that one's. Without a key the unique id counts. Whoever is storing one at this moment
-        is waited for, up to `wait` seconds (RequestTimeout)."""
+        the result is that one's; with window_ms=0 it is stored in any case, for others to know of. Without a
+        key the unique id counts. Whoever is storing one at this moment is waited for, up to `wait` seconds
+        (RequestTimeout)."""
         ...
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:

@@ -14,7 +14,8 @@ send with a key, in native byte order:
 From 4096 on, buckets of 256 bytes; the first 8 bytes of a key's digest choose its bucket:
 
          0     8  check        XXH3 of what follows: a bucket left half written, or flipped, is not believed
-         8     8  lost_ms      the newest entry that had to go for another one is of then
+         8     8  lost_ms      of what was sent until then some is not here: an entry had to go for another
+                               one, or a message was stored without a look at the table
         16    16  -
         32   112  digests      7 XXH3-128 of topic and key; zeros: free
        144    56  times        7, ms: when it was sent, or was about to be
@@ -118,6 +119,16 @@ class Bucket:
                 WORD.pack_into(self._content, 0, oldest)
         self._set(at, digest, time_ms, place)
 
+    def doubt(self, digest: bytes, time_ms: int) -> None:
+        """Have the index asked for this key, as far as it was sent until then."""
+        if time_ms > self.lost_ms:
+            WORD.pack_into(self._content, 0, time_ms)
+        at = self._index(digest)
+        if at is None:
+            self._write()
+        else:
+            self._set(at, FREE, 0, 0)
+
     def drop(self, digest: bytes) -> None:
         """Forget a key of which nothing was stored."""
         at = self._index(digest)
@@ -129,6 +140,10 @@ class Bucket:
         content[begin : begin + DIGEST_SIZE] = digest
         WORD.pack_into(content, TIMES_AT + 8 * at, time_ms)
         WORD.pack_into(content, PLACES_AT + 8 * at, place)
+        self._write()
+
+    def _write(self) -> None:
+        content = self._content
         self._memory[self._at : self._at + BUCKET_SIZE] = xxhash.xxh3_64_digest(content) + content
 
 

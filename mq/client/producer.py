@@ -146,7 +146,7 @@ class Producer:
             and queue is None
             and shard_key is None
             and dedup_key is unique_id is None
-            and (message.plain or not self._once.has_window)
+            and (message.plain or message.dedup_key is None)
             and len(message.body) <= self._short_max
             and not self.before_send
             and not self.after_send
@@ -361,7 +361,9 @@ class Producer:
         body, sys_flag = message.body, 0
         if len(body) >= self._compress_over:
             body, sys_flag = self._compress(body)
-        if dedup_key is None and self._once.has_window and not message.plain:
+        if dedup_key is not None or unique_id is not None:
+            assert self._once.window_ms
+        if dedup_key is None and not message.plain:
             dedup_key = message.dedup_key
         if dedup_key is not None or unique_id is not None:
             wait = self._timeout if timeout is None else timeout

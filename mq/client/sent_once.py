@@ -50,8 +50,9 @@ class SentOnce:
         given_id: str | None,
         wait: float,
     ) -> Callable[[MessageQueue, str | None], SendResult]:
-        """A function that stores the message once, as often as it is called."""
-        window_ms, append_once = self.window_ms, self._broker.append_once
+        """A function that stores the message once, as often as it is called; in any case without a window,
+        and those with one know of it."""
+        window_ms, append_once = self._window_ms or 0, self._broker.append_once
         return lambda to, unique_id: append_once(
             to, message, body, sys_flag, key, window_ms, given_id or unique_id, wait
         )

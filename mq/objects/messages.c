@@ -37,9 +37,9 @@ static const char *value_after(const char *piece, const char *end, const char *n
     return (size_t)(end - piece) > size && memcmp(piece, name, size) == 0 ? piece + size : NULL;
 }
 
-/* What a property string says of when its message is delivered. A level counts before a delay, that before a time; of
- * equal names the last one does. */
-static void find_later(mq_sent *of) {
+/* What a property string asks for: when its message is delivered, for one. A level counts before a delay, that before a
+ * time; of equal names the last one does. */
+static void find_wishes(mq_sent *of) {
     static const char *const names[] = {[MQ_LATER_BY_LEVEL] = "DELAY\1",
                                         [MQ_LATER_BY_DELAY] = "TIMER_DELAY_MS\1",
                                         [MQ_LATER_BY_TIME] = "TIMER_DELIVER_MS\1"};
@@ -51,6 +51,7 @@ static void find_later(mq_sent *of) {
         if (!stop) stop = end;
         const char *value = value_after(at, stop, "WAIT\1");
         if (value) of->hurried = stop - value == 5 && memcmp(value, "false", 5) == 0;
+        if (value_after(at, stop, "DEDUP_KEY\1")) of->keyed = 1;
         for (int i = MQ_LATER_BY_LEVEL; i <= MQ_LATER_BY_TIME; i++)
             if ((value = value_after(at, stop, names[i]))) amounts[i] = number_at(value, stop);
         at = stop + 1;
@@ -75,7 +76,7 @@ static int fill_sent(PyObject *self, PyObject *fields, PyObject *unused) {
         return -1;
     }
     for (int i = 0; i < 5; i++) *at[i] = mq_objects_shared(values[i]);
-    if (of->plain != Py_True) find_later(of);
+    if (of->plain != Py_True) find_wishes(of);
     return 0;
 }
 

@@ -47,6 +47,7 @@ typedef struct {
     int64_t amount;        /* of what `later` says: a level, ms, or a time in ms */
     char later;            /* MQ_LATER_… */
     char hurried;          /* WAIT=false */
+    char keyed;            /* it has a dedup key */
 } mq_sent;
 
 /* When a message is to be delivered. */

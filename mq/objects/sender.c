@@ -97,7 +97,7 @@ static PyObject *send_in_turn(const sender *of, mq_sent *message, PyObject *turn
 static PyObject *send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     const sender *of = (const sender *)self;
     if (count != 1 || (names && PyTuple_Size(names)) || (PyObject *)Py_TYPE(args[0]) != mq_objects_known.message ||
-        !((mq_sent *)args[0])->plain || !of->turns || PyList_Size(of->before) || PyList_Size(of->after))
+        !((mq_sent *)args[0])->plain || ((mq_sent *)args[0])->keyed || !of->turns || PyList_Size(of->before) || PyList_Size(of->after))
         return mq_objects_pass_on(of->otherwise, args, count, names);
     mq_sent *message = (mq_sent *)args[0];
     PyObject *turns = mq_objects_shared(of->turns); /* stop() may drop them meanwhile */

@@ -50,7 +50,8 @@ class Writer:
     """Appends to the queues of one store, from any thread.
 
     admit(topic, queue_id) raises what forbids a message there; it is asked again after every change of a
-    topic. With a marker, messages get extensions with its bits: see consumequeueext.py.
+    topic. keyed(topic, key, for_good=False) is told of the dedup keys of a batch before it is stored, and of
+    those of half messages. With a marker, messages get extensions with its bits: see consumequeueext.py.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class Writer:
         version: Any,
         admit: Callable[[str, int], None],
         asides: Asides,
+        keyed: Callable[..., None],
         marker: Marker | None = None,
     ) -> None:
         self._store = store
         self._name = name
         self._admit = admit
         self._asides = asides
+        self.keyed = keyed
         self._version = version  # of the topics: a word in shared memory
         # With the version of the topics for which they are so.
         self._routes: tuple[int, dict[tuple[str, int], tuple[int, MessageQueue]]] = -1, {}
@@ -220,6 +223,9 @@ class Writer:
         packed = pack(messages)
         if packed is None:
             packed, flags, wait = _packed_slowly(messages)
+            for message in messages:
+                if not message.plain and (key := message.dedup_key) is not None:
+                    self.keyed(topic, key)
         bodies, body_sizes, properties, properties_sizes = packed
         count = len(messages)
         envelope, _kept = ffi.NULL, None

@@ -424,5 +424,20 @@ class _HalfTopic:
         queue = MessageQueue(topic, self.name, queue_id)
         return self._broker.prepare(queue, self._group, message, body, sys_flag, unique_id)
 
+    def append_once(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        _key: str | None,
+        window_ms: int,
+        unique_id: str | None = None,
+        _wait: float = 0.0,
+    ) -> SendResult:
+        """A message with a dedup key: a transaction begins in any case."""
+        assert not window_ms
+        return self._broker.prepare(queue, self._group, message, body, sys_flag, unique_id)
+
     def __repr__(self) -> str:
         return repr(self._broker)

@@ -76,7 +76,7 @@ class MemoryDedup:
     ) -> SendResult:
         if type(window_ms) is not int:
             raise TypeError("window_ms is an int")
-        if window_ms < 1:
+        if window_ms < 0:
             raise ValueError(f"window_ms is {window_ms}")
         if key is None and unique_id is None:
             raise ValueError("neither a key nor a unique id")
@@ -92,7 +92,7 @@ class MemoryDedup:
         if key is not None:
             message = with_key(message, key)
         with self._changed:
-            for each in self._log.all_kept():
+            for each in sorted(self._log.all_kept(), key=lambda each: each.log_offset):
                 properties = each.properties
                 real = properties.get("REAL_TOPIC") if each.topic in WAITING else each.topic
                 same = each.msg_id == unique_id if key is None else properties.get("DEDUP_KEY") == key

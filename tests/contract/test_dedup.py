@@ -81,6 +81,40 @@ def test_a_producer_without_a_window_stores_what_has_a_key_as_it_is(broker: mq.B
     assert len(broker.query("orders", "order-1")) == 3
 
 
+def test_what_others_stored_under_a_key_counts(broker: mq.Broker, producer: mq.Producer) -> None:
+    """Whichever way: who sends once does not send what is there."""
+    others = mq.Producer(broker)
+    with mq.TransactionProducer(broker, "payers", lambda _: mq.TransactionState.UNKNOWN) as transactions:
+        ways: list[Callable[[mq.Message], Any]] = [
+            others.send,
+            lambda message: others.send_async(message).result(10),
+            others.send_oneway,
+            lambda message: others.send_batch([message, order()]),
+            lambda message: transactions.begin(message).commit(),
+        ]
+        for number, send in enumerate(ways):
+            producer.send(order(dedup_key=f"before-{number}"))
+            key = f"order-{number}"
+            send(order(b"theirs", dedup_key=key))
+            broker.flush()
+            [theirs] = broker.query("orders", key)
+            for _ in range(2):
+                assert producer.send(order(b"ours"), dedup_key=key).msg_id == theirs.msg_id
+            send(order(b"again", dedup_key=key))
+            broker.flush()
+            assert len(broker.query("orders", key)) == 2
+            assert producer.send(order(b"ours", dedup_key=key)).msg_id == theirs.msg_id
+        first = others.send(order(b"theirs", dedup_key="late", delay_ms=600_000))
+        assert producer.send(order(b"ours"), dedup_key="late").msg_id == first.msg_id
+        undecided = transactions.begin(order(b"theirs", dedup_key="open"))
+        second = producer.send(order(b"ours"), dedup_key="open")
+        undecided.commit()
+        assert {found.msg_id for found in broker.query("orders", "open")} == {
+            undecided.message_id,
+            second.msg_id,
+        }
+
+
 @pytest.mark.parametrize("key", ["", "two words", "a\x01b", "\ud800", 7, b"order"])
 def test_what_is_no_key_of_a_message(key: Any) -> None:
     with pytest.raises((mq.MessageInvalid, TypeError)):
@@ -311,7 +345,7 @@ def test_a_producer_without_a_window_knows_no_keys(broker: mq.Broker) -> None:
     ("options", "error"),
     [
         ({"key": None}, ValueError),
-        ({"window_ms": 0}, ValueError),
+        ({"window_ms": -1}, ValueError),
         ({"window_ms": 1.5}, TypeError),
         ({"window_ms": True}, TypeError),
     ],

@@ -69,6 +69,24 @@ class Sends(RuleBasedStateMachine):
             self.count += 1
             self.sent[topic, key] = result.offset_msg_id
 
+    @rule(topic=TOPICS, key=KEYS, which=st.integers(0, 1), way=st.sampled_from(["send", "batch", "half"]))
+    def send_in_any_case(self, topic: str, key: str, which: int, way: str) -> None:
+        """By one who knows nothing of windows."""
+        broker, message = self.brokers[which], mq.Message(topic, b"theirs", dedup_key=key)
+        if way == "half":
+            queue = broker.publishable(topic)[0]
+            half = broker.prepare(queue, "payers", message, b"theirs", 0)
+            place = int(half.offset_msg_id[-16:], 16), half.queue_offset
+            broker.end_transaction("payers", *place, mq.TransactionState.COMMIT)
+            stored = next(found for found in broker.query(topic, key) if found.msg_id == half.msg_id)
+            stored_id = stored.offset_msg_id
+        else:
+            with mq.Producer(broker) as producer:
+                result = producer.send(message) if way == "send" else producer.send_batch([message])
+            stored_id = result.offset_msg_id
+        self.sent.setdefault((topic, key), stored_id)
+        self.count += 1
+
     @rule(topic=TOPICS)
     def send_without_a_key(self, topic: str) -> None:
         mq.Producer(self.brokers[0]).send(mq.Message(topic, b"plain", keys="key-1"))
