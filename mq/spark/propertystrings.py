@@ -18,7 +18,8 @@ __all__ = ["joined", "keys_of", "properties_of", "tags_of"]
 
 BEFORE_VALUE, BEHIND_VALUE = "\x01", "\x02"
 # Besides the blank, what makes a text that is nothing else one that nobody would see.
-SPACES = (b"\t", b"\n", b"\v", b"\f", b"\r")
+SPACES = (b"\t", b"\n", b"\v", b"\f", b"\r", b"\x1c", b"\x1d", b"\x1e", b"\x1f")
+OTHER_SPACES = "[\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 
 
 def joined(parts: list[Any], rows: int) -> Any:
@@ -141,12 +142,14 @@ def _has_empty(texts: Any) -> bool:
 
 
 def _has_odd_blanks(texts: Any) -> bool:
-    """Whether there are blanks that separate nothing."""
+    """Whether there are blanks that separate nothing, or a key that may be of other spaces alone."""
     import pyarrow.compute as pc
 
     content = _bytes_of(texts)
     if b" " not in content:
         return False
+    if not content.isascii() and pc.any(pc.match_substring_regex(texts, OTHER_SPACES)).as_py():
+        return True
     # At the borders of two texts as well: then each is looked at for nothing.
     return b"  " in content or bool(
         pc.any(pc.or_(pc.starts_with(texts, " "), pc.ends_with(texts, " "))).as_py()

@@ -113,7 +113,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Loc
         forget_brokers()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), rows=st.lists(row, min_size=1, max_size=8), joined=st.booleans(), once=st.booleans())
 def test_rows_come_back_as_they_were_written(
     shared: tuple[Path, LocalBroker], data: Any, rows: list[dict[str, Any]], joined: bool, once: bool
@@ -210,6 +210,7 @@ def test_the_same_rows_go_to_the_same_queues_in_every_process(broker: LocalBroke
         ({"properties": pa.array([[("n", None)]], KINDS["properties"])}, r"property 'n' is null"),
         ({"properties": pa.array([[("DELAY", "3")]], KINDS["properties"])}, "'DELAY' is reserved.*filter"),
         ({"keys": pa.array([["a b"]], pa.list_(pa.string()))}, r"key 'a b' has a space"),
+        ({"keys": pa.array(["a \u2000"])}, "a key is blank"),
         ({"keys": pa.array(["k" * 40_000])}, r"come to 40,\d{3} bytes, over the limit of 32,705"),
         ({"topic": pa.array(["MQ_SINK_LEDGER"])}, r"\[MQ_TOPIC\].*kept for other things"),
         ({"topic": pa.array(["SCHEDULE_TOPIC_XXXX"])}, r"\[MQ_TOPIC\].*kept for other things"),
