@@ -246,10 +246,11 @@ def sweep(place: Path, epoch: int) -> None:
 
 def is_dead(place: Path) -> bool:
     """Whether nobody has done anything in the directory of a transaction id for long, and nobody does."""
-    files = [file for folder in place.iterdir() if folder.is_dir() for file in (folder, *folder.iterdir())]
-    return all(_is_old(file) for file in (place, *files)) and not any(
-        _is_locked(file) for file in files if file.is_file()
-    )
+    if not _is_old(place):
+        return False
+    folders = [path for path in place.iterdir() if path.is_dir()]
+    files = [file for folder in folders for file in folder.iterdir()]
+    return all(map(_is_old, (*folders, *files))) and not any(map(_is_locked, files))
 
 
 def remove(place: Path) -> None:
