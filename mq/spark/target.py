@@ -10,6 +10,7 @@ import logging
 import os
 import pwd
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,6 +103,7 @@ def locate(path: str) -> StoreRef:
     return StoreRef(str(absolute), _boot_id(), found.st_dev, found.st_uid)
 
 
+@cache
 def _boot_id() -> str:
     try:
         return BOOT_ID.read_text().strip()
