@@ -109,7 +109,10 @@ class HandledKeys:
         with self._lock:
             while digest in self._claims:
                 if self._claims[digest] == me:
-                    raise RuntimeError(f"this thread is handling {key!r} already, and would wait for itself")
+                    raise RuntimeError(
+                        f"this thread is handling {key!r} already, around this or in another task, and would"
+                        " wait for itself"
+                    )
                 if not self._free.wait(max(deadline - time.monotonic(), 0.0)):
                     raise self._timeout(key, wait)
             if self._knows(digest):

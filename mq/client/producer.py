@@ -361,11 +361,8 @@ class Producer:
         body, sys_flag = message.body, 0
         if len(body) >= self._compress_over:
             body, sys_flag = self._compress(body)
-        if dedup_key is not None or unique_id is not None:
-            assert self._once.window_ms
-        if dedup_key is None and not message.plain:
-            dedup_key = message.dedup_key
-        if dedup_key is not None or unique_id is not None:
+        own_key = None if message.plain else message.dedup_key
+        if dedup_key is not None or unique_id is not None or own_key is not None:
             wait = self._timeout if timeout is None else timeout
             return self._once.storing(message, body, sys_flag, dedup_key, unique_id, wait)
         return lambda to, unique_id: self._append(to.topic, to.queue_id, message, body, sys_flag, unique_id)

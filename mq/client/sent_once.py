@@ -50,9 +50,12 @@ class SentOnce:
         given_id: str | None,
         wait: float,
     ) -> Callable[[MessageQueue, str | None], SendResult]:
-        """A function that stores the message once, as often as it is called; in any case without a window,
-        and those with one know of it."""
-        window_ms, append_once = self._window_ms or 0, self._broker.append_once
+        """A function that stores the message once, as often as it is called. Without a window one with a key
+        of its own is stored in any case, and who has one knows of it. Raises ValueError for another key."""
+        window_ms = self._window_ms or 0 if key is given_id is None else self.window_ms
+        if key is None and not message.plain:
+            key = message.dedup_key
+        append_once = self._broker.append_once
         return lambda to, unique_id: append_once(
             to, message, body, sys_flag, key, window_ms, given_id or unique_id, wait
         )
