@@ -39,7 +39,7 @@ ALIASES = {
     "subexpression": "tags",
 }
 SPARKS_OWN = {"checkpointlocation", "queryname", "outputmode", "triggerinterval"}
-REMOTE = {"nameserver", "namesrvaddr"}
+REMOTE = {"nameserver": "nameserver", "namesrvaddr": "namesrvAddr"}
 STREAM_ONLY = (
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("pollTimeoutMs", "commitToGroup"),
@@ -107,7 +107,7 @@ def check_names(options: Mapping[str, str]) -> dict[str, str]:
         if key in REMOTE:
             raise Refusal(
                 "MQ_OPTION",
-                f"option {given}: brokers over TCP are not in this release; give a directory as path",
+                f"option {REMOTE[key]}: brokers over TCP are not in this release; give a directory as path",
             )
         if key in SPARKS_OWN:
             continue

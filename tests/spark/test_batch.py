@@ -11,6 +11,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.compression import compressor
+from mq.spark import keyed
 from mq.spark.columns import TYPES
 from mq.spark.refusal import Refusal
 from mq.spark.target import broker as broker_of
@@ -88,6 +89,45 @@ def test_sql(broker: LocalBroker, directory: Path) -> None:
     for price in range(600):
         send(broker, "orders", 0, b"%d" % price, properties={"price": str(price)}, tags="t")
     assert bodies(directory, sql="price > 597 AND TAGS = 't'") == [b"598", b"599"]
+
+
+def test_a_key_is_found_through_the_index(broker: LocalBroker, directory: Path) -> None:
+    for number in range(900):
+        keys = [f"k{number % 100}", "every"] if number % 3 else []
+        send(broker, "orders", number % 2, b"%d" % number, keys=keys)
+    broker.query("orders", "k7")  # The index knows these, and not those that follow.
+    for number in range(900, 950):
+        send(broker, "orders", 0, b"%d" % number, keys=[f"k{number % 100}", "k7k", "xk7"])
+    found = [b"%d" % number for number in range(950) if number % 100 == 7 and (number > 899 or number % 3)]
+    assert sorted(bodies(directory, key="k7"), key=lambda body: (len(body), body)) == found
+    partitions = source(directory, topic="orders", key="k7").reader(schema=struct("body")).partitions()
+    assert sum(span.rows for part in partitions for span in part.ranges) == len(found) - 1 + 50
+    assert bodies(directory, key="none") == []
+    assert len(bodies(directory, key="every")) == 600
+    message = broker.topic("orders").queues[1].read(200).messages[0]
+    assert bodies(directory, key=message.msg_id) == [message.body]
+    offsets = '{"orders": {"0": 0, "1": 0}}'
+    assert bodies(directory, key="k7", endingOffsets=offsets) == []
+    assert bodies(directory, key="k99", tags="none") == []
+
+
+def test_a_key_that_many_messages_have(
+    broker: LocalBroker, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "HITS_MAX", 10)
+    send(broker, "orders", 0, *[b"%d" % number for number in range(30)], keys="k")
+    send(broker, "orders", 0, b"other")
+    broker.query("orders", "k")
+    assert bodies(directory, key="k") == [b"%d" % number for number in range(30)]
+
+
+def test_from_where_a_group_is(broker: LocalBroker, directory: Path) -> None:
+    send(broker, "orders", 0, *[b"%d" % number for number in range(5)])
+    send(broker, "orders", 1, b"of a queue without offset")
+    broker.commit("g", mq.MessageQueue("orders", "mq", 0), 3)
+    found = bodies(directory, startingOffsets="group", group="g")
+    assert found == [b"3", b"4", b"of a queue without offset"]
+    assert broker.group("g").offsets("orders") == {mq.MessageQueue("orders", "mq", 0): 3}
 
 
 def test_a_topic_without_messages(broker: LocalBroker, directory: Path) -> None:

@@ -157,6 +157,17 @@ def test_a_group_shows_what_was_finished(broker: LocalBroker, directory: Path) -
     assert again.all() == [b"x"]
 
 
+def test_a_group_to_begin_at_and_to_leave_alone(broker: LocalBroker, directory: Path) -> None:
+    send(broker, "orders", 0, *numbered(0, 5))
+    queue = mq.MessageQueue("orders", "mq", 0)
+    broker.commit("g", queue, 3)
+    options = {"topic": "orders", "startingOffsets": "group", "group": "g"}
+    assert Query(directory, **options, commitToGroup="false").all() == numbered(3, 5)
+    assert broker.group("g").offsets("orders") == {queue: 3}
+    assert Query(directory, **options).all() == numbered(3, 5)
+    assert broker.group("g").offsets("orders")[queue] == 5
+
+
 def test_the_lag_is_in_the_progress(broker: LocalBroker, directory: Path) -> None:
     send(broker, "orders", 0, *numbered(0, 5))
     query = Query(directory, **EARLIEST, maxOffsetsPerTrigger="3")
