@@ -103,7 +103,11 @@ def discard_epoch(broker: LocalBroker, txn: str, staged: Sequence[Staged]) -> No
 def tidy(root: Path, broker: Callable[[], LocalBroker]) -> None:
     """What others left behind: finish the epochs of which the log has a part, and remove what the dead have
     staged. Some of it at a time; never raises for what is not one's own."""
-    found = places(root)
+    try:
+        found = places(root)
+    except OSError as error:
+        _log.warning("%s: what others left there stays: %s", root, error)
+        return
     random.shuffle(found)
     for place in islice(found, TIDIED_MAX):
         try:
@@ -114,6 +118,8 @@ def tidy(root: Path, broker: Callable[[], LocalBroker]) -> None:
                     _finish(broker(), place, txn_of(place.name))
                 elif is_mine:
                     remove(place)
+        except FileNotFoundError:
+            continue  # Somebody else is at it.
         except (MQError, OSError) as error:
             _log.warning("%s: what is left there stays for now: %s", place, error)
 

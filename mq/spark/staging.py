@@ -82,8 +82,8 @@ def directory(root: Path, key: str) -> Path:
 
 def places(root: Path) -> list[Path]:
     """The directories of all transaction ids that have one."""
-    with suppress(FileNotFoundError):
-        return [path for path in (root / "mq" / "spark").iterdir() if path.is_dir()]
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return [path for path in (root / "mq" / "spark").iterdir() if path.is_dir() and not path.is_symlink()]
     return []
 
 

@@ -209,6 +209,9 @@ def test_at_least_once_appends_at_once(broker: LocalBroker, directory: Path) -> 
     assert bodies_of(broker) == numbered(0, 5)
     to.commit(messages, 0)
     assert TOPIC not in broker.topics()
+    # A zombie, and a job that failed: what was written stays.
+    to.abort([*write(to, 1, numbered(5, 7)), None], 1)
+    assert bodies_of(broker) == numbered(0, 7)
 
 
 def test_every_column(broker: LocalBroker, directory: Path) -> None:

@@ -160,6 +160,25 @@ def test_what_the_dead_have_staged_goes_after_a_while(broker: LocalBroker) -> No
     assert wrong_with(bodies_of(broker), 2) == []
 
 
+def test_whatever_lies_there_a_sink_can_be_planned(
+    broker: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    staged = broker.path / "mq" / "spark"
+    commit.tidy(broker.path, lambda: broker)
+    staged.touch()
+    commit.tidy(broker.path, lambda: broker)
+    staged.unlink()
+    half_done(broker)
+    (staged / "file").touch()
+    (staged / "link").symlink_to(broker.path / "commitlog", target_is_directory=True)
+    lock = staged / "no lock"
+    (lock / "lock").mkdir(parents=True)
+    grow_old(lock)
+    commit.tidy(broker.path, lambda: broker)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert wrong_with(bodies_of(broker), 1) == []
+
+
 def test_what_is_done_for_others_is_bounded(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "TIDIED_MAX", 3)
     for number in range(10):
