@@ -224,3 +224,26 @@ def test_the_unit_of_a_level_says_when_it_is_due(broker: LocalBroker) -> None:
     assert int.from_bytes(unit.read_bytes()[12:20], "big") == result.store_time_ms + 30_000
     (waits,) = broker.delayed()
     assert (waits.queue, waits.delay_level, waits.due_ms) == (QUEUES[1], 4, result.store_time_ms + 30_000)
+
+
+def test_who_delivers_hears_of_what_is_put_aside(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would come up to 5 s late: so long he sleeps."""
+    with open_small(broker.path) as second:  # Who has the duties rings for himself as well.
+        rung: list[str] = []
+        for name, alarm in (("levels", second._schedule.alarm()), ("timer", second._timer.alarm)):
+            monkeypatch.setattr(alarm, "ring", lambda name=name: rung.append(name))
+            alarm.words[2] = 1 << 62  # He sleeps, and has told so.
+        asides = second.bulk.asides
+        second.bulk.sync(append(second, [(0, b"plain", "")]))
+        assert rung == []
+        put_aside(second, asides.level(1), b"DELAY\x011\x02" + BELONGS)
+        assert rung == ["levels"]
+        stored = put_aside(second, asides.timed, b"TIMER_OUT_MS\x011000\x02" + BELONGS)
+        assert rung == ["levels", "timer"]
+        # Once more when it is on disk, before which he may not have seen it; and then not again.
+        second.bulk.sync(stored)
+        assert rung == ["levels", "timer", "timer"]
+        second.bulk.sync(append(second, [(0, b"plain", "")]))
+        assert rung == ["levels", "timer", "timer"]
