@@ -16,12 +16,18 @@ from tests.store.small_store import open_small
 if find_spec("pyspark") is None:
     collect_ignore = [
         "test_batch.py",
+        "test_checkpoints.py",
+        "test_each_row_once.py",
         "test_elsewhere.py",
+        "test_input.py",
         "test_kills.py",
+        "test_long_lived.py",
         "test_no_java.py",
+        "test_old_spark.py",
         "test_packaging.py",
         "test_sink.py",
         "test_stream.py",
+        "test_triggers.py",
         "test_two_applications.py",
     ]
     collect_ignore_glob = ["test_session*.py", "test_sink_*.py"]
