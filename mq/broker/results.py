@@ -128,6 +128,24 @@ class SendResult(SendFields):
         fields = self.status, self.queue, self.queue_offset, ids, place, self.transaction_id, self._out_ms
         return type(self).restored, fields, added_state(self)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SendResult):
+            return NotImplemented
+        return self._told() == other._told()
+
+    def __hash__(self) -> int:
+        return hash(self._told())
+
+    def _told(self) -> tuple[Any, ...]:
+        return (
+            self.status,
+            self.queue,
+            self.queue_offset,
+            self.msg_id,
+            self.offset_msg_id,
+            self.transaction_id,
+        )
+
     def __repr__(self) -> str:
         return (
             f"SendResult({self.status.name}, {self.msg_id}, {self.queue}, queue_offset={self.queue_offset})"

@@ -41,7 +41,10 @@ def test_the_second_send_of_a_key_is_answered_with_the_first(
     first = producer.send(order(b"one"), dedup_key="order-1")
     second = producer.send(order(b"other"), dedup_key="order-1")
     assert place(second) == place(first)
-    assert body_count(broker) == 1
+    assert second == first
+    assert hash(second) == hash(first)
+    assert producer.send(order(b"one"), dedup_key="order-2") != first
+    assert body_count(broker) == 2
     assert broker.message(first.msg_id).body == b"one"
 
 
