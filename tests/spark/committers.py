@@ -157,4 +157,5 @@ def _commit_next(broker: LocalBroker, trace: Path, chunk_bytes: int, rows: int) 
         staged = stage_epoch(Path(broker.path), epoch, rows_of(epoch, attempt, rows))
         commit.commit_epoch(broker, TXN, TXN, epoch, staged, chunk_bytes=chunk_bytes)
         file.write("done\n")
+        file.flush()
     return epoch
