@@ -1,0 +1,71 @@
+"""What the child does whose store is damaged and then verified: every file under mq/ is there."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from itertools import chain
+from pathlib import Path
+
+import mq
+from mq.broker.check import problems
+from mq.broker.sinkledger import TOPIC, Entry
+from mq.spark import check as sinks
+from tests.damage import harm
+from tests.damage.children import say
+from tests.damage.known import SIZES
+
+ARROW = b"ARROW1\0\0" + bytes(200) + b"ARROW1"
+
+
+def make(root: str) -> None:
+    """A closed store that a group consumed from, that was sent to and handled under keys, and that a sink of
+    Spark wrote half an epoch to."""
+    with mq.open(root, **SIZES) as broker:
+        topic = broker.create_topic("orders", 1)
+        broker._dedup._bucket_count = 8
+        producer, handled = mq.Producer(broker, dedup_window=3600), mq.Once(broker, "billing", size=20)
+        for number in range(30):
+            producer.send(mq.Message("orders", b"body"), dedup_key=f"key-{number}")
+            with handled(f"key-{number}"):
+                pass
+        topic.send(b"later", delay_level=18)
+        broker.commit("billing", topic.queues[0].message_queue, 3)
+        broker.create_topic(TOPIC, 1)
+        body = Entry("app", "query", 1, 0, 5, ("1/a.arrow", "1/b.arrow")).encode()
+        broker.append(TOPIC, 0, mq.Message(TOPIC, body), body, 0)
+    for name in ("1/a.arrow", "1/b.arrow", "0/dead.arrow", "lock", "unfinished"):
+        path = Path(root) / "mq" / "spark" / "app" / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(ARROW if name.endswith(".arrow") else b"")
+
+
+def look(root: Path) -> list[str]:
+    """All that is told of a store; each of it in words, and on its own line."""
+    found = list(chain(problems(root), sinks.problems(root), sinks.remains(root)))
+    for text in found:
+        assert isinstance(text, str)
+        assert len(text) > 20
+    return found
+
+
+def damage(root: str, kind: str, first_seed: int, count: int) -> int:
+    """Damage a file, look, put it back; of how many damages something was told."""
+    path = Path(root)
+    before = look(path)
+    aside = Path(tempfile.mkdtemp(prefix="mq-aside-", dir=path.parent))
+    snapshot = harm.Snapshot(path, aside / "links")
+    told = 0
+    for seed in range(first_seed, first_seed + count):
+        random_ = random.Random(seed)
+        name = random_.choice([name for name in snapshot.files if name.startswith(("mq/", "config/"))])
+        file = snapshot.files[name]
+        if kind == "flip":
+            done = harm.flip(random_, path / name, len(file.data), file.size)
+        else:
+            done = harm.unmake(random_, path, name, aside / "outside")
+        say(f"seed {seed}: {name}: {done}")
+        told += look(path) != before
+        snapshot.restore()
+    assert look(path) == before
+    return told
