@@ -54,6 +54,7 @@ class Bulk:
         self.first_not_indexed = spans.first_not_indexed
         self._queue_count = spans.queue_count
         self._log_min = spans.log_min
+        self._waiting: tuple[Mapping[MessageQueue, int], tuple[int, int], Wait | None] = {}, (-1, -1), None
         self._released = 0  # log offset below which nothing is mapped any more
         self._writer = writer
 
@@ -122,18 +123,23 @@ class Bulk:
 
     def wait(self, positions: Mapping[MessageQueue, int], seconds: float, version: int | None = None) -> None:
         """Sleep until one of the queues has a message at its offset or beyond, a topic changed since its
-        route_version was this, or the time is up. May return early for nothing."""
+        route_version was this, or the time is up. May return early for nothing. The same positions again,
+        unchanged, cost least. For one thread."""
         if version is None:
             version = self._catalog.route_version()
         # A queue that has no number yet gets one with its first message. What is counted first, before the
         # numbers are asked for, is not slept through.
         count = self._queue_count()
-        try:
-            numbers = [self._reader.number(queue) for queue in positions]
-        except (TopicNotFound, NotPermitted):
-            return  # A topic changed.
-        places = [
-            (number, offset if number >= 0 else count, None)
-            for number, offset in zip(numbers, positions.values(), strict=True)
-        ]
-        Wait(self._store, places, version=version).sleep(seconds)
+        known, seen, waiting = self._waiting
+        if waiting is None or known is not positions or seen != (version, count):
+            try:
+                numbers = [self._reader.number(queue) for queue in positions]
+            except (TopicNotFound, NotPermitted, ValueError):
+                return  # A topic changed.
+            places = [
+                (number, offset if number >= 0 else count, None)
+                for number, offset in zip(numbers, positions.values(), strict=True)
+            ]
+            waiting = Wait(self._store, places, version=version)
+            self._waiting = positions, (version, count), waiting
+        waiting.sleep(seconds)

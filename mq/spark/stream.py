@@ -101,7 +101,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             left = deadline - self._clock()
             if left <= 0:
                 return start
-            wanted = view.ends or before.positions
+            # The same object as long as nothing comes, which costs least.
+            wanted = self._idle[0].ends if self._idle is not None and not missing else view.ends
             if missing:
                 # As long as no queue has its part of what is missing, there is not enough in all of them.
                 part = -(-missing // max(len(wanted), 1)) - 1

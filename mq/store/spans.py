@@ -24,7 +24,7 @@ class Spans:
     def __init__(self, store: Store, number: Callable[[MessageQueue], int]) -> None:
         self._store = store
         self._number = number
-        self._known: tuple[int, Sequence[MessageQueue], Any] = -1, (), ffi.new("int32_t[]", 0)
+        self._known: tuple[int, int, Sequence[MessageQueue], Any] = -1, -1, (), ffi.new("int32_t[]", 0)
 
     def limits(self, queues: Sequence[MessageQueue]) -> tuple[Sequence[int], Sequence[int]]:
         """The oldest offset and the end of each queue. The same object again, unchanged, costs least."""
@@ -39,11 +39,11 @@ class Spans:
 
     def _numbers(self, queues: Sequence[MessageQueue]) -> tuple[int, Any]:
         version = self._store.topics_version()[0]
-        seen, known, numbers = self._known
-        if seen != version or known is not queues:
+        count = self.queue_count()  # Read first: one that has no number may get one at any time.
+        seen_version, seen_count, known, numbers = self._known
+        if (seen_version, seen_count) != (version, count) or known is not queues:
             numbers = ffi.new("int32_t[]", [self._number(queue) for queue in queues])
-            # One that has no number yet may get one at any time.
-            self._known = (version, queues, numbers) if all(n >= 0 for n in numbers) else (-1, (), numbers)
+            self._known = version, count, queues, numbers
         return version, numbers
 
     def fit(self, queue: MessageQueue, start: int, end: int, bytes_max: int) -> tuple[int, int]:

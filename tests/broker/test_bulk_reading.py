@@ -99,7 +99,7 @@ def test_a_reader_sleeps_until_any_queue_gets_its_first_message(directory: Path,
         with mq.open(directory, read_only=True, create=False) as reader:
             positions = {queue: 1 if queue == queues[0] else 0 for queue in queues}
             for queue in (queues[-1], queues[0], queues[-1]):
-                slept(lambda: reader.bulk.wait(positions, 60), partial(send, broker, queue))
+                slept(lambda: reader.bulk.wait(dict(positions), 60), partial(send, broker, queue))
                 positions[queue] += 1
             slept(lambda: reader.bulk.wait(positions, 60), lambda: broker.create_topic("more", 1))
             version = reader.route_version()
