@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from mq.broker.results import MessageQueue, PullStatus
 from mq.broker.sinkledger import TOPIC, Entry, newer
-from mq.errors import StoreCorrupted, StoreFull
+from mq.errors import NotPermitted, StoreCorrupted, StoreFull, TopicNotFound
 from mq.message import Message, MessageExt
 from mq.store.reader import Reader
 
@@ -57,6 +57,8 @@ class Keepsakes:
         except StoreFull:
             yield
             self._move(owed)
+        except (NotPermitted, TopicNotFound):
+            yield  # The topic was taken away, or may not be written: nobody commits to it either.
         else:
             yield
 

@@ -135,6 +135,13 @@ def test_a_full_disk_is_no_reason_to_keep_everything(
     assert ledger(broker) == [entry]
 
 
+def test_a_ledger_that_may_not_be_written_holds_nothing_up(broker: LocalBroker) -> None:
+    say(broker, "one", 0)
+    broker.create_topic(TOPIC, 1, perm="r")
+    expire_all(broker)
+    assert ledger(broker) == []
+
+
 def test_a_damaged_entry_holds_nothing_up(broker: LocalBroker) -> None:
     for txn in ("one", "two", "three"):
         say(broker, txn, 0)

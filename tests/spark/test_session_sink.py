@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mq.broker.local import LocalBroker
+from mq.spark.ledger import TOPIC
 from tests.spark.reading import send
 from tests.spark.test_sink import numbered, staged_files, stored
 
@@ -38,6 +39,23 @@ def test_a_batch_is_written_once(spark: Any, broker: LocalBroker, directory: Pat
     for _ in range(2):
         frame.limit(1).write.format("mq").options(**counted).mode("append").save(str(directory))
     assert len(stored(broker, "results")) == 1001
+    assert staged_files(directory) == []
+
+
+def test_batches_of_many_steps(spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path) -> None:
+    frame = spark.range(0, 3000, numPartitions=3).selectExpr("string(id) AS body")
+    few = {"topic": "results", "chunkBytes": "50000"}
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    try:
+        frame.write.format("mq").options(**few).mode("append").save(str(directory))
+        assert results(broker) == numbered(0, 3000)
+        frame.write.mode("append").parquet(str(tmp_path / "rows"))
+        stream = spark.readStream.schema("body string").parquet(str(tmp_path / "rows"))
+        run(stream, directory, tmp_path / "checkpoint", chunkBytes="50000")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert len(stored(broker, "results")) == 6000
+    assert len(stored(broker, TOPIC)) > 10
     assert staged_files(directory) == []
 
 
