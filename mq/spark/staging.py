@@ -29,6 +29,7 @@ from typing import IO, Any, NamedTuple
 from mq.broker.results import MessageQueue
 from mq.spark.ledger import Place
 from mq.spark.refusal import Refusal
+from mq.store.bulk import begin_writing
 
 __all__ = [
     "Staged",
@@ -51,6 +52,7 @@ SUFFIX = ".arrow"
 UNFINISHED = "unfinished"
 AGE_MAX = 24 * 3600.0  # seconds; what nobody wrote to for so long and nobody locks is of the dead
 BATCH_BYTES_MAX = 8 << 20
+BEGIN_BYTES = 16 << 20  # so large a file will be forced; while it grows the disk has nothing else to do
 ROW_SIZE = 128  # what a record in the log has besides body and properties, about
 QUEUE = b"queue"
 LOST = (errno.ENOENT, errno.ENOTDIR)
@@ -92,7 +94,7 @@ def stage(place: Path, epoch: int, name: str, batches: Iterable[StagedBatch]) ->
     import pyarrow as pa
 
     target = place / str(epoch) / f"{name}-{uuid.uuid4().hex}{SUFFIX}"
-    rows, size, writer = 0, 0, None
+    rows, size, begun, writer = 0, 0, 0, None
     with ExitStack() as stack:
         stack.callback(target.unlink, missing_ok=True)
         for whole in batches:
@@ -104,6 +106,9 @@ def stage(place: Path, epoch: int, name: str, batches: Iterable[StagedBatch]) ->
                 queue = f"{batch.queue.topic}/{batch.queue.broker_name}/{batch.queue.queue_id}"
                 writer.write_batch(batch.rows, custom_metadata={QUEUE: queue})
                 rows, size = rows + batch.rows.num_rows, size + batch.size
+                if (end := file.tell()) - begun >= BEGIN_BYTES:
+                    begin_writing(file.fileno(), begun, end)
+                    begun = end
         if writer is None:
             return Staged("", 0, 0)
         writer.close()

@@ -10,7 +10,7 @@ from mq.errors import MessageTooLarge
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
-__all__ = ["PLAIN", "TIMED", "BulkWriter", "Stored"]
+__all__ = ["PLAIN", "TIMED", "BulkWriter", "Stored", "begin_writing"]
 
 FLUSH_TIMEOUT_MS = 60_000
 INT32 = "int32_t[]"
@@ -121,3 +121,8 @@ class BulkWriter:
         return check(
             lib.mq_log_queue(self._store.live(), name, len(name), queue.queue_id, 1), str(self._store.root)
         )
+
+
+def begin_writing(descriptor: int, begin: int, end: int) -> None:
+    """Have the disk begin with what was written there of a file, without waiting for it."""
+    lib.mq_begin_writing(descriptor, begin, end - begin)

@@ -153,27 +153,57 @@ def test_death_in_the_middle(directory: Path, point: str, passage: int, alone: b
             survivor.create_topic(topic, 2)
         if alone:
             survivor.close()
-        tree = str(Path(__file__).parents[2])
         code = BULK.format(root=str(directory), before=SMALL_BULK, sent=LARGE_BULK)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(fail_build()), tree]),
-            "MQ_FAIL": f"{fail_points()[point]}:{passage}:kill",
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            cwd=directory.parent,  # Not the tree, whose build has no points to die at.
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = run_failing(code, directory, f"{fail_points()[point]}:{passage}:kill")
         assert done.returncode == -signal.SIGKILL, done.stderr
         with open_small(directory) as broker:
             check_whole(broker if alone else survivor)
     with open_small(directory) as again:
         check_whole(again, sent_since=True)
+
+
+REFUSED = """
+from contextlib import suppress
+from pathlib import Path
+import mq
+from tests.store.test_bulk import append, open_small
+with open_small(Path({root!r})) as broker:
+    append(broker, {before!r})
+    with suppress(mq.StoreFull):
+        append(broker, {sent!r})
+        print("all went in")
+    append(broker, {after!r})
+"""
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("passage", [2, 3, 4, 6, 9])
+def test_no_space_in_the_middle_leaves_nothing_behind(directory: Path, passage: int) -> None:
+    """A bulk that was refused when its records were written already, or before; the next one is stored."""
+    with open_small(directory) as broker:
+        for topic in ("orders", "ledger"):
+            broker.create_topic(topic, 2)
+    after = [(place, b"after", "") for place in range(4)]
+    code = REFUSED.format(root=str(directory), before=SMALL_BULK, sent=LARGE_BULK, after=after)
+    done = run_failing(code, directory, f"{fail_points()['ALLOCATE']}:{passage}:fail")
+    assert done.returncode == 0, done.stderr
+    sent = [*SMALL_BULK, *(LARGE_BULK if done.stdout else []), *after]
+    with open_small(directory) as broker:
+        for place, queue in enumerate(QUEUES):
+            assert stored(broker, queue) == [(body, tag) for at, body, tag in sent if at == place]
+
+
+def run_failing(code: str, directory: Path, points: str) -> subprocess.CompletedProcess[str]:
+    tree = str(Path(__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(fail_build()), tree]), "MQ_FAIL": points},
+        cwd=directory.parent,  # Not the tree, whose build has no points to die at.
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def check_whole(broker: LocalBroker, *, sent_since: bool = False) -> None:

@@ -50,9 +50,9 @@ static int write_blank(const mq_log *log, mq_pen *pen, int64_t at) {
     return 0;
 }
 
-static int write_records(mq_log *log, bulk *all, int64_t at, int64_t store_time, mq_receipt *receipt) {
+static int write_records(mq_log *log, bulk *all, int64_t at, int64_t end, int64_t store_time, mq_receipt *receipt) {
     mq_pen pen;
-    int result = mq_pen_open(&pen, log->files, all->record_max);
+    int result = mq_pen_open(&pen, log->files, all->record_max, end - at);
     for (int32_t i = 0; !result && i < all->count; i++) {
         uint8_t *bytes;
         part *to = &all->parts[all->places[i]];
@@ -121,7 +121,7 @@ static int write_all(mq_log *log, bulk *all, mq_receipt *receipt) {
     atomic_store_explicit(&intent->armed, 1, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* as for an append of one queue */
     mq_fail_at(MQ_FAIL_ARMED);
-    result = write_records(log, all, start, store_time, receipt);
+    result = write_records(log, all, start, end, store_time, receipt);
     mq_fail_at(MQ_FAIL_RECORD);
     if (!result) result = write_units(log, all, start, store_time);
     if (result) {
@@ -342,3 +342,5 @@ int mq_bulk_check(int32_t queue_count, int32_t count, const int32_t *places, con
     }
     return 0;
 }
+
+void mq_begin_writing(int fd, int64_t from, int64_t size) { mq_linux_begin_writing(fd, from, size); }

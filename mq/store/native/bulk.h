@@ -34,6 +34,9 @@ int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, i
                    const int32_t *places, const mq_piece *bodies, const int32_t *body_sizes, const mq_piece *properties,
                    const int32_t *properties_sizes, const int64_t *delays_ms, mq_receipt *receipt);
 
+/* Have the disk begin with what was written of any file, without waiting for it. */
+void mq_begin_writing(int fd, int64_t from, int64_t size);
+
 /* Whether places are below queue_count, no body is empty, and pieces have what sizes say: 0, else MQ_INVALID. */
 int mq_bulk_check(int32_t queue_count, int32_t count, const int32_t *places, const mq_piece *bodies, int32_t bodies_count,
                   const int32_t *body_sizes, const mq_piece *properties, int32_t properties_count,

@@ -11,22 +11,24 @@
 
 typedef struct {
     struct mq_files *files;
-    uint8_t *bytes;    /* [at, at + used), not written yet */
+    struct mq_pen_helper *helper; /* NULL where little is written */
+    uint8_t *bytes;               /* [at, at + used), not handed over yet */
     int64_t at;
     int64_t used;
-    int64_t size;
+    int64_t step;                 /* is handed over at once */
     int64_t file_end;
-    int64_t untold;    /* bytes since the disk was last told to begin */
+    int64_t untold;               /* bytes since the disk was last told to begin */
     int fd;
 } mq_pen;
 
-/* A pen for records of at most this size. 0 or MQ_MEMORY; mq_pen_close gives back what it holds in any case. */
-int mq_pen_open(mq_pen *pen, struct mq_files *files, int64_t record_max);
+/* A pen for records of at most this size, `total` bytes in all. While a thread of its own has the kernel copy a piece,
+ * the next one is filled, if there is much to write. 0 or MQ_MEMORY; mq_pen_close gives back what it holds in any case. */
+int mq_pen_open(mq_pen *pen, struct mq_files *files, int64_t record_max, int64_t total);
 
 /* Where to put `size` bytes that belong at `at`, which all lie in one file. What is put is written with later ones. */
 int mq_pen_place(mq_pen *pen, int64_t at, int64_t size, uint8_t **bytes);
 
-/* Write what is left. Unless this is called nothing need be. */
+/* Write what is left, and have all of it written. Unless this is called nothing need be. */
 int mq_pen_finish(mq_pen *pen);
 void mq_pen_close(mq_pen *pen);
 
