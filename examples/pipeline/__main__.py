@@ -158,8 +158,11 @@ def progress(plan: Plan, status: Status, started: float) -> Lines:
     table.add_row("not yet through the query", f"{status.query_lag:,}")
     table.add_row("events in the table", f"{status.event_count:,}")
     table.add_row("results in the table", f"{status.result_count:,}")
-    lives = f"life {len(status.kills) + 1} of {plan.kill_count + 1}"
-    table.add_row("the query", f"{'works' if status.is_working else 'starts'}, {lives}")
+    life = f"life {len(status.kills) + 1} of {plan.kill_count + 1}"
+    if status.event_count == plan.event_count and not status.query_lag:
+        table.add_row("the query", f"has done all, {life}; the batch job follows")
+    else:
+        table.add_row("the query", f"{'works' if status.is_working else 'starts'}, {life}")
     return table
 
 

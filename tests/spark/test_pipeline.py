@@ -59,7 +59,7 @@ def recorded(place: Path) -> Path:
 
 @pytest.mark.spark
 @pytest.mark.crash
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_table_is_right_although_the_driver_was_killed(tmp_path: Path) -> None:
     """All of it: executors in processes of their own, and three kills of the driver."""
     pytest.importorskip("pyspark")
@@ -73,7 +73,7 @@ def test_the_table_is_right_although_the_driver_was_killed(tmp_path: Path) -> No
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=590,
+        timeout=880,
         check=False,
     )
     log = directory / "spark.log"
@@ -118,7 +118,7 @@ def test_when_the_query_fails_it_is_said_and_nothing_is_left(tmp_path: Path) -> 
     )
     assert completed.returncode == 1
     assert "pipeline: the query ended by itself, with status 1.\n" in completed.stderr
-    assert "Could not parse Master URL: 'nowhere'" in completed.stderr
+    assert "start with spark, k8s, or local" in completed.stderr
     assert "Traceback" not in completed.stderr
     assert in_use(tmp_path) == []
     assert list(tmp_path.glob("mq-pipeline-*")) == []
