@@ -24,9 +24,10 @@ from mq.spark.appending import append_batches
 from mq.spark.ledger import Entry, Step, key_of
 from mq.spark.refusal import Refusal
 from mq.spark.staging import StagedBatch, directory, locked, remove, stage
+from mq.store import retention
 from mq.store.native import lib
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
-from tests.store.small_store import open_small
+from tests.store.small_store import fill, open_small
 
 pa = pytest.importorskip("pyarrow")
 
@@ -225,6 +226,27 @@ def test_two_drivers_of_one_query_append_each_epoch_once(broker: LocalBroker) ->
     for steps in zip(*done, strict=True):
         assert sorted(steps, key=str) == [[Step.APPEND], [Step.SKIP]]
     assert staged_files(broker) == []
+
+
+@pytest.mark.parametrize("is_half_done", [False, True])
+def test_a_query_that_rests_for_longer_than_messages_are_kept(
+    broker: LocalBroker, is_half_done: bool
+) -> None:
+    """Its driver had died before Spark took note of the last epoch."""
+    broker.create_topic("others", 1)
+    if is_half_done:
+        half_done(broker)
+    else:
+        commit_one(broker, 0)
+    before = bodies_of(broker)
+    for _ in range(2):
+        fill(broker, "others", 40)
+        later_ms = time.time_ns() // 1_000_000 + 3_600_000
+        assert retention.expire(broker._store, later_ms, 1, keep=broker._keepsakes.kept)
+    assert bodies_of(broker) == []
+    commit._known.clear()
+    assert commit_one(broker, 0, 1) == [Step.FINISH if is_half_done else Step.SKIP]
+    assert wrong_with([*before, *bodies_of(broker)], 1) == []
 
 
 def test_a_replay_is_on_disk_before_spark_is_told(
