@@ -70,10 +70,11 @@ class MemoryTimers:
         now = self._clock()
         due = message.deliver_at_ms
         if message.delay_ms is not None:
-            due = now + message.delay_ms
+            # The whole delay is to pass: of the ms that has begun, nothing counts.
+            due = now + 1 + message.delay_ms if message.delay_ms else now
         if due is None or due <= now or message.delay_level:
             return None
-        if due - now > self._delay_max_ms:
+        if (message.delay_ms or due - now) > self._delay_max_ms:
             raise MessageInvalid(f"{due - now:,} ms from now is over the limit of {self._delay_max_ms:,} ms")
         return due
 
