@@ -1,7 +1,6 @@
 """A producer: sends the events of the paths that are its own, in their order, so many a second."""
 
 import json
-import signal
 import time
 import zlib
 
@@ -13,8 +12,6 @@ __all__ = ["produce"]
 
 
 def produce(plan: Plan, number: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Whoever started it ends it.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     started = time.monotonic()
     sent = 0
     with mq.open(plan.store) as broker, mq.Producer(broker, group="history") as producer:

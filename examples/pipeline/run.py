@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -62,8 +63,11 @@ class Run:
     def go_on(self, show: Callable[[Status], None]) -> Found:
         """Until all is in the table, and the batch job is done."""
         try:
+            # Whoever is started while it is ignored ignores it too: it is for this process alone.
+            handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
             for producer in self._producers:
                 producer.start()
+            signal.signal(signal.SIGINT, handler)
             with self._table.filled_from(self._broker):
                 self._watch(show)
                 self._driver.finish()

@@ -7,8 +7,10 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -120,6 +122,31 @@ def test_when_the_query_fails_it_is_said_and_nothing_is_left(tmp_path: Path) -> 
     assert "pipeline: the query ended by itself, with status 1.\n" in completed.stderr
     assert "start with spark, k8s, or local" in completed.stderr
     assert "Traceback" not in completed.stderr
+    assert in_use(tmp_path) == []
+    assert list(tmp_path.glob("mq-pipeline-*")) == []
+
+
+@pytest.mark.spark
+def test_an_interrupt_ends_all_of_it(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from tests.spark.session import environment
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "examples.pipeline", "--input", str(recorded(tmp_path))],
+        env={**environment(tmp_path), "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while not any("java" in command for command in in_use(tmp_path)):
+            assert process.poll() is None
+            time.sleep(0.05)
+        # As a terminal does, to all that it started.
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said.strip()) == (1, "pipeline: interrupted")
     assert in_use(tmp_path) == []
     assert list(tmp_path.glob("mq-pipeline-*")) == []
 
