@@ -23,6 +23,8 @@ appender.shown.layout.type = PatternLayout
 appender.shown.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 def environment(place: Path) -> dict[str, str]:
     """What Spark and its workers are started with: this interpreter, this mq, and the package that Spark
@@ -57,6 +59,9 @@ def session(place: Path, master: str = "local[2]", **more: str) -> Any:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "512m",
+        # A session is short: what a JVM does for speed in the long run would cost more than all else.
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.warehouse.dir": str(place / "warehouse"),
