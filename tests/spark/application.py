@@ -21,13 +21,14 @@ from tests.spark.session import session
 def main(store: str, place: Path, master: str, topics: list[str]) -> None:
     use_java()
     spark = session(place, master, **(CLUSTER if master.startswith("local-cluster") else {}))
-    ways = zip(islice(topics, 0, None, 2), islice(topics, 1, None, 2), strict=True)
-    queries = [stream(spark, store, place, topic, to) for topic, to in ways]
+    ways = list(zip(islice(topics, 0, None, 2), islice(topics, 1, None, 2), strict=True))
+    queries = [stream(spark, store, place, *way) for way in ways]
     print(f"runs on {spark._jvm.java.lang.System.getProperty('java.home')}", flush=True)
     while not select.select([sys.stdin], [], [], 0.2)[0]:
-        for query in queries:
-            if not query.isActive:
-                raise query.exception()
+        for number, query in enumerate(queries):
+            if not query.isActive:  # Spark waits ten seconds for a new Python, which may not be enough.
+                print(f"{ways[number]} failed: {str(query.exception())[:2000]}", file=sys.stderr, flush=True)
+                queries[number] = stream(spark, store, place, *ways[number])
     for query in queries:
         query.stop()
     read = spark.read.format("mq").schema("body binary").option("topic", topics[0]).load(store)

@@ -55,8 +55,6 @@ def main(store: str, place: Path, master: str, once: bool) -> None:
             if query.exception() is None:
                 del queries[name]
                 continue
-            if once:
-                raise query.exception()
             print(f"{name} failed: {str(query.exception())[:2000]}", file=sys.stderr, flush=True)
             with suppress(PySparkException, Py4JJavaError):  # Who starts queries was killed too.
                 queries[name] = started(name, writers[name], store, place)

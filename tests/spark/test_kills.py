@@ -119,6 +119,7 @@ class Rounds:
 
         process.wait(killed)
         self.killed[victim] += 1
+        print(f"{self.killed.total()} of {ROUNDS}: {victim}, at {self.end_of('results'):,} rows", flush=True)
 
     def finish(self) -> None:
         """A last session, which nobody kills."""
@@ -167,7 +168,7 @@ def test_every_message_comes_out_once(directory: Path, tmp_path: Path) -> None:
     print(
         f"seed {seed}: killed {dict(rounds.killed)}; {rounds.sent:,} rows in, {len(found):,} out,"
         f" {sum(map(len, spans.values())):,} counts;"
-        f" {len(replays.read_text().splitlines()) if replays.exists() else 0} replays recognised"
+        f" {len(set(replays.read_text().splitlines())) if replays.exists() else 0} replays recognised"
     )
     assert found == list(range(rounds.sent)), f"seed {seed}"
     assert rounds.killed.total() == ROUNDS
