@@ -29,6 +29,7 @@ WARM_COUNT_MAX = 3
 SMALL_COUNT = 100  # rows of a small micro-batch
 BATCHES_MAX = 40  # of one turn
 FIRST_BATCHES = 3  # of a query, which take longer
+BEATS_MAX = 20
 LATE_SECONDS = 30
 BEAT_NS = 500_000_000  # 2 messages a second
 LEAD_NS_MAX = 4_000_000_000  # in which a query starts
@@ -243,7 +244,7 @@ def _latency(bench: Bench) -> Measurement:
     """Milliseconds from a send to the row in a task of the sink, which notes them on both sides."""
     from tests.speed.peers.spark import COLUMNS, noted
 
-    beats = max(3, bench.plan.sync_count // 20)
+    beats = max(3, min(BEATS_MAX, bench.plan.sync_count // 5))
     lead_ns = min(LEAD_NS_MAX, bench.plan.sync_count * 100_000_000)
     with fresh(bench.data) as place, session(place) as spark:
         store = str(place / "store")
