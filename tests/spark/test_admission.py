@@ -90,3 +90,21 @@ def test_more_queues_than_messages_take_turns() -> None:
         seen += [queue for queue in QUEUES if taken[queue] > start[queue]]
         start = taken
     assert seen == QUEUES
+
+
+def test_bytes_are_split_in_proportion_to_the_backlog() -> None:
+    sizes = {queue: [10] * rows for queue, rows in zip(QUEUES[:3], (1000, 500, 1), strict=True)}
+    taken, _ = admit_bytes(*limits_of(sizes), 3000, fitting(sizes))
+    assert [taken[queue] for queue in QUEUES[:3]] == [200, 99, 1]
+
+
+def test_a_message_that_does_not_fit_has_its_turn() -> None:
+    """Others that fit come before it for a while, and not for ever."""
+    sizes = {QUEUES[0]: [10] * 100, QUEUES[1]: [95] * 3, QUEUES[2]: [10] * 100}
+    start, end = limits_of(sizes)
+    turn, order = None, []
+    for _ in range(8):
+        taken, turn = admit_bytes(start, end, 100, fitting(sizes), turn)
+        order.append([taken[queue] - start[queue] for queue in QUEUES[:3]])
+        start = taken
+    assert sum(row[1] for row in order) == 3

@@ -155,6 +155,16 @@ def test_small_batches_first(broker: LocalBroker, directory: Path) -> None:
     assert [batch.num_rows for batch in reader.read(partition)] == [256, 1000, 1000, 744]
 
 
+def test_small_batches_go_together_and_in_order(broker: LocalBroker, directory: Path) -> None:
+    broker.create_topic("many", 7)
+    for queue_id, count in enumerate([2, 1, 8, 1, 1, 0, 1]):
+        send(broker, "many", queue_id, *[b"%d.%d" % (queue_id, number) for number in range(count)])
+    reader = source(directory, topic="many", batchRows="8").reader(schema=struct("queueId", "body"))
+    (partition,) = reader.partitions()
+    batches = [batch.column("queueId").to_pylist() for batch in reader.read(partition)]
+    assert batches == [[0, 0], [1], [2] * 8, [3, 4], [6]]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

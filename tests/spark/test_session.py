@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.spark import lag, register
 from tests.spark.reading import send
+from tests.spark.session import ROOT
 
 pytestmark = pytest.mark.spark
 
@@ -101,6 +107,68 @@ def test_a_running_query_sees_messages_and_topics_that_come(
     query.processAllAvailable()
     assert bodies(spark.table("came")) == [*numbered(0, 5), b"new"]
     query.stop()
+
+
+def test_a_first_batch_that_failed_is_the_same_again(
+    spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path
+) -> None:
+    """Of a query that begins at the latest: Spark asks where that is again, and it is elsewhere by then."""
+    options = {"topic": "orders", "maxBytesPerTrigger": "100000", "pollTimeoutMs": "2000"}
+    frame = spark.readStream.format("mq").options(**options).load(str(directory))
+    batches: list[list[bytes]] = []
+    is_over = threading.Event()
+
+    def send_on() -> None:
+        for number in count():
+            send(broker, "orders", 0, b"%d" % number)
+            if is_over.wait(0.02):
+                return
+
+    def fail_at_first(batch: Any, _number: int) -> None:
+        batches.append(bodies(batch))
+        if len(batches) == 1:
+            raise RuntimeError("a first batch that fails")
+
+    def start() -> Any:
+        written = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return written.foreachBatch(fail_at_first).start()
+
+    sender = threading.Thread(target=send_on)
+    sender.start()
+    try:
+        with pytest.raises(Exception, match="a first batch that fails"):
+            start().awaitTermination(60)
+        query = start()
+    finally:
+        is_over.set()
+        sender.join()
+    query.processAllAvailable()
+    query.stop()
+    assert batches[0]
+    assert batches[0] == batches[1]
+    sent = [int(body) for batch in batches[1:] for body in batch]
+    assert sent == list(range(sent[0], broker.topic("orders").queues[0].max_offset))
+
+
+def test_what_the_progress_tells(spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path) -> None:
+    send(broker, "orders", 0, *numbered(0, 7))
+    options = {"topic": "orders", "startingOffsets": "earliest", "maxBytesPerTrigger": "700", "group": "g"}
+    frame = spark.readStream.format("mq").options(**options).load(str(directory))
+    batches, query = available(frame, tmp_path / "checkpoint")
+    assert [*batches[0], *batches[1]][:7] == numbered(0, 7)
+    first, queue = query.recentProgress[0], mq.MessageQueue("orders", "mq", 0)
+    taken = len(batches[0])
+    assert 0 < taken < 7
+    assert first["numInputRows"] == taken
+    (of_source,) = first["sources"]
+    assert json.loads(of_source["endOffset"])["orders"]["0"] == taken
+    assert json.loads(of_source["latestOffset"])["orders"]["0"] == 7
+    assert of_source["processedRowsPerSecond"] > 0
+    assert lag(first)[queue] == 7 - taken
+    assert lag(query.lastProgress)[queue] == 0
+    command = [sys.executable, "-m", "mq", "--json", str(directory), "groups", "g"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert [(row["queue_id"], row["committed"]) for row in json.loads(shown)["queues"]] == [(0, 7), (1, 0)]
 
 
 @pytest.mark.parametrize(
