@@ -235,9 +235,10 @@ class Delivery:
             end = self._store.next_offset(number)
             if end == offset:
                 return None
-            level.seen_ms = clock()
             try:
                 found = self._pull(level.queue, offset, READ_COUNT, READ_SIZE, None, 0.0)
+                # Not before: what was stored meanwhile would look as if the clock had been set back since.
+                level.seen_ms = clock()
             except StoreCorrupted as error:
                 if error.queue_offset is None:
                     raise

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import mq
 from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, destination, due_ms, parse_levels
+from mq.broker.results import PullResult
 from tests.broker.shelf import BEGIN_MS, Deliverer, Died, Shelf, bodies, until_done
 from tests.store.encoder import Record
 
@@ -118,6 +119,25 @@ class TestDelivery:
         shelf.now += 10
         shelf.put_aside(2, b"quick")
         assert deliverer.deliver() == BEGIN_MS + 1011
+
+    def test_a_message_that_is_put_aside_while_others_are_read_is_not_early(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shelf = Shelf()
+        pull = shelf.pull
+
+        def busy(*arguments: Any) -> PullResult:
+            """The machine has other work, and the clock goes on."""
+            if len(shelf.queues[SCHEDULE_TOPIC, 0]) == 1:
+                shelf.now += 700
+                shelf.put_aside(1, b"meanwhile")
+            return pull(*arguments)
+
+        monkeypatch.setattr(shelf, "pull", busy)
+        deliverer = Deliverer(shelf, tmp_path, (1000,))
+        shelf.put_aside(1, b"first")
+        assert list(until_done(shelf, deliverer.deliver)) == [BEGIN_MS + 1001, BEGIN_MS + 1701]
+        assert bodies(shelf.delivered()) == [b"first", b"meanwhile"]
 
     def test_a_copy_keeps_all_that_the_message_was_born_with(self, tmp_path: Path) -> None:
         shelf = Shelf()
