@@ -6,6 +6,7 @@ serve them has a `bulk` of its own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,11 +22,13 @@ from mq.store.directory import BEGIN_MEMBER
 from mq.store.reader import Reader
 from mq.store.spans import Spans
 from mq.store.store import Store
+from mq.store.turn import is_taken
 from mq.store.waiting import Wait
 
 __all__ = ["Bulk"]
 
 ROOM_MAX = 1024  # what a record has besides, with a margin
+CHECKPOINT_INTERVAL = 5.0  # seconds
 
 
 class Bulk:
@@ -56,7 +59,18 @@ class Bulk:
         self._log_min = spans.log_min
         self._waiting: tuple[Mapping[MessageQueue, int], tuple[int, int], Wait | None] = {}, (-1, -1), None
         self._released = 0  # log offset below which nothing is mapped any more
+        self._checkpointed = 0.0
         self._writer = writer
+
+    def flush_unattended(self) -> None:
+        """Have on disk what was appended, unless a process has the duties: that one does it by and by."""
+        if is_taken(self._store.root):
+            return
+        self._store.flush_log()
+        now = time.monotonic()
+        if now - self._checkpointed >= CHECKPOINT_INTERVAL:
+            self._store.flush()
+            self._checkpointed = now
 
     def append(
         self,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 from mq.broker.asides import Asides
 from mq.broker.bulk import Bulk
@@ -90,8 +91,11 @@ class LocalBroker:
         consume_queue_ext_file_size: int | None = None,
         read_only: bool = False,
         create: bool = True,
+        duties: bool = True,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
+        # Without the duties this process never does what one does for all (see duties.py), such as delivering
+        # by delays that are options of the application.
         check_options(
             flush, flush_interval, retention_hours, disk_ratio_max, default_queue_count, message_size_max
         )
@@ -137,7 +141,7 @@ class LocalBroker:
             log_file_size = store.geometry.commitlog_file_size
             waiting = aside.Asides(schedule, timer, timer_max_delay_ms, log_file_size)
             writer = Writer(
-                store, self.name, catalog.version, catalog.admit_write, waiting, self._keyed, self._filters
+                store, self.name, catalog.version, catalog.admit_write, waiting, self._keyed(), self._filters
             )
             self._writer = writer
             self._reader = Reader(store, self.name, catalog.version, catalog.admit_read)
@@ -206,7 +210,7 @@ class LocalBroker:
             self.enlist = transactions.enlist
             self.undecided = transactions.undecided
             self.resume_transaction = transactions.resume_transaction
-            if not read_only:
+            if duties and not read_only:
                 others = [(OFFSETS_INTERVAL, groups.save)]
                 threaded: list[Duty] = [schedule, timer, transactions.rounds]
                 self._duties = Duties(
@@ -344,8 +348,17 @@ class LocalBroker:
         self._catalog.check_writable()
         send_back(self._schedule, self._retry_queue_count, message, group, delay_level, max_reconsume_times)
 
-    def _keyed(self, topic: str, key: str, *, for_good: bool = False) -> None:
-        self._dedup.doubt(topic, key, for_good=for_good)
+    def _keyed(self) -> Callable[..., None]:
+        """What the writer tells of a message with a key. It does not hold the broker: files are given back as
+        soon as nobody has a broker any more, not when cycles are looked for."""
+        this = ref(self)
+
+        def doubt(topic: str, key: str, *, for_good: bool = False) -> None:
+            broker = this()
+            if broker is not None:
+                broker._dedup.doubt(topic, key, for_good=for_good)
+
+        return doubt
 
     def _retry_queue_count(self, topic: str) -> int:
         return self._catalog.sendable(topic).write_queue_count

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from mq.broker.local import LocalBroker
 from mq.errors import MQError
 from mq.spark.appending import append_batches
 from mq.spark.commit import commit_epoch, discard_epoch, tidy
@@ -75,13 +76,17 @@ class _Writer:
             raise refused(self._store, error, "written") from None
 
     def commit_all(self, messages: Sequence[Written | None], epoch: int) -> None:
-        if not self._options.exactly_once:
-            return
         written = [message for message in messages if message is not None]
         if not written:
             return
+        here = broker(self._store, writable=True)
+        if self._options.exactly_once:
+            self._commit_epoch(here, written, epoch)
+        here.bulk.flush_unattended()
+
+    def _commit_epoch(self, here: LocalBroker, written: Sequence[Written], epoch: int) -> None:
         commit_epoch(
-            broker(self._store, writable=True),
+            here,
             self._options.txn or written[0].query_id,
             written[0].query_id,
             epoch,

@@ -21,7 +21,6 @@ from mq.spark.refusal import Refusal, shown
 __all__ = ["StoreRef", "broker", "locate", "refused"]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-RETENTION_HOURS_MAX = 24 * 365 * 100  # how long messages are kept is the application's affair
 STORE_PARTS = ("commitlog", "config", "mq")
 BROKERS_MAX = 16  # kept open; a process that lives long may have seen many stores
 
@@ -134,7 +133,8 @@ def broker(store: StoreRef, *, writable: bool = False) -> LocalBroker:
     while len(_brokers) >= BROKERS_MAX:
         _brokers.pop(next(iter(_brokers))).close()
     try:
-        opened = LocalBroker(path, read_only=not writable, create=False, retention_hours=RETENTION_HOURS_MAX)
+        # How long messages are kept, and what the levels of delays are, is the application's affair.
+        opened = LocalBroker(path, read_only=not writable, create=False, duties=False)
     except (MQError, OSError) as error:
         raise refused(store, error) from None
     try:

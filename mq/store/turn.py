@@ -8,17 +8,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from mq.store.bell import Bell
-from mq.store.locks import lock_byte, open_own_file, unlock_byte
+from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
 from mq.store.native import lib
 from mq.store.store import Store
 from mq.store.watch import Watch
 
-__all__ = ["Turn"]
+__all__ = ["Turn", "is_taken"]
 
 WATCHED_INTERVAL = 5.0  # seconds; should a number of a process be another's by now
+
+
+def is_taken(root: Path) -> bool:
+    """Whether somebody has the duties of the store in this directory."""
+    try:
+        fd = os.open(root / "mq" / "duties", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        return byte_owner(fd, 0) is not None
+    finally:
+        os.close(fd)
 
 
 class Turn:

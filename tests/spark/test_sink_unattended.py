@@ -1,0 +1,51 @@
+"""Whoever writes for Spark does nothing that is the application's: deliver, delete, or anything else for all.
+What must be on disk when nobody else is there is flushed by the commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mq.spark.target import broker, locate
+from mq.store.native import lib
+from mq.store.turn import is_taken
+from tests.spark.reading import forget_brokers
+from tests.spark.test_sink import batches, writer
+from tests.store.small_store import open_small
+
+SECONDS_MAX = 60
+
+
+@pytest.fixture
+def unattended(directory: Path) -> Iterator[Path]:
+    """A store that nobody has open."""
+    with open_small(directory) as application:
+        application.create_topic("orders", 2)
+    yield directory
+    forget_brokers()
+
+
+def test_the_duties_are_the_application_s(unattended: Path) -> None:
+    spark = broker(locate(str(unattended)), writable=True)
+    with open_small(unattended):
+        until = time.monotonic() + SECONDS_MAX
+        while not is_taken(unattended):  # By a thread, when it has begun.
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert broker(locate(str(unattended)), writable=True) is spark
+    assert not is_taken(unattended)
+
+
+@pytest.mark.parametrize("semantics", ["exactly_once", "at_least_once"])
+def test_a_commit_flushes_where_nobody_else_does(unattended: Path, semantics: str) -> None:
+    sink = writer(unattended, semantics=semantics)
+    written = sink.write_task(batches(b"a", b"b", b"c"), "query", 0, 0, 0)
+    word = broker(locate(str(unattended)), writable=True)._store.word
+    if semantics == "at_least_once":
+        assert word(lib.MQ_FLUSHED_END) < word(lib.MQ_LOG_END)
+    sink.commit([written], 0)
+    assert word(lib.MQ_FLUSHED_END) == word(lib.MQ_LOG_END)
+    assert word(lib.MQ_QUEUES_FLUSHED_TIME) >= word(lib.MQ_FLUSHED_STORE_TIME)
