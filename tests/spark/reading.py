@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,10 @@ def rows(reader: Any, partitions: list[Any]) -> list[dict[str, Any]]:
 
 
 class Query:
-    """A streaming query over one source, with its checkpoint. now: the time, where it passes by order."""
+    """A streaming query over one source, with its checkpoint."""
 
-    def __init__(
-        self, directory: Path, *names: str, now: Callable[[], float] | None = None, **options: str
-    ) -> None:
+    def __init__(self, directory: Path, *names: str, **options: str) -> None:
         self._directory = directory
-        self._now = now
         self._names = names or ("topic", "queueId", "queueOffset", "body")
         self._options = {"pollTimeoutMs": "0", **options}
         self.start: str | None = None
@@ -73,8 +70,6 @@ class Query:
         """Start, or go on from the checkpoint after everything else was lost."""
         forget_brokers()
         self.reader = source(self._directory, **self._options).streamReader(schema=struct(*self._names))
-        if self._now is not None:
-            self.reader._clock = self._now
         self.limit = self.reader.getDefaultReadLimit()
         if self.start is None:
             self.start = json.dumps(self.reader.initialOffset())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -268,11 +269,13 @@ def test_an_offset_that_we_did_not_write(
     query = Query(directory, **EARLIEST, failOnDataLoss="false")
     assert query.start is not None
     good = json.loads(query.start)
-    for call in (
-        lambda: query.reader.latestOffset(damaged, query.limit),
-        lambda: query.reader.partitions(damaged, good),
-        lambda: query.reader.partitions(good, damaged),
-    ):
+    reader, limit = query.reader, query.limit
+    calls: list[Callable[[], Any]] = [
+        lambda: reader.latestOffset(damaged, limit),
+        lambda: reader.partitions(damaged, good),
+        lambda: reader.partitions(good, damaged),
+    ]
+    for call in calls:
         with pytest.raises(Refusal) as caught:
             call()
         assert str(caught.value).startswith("[MQ_OPTION] the checkpoint has the offset ")
