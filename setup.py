@@ -39,4 +39,6 @@ setup(
     cffi_modules=["mq/store/native/build.py:ffibuilder"],
     ext_modules=[objects],
     cmdclass={"build_py": WithDiscovered},
+    # One wheel for all Pythons from this one on, as both extensions are.
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )
