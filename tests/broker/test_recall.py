@@ -6,6 +6,7 @@ recalled; whoever had the duties, and whenever he died.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -147,6 +148,7 @@ def test_no_recall_is_believed_that_who_delivers_has_not_seen(
         result = topic.send(b"x", delay_ms=300)
         assert result.recall_handle is not None
         bystander.send_signal(signal.SIGSTOP)
+        os.waitpid(bystander.pid, os.WUNTRACED)  # Until the last of its threads has stopped.
         monkeypatch.setattr("mq.broker.recall.TIMEOUT", 0.5)
         with pytest.raises(mq.RequestTimeout):
             broker.recall(result.recall_handle)
