@@ -6,6 +6,8 @@ serve them has a `bulk` of its own.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +16,7 @@ from mq.broker.asides import Asides
 from mq.broker.catalog import Catalog
 from mq.broker.protocol import MessageQueue
 from mq.broker.topics import PERM_WRITE
-from mq.errors import NotPermitted, TopicNotFound
+from mq.errors import MQError, NotPermitted, TopicNotFound
 from mq.names import UNSENDABLE_TOPICS
 from mq.store.arrow import ArrowReader, Scan
 from mq.store.bulk import BulkWriter, Stored
@@ -29,6 +31,8 @@ __all__ = ["Bulk"]
 
 ROOM_MAX = 1024  # what a record has besides, with a margin
 CHECKPOINT_INTERVAL = 5.0  # seconds
+
+_log = logging.getLogger(__name__)
 
 
 class Bulk:
@@ -60,17 +64,33 @@ class Bulk:
         self._waiting: tuple[Mapping[MessageQueue, int], tuple[int, int], Wait | None] = {}, (-1, -1), None
         self._released = 0  # log offset below which nothing is mapped any more
         self._checkpointed = 0.0
+        self._flushing = threading.Lock()
+        self._is_closed = False
         self._writer = writer
 
     def flush_unattended(self) -> None:
-        """Have on disk what was appended, unless a process has the duties: that one does it by and by."""
-        if is_taken(self._store.root):
-            return
-        self._store.flush_log()
-        now = time.monotonic()
-        if now - self._checkpointed >= CHECKPOINT_INTERVAL:
-            self._store.flush()
-            self._checkpointed = now
+        """Begin to have on disk what was appended, unless a process has the duties: that one does it by and
+        by. Nobody waits for it, as nobody waits for that one."""
+        if not is_taken(self._store.root):
+            threading.Thread(target=self._flush, name="mq-flush", daemon=True).start()
+
+    def _flush(self) -> None:
+        try:
+            with self._flushing:
+                if self._is_closed:
+                    return
+                self._store.flush_log()
+                now = time.monotonic()
+                if now - self._checkpointed >= CHECKPOINT_INTERVAL:
+                    self._store.flush()
+                    self._checkpointed = now
+        except (MQError, OSError) as error:
+            _log.warning("%s: what was appended is not flushed: %s", self._store.root, error)
+
+    def close(self) -> None:
+        """Nothing is flushed from now on, nor being flushed."""
+        with self._flushing:
+            self._is_closed = True
 
     def append(
         self,

@@ -392,6 +392,7 @@ class LocalBroker:
         self._watch.close()
         if self._duties is not None:
             self._duties.close()
+        self.bulk.close()
         try:
             self._store.close()
         finally:
