@@ -16,6 +16,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import xxhash
@@ -103,7 +104,7 @@ def _of_dedup(path: Path, fd: int, size: int) -> Iterator[str]:
     if count <= 0 or size < wanted:
         yield f"{path}: {size:,} bytes, which are no {count:,} buckets; {ASKED}"
     for at, piece in _pieces(fd, begin, min(size, wanted), width):
-        if not _is_bucket(piece) and not _fits(lambda at=at: _is_bucket(os.pread(fd, width, at))):  # type: ignore[misc]  # bound early
+        if not _is_bucket(piece) and not _fits(partial(_is_bucket_at, fd, at)):
             yield f"{path}: the bucket at {at} is damaged; the index is asked for the keys that were in it"
 
 
@@ -117,6 +118,10 @@ def _is_dedup_header(data: bytes) -> bool:
 
 def _is_bucket(data: bytes) -> bool:
     return xxhash.xxh3_64_digest(data[sent_keys.CHECK_SIZE :]) == data[: sent_keys.CHECK_SIZE]
+
+
+def _is_bucket_at(fd: int, at: int) -> bool:
+    return _is_bucket(os.pread(fd, sent_keys.BUCKET_SIZE, at))
 
 
 def _of_once(path: Path, fd: int, size: int) -> Iterator[str]:
@@ -141,13 +146,11 @@ def _of_once(path: Path, fd: int, size: int) -> Iterator[str]:
     if size < wanted:
         yield f"{path}: {size:,} bytes, not {wanted:,}; keys that were in the rest are handled again"
     for name, place in (("which the next mark is", once.NEXT), ("which mark is the first", once.BEGIN)):
-        if not _fits(lambda place=place: _word(fd, place) is not None):  # type: ignore[misc]  # bound early
+        if not _fits(partial(_is_word, fd, place)):
             yield f"{path}: {name}, at {place * 8}, is damaged; the marks tell it when it is next used"
     for at, piece in _not_zero(fd, once.MARKS_AT, min(size, wanted), once.MARK_SIZE):
         place = (at - once.MARKS_AT) // once.MARK_SIZE
-        if not _is_mark(piece, place, kept) and not _fits(
-            lambda at=at, place=place: _is_mark(os.pread(fd, once.MARK_SIZE, at), place, kept)  # type: ignore[misc]  # bound early
-        ):
+        if not _is_mark(piece, place, kept) and not _fits(partial(_is_mark_at, fd, at, place, kept)):
             yield f"{path}: the mark at {at} is damaged; its key is handled again if it comes again"
 
 
@@ -155,12 +158,12 @@ def _is_once_header(head: bytes) -> bool:
     return head.startswith(once.STAMP) and xxhash.xxh3_64_digest(head[:-8]) == head[-8:]
 
 
-def _word(fd: int, place: int) -> int | None:
+def _is_word(fd: int, place: int) -> bool:
     data = os.pread(fd, 16, place * 8)
     if len(data) < 16:
-        return None
+        return False
     value: int = WORD.unpack_from(data)[0]
-    return value if value == ~WORD.unpack_from(data, 8)[0] and 0 < value < once.NUMBER_MAX else None
+    return value == ~WORD.unpack_from(data, 8)[0] and 0 < value < once.NUMBER_MAX
 
 
 def _is_mark(data: bytes, place: int, kept: int) -> bool:
@@ -169,6 +172,10 @@ def _is_mark(data: bytes, place: int, kept: int) -> bool:
     digest, number, check = once.MARK.unpack(data)
     sound: bool = check == xxhash.xxh3_64_digest(once.NUMBERED.pack(digest, number))
     return sound and 0 < number < once.NUMBER_MAX and number % kept == place
+
+
+def _is_mark_at(fd: int, at: int, place: int, kept: int) -> bool:
+    return _is_mark(os.pread(fd, once.MARK_SIZE, at), place, kept)
 
 
 def _pieces(fd: int, begin: int, end: int, width: int) -> Iterator[tuple[int, bytes]]:

@@ -47,7 +47,7 @@ class LocalLookout:
         # All that was seen is read before it is looked whether there is something to do already.
         topics = int(topics_view(self._store)[0])
         words = {self._bell.address: (self._bell, self._heard)}
-        worded: list[Worded] = [member for member, _ in members]  # type: ignore[misc]  # this broker's have words
+        worded: list[Worded] = [member for member, _ in members]  # type: ignore[misc]  # Lookout.wait takes any member; those that this broker made have words
         for member in worded:
             # Members of one group share the word of its version.
             words.update((word.address, (word, seen)) for word, seen in member.words())
