@@ -68,6 +68,14 @@ def validated(asked: dict[str, int | None]) -> dict[str, int]:
     return given
 
 
+def _size(path: Path) -> int:
+    """0 also for a file that is gone: others delete what is too old to be kept while this one opens."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def _stored(root: Path) -> dict[str, int]:
     """What the directory says of itself, as far as it does."""
     found: dict[str, int] = {}
@@ -80,7 +88,7 @@ def _stored(root: Path) -> dict[str, int]:
         found = {}  # Ours, and derived: what cannot be read is read off the files.
     said = dict(found)
     segments = segment_files(root / "commitlog")
-    sizes = {segment.stat().st_size for segment in segments} - {0}
+    sizes = set(map(_size, segments)) - {0}
     if len(sizes) > 1:
         raise StoreCorrupted(
             f"{root}/commitlog holds files of different lengths ({sorted(sizes)}): all must be equal",
@@ -89,7 +97,7 @@ def _stored(root: Path) -> dict[str, int]:
     if sizes:
         found["commitlog_file_size"] = sizes.pop()
     for _, _, directory in queue_directories(root):
-        size = next((file.stat().st_size for file in segment_files(directory) if file.stat().st_size), 0)
+        size = next(filter(None, map(_size, segment_files(directory))), 0)
         if size:
             if size % lib.MQ_UNIT_SIZE:
                 raise StoreCorrupted(
@@ -98,7 +106,7 @@ def _stored(root: Path) -> dict[str, int]:
             found["queue_file_units"] = size // lib.MQ_UNIT_SIZE
             break
     for directory in sorted((root / "consumequeue_ext").glob("*/*")):
-        size = next((file.stat().st_size for file in segment_files(directory) if file.stat().st_size), 0)
+        size = next(filter(None, map(_size, segment_files(directory))), 0)
         if size:
             found["consume_queue_ext_file_size"] = size
             break
@@ -132,17 +140,17 @@ def agree(root: Path, asked: dict[str, int | None]) -> Geometry:
             )
     geometry = Geometry(**{**given, **stored})
     for file in sorted((root / "index").glob("[0-9]" * 17)):
-        size = file.stat().st_size
+        size = _size(file)
         # One that is being made is empty; with sizes that are known for sure, any other is damaged, and
         # made anew.
         if size not in (0, geometry.index_file_size) and "index_slot_count" not in stored:
             raise ConfigMismatch(
-                f"{file} has {file.stat().st_size:,} bytes, not the {geometry.index_file_size:,} of"
+                f"{file} has {size:,} bytes, not the {geometry.index_file_size:,} of"
                 f" index_slot_count={geometry.index_slot_count:,} and"
                 f" index_unit_count={geometry.index_unit_count:,}:"
                 " pass the sizes that it was made with, or delete index/ (it is rebuilt)",
                 option="index_slot_count",
-                stored=file.stat().st_size,
+                stored=size,
                 asked=geometry.index_file_size,
             )
     return geometry

@@ -29,6 +29,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -199,7 +200,7 @@ class Index:
         for file in self.files()[:-1]:
             if file.state().end_log_offset >= log_offset:
                 break
-            file.path.unlink()
+            file.path.unlink(missing_ok=True)
             count += 1
         return count
 
@@ -293,8 +294,10 @@ class Index:
         """Remove empty files: their maker died, since whoever makes one holds the lock."""
         if self._directory.exists():
             for path in self._directory.iterdir():
-                if NAME.fullmatch(path.name) and path.stat().st_size == 0:
-                    path.unlink()
+                # Old ones are deleted meanwhile, without the lock.
+                with suppress(FileNotFoundError):
+                    if NAME.fullmatch(path.name) and path.stat().st_size == 0:
+                        path.unlink()
 
     def problems(self) -> Iterator[str]:
         """Every rule that a file breaks, in words. Nobody may write meanwhile."""

@@ -418,3 +418,16 @@ def test_a_file_of_another_length_is_one_clear_error(log: Log, index: Index, tmp
         list(other.find("A", "key1"))
     assert raised.value.path == str(index.files()[0].path)
     assert len(list(other.problems())) == 1
+
+
+def test_a_file_that_is_deleted_while_names_are_read_is_passed_over(
+    log: Log, index: Index, tmp_path: Path
+) -> None:
+    """A name without a file, as whoever reads names just before retention deletes has it."""
+    places = fill(log, index, 5)
+    (tmp_path / "index" / "20000101000000000").symlink_to(tmp_path / "gone")
+    assert list(index.find("A", "key1")) == [places[1]]
+    log.append(T + 5000, "A", {"KEYS": "key5"})
+    index.put(log.handle, 0, log.end)
+    assert len(list(index.find("A", "key5"))) == 1
+    assert len(index.files()) == 2
