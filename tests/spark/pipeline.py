@@ -25,6 +25,7 @@ from mq.spark.commit import last_entry
 from tests.spark.session import session
 
 COUNT = "count"  # the transaction id of its writes
+SHOWN_MAX = 1000
 SOURCE = {
     "topic": "orders",
     "startingOffsets": "earliest",
@@ -55,7 +56,7 @@ def main(store: str, place: Path, master: str, once: bool) -> None:
             if query.exception() is None:
                 del queries[name]
                 continue
-            print(f"{name} failed: {str(query.exception())[:2000]}", file=sys.stderr, flush=True)
+            print(f"{name} failed: {told(str(query.exception()))}", file=sys.stderr, flush=True)
             with suppress(PySparkException, Py4JJavaError):  # Who starts queries was killed too.
                 queries[name] = started(name, writers[name], store, place)
         time.sleep(0.05)
@@ -87,6 +88,12 @@ def started(name: str, writer: Any, store: str, place: Path) -> Any:
             with (place / "replays").open("a") as replays:
                 replays.write(f"{name} {entry.epoch}\n")
     return writer.start()
+
+
+def told(trace: str) -> str:
+    """What a trace of Java and Python says, without the most of where it happened."""
+    causes = [line[:SHOWN_MAX] for line in trace.splitlines() if "Caused by" in line or "Error" in line]
+    return "\n".join([trace[:SHOWN_MAX], *causes])
 
 
 def numbers(folder: Path) -> set[int]:
