@@ -51,14 +51,16 @@ class Keepsakes:
 
         On a full disk it is so afterwards: what is deleted makes the room.
         """
-        owed = list(self._of_use(log_min, now_ms)) if TOPIC in self._topics() else []
+        owed: list[tuple[str, bytes]] = []
         try:
+            if TOPIC in self._topics():
+                owed = list(self._of_use(log_min, now_ms))
             self._move(owed)
         except StoreFull:
             yield
             self._move(owed)
         except (NotPermitted, TopicNotFound):
-            yield  # The topic was taken away, or may not be written: nobody commits to it either.
+            yield  # The topic was taken away, or may not be read and written: nobody commits to it either.
         else:
             yield
 
@@ -71,7 +73,9 @@ class Keepsakes:
     def _of_use(self, log_min: int, now_ms: int) -> Iterator[tuple[str, bytes]]:
         for txn, (key, old) in self._before(log_min).items():
             found: list[MessageExt] = []
-            with suppress(StoreCorrupted):  # Then the old one moves on, at the worst for nothing.
+            # Where the index cannot be asked, on a full disk for one, the old one moves on, at the worst for
+            # nothing.
+            with suppress(StoreCorrupted, StoreFull):
                 found = self._query(TOPIC, key, FOUND_MAX, 0, None)
             entry = newer(old, (message.body for message in found), txn)
             body = entry.encode()

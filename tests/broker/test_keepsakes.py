@@ -135,10 +135,26 @@ def test_a_full_disk_is_no_reason_to_keep_everything(
     assert ledger(broker) == [entry]
 
 
-def test_a_ledger_that_may_not_be_written_holds_nothing_up(broker: LocalBroker) -> None:
-    say(broker, "one", 0)
-    broker.create_topic(TOPIC, 1, perm="r")
+def test_an_index_that_has_no_room_keeps_nothing(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked before anything is deleted; what is deleted is what makes the room."""
+    entry = say(broker, "one", 0)
+
+    def query(*_: object) -> list[mq.MessageExt]:
+        raise StoreFull("no room", path="index")
+
+    monkeypatch.setattr(broker._keepsakes, "_query", query)
     expire_all(broker)
+    assert ledger(broker) == [entry]
+
+
+@pytest.mark.parametrize("perm", ["r", "w"])
+def test_a_ledger_that_may_not_be_used_holds_nothing_up(broker: LocalBroker, perm: str) -> None:
+    say(broker, "one", 0)
+    broker.create_topic(TOPIC, 1, perm=perm)
+    expire_all(broker)
+    broker.create_topic(TOPIC, 1, perm="rw")
     assert ledger(broker) == []
 
 
