@@ -36,7 +36,11 @@ def queue_directories(root: Path) -> Iterator[tuple[str, int, Path]]:
     except (FileNotFoundError, NotADirectoryError):
         return
     for topic in topics:
-        for queue in sorted(topic.iterdir()):
+        try:
+            queues = sorted(topic.iterdir())
+        except FileNotFoundError:
+            continue  # Somebody who is inside deleted the topic, since its name was read.
+        for queue in queues:
             if queue.name.isascii() and queue.name.isdigit() and queue.is_dir():
                 yield topic.name, int(queue.name), queue
 

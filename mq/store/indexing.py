@@ -32,6 +32,8 @@ def bring_up(index: Index, control: Control, log: Any, path: str) -> int:
             try:
                 reached = index.put(log, begin, min(until, begin + STEP))
             except StoreCorrupted:
+                if control.get(lib.MQ_LOG_MIN) > begin:
+                    continue  # Retention took the file: on from where the log begins now.
                 reached = _behind_damage(log, begin, until, path)
             control.raise_to(lib.MQ_INDEXED_END, reached)
         finally:

@@ -18,6 +18,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.checkpoint import read_checkpoint
+from mq.store.consumequeue import queue_directories, remove_queues
 from mq.store.members import Members
 from tests.store.peer import Peer
 from tests.store.small_store import contents, fill, open_small, send
@@ -329,3 +330,13 @@ def test_memory_is_not_believed_after_a_broker_was_here(directory: Path) -> None
     with open_small(directory) as broker:
         assert broker._store.recovered is not None
         assert broker.topic("A").queues[0].max_offset == 10
+
+
+def test_a_topic_that_is_deleted_while_queues_are_looked_for_has_none(tmp_path: Path) -> None:
+    """As whoever opens a directory has it while somebody who is inside deletes a topic."""
+    for topic in "ABC":
+        (tmp_path / "consumequeue" / topic / "0").mkdir(parents=True)
+    found = queue_directories(tmp_path)
+    assert next(found) == ("A", 0, tmp_path / "consumequeue" / "A" / "0")
+    remove_queues(tmp_path, "B")
+    assert [topic for topic, _, _ in found] == ["C"]

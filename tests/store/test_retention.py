@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -322,3 +323,28 @@ def test_mappings_of_what_is_gone_are_let_go(directory: Path) -> None:
         held = [line for line in maps if str(directory) in line and "(deleted)" in line]
         # What it read last, and what was made ahead; not the hundred files that were.
         assert len(held) <= 8
+
+
+def test_the_index_goes_on_where_the_log_begins_if_files_go_while_it_is_brought_up(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks looks where the log begins; then its oldest files go, and with them what he would read."""
+    with open_small(directory, duties=False) as broker, open_small(directory, duties=False) as other:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 120)
+        broker.flush()
+        put = other._store.index.put
+
+        def put_late(*arguments: Any) -> int:
+            monkeypatch.undo()
+            broker.expire(retention_hours=0)
+            other._store.release_old()
+            return put(*arguments)
+
+        monkeypatch.setattr(other._store.index, "put", put_late)
+        assert [found.body for found in other.query("A", "message119")] == [b"message 119"]
+        low, high, messages = contents(other)["A", 0]
+        assert 0 < low < high - 1
+        for _, body in messages:
+            key = body.decode().replace(" ", "")
+            assert [found.body for found in other.query("A", key)] == [body]
