@@ -10,6 +10,7 @@ commit is about to come.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from itertools import groupby
@@ -48,19 +49,27 @@ def _each(root: Path, look: Callable[[LocalBroker], Iterator[str]]) -> Iterator[
 
 
 def _of_places(place: Path) -> Iterator[str]:
-    if not os.path.lexists(place):
-        return
-    if place.is_symlink() or not place.is_dir():
-        yield f"{place}: this is no directory: no sink can stage rows until it is removed"
-        return
     try:
+        if _is_other(stat.S_ISDIR, place):
+            yield f"{place}: this is no directory: no sink can stage rows until it is removed"
+            return
         for each in sorted(place.iterdir()):
-            if each.is_symlink() or not each.is_dir():
+            if _is_other(stat.S_ISDIR, each):
                 yield f"{each}: this is no directory: nobody uses it, or can use its name: remove it"
-            elif os.path.lexists(each / "lock") and not (each / "lock").is_file():
+            elif _is_other(stat.S_ISREG, each / "lock"):
                 yield f"{each / 'lock'}: this is no file: nobody can commit until it is removed"
+    except (FileNotFoundError, NotADirectoryError):
+        return  # No sink has staged anything here yet.
     except OSError as error:
         yield f"{place} cannot be read: {error.strerror or error}"
+
+
+def _is_other(kind: Callable[[int], bool], path: Path) -> bool:
+    """Whether there is something, and not of this kind. A sink that is done removes what is its own."""
+    try:
+        return not kind(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _of_files(broker: LocalBroker) -> Iterator[str]:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +205,23 @@ def test_what_is_in_the_way_is_told(broker: LocalBroker, name: str, make: Callab
     assert all(problem.startswith(f"{path}: this is no ") and "remove" in problem for problem in found)
     list(remains(broker.path))
     list(sinks(broker))
+
+
+def test_what_a_sink_removes_meanwhile_is_not_in_the_way(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A single write that is done takes its directory along, whoever looks."""
+    committed(broker, "app", 0)
+    place, real = broker.path / "mq" / "spark", Path.iterdir
+
+    def listed(path: Path) -> Iterator[Path]:
+        found = list(real(path))
+        if path == place:
+            shutil.rmtree(place / "app")
+        return iter(found)
+
+    monkeypatch.setattr(Path, "iterdir", listed)
+    assert list(problems(broker.path)) == []
 
 
 values: Any = st.recursive(
