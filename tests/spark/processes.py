@@ -15,6 +15,15 @@ from tests.spark.session import ROOT, environment
 
 SECONDS_MAX = 240.0  # for anything that is waited for, on a machine with other work
 CLUSTER = "local-cluster[2,1,1024]"
+GAVE_UP = 75  # what a driver exits with that is of no more use, though nothing of ours is lost
+
+
+class Ended(AssertionError):
+    """A driver has ended: with which code."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(said)
+        self.code = code
 
 
 class Process:
@@ -62,7 +71,8 @@ class Process:
         until = time.monotonic() + SECONDS_MAX
         while not condition():
             assert time.monotonic() < until, self.said()
-            assert self.driver.poll() is None, self.said()
+            if self.driver.poll() is not None:
+                raise Ended(self.driver.returncode, self.said())
             time.sleep(0.05)
 
     def end(self) -> None:

@@ -2,7 +2,7 @@
 
 The processes are the Python of the driver, its JVM, an executor's JVM, and any Python that a JVM has started:
 workers of tasks, what plans, what commits, and what watches the source. A query outlives its executors and
-workers, so a session lasts until its driver or JVM is killed.
+workers, so a session lasts until its driver or JVM is killed, or Spark has made it useless.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from tests.spark.processes import CLUSTER, SECONDS_MAX, Process
+from tests.spark.processes import CLUSTER, GAVE_UP, SECONDS_MAX, Ended, Process
 from tests.spark.reading import send
 from tests.spark.test_sink import stored
 
@@ -58,6 +58,7 @@ class Rounds:
         self.chance = random.Random(seed)
         self.sent = 0
         self.killed: Counter[str] = Counter()
+        self.useless = 0  # sessions
 
     def end_of(self, topic: str) -> int:
         return sum(queue.max_offset for queue in self.broker.topic(topic).queues)
@@ -90,16 +91,29 @@ class Rounds:
         """One session: its victims, of which the last one ends it."""
         on_cluster = "executor" in victims or (len(victims) > 1 and self.chance.random() < 0.5)
         process = self.start(CLUSTER if on_cluster else ALONE)
+        left = victims.copy()
         try:
             jvm = int(process.line())
-            for victim in victims:
+            while left:
                 if self.killed.total() < len(EACH_ONCE) or self.chance.random() < 0.8:
                     self.await_progress(process)
-                self.kill(process, jvm, victim)
+                self.kill(process, jvm, left[0])
+                left.pop(0)
             # What is left may go on for a while, as it does where nobody cleans up.
             time.sleep(self.chance.random())
+        except Ended as ended:
+            self.given_up(ended.code, str(ended))
         finally:
             process.close()
+        if left:
+            self.live(left)
+
+    def given_up(self, code: int, said: str) -> None:
+        """A session may be of no more use, if that is rare."""
+        assert code == GAVE_UP, said
+        self.useless += 1
+        print(f"a session of no more use: {said}", flush=True)
+        assert self.useless <= 1 + ROUNDS // 10
 
     def await_progress(self, process: Process) -> None:
         """Until both queries have written once more."""
@@ -125,9 +139,12 @@ class Rounds:
         """A last session, which nobody kills."""
         process = self.start("local[2]", "once")
         try:
-            assert process.driver.wait(SECONDS_MAX) == 0, process.said()
+            code = process.driver.wait(SECONDS_MAX)
         finally:
             process.close()
+        if code != 0:
+            self.given_up(code, process.said())
+            self.finish()
 
 
 def lives(count: int, chance: random.Random) -> list[list[str]]:
