@@ -23,6 +23,7 @@ __all__ = ["KEPT_MS", "TOPIC", "Entry", "newer"]
 TOPIC = "MQ_SINK_LEDGER"
 # A transaction id that has committed nothing for so long is forgotten with its messages.
 KEPT_MS = 90 * 24 * 3_600_000
+NUMBER_MAX = (1 << 63) - 1  # Nobody's epochs, rows and times come to more.
 
 
 class Entry(NamedTuple):
@@ -55,15 +56,19 @@ class Entry(NamedTuple):
         """None for what is no entry: anybody may send to any topic."""
         try:
             value = json.loads(body)
+            numbers = [int(value[name]) for name in ("epoch", "chunk", "rows", "skip", "timeMs")]
+            if max(map(abs, numbers)) > NUMBER_MAX:
+                return None
+            epoch, chunk, rows, skip, time_ms = numbers
             return Entry(
                 txn=str(value["txn"]),
                 query_id=str(value["queryId"]),
-                epoch=int(value["epoch"]),
-                chunk=int(value["chunk"]),
-                rows=int(value["rows"]),
+                epoch=epoch,
+                chunk=chunk,
+                rows=rows,
                 files=tuple(map(str, value["files"])),
-                skip=int(value["skip"]),
-                time_ms=int(value["timeMs"]),
+                skip=skip,
+                time_ms=time_ms,
                 lasting=bool(value["lasting"]),
             )
         except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):

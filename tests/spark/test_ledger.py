@@ -47,6 +47,12 @@ def test_entries_are_read_as_they_were_written() -> None:
     assert newer(None, [], "app") is None
 
 
+@pytest.mark.parametrize("name", ["epoch", "chunk", "rows", "skip", "time_ms"])
+@pytest.mark.parametrize("number", [1 << 63, -(10**400)], ids=["2**63", "-10**400"])
+def test_numbers_that_no_clock_and_no_query_counts_to_are_no_entry(name: str, number: int) -> None:
+    assert Entry.decode(WHOLE._replace(**{name: number}).encode()) is None  # type: ignore[arg-type]  # by name
+
+
 def test_the_newest_entry_is_the_newest_wherever_it_lies() -> None:
     """One that was appended again may lie behind it."""
     later = WHOLE._replace(epoch=8)
