@@ -7,7 +7,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from mq.broker.results import MessageQueue, PullStatus
 from mq.broker.sinkledger import TOPIC, Entry
 from mq.errors import StoreCorrupted
 from mq.spark.ledger import txn_of
+from mq.spark.staging import places
 
 __all__ = ["Sink", "StagedFile", "sinks", "staged_files"]
 
@@ -95,9 +96,9 @@ def _entries(broker: LocalBroker) -> Iterator[Entry]:
 
 
 def _places(root: Path) -> list[Path]:
-    """The directories of staged files; whatever else lies there is nobody's."""
+    """The directories of staged files, as far as they can be listed."""
     try:
-        return sorted(path for path in (root / "mq" / "spark").iterdir() if _is(stat.S_ISDIR, path))
+        return sorted(places(root))
     except OSError:
         return []
 
@@ -105,7 +106,7 @@ def _places(root: Path) -> list[Path]:
 def staged_files(place: Path) -> Iterator[StagedFile]:
     """The files in the directory of a transaction id. One that goes while this looks is left out."""
     for folder in sorted(path for path in _within(place) if path.name.isdecimal()):
-        for path in sorted(_within(folder)) if _is(stat.S_ISDIR, folder) else ():
+        for path in sorted(_within(folder)) if _is_directory(folder) else ():
             try:
                 found = path.lstat()
                 if stat.S_ISREG(found.st_mode):
@@ -121,9 +122,9 @@ def _within(place: Path) -> list[Path]:
         return []
 
 
-def _is(kind: Callable[[int], bool], path: Path) -> bool:
+def _is_directory(path: Path) -> bool:
     try:
-        return kind(path.lstat().st_mode)
+        return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
 
