@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mq.errors import TopicInvalid
 from mq.names import check_topic, is_system_topic
+from mq.spark.commit import CHUNK_BYTES
 from mq.spark.ledger import TOPIC as LEDGER
 from mq.spark.ledger import key_of
 from mq.spark.options import SINK_NAMES, SOURCE_NAMES, check_names, number, target_path
@@ -72,5 +73,5 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         exactly_once=SEMANTICS[semantics],
         txn=txn,
         version=version,
-        chunk_bytes=number(options, "chunkBytes", 1) or 64 << 20,
+        chunk_bytes=number(options, "chunkBytes", 1) or CHUNK_BYTES,
     )
