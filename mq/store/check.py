@@ -20,12 +20,14 @@ from pathlib import Path
 from mq.errors import MQError
 from mq.message import MessageExt
 from mq.store.commitlog import segment_files
+from mq.store.directory import is_listed, listed_topics
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
 __all__ = ["problems"]
 
 PROBLEMS_LISTED = 100
+LOCK_TIMEOUT_MS = 60_000
 WORDS = {
     lib.MQ_WRONG_RECORD: "log offset {log}: no whole record; the message there is lost",
     lib.MQ_WRONG_TIME: "log offset {log}: stored earlier than the record before it",
@@ -51,7 +53,7 @@ def problems(
     try:
         yield from _of_files(store)
         yield from _of_records(store)
-        yield from store.index.problems()
+        yield from _of_index(store)
         for offset in store.recovered.damaged if store.recovered else ():
             yield f"log offset {offset}: no whole record; the message there is lost"
     except (MQError, OSError) as error:
@@ -60,23 +62,48 @@ def problems(
         store.close()
 
 
+def _size(path: Path) -> int | None:
+    """None for a file that is gone since its name was read: too old to be kept, or of a deleted topic."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
 def _of_files(store: Store) -> Iterator[str]:
+    assert store.control is not None
     files = segment_files(store.root / "commitlog")
-    if files and files[-1].stat().st_size == 0:
+    if files and _size(files[-1]) == 0:
         files.pop()  # Its maker died, or is at it: the next one who needs it goes on.
     size, ext_size = store.geometry.commitlog_file_size, store.geometry.consume_queue_ext_file_size
     for before, after in itertools.pairwise(files):
-        if int(after.name) != int(before.name) + size:
+        between = int(before.name) + size
+        # Names are read while the oldest go and new ones come: some of both may not have been seen.
+        is_there = between < int(after.name) and (before.parent / f"{between:020}").exists()
+        if between != int(after.name) and not is_there and between >= store.control.get(lib.MQ_LOG_MIN):
             yield f"{before.parent}: no file between {before.name} and {after.name}"
     for file in files:
-        if file.stat().st_size != size:
-            yield f"{file}: {file.stat().st_size:,} bytes, not {size:,}"
+        if (found := _size(file)) not in (None, size):
+            yield f"{file}: {found:,} bytes, not {size:,}"
     for directory in ("commitlog", "consumequeue", "consumequeue_ext"):
-        for path in sorted((store.root / directory).rglob("*")):
+        walk = os.walk(store.root / directory)
+        for path in sorted(Path(parent) / name for parent, _, names in walk for name in names):
             if path.is_file() and not (len(path.name) == 20 and path.name.isdigit()):
                 yield f"{path}: a foreign file; a RocketMQ broker would not start"
-            elif directory == "consumequeue_ext" and path.is_file() and path.stat().st_size != ext_size:
-                yield f"{path}: {path.stat().st_size:,} bytes, not {ext_size:,}"
+            elif directory == "consumequeue_ext" and (found := _size(path)) not in (None, ext_size):
+                yield f"{path}: {found:,} bytes, not {ext_size:,}"
+
+
+def _of_index(store: Store) -> Iterator[str]:
+    """Nobody writes to it meanwhile."""
+    assert store.control is not None
+    handle = store.control.handle
+    check(lib.mq_control_lock(handle, lib.MQ_LOCK_INDEX, LOCK_TIMEOUT_MS), str(store.root))
+    try:
+        found = list(store.index.problems())
+    finally:
+        lib.mq_control_unlock(handle, lib.MQ_LOCK_INDEX)
+    yield from found
 
 
 def _topic_at(store: Store, log_offset: int) -> str:
@@ -96,12 +123,20 @@ def _of_records(store: Store) -> Iterator[str]:
         lib.mq_log_check(store.live(), begin, end, found, PROBLEMS_LISTED, records), str(store.root)
     )
     reported = set(store.recovered.damaged if store.recovered else ())
+    listed = listed_topics(store.root)  # Now, and not when the store was opened.
     for place in range(min(count, PROBLEMS_LISTED)):
         problem = found[place]
         if problem.kind == lib.MQ_WRONG_RECORD and problem.log_offset in reported:
             continue
-        if problem.kind == lib.MQ_WRONG_QUEUE and not store.is_listed(
-            _topic_at(store, problem.log_offset), problem.log_offset
+        if 0 <= problem.log_offset < control.get(lib.MQ_LOG_MIN):
+            continue  # Retention took it while it was looked at.
+        if (
+            problem.queue >= 0
+            and lib.mq_control_queue_state(control.handle, problem.queue) != lib.MQ_QUEUE_LIVE
+        ):
+            continue  # Its topic was deleted meanwhile.
+        if problem.kind == lib.MQ_WRONG_QUEUE and not is_listed(
+            listed, _topic_at(store, problem.log_offset), problem.log_offset
         ):
             continue  # Of a deleted topic: the log keeps its records until they are too old.
         yield f"{store.root}: " + WORDS[problem.kind].format(

@@ -20,6 +20,7 @@ from mq.names import is_system_topic
 
 __all__ = [
     "BEGIN_MEMBER",
+    "is_listed",
     "listed_queues",
     "listed_topics",
     "prepare",
@@ -151,6 +152,14 @@ def listed_queues(table: dict[str, Any] | None) -> set[tuple[str, int]]:
         if not is_system_topic(name):
             found.update((name, queue_id) for queue_id in range(min(count, 65_536)))
     return found
+
+
+def is_listed(table: dict[str, Any] | None, topic: str, log_offset: int | None = None) -> bool:
+    """Whether a table names the topic (of a record at log_offset); True if there is no table."""
+    if table is None:
+        return True
+    begin = topics_begin(table).get(topic, (0, 0))[1]
+    return topic in table and (log_offset is None or log_offset >= begin)
 
 
 def topics_begin(table: dict[str, Any] | None) -> dict[str, tuple[int, int]]:

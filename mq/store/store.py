@@ -40,7 +40,7 @@ from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories, remove_queues
 from mq.store.control import Control, Word
-from mq.store.directory import listed_queues, listed_topics, prepare, private_copy, topics_begin
+from mq.store.directory import is_listed, listed_queues, listed_topics, prepare, private_copy, topics_begin
 from mq.store.gate import Gate
 from mq.store.geometry import agree, keep, validated
 from mq.store.index import Index
@@ -220,7 +220,7 @@ class Store:
         control.set(lib.MQ_INDEXED_END, end if whole and end is not None else found.log_min)
         for topic in {topic for _, topic, _ in control.queues()} - with_files:
             # Its records are in the log, its queues were not: deleted, unless topics.json still has it.
-            if not self.is_listed(topic) and not self.read_only:
+            if not is_listed(self._listed, topic) and not self.read_only:
                 self._forget(topic)
         if found.log_end:
             self.recovered = found
@@ -292,13 +292,6 @@ class Store:
             remove_queues(self.root, topic)
         finally:
             lib.mq_log_unlock(self.log)
-
-    def is_listed(self, topic: str, log_offset: int | None = None) -> bool:
-        """Whether topics.json names the topic (of a record at log_offset); True if there is no such file."""
-        if self._listed is None:
-            return True
-        begin = topics_begin(self._listed).get(topic, (0, 0))[1]
-        return topic in self._listed and (log_offset is None or log_offset >= begin)
 
     def flush_log(self) -> None:
         """Have every record on disk that was sent before. Raises StorePoisoned."""
