@@ -94,10 +94,11 @@ class _Reader:
             try:
                 batch = scan.read(at, span.end, min(rows, span.end - at), options.batch_bytes)
             except StoreCorrupted as error:
-                if error.queue_offset != at:
+                if error.queue_offset is None:
                     raise
                 self._lose(error)
-                at += 1
+                # Whatever lies before it was looked at, and has another tag.
+                at = max(at, error.queue_offset) + 1
                 continue
             self._rows = min(self._rows * GROWTH, options.batch_rows)
             if batch.is_out or batch.next_offset == at:

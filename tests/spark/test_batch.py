@@ -236,6 +236,23 @@ def test_a_damaged_message(broker: LocalBroker, directory: Path) -> None:
         file.write(b"s")
 
 
+def test_a_damaged_message_behind_others_that_are_not_wanted(broker: LocalBroker, directory: Path) -> None:
+    for number, tag in enumerate(("other", "paid", "other", "other", "paid", "paid")):
+        send(broker, "orders", 0, b"body %d" % number, tags=tag)
+    log = next((directory / "commitlog").iterdir())
+    at = log.read_bytes().index(b"body 4")
+    with log.open("r+b") as file:
+        file.seek(at)
+        file.write(b"B")
+    wanted: dict[str, str] = {"tags": "paid", "startingOffsets": '{"orders": {"0": 2, "1": 0}}'}
+    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] .*queue offset 4 of orders/0"):
+        bodies(directory, **wanted)
+    assert bodies(directory, **wanted, failOnDataLoss="false") == [b"body 5"]
+    with log.open("r+b") as file:
+        file.seek(at)
+        file.write(b"b")
+
+
 def test_a_store_opened_anew_is_opened_anew_here(directory: Path) -> None:
     first = mq.open(directory)
     send_to = first.create_topic("orders", 1)
