@@ -58,8 +58,11 @@ def _of_groups(store: Store) -> Iterator[str]:
         path = store.root / "mq" / "groups" / group
         if (damage := damage_of(path)) is not None:
             yield f"{path}: {damage}; it is made anew from {offsets.path} when the group is next used"
-    ends = {queue: numbers.next_offset(number) for number, queue in numbers.named().items()}
-    for group, topics in offsets.current(numbers, lambda _: True).items():
+    # Ends after offsets: what is consumed meanwhile is not beyond them, also in queues that come or go.
+    named = numbers.named()
+    table = offsets.current(numbers, lambda _: True)
+    ends = {queue: numbers.next_offset(number) for number, queue in (named | numbers.named()).items()}
+    for group, topics in table.items():
         for topic, ids in topics.items():
             for queue_id, offset in ids.items():
                 end = ends.get((topic, queue_id), 0)

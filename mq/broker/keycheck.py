@@ -99,6 +99,7 @@ def _of_dedup(path: Path, fd: int, size: int) -> Iterator[str]:
         return
     if not (data := head()).strip(b"\0"):
         return  # Somebody is making it, or died doing so: the next one makes it.
+    size = os.fstat(fd).st_size  # Not before: it has all its buckets when it has a header.
     count, begin, width = sent_keys.HEADER.unpack(data)[3], sent_keys.BUCKETS_AT, sent_keys.BUCKET_SIZE
     wanted = begin + count * width
     if count <= 0 or size < wanted:
@@ -132,9 +133,12 @@ def _of_once(path: Path, fd: int, size: int) -> Iterator[str]:
         return
     head = os.pread(fd, once.HEAD_SIZE, 0)
     if not head.strip(b"\0"):
-        if next(_not_zero(fd, 0, size, once.MARK_SIZE), None) is not None:
+        if next(_not_zero(fd, 0, size, once.MARK_SIZE), None) is None:
+            return
+        if not _fits(lambda: bool(os.pread(fd, once.HEAD_SIZE, 0).strip(b"\0"))):
             yield f"{path}: the header, at 0, is missing; {AGAIN}"
-        return
+            return
+        head = os.pread(fd, once.HEAD_SIZE, 0)
     if len(head) < once.HEAD_SIZE or not _is_once_header(head):
         yield f"{path}: the header, at 0, is damaged; {AGAIN}"
         return
@@ -142,7 +146,7 @@ def _of_once(path: Path, fd: int, size: int) -> Iterator[str]:
     if not 0 < kept <= once.SIZE_MAX:
         yield f"{path}: the header, at 0, says that it keeps {kept:,} keys: remove the file; {AGAIN}"
         return
-    wanted = once.MARKS_AT + kept * once.MARK_SIZE
+    wanted, size = once.MARKS_AT + kept * once.MARK_SIZE, os.fstat(fd).st_size
     if size < wanted:
         yield f"{path}: {size:,} bytes, not {wanted:,}; keys that were in the rest are handled again"
     for name, place in (("which the next mark is", once.NEXT), ("which mark is the first", once.BEGIN)):

@@ -205,6 +205,10 @@ def damage_of(path: Path) -> str | None:
         size = path.stat().st_size
         with path.open("rb") as file:
             header = Header(file.read(HEADER.size))
+            if size and not header.is_whole:
+                if byte_owner(file.fileno(), CHANGING_BYTE) is not None:
+                    return None  # Somebody is making it.
+                header = Header(os.pread(file.fileno(), HEADER.size, 0))  # Or was until now.
     except OSError as error:
         return str(error)
     if size == 0:

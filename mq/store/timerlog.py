@@ -27,6 +27,7 @@ RocketMQ: store/timer/TimerLog.java, TimerMessageStore.java.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,8 +81,12 @@ def units(root: Path) -> Iterator[Unit]:
         begin = int(path.name)
         if expected not in (None, begin):
             return
-        with path.open("rb") as file:
-            at, room = begin, path.stat().st_size
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            continue  # Too old to be kept, since its name was read.
+        with file:
+            at, room = begin, os.fstat(file.fileno()).st_size
             while room - (at - begin) >= UNIT_SIZE + BLANK_SIZE:
                 block = file.read(UNIT_SIZE << 10)
                 for size, previous, magic, write_ms, delay_ms, *rest in UNIT.iter_unpack(
