@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mq.broker.protocol import MessageQueue
-from mq.compression import COMPRESSED, decompress
-from mq.errors import MQError, StoreCorrupted
+from mq.compression import decompress
+from mq.errors import MessageInvalid, MQError, StoreCorrupted
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
@@ -54,6 +54,7 @@ TIME_SCALES = {"ms": 1, "us": 1000}
 
 COUNT_MAX = 1 << 20
 BYTES_MAX = 1 << 30  # Arrow's binary columns count bytes in 31 bits.
+PLAIN_FACTOR = 16
 # Bytes that a message has on average at most, before the first batch ends early; later ones know better.
 ROOMS = {"id": 56, "tags": 64, "keys": 128, "encoded": 256, "entries": 4, "names": 64, "values": 128}
 ONE_MESSAGE = 70_000  # what one message's properties may need
@@ -144,11 +145,12 @@ class Scan:
         self._needs = dict(ROOMS)  # bytes a message, by the batches so far
 
     def read(self, offset: int, end: int, count_max: int, byte_max: int) -> Batch:
-        """Messages of [offset, end), at most count_max and about byte_max bytes of stored body, at least one
-        if there is one. Raises StoreCorrupted if the first one cannot be read."""
-        count = min(count_max, COUNT_MAX)
-        rooms = {name: count * need + ONE_MESSAGE for name, need in self._needs.items()}
-        rooms["body"] = min(byte_max, BYTES_MAX)
+        """Messages of [offset, end), at most count_max and about byte_max bytes of stored body, or of any
+        other column, at least one if there is one. Bodies that were compressed come to PLAIN_FACTOR times
+        that. Raises StoreCorrupted if the first one cannot be read, or decompressed."""
+        count, size_max = min(count_max, COUNT_MAX), min(byte_max, BYTES_MAX)
+        rooms = {name: min(count * need, size_max) + ONE_MESSAGE for name, need in self._needs.items()}
+        rooms["body"] = size_max
         result = ffi.new("mq_pull_result *", {"next_offset": offset, "status": lib.MQ_PULL_NO_NEW})
         while True:
             filled = _Filled(self._pa, self._columns, count, rooms, self._time_scale)
@@ -172,12 +174,17 @@ class Scan:
                 raise self._damage(result)
             check(code, str(self._store.root))
             break
-        found = int(result.count)
+        found, next_offset = int(result.count), int(result.next_offset)
         if found:
             self._learn(filled, found)
+            whole, error = filled.unpack(found, min(size_max * PLAIN_FACTOR, BYTES_MAX))
+            if whole < found:  # The rest comes with the next read.
+                found, next_offset = whole, int(filled.struct.queue_offset[whole])
+            if error is not None and not found:
+                raise self._undone(next_offset, error)
         return Batch(
             self._batch(filled, found),
-            int(result.next_offset),
+            next_offset,
             int(result.min_offset),
             int(result.max_offset),
             result.status == lib.MQ_PULL_ILLEGAL,
@@ -199,6 +206,16 @@ class Scan:
             log_offset=int(result.log_offset),
             queue=queue,
             queue_offset=int(result.next_offset),
+        )
+
+    def _undone(self, offset: int, error: MQError) -> StoreCorrupted:
+        queue = self._queue
+        return StoreCorrupted(
+            f"{self._store.root}: the message at queue offset {offset} of {queue.topic}/{queue.queue_id}"
+            f" cannot be read: {error}; reading goes on at queue offset {offset + 1}",
+            path=str(self._store.root),
+            queue=queue,
+            queue_offset=offset,
         )
 
     def _batch(self, filled: _Filled, count: int) -> Any:
@@ -224,7 +241,9 @@ class _Filled:
         self._pa = pa
         self.struct = struct = ffi.new("mq_columns *", {"time_scale": time_scale})
         places: list[tuple[Any, str, int]] = []  # struct, member, size
-        wanted = {*columns, "sysFlag"} if "body" in columns else set(columns)
+        self._has_body = "body" in columns
+        self._plain: list[bytes] | None = None  # the bodies, if any of them was compressed
+        wanted = {*columns, "sysFlag", "queueOffset"} if self._has_body else set(columns)
         for name in wanted:
             if name in FIXED:
                 member, width = FIXED[name]
@@ -283,17 +302,28 @@ class _Filled:
                 kind, count, [None, self._buffer(struct.entries_at)], children=[pairs]
             )
         has = self._buffer(getattr(struct, OPTIONAL[name])) if name in OPTIONAL else None
-        array = self._strings(getattr(struct, TEXTS[name]), count, kind, has)
-        return self._unpacked(array, count) if name == "body" and struct.compressed else array
+        if name == "body" and self._plain is not None:
+            return pa.array(self._plain, kind)
+        return self._strings(getattr(struct, TEXTS[name]), count, kind, has)
 
     def _strings(self, texts: Any, count: int, kind: Any, has: Any = None) -> Any:
         data = self._buffer(texts.bytes).slice(0, texts.at[count])
         return self._pa.Array.from_buffers(kind, count, [has, self._buffer(texts.at), data])
 
-    def _unpacked(self, array: Any, count: int) -> Any:
-        flags = self.struct.sys_flag
-        bodies = array.to_pylist()
-        for place in range(count):
-            if flags[place] & COMPRESSED:
-                bodies[place] = decompress(bodies[place], int(flags[place]))
-        return self._pa.array(bodies, self._pa.binary())
+    def unpack(self, count: int, bytes_max: int) -> tuple[int, MQError | None]:
+        """Decompress bodies, of the first message and of more up to bytes_max; of how many messages there are
+        bodies then, and what is wrong with the next one's if that is why there are no more."""
+        if not (self._has_body and self.struct.compressed):
+            return count, None
+        flags, size, plain = self.struct.sys_flag, 0, list[bytes]()
+        self._plain = plain
+        for body in self._strings(self.struct.body, count, self._pa.binary()).to_pylist():
+            try:
+                whole = decompress(body, int(flags[len(plain)]))
+            except (StoreCorrupted, MessageInvalid) as error:
+                return len(plain), error
+            size += len(whole)
+            if plain and size > bytes_max:
+                break
+            plain.append(whole)
+        return len(plain), None

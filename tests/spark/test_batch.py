@@ -236,6 +236,15 @@ def test_a_damaged_message(broker: LocalBroker, directory: Path) -> None:
         file.write(b"s")
 
 
+def test_a_body_that_does_not_decompress(broker: LocalBroker, directory: Path) -> None:
+    """Its sender lied; the record is what was stored."""
+    for body, flag in ((b"first", 0), (b"no zlib", 1), (b"third", 0)):
+        broker.append("orders", 0, mq.Message("orders", body), body, flag)
+    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] .*queue offset 1 of orders/0 .*decompress"):
+        bodies(directory)
+    assert bodies(directory, failOnDataLoss="false") == [b"first", b"third"]
+
+
 def test_a_damaged_message_behind_others_that_are_not_wanted(broker: LocalBroker, directory: Path) -> None:
     for number, tag in enumerate(("other", "paid", "other", "other", "paid", "paid")):
         send(broker, "orders", 0, b"body %d" % number, tags=tag)

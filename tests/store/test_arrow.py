@@ -146,6 +146,48 @@ def test_a_compressed_body_is_given_as_it_was_sent(broker: LocalBroker) -> None:
     assert [row["body"] for row in rows(batch.records)] == [b"plain", body, b"p", body]
 
 
+def batches_of(reader: Scan, byte_max: int) -> Iterator[Any]:
+    at = 0
+    while (batch := reader.read(at, 999, 999, byte_max)).records.num_rows:
+        yield batch.records
+        at = batch.next_offset
+
+
+def test_a_body_that_does_not_decompress_is_lost_alone(broker: LocalBroker) -> None:
+    for stored, flag in ((b"first", 0), (b"no zlib", 1), (b"third", 0), (b"none", 0x701)):
+        broker.append("orders", 0, mq.Message("orders", stored), stored, flag)
+    reader = scan(broker, ("body",))
+    batch = reader.read(0, 9, 10, 1 << 20)
+    assert (rows(batch.records), batch.next_offset) == ([{"body": b"first"}], 1)
+    with pytest.raises(mq.StoreCorrupted, match=r"queue offset 1 of orders/0 .* does not decompress") as lost:
+        reader.read(1, 9, 10, 1 << 20)
+    assert lost.value.queue_offset == 1
+    assert rows(reader.read(2, 9, 10, 1 << 20).records) == [{"body": b"third"}]
+    with pytest.raises(mq.StoreCorrupted, match=r"queue offset 3 of orders/0 .* no known compression"):
+        reader.read(3, 9, 10, 1 << 20)
+
+
+def test_what_bodies_come_to_is_bounded(broker: LocalBroker) -> None:
+    """A few bytes may be many more."""
+    body = bytes(100_000)
+    packed, flags = compressor("zlib")(body)
+    for stored, flag in [(packed, flags), (b"plain", 0)] * 5:
+        broker.append("orders", 0, mq.Message("orders", stored), stored, flag)
+    found = list(batches_of(scan(broker, ("body",)), 4096))
+    assert [row["body"] for records in found for row in rows(records)] == [body, b"plain"] * 5
+    assert max(records.nbytes for records in found) < 2 * len(body)
+
+
+def test_what_a_batch_has_besides_bodies_is_bounded(broker: LocalBroker) -> None:
+    message = mq.Message("orders", b"x", keys="k" * 1000, properties={"name": "v" * 1000})
+    for _ in range(300):
+        broker.append("orders", 0, message, message.body, 0)
+    for columns in (("keys", "body"), ("properties",), ("encoded",)):
+        found = list(batches_of(scan(broker, columns), 20_000))
+        assert sum(records.num_rows for records in found) == 300
+        assert max(records.nbytes for records in found) < 100_000
+
+
 def test_a_message_larger_than_the_room_is_given_room(broker: LocalBroker) -> None:
     with open_small(broker.path) as again:
         sizes = [10, 3000, 10, 10]
