@@ -39,8 +39,9 @@ class Catalog:
         self._auto_create = auto_create
         self._default_queue_count = default_queue_count
         self._topics = Topics(store.root)
-        self._seen = -1
-        self._settings: dict[str, TopicSettings] = {}
+        # With the version for which they are so. A pair: what one thread read before is not taken for what
+        # another one has seen since.
+        self._known: tuple[int, dict[str, TopicSettings]] = -1, {}
         self._adopt_queues()
 
     def create(
@@ -71,7 +72,7 @@ class Catalog:
 
     def _put(self, settings: TopicSettings) -> None:
         with self._topics.changing():
-            topics = self._topics.load() or dict(self._settings)
+            topics = self._topics.load() or dict(self._known[1])
             known = topics.get(settings.name)
             if known == settings:
                 return
@@ -98,7 +99,7 @@ class Catalog:
         if is_system_topic(name):
             raise NotPermitted(f"{name} is one of RocketMQ's own topics and stays")
         with self._topics.changing():
-            topics = self._topics.load() or dict(self._settings)
+            topics = self._topics.load() or dict(self._known[1])
             if name not in topics:
                 raise TopicNotFound(name)
             del topics[name]
@@ -122,11 +123,12 @@ class Catalog:
     def current(self) -> dict[str, TopicSettings]:
         """The settings of all topics by name."""
         self._store.live()
-        version = self.version[0]
-        if version != self._seen:
-            self._settings = self._topics.load()
-            self._seen = version
-        return self._settings
+        version = int(self.version[0])
+        seen, settings = self._known
+        if version != seen:
+            settings = self._topics.load()
+            self._known = version, settings
+        return settings
 
     def exists(self, topic: str) -> bool:
         return topic in self.current() or is_system_topic(topic)
@@ -140,14 +142,19 @@ class Catalog:
         unknown = {topic: last for topic, last in found.items() if topic not in self.current()}
         if not unknown:
             return
-        topics = dict(self._settings)
+        version, known = self._known
+        topics = dict(known)
         for topic, last in unknown.items():
             topics[topic] = grown(TopicSettings(topic, 0, 0), last)
         if self._store.read_only:
-            self._settings = topics
+            self._known = version, topics
             return
         with self._topics.changing():
-            self._save({**topics, **self._topics.load()})
+            # Looked at again: a topic that is being deleted has queues for longer than settings.
+            found_now = {topic for topic, _ in self._store.queues()}
+            fresh = {topic: topics[topic] for topic in unknown if topic in found_now}
+            if fresh:
+                self._save({**fresh, **self._topics.load()})
 
     def check_writable(self) -> None:
         """Raises NotPermitted for a directory that is open to be read alone."""

@@ -35,6 +35,7 @@ STATUS = {
 bind("statuses", tuple(STATUS[code] for code in range(len(STATUS))))
 FOUND, NO_NEW, ILLEGAL = lib.MQ_PULL_FOUND, lib.MQ_PULL_NO_NEW, lib.MQ_PULL_ILLEGAL
 RESULT_WORDS = 7
+UNREADABLE = lib.MQ_CORRUPT, lib.MQ_MISSING
 
 
 # Where C puts what it found, one for each pull that is under way: the buffer, a view of its bytes, its
@@ -163,7 +164,8 @@ class Reader:
             if code == lib.MQ_ROOM:
                 scratch = _scratch(int(result.bytes))
                 continue
-            if code == lib.MQ_STALE:
+            # A topic that is deleted while its queue is read takes its files away.
+            if code == lib.MQ_STALE or (code in UNREADABLE and int(self._version[0]) != version):
                 number, version = self.place(queue)
                 continue
             if code:
@@ -209,7 +211,7 @@ class Reader:
         return check(number, str(self._store.root))
 
     def _failure(self, code: int, queue: MessageQueue, result: Any) -> Exception:
-        if code in (lib.MQ_CORRUPT, lib.MQ_MISSING):
+        if code in UNREADABLE:
             what = (
                 "a file is missing" if code == lib.MQ_MISSING else "the bytes there are not what was stored"
             )

@@ -1,0 +1,131 @@
+"""Topics that change in one thread or process while another one looks them up."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import mq
+from mq.broker.catalog import Catalog
+from mq.broker.topics import Topics, TopicSettings
+from mq.store import reader
+from mq.store.native import lib
+from tests.store.small_store import fill, open_small, send
+
+SOON = 30.0
+
+
+@pytest.mark.parametrize("step", range(1, 9))
+def test_what_one_thread_read_before_is_not_what_another_one_sees(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """The first thread has read the file and is held up; then there is a new topic. It goes on while the
+    second one looks it up, before the line that is `step` lines on."""
+    with open_small(directory, duties=False) as broker, open_small(directory, duties=False) as other:
+        other.create_topic("old", 1)
+        load, has_read, goes_on = Topics.load, threading.Event(), threading.Event()
+        first = threading.Thread(target=broker.topics)
+
+        def held_up(topics: Topics) -> dict[str, TopicSettings]:
+            found = load(topics)
+            if threading.current_thread() is first:
+                has_read.set()
+                assert goes_on.wait(SOON)
+            return found
+
+        monkeypatch.setattr(Topics, "load", held_up)
+        first.start()
+        assert has_read.wait(SOON)
+        other.create_topic("new", 1)
+        lines = 0
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal lines
+            if frame.f_code is not Catalog.current.__code__:
+                return None
+            lines += event == "line"
+            if lines == step and event == "line":
+                goes_on.set()
+                first.join(SOON)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            broker._catalog.current()
+        finally:
+            sys.settrace(before)
+        goes_on.set()
+        first.join(SOON)
+        assert not first.is_alive()
+        assert lines > 3
+        assert broker.topics() == ["new", "old"]
+
+
+def test_a_topic_that_is_deleted_while_somebody_opens_the_directory_stays_away(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings are gone, its queues are not yet: so it looks like one whose settings were lost."""
+    with open_small(directory, duties=False) as broker:
+        broker.create_topic("A", 1)
+        broker.create_topic("B", 1)
+        fill(broker, "A", 3)
+        changing, wants = Topics.changing, threading.Event()
+        opened: list[list[str]] = []
+
+        def open_it() -> None:
+            with open_small(directory, duties=False) as other:
+                opened.append(other.topics())
+
+        second = threading.Thread(target=open_it)
+
+        @contextmanager
+        def told(topics: Topics) -> Iterator[None]:
+            if threading.current_thread() is second:
+                wants.set()
+            with changing(topics):
+                yield
+
+        delete_queues = broker._store.delete_queues
+
+        def delete_late(topic: str) -> None:
+            second.start()
+            assert wants.wait(SOON)
+            delete_queues(topic)
+
+        monkeypatch.setattr(Topics, "changing", told)
+        monkeypatch.setattr(broker._store, "delete_queues", delete_late)
+        broker.delete_topic("A")
+        second.join(SOON)
+        assert opened == [["B"]]
+        assert broker.topics() == ["B"]
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_is_not_there(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no message of it is lost, though its files are missing."""
+
+    class Meanwhile:
+        def __getattr__(self, name: str) -> Any:
+            return self.pull if name == "mq_pull_wanted" else getattr(lib, name)
+
+        def pull(self, *_: Any) -> int:
+            monkeypatch.undo()
+            other.delete_topic("A")
+            return int(lib.MQ_MISSING)
+
+    with open_small(directory, duties=False) as broker, open_small(directory, duties=False) as other:
+        (queue,) = other.create_topic("A", 1).queues
+        send(other, "A", 0, b"first", tags="paid")
+        monkeypatch.setattr(reader, "lib", Meanwhile())
+        with pytest.raises(mq.TopicNotFound):
+            broker.topic("A").queues[0].read(0, expression="paid")
+        assert queue.topic == "A"
