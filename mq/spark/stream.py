@@ -166,6 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return 0.0
         return self._last_trigger + self._options.trigger_delay - self._clock()
 
+    @planning
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
         """The ends of the queues, for the progress of the query."""
         view = self._view()

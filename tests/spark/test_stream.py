@@ -18,6 +18,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.spark import lag
 from mq.spark.refusal import Refusal
+from mq.spark.survey import Survey
 from tests.spark.reading import Query, forget_brokers, send, source, struct
 from tests.store.small_store import open_small
 
@@ -167,6 +168,28 @@ def test_a_group_to_begin_at_and_to_leave_alone(broker: LocalBroker, directory: 
     assert broker.group("g").offsets("orders") == {queue: 3}
     assert Query(directory, **options).all() == numbered(3, 5)
     assert broker.group("g").offsets("orders")[queue] == 5
+
+
+def test_what_the_store_has_against_a_step_has_a_code(
+    broker: LocalBroker, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(directory, **EARLIEST)
+    assert query.start is not None
+    start = json.loads(query.start)
+
+    def view(*_: object, **__: object) -> None:
+        raise mq.StoreCorrupted("its table of queues is damaged")
+
+    monkeypatch.setattr(Survey, "view", view)
+    for step in (
+        query.reader.initialOffset,
+        query.reader.prepareForTriggerAvailableNow,
+        lambda: query.reader.latestOffset(start, query.limit),
+        query.reader.reportLatestOffset,
+        lambda: query.reader.partitions(start, start),
+    ):
+        with pytest.raises(Refusal, match=r"\[MQ_STORE\] .*its table of queues is damaged"):
+            step()
 
 
 def test_the_lag_is_in_the_progress(broker: LocalBroker, directory: Path) -> None:
