@@ -68,7 +68,7 @@ class Asides:
     def _delay_ms(self, queue: MessageQueue) -> int:
         if queue.topic == SCHEDULE_TOPIC and 0 <= queue.queue_id < self.levels:
             return self._schedule.delays_ms[queue.queue_id]
-        return TIMED if queue == self.timed else PLAIN
+        return TIMED if (queue.topic, queue.queue_id) == (TIMER_TOPIC, 0) else PLAIN
 
     def stored(self, delays_ms: Sequence[int], store_time_ms: int) -> None:
         """A bulk was stored: who delivers is woken if he would sleep longer than the first of it waits."""

@@ -233,6 +233,7 @@ def test_what_is_put_aside_says_where_it_belongs(broker: LocalBroker) -> None:
         (asides.level(1), b"DELAY\x011\x02"),
         (asides.level(1), b"REAL_TOPIC\x01orders\x02"),
         (asides.timed, BELONGS),
+        (asides.timed._replace(broker_name="renamed"), BELONGS),
         (asides.timed, b"TIMER_OUT_MS\x011000\x02"),
     ):
         with pytest.raises(ValueError, match="says not where it belongs"):
