@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,15 +52,19 @@ class ConsumerFilters:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._path = store.root / "config" / "consumerFilter.json"
+        self._lock = threading.Lock()
         self._known: tuple[int, dict[str, dict[str, Any]]] = -1, {}
         self._marks: dict[tuple[str, str, str], tuple[int, Marks | None]] = {}
 
     def version(self) -> int:
         """Of the set of filters that bits() goes by."""
-        version = filters_version(self._store)
-        if version != self._known[0]:
-            # The version first: a filter that comes between the two makes it grow again.
-            self._known = version, self._matchers()
+        if filters_version(self._store) != self._known[0]:
+            # One at a time: what was read before takes no place from what was read after.
+            with self._lock:
+                # The version first: a filter that comes between the two makes it grow again.
+                version = filters_version(self._store)
+                if version != self._known[0]:
+                    self._known = version, self._matchers()
         return self._known[0]
 
     def bits(self, topic: str, properties: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,42 @@ def test_a_push_consumer_gets_all_that_it_wants(broker: LocalBroker) -> None:
         assert {got.get(timeout=30) for _ in range(19)} == {b"%d" % number for number in range(11, 30)}
     assert got.empty()
     assert broker.group("group").lag("A") == 0
+
+
+def test_what_one_thread_knew_before_is_not_what_another_one_goes_by(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has read the file and is held up; then somebody begins to filter. The second knows him, and
+    still does when the first has gone on: bits without his would keep messages from him."""
+    filters = broker._filters
+    assert filters is not None
+    ConsumerFilters(broker._store).marks("other", "A", SQL)
+    load, has_read, goes_on = filters._load, threading.Event(), threading.Event()
+    knows, goes_further = threading.Event(), threading.Event()
+    found: list[tuple[int, bytes]] = []
+
+    def held_up() -> dict[str, dict[str, Any]]:
+        table = load()
+        if threading.current_thread() is first:
+            has_read.set()
+            assert goes_on.wait(30.0)
+        return table
+
+    def ask() -> None:
+        version = filters.version()
+        knows.set()
+        assert goes_further.wait(30.0)
+        found.append((version, filters.bits("A", b"number\x0120\x02")))
+
+    first, second = threading.Thread(target=filters.version), threading.Thread(target=ask)
+    monkeypatch.setattr(filters, "_load", held_up)
+    first.start()
+    assert has_read.wait(30.0)
+    ConsumerFilters(broker._store).marks("group", "A", SQL)
+    second.start()
+    knows.wait(0.5)  # Or it waits for the first one: then there is nothing to be seen before.
+    goes_on.set()
+    first.join(30.0)
+    goes_further.set()
+    second.join(30.0)
+    assert found == [(filters_version(broker._store), BLOOM.bits(["group#A", "other#A"]))]
