@@ -41,8 +41,9 @@ From TEXTS_AT, not mapped, a text of up to 64 KiB for each place: size, XXH32, t
 
 A place is taken while its byte of the file is locked, a queue owned while its byte is (see *_byte below); the
 kernel drops both with the descriptor that a consumer has for itself. What a place nobody locks says means
-nothing. All else changes under byte 0, but for the words of a slot, which its owner writes, `resets` and
-`reset_to`, which a reset writes in that order reversed, and the counters, which are added to in one step.
+nothing. All else changes under byte 0 (slots_ready under 2048), but for the words of a slot, which its owner
+writes, `resets` and `reset_to`, which a reset writes in that order reversed, and the counters, which are added
+to in one step.
 
 The file is believed if its stamp, layout, epoch and boot are right. Otherwise it is made anew, out of
 config/consumerOffset.json: nothing in it is needed after a reboot.
@@ -80,6 +81,7 @@ __all__ = [
     "OWNER",
     "PID",
     "PLACE_COUNT",
+    "READY",
     "REFUSED",
     "RESETS",
     "SINCE",
@@ -107,7 +109,7 @@ MAPPED_SIZE = SLOTS_AT + SLOT_SIZE * SLOT_COUNT
 TEXTS_AT, TEXT_SIZE = MAPPED_SIZE, 64 << 10
 TEXT_HEAD = struct.Struct("@II")
 READY_STEP = 512  # slots that are allocated at a time
-CHANGING_BYTE, PLACE_BYTES, QUEUE_BYTES = 0, 1, 4096
+CHANGING_BYTE, PLACE_BYTES, READY_BYTE, QUEUE_BYTES = 0, 1, 2048, 4096
 TURN_MASK = (1 << 32) - 1
 CHANGE_TIMEOUT = 10.0
 MADV_POPULATE_WRITE = 23
@@ -311,12 +313,15 @@ class GroupFile:
         count = min((number // READY_STEP + 1) * READY_STEP, SLOT_COUNT)
         with named_errors(self.path):
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self._store.close_in_child(fd)
             try:
+                # One at a time: else the lower one of two may be what remains.
+                _lock(fd, self.path, READY_BYTE)
                 os.posix_fallocate(fd, SLOTS_AT, count * SLOT_SIZE)
+                self._populate(SLOTS_AT, count * SLOT_SIZE)
+                self.words[READY] = max(count, self.words[READY])
             finally:
-                os.close(fd)
-        self._populate(SLOTS_AT, count * SLOT_SIZE)
-        self.words[READY] = max(count, self.words[READY])
+                self._store.closed_here(fd)
 
     @property
     def slots_ready(self) -> int:
@@ -431,13 +436,13 @@ class GroupFile:
             self.memory.close()
 
 
-def _lock(fd: int, path: Path) -> None:
-    if not lock_byte(fd, CHANGING_BYTE, timeout=CHANGE_TIMEOUT):
+def _lock(fd: int, path: Path, byte: int = CHANGING_BYTE) -> None:
+    if not lock_byte(fd, byte, timeout=CHANGE_TIMEOUT):
         raise StoreLocked(
             f"{path}: another process has been changing this group for {CHANGE_TIMEOUT:.0f} s,"
             " most likely one that is stopped",
             path=str(path),
-            pid=byte_owner(fd, CHANGING_BYTE),
+            pid=byte_owner(fd, byte),
         )
 
 

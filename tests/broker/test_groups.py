@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.broker.membership import Claim, Membership, Subscription
-from mq.store.groupfile import LAYOUT, MAPPED_SIZE, SLOTS_AT
+from mq.store.groupfile import LAYOUT, MAPPED_SIZE, READY, SLOTS_AT, GroupFile
 from tests.store.peer import Peer
 from tests.store.small_store import open_small, overwrite, send
 
@@ -594,3 +595,35 @@ def test_a_queue_is_waited_for_before_its_first_message(broker: LocalBroker) -> 
     assert broker._groups.numbers.find("never", 0) == -1
     member.wait([(queue, 0, None)], member.version(), 0.0)
     assert broker._groups.numbers.find("never", 0) >= 0
+
+
+def test_of_two_who_make_room_for_queues_the_one_with_more_counts(broker: LocalBroker) -> None:
+    """Each in a map of its own; the second comes just when the first has looked how much is ready."""
+    path = broker.path / "mq" / "groups" / "group"
+    first = GroupFile.made(broker._store, path, lambda _: None)
+    second = GroupFile(broker._store, path)
+    thread = threading.Thread(target=second.ready, args=(2000,))
+    words, looks = first.words, []
+
+    class Words:
+        def __getitem__(self, place: int) -> int:
+            found = words[place]
+            looks.append(place)
+            if len(looks) == 2:
+                thread.start()
+                thread.join(0.5)  # Or it waits for the first one: then it comes after.
+            return int(found)
+
+        def __setitem__(self, place: int, value: int) -> None:
+            words[place] = value
+
+    first.words = Words()  # type: ignore[assignment]  # as far as it is used here
+    first.ready(1000)
+    thread.join(30.0)
+    assert looks == [READY] * 2
+    assert first.slots_ready == second.slots_ready == 2048
+    first.commit(1999, 7)
+    assert second.committed(1999) == 7
+    first.words = words
+    for file in (first, second):
+        file.close()
