@@ -1,8 +1,8 @@
 """What is read, as plain numbers: which offsets of which queues, and in how many tasks.
 
 Nothing here knows Spark, a store or a clock. Positions say of each queue which offset is read next; a Range
-is a piece of one queue. However it is packed, each offset between two positions is
-in one range, once, and in the order of its queue.
+is a piece of one queue. However it is packed, each offset between two positions is in one range, once, and in
+the order of its queue.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class Loss(NamedTuple):
             return f"{wanted}, but the topic was deleted and made again"
         if self.wanted < self.limits.oldest:
             return f"{wanted}, but the oldest message kept is at {self.limits.oldest}"
-        return f"{wanted}, but it ends at {self.limits.end}: the store is older than the checkpoint"
+        return (
+            f"{wanted}, but it ends at {self.limits.end}: the store is older than the checkpoint, or an"
+            " option names what is not there yet"
+        )
 
 
 def settle(

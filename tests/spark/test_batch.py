@@ -236,6 +236,16 @@ def test_a_damaged_message(broker: LocalBroker, directory: Path) -> None:
         file.write(b"s")
 
 
+def test_a_beginning_that_is_not_there_yet(broker: LocalBroker, directory: Path) -> None:
+    send(broker, "orders", 0, b"first")
+    ahead = {"startingOffsets": '{"orders": {"0": 7, "1": 0}}'}
+    with pytest.raises(
+        Refusal, match=r"\[MQ_DATA_LOSS\] .*from offset 7 on, but it ends at 1: .* an option names"
+    ):
+        bodies(directory, **ahead)
+    assert bodies(directory, **ahead, failOnDataLoss="false") == []
+
+
 def test_a_body_that_does_not_decompress(broker: LocalBroker, directory: Path) -> None:
     """Its sender lied; the record is what was stored."""
     for body, flag in ((b"first", 0), (b"no zlib", 1), (b"third", 0)):
