@@ -42,8 +42,8 @@ From TEXTS_AT, not mapped, a text of up to 64 KiB for each place: size, XXH32, t
 A place is taken while its byte of the file is locked, a queue owned while its byte is (see *_byte below); the
 kernel drops both with the descriptor that a consumer has for itself. What a place nobody locks says means
 nothing. All else changes under byte 0 (slots_ready under 2048), but for the words of a slot, which its owner
-writes, `resets` and `reset_to`, which a reset writes in that order reversed, and the counters, which are added
-to in one step.
+writes, `resets` and `reset_to`, which a reset writes in that order reversed, and the counters, which are
+added to in one step.
 
 The file is believed if its stamp, layout, epoch and boot are right. Otherwise it is made anew, out of
 config/consumerOffset.json: nothing in it is needed after a reboot.

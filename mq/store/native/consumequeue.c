@@ -279,7 +279,9 @@ int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
         if (gone) low = middle + 1;
         else high = middle;
     }
-    atomic_store_explicit(&queue->entry->min, low, memory_order_release);
+    /* Two may be at it: what the one who knows more has taken away does not come back. */
+    int64_t min = mq_control_queue_min(log->control, number);
+    while (min < low && !atomic_compare_exchange_weak(&queue->entry->min, &min, low)) continue;
     return low;
 }
 
