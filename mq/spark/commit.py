@@ -66,11 +66,12 @@ def commit_epoch(
     chunk_bytes: int = CHUNK_BYTES,
 ) -> list[Step]:
     """Append an epoch unless it is there, and have it on disk; what was done. Staged files are gone
-    afterwards. lasting: it may be committed again."""
+    afterwards. lasting: it may be committed again. What may not is looked for only where a part of it was
+    left: a look-up has the whole log indexed first."""
     place = directory(Path(broker.path), key_of(txn))
     files = tuple(one.file for one in staged if one.rows)
     with locked(place):
-        last = last_entry(broker, txn)
+        last = last_entry(broker, txn) if lasting or is_unfinished(place) else None
         steps = decide(last, epoch, query_id, is_version_given=is_version_given)
         if Step.FINISH in steps:
             assert last is not None

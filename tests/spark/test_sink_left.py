@@ -82,6 +82,18 @@ def grow_old(path: Path) -> None:
         os.utime(each, (moment, moment))
 
 
+def test_a_write_that_nobody_repeats_is_not_looked_for(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look-up has all of the log indexed first, which took as long as half of the write."""
+    half_done(broker, BATCH)
+    commit_one(broker, 0, 1, txn=BATCH)  # But for one that was begun.
+    assert wrong_with(bodies_of(broker), 1) == []
+    monkeypatch.delattr(commit, "last_entry")
+    commit_one(broker, 1, txn=BATCH)
+    assert wrong_with(bodies_of(broker), 2) == []
+
+
 @pytest.mark.parametrize("txn", [TXN, BATCH])
 def test_an_abort_finishes_what_the_commit_began(broker: LocalBroker, txn: str) -> None:
     half_done(broker, txn)
