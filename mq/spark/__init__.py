@@ -40,19 +40,31 @@ def recommended_conf() -> dict[str, str]:
     }
 
 
-def lag(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
-    """How many messages of each queue a query has not read yet, from its lastProgress."""
-    import json
-
-    from mq.spark.offsets import VERSION_KEY, Offset
+def lag(progress: Mapping[str, Any] | None) -> dict[MessageQueue, int]:
+    """How many messages of each queue a query has not read yet, from its lastProgress. Other sources that the
+    query has are passed over, and there is nothing to tell before it has made progress."""
+    from mq.spark.offsets import Offset
 
     behind: dict[MessageQueue, int] = {}
-    for source in progress["sources"]:
-        both = [source.get(name) or {} for name in ("latestOffset", "endOffset")]
-        both = [json.loads(value) if isinstance(value, str) else value for value in both]
-        if not all(VERSION_KEY in value for value in both):
+    for source in progress["sources"] if progress is not None else ():
+        both = [_offset_of(source.get(name)) for name in ("latestOffset", "endOffset")]
+        if not all(both):
             continue  # not ours
         latest, end = (Offset.of(value, "mq").positions for value in both)
         for queue, offset in latest.items():
             behind[queue] = behind.get(queue, 0) + max(0, offset - end.get(queue, 0))
     return behind
+
+
+def _offset_of(value: Any) -> Mapping[str, Any] | None:
+    """One of ours, as Spark gives it, which is JSON or what that says; of other sources it may be anything."""
+    import json
+
+    from mq.spark.offsets import VERSION_KEY
+
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, Mapping) and VERSION_KEY in value else None

@@ -202,6 +202,12 @@ def test_the_lag_is_in_the_progress(broker: LocalBroker, directory: Path) -> Non
     others = {"latestOffset": {"topic": {"0": 9}}, "endOffset": None}
     queues = [mq.MessageQueue("orders", "mq", number) for number in (0, 1)]
     assert lag({"sources": [others, ours]}) == {queues[0]: 2, queues[1]: 0}
+    # Of a source that counts, of one that says it in words, and before the first batch.
+    for value in (7, "7", "null", "None", "as far as 7", None):
+        other = {"latestOffset": value, "endOffset": value}
+        assert lag({"sources": [other, ours]}) == {queues[0]: 2, queues[1]: 0}
+        assert lag({"sources": [{"latestOffset": json.dumps(latest), "endOffset": value}]}) == {}
+    assert lag(None) == {}
 
 
 # What is lost.
