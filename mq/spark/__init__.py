@@ -57,7 +57,7 @@ def lag(progress: Mapping[str, Any] | None) -> dict[MessageQueue, int]:
 
 
 def _offset_of(value: Any) -> Mapping[str, Any] | None:
-    """One of ours, as Spark gives it, which is JSON or what that says; of other sources it may be anything."""
+    """One of ours, as Spark gives it: JSON, or what that says. Other sources have whatever they like."""
     import json
 
     from mq.spark.offsets import VERSION_KEY
