@@ -28,6 +28,7 @@ from mq.spark.staging import (
     Staged,
     StagedBatch,
     batches_of,
+    bury,
     directory,
     drop,
     finished,
@@ -36,7 +37,6 @@ from mq.spark.staging import (
     is_unfinished,
     locked,
     places,
-    remove,
     sweep,
 )
 
@@ -83,8 +83,12 @@ def commit_epoch(
         if Step.SKIP in steps:
             broker.flush()  # Whoever appended it may have died before that.
         finished(place)
-        drop(place, files)
-        sweep(place, max(epoch, last.epoch if last else epoch))
+        try:
+            drop(place, files)
+            sweep(place, max(epoch, last.epoch if last else epoch))
+        except OSError as error:
+            # The epoch is in the log: whoever took that for a failure would write it again.
+            _log.warning("%s: what is of no use any more stays for now: %s", place, error)
     return steps
 
 
@@ -112,16 +116,17 @@ def tidy(root: Path, broker: Callable[[], LocalBroker]) -> None:
     random.shuffle(found)
     for place in islice(found, TIDIED_MAX):
         try:
-            if not (is_unfinished(place) or is_dead(place)):
+            was_unfinished = is_unfinished(place)
+            if not (was_unfinished or is_dead(place)):
                 continue
             with locked(place, wait=False) as is_mine:
                 if is_mine and is_unfinished(place):
                     _finish(broker(), place, txn_of(place.name))
-                elif is_mine:
-                    remove(place)
+                elif is_mine and not was_unfinished:  # Else its owner has just finished it, and goes on.
+                    bury(place)
         except FileNotFoundError:
             continue  # Somebody else is at it.
-        except (MQError, OSError) as error:
+        except (MQError, OSError, UnicodeError) as error:  # A name of somebody else's may be no text.
             _log.warning("%s: what is left there stays for now: %s", place, error)
 
 

@@ -51,12 +51,13 @@ class _Writer:
 
     def write(self, iterator: Iterator[Any]) -> Written:
         context: Any = TaskContext.get()
-        query_id = context.getLocalProperty(QUERY_ID) or self._run
-        epoch = context.getLocalProperty(BATCH_ID)
-        partition = context.partitionId()
-        return self.write_task(
-            iterator, query_id, self._options.version or int(epoch or 0), partition, context.taskAttemptId()
-        )
+        # In foreachBatch the tasks of a batch write have the properties of the query around it as well: by
+        # that one's id the second write would be taken for a replay of the first one.
+        query_id = self._run or context.getLocalProperty(QUERY_ID)
+        epoch = self._options.version
+        if epoch is None:
+            epoch = int(context.getLocalProperty(BATCH_ID) or 0)
+        return self.write_task(iterator, query_id, epoch, context.partitionId(), context.taskAttemptId())
 
     def write_task(
         self, iterator: Iterator[Any], query_id: str, epoch: int, partition: int, attempt: int

@@ -4,8 +4,6 @@ and what lies in its directory of staged files. For people to look at; a commit 
 
 from __future__ import annotations
 
-import fcntl
-import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ from mq.broker.results import MessageQueue, PullStatus
 from mq.broker.sinkledger import TOPIC, Entry
 from mq.errors import StoreCorrupted
 from mq.spark.ledger import txn_of
-from mq.spark.staging import places
+from mq.spark.staging import is_locked, places
 
 __all__ = ["Sink", "StagedFile", "sinks", "staged_files"]
 
@@ -110,7 +108,7 @@ def staged_files(place: Path) -> Iterator[StagedFile]:
             try:
                 found = path.lstat()
                 if stat.S_ISREG(found.st_mode):
-                    yield StagedFile(path, int(folder.name), found.st_size, found.st_mtime, _is_locked(path))
+                    yield StagedFile(path, int(folder.name), found.st_size, found.st_mtime, is_locked(path))
             except OSError:
                 continue
 
@@ -127,15 +125,3 @@ def _is_directory(path: Path) -> bool:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
-
-
-def _is_locked(path: Path) -> bool:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        # Shared: two who look at once are not in each other's way.
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

@@ -35,11 +35,13 @@ __all__ = [
     "Staged",
     "StagedBatch",
     "batches_of",
+    "bury",
     "directory",
     "drop",
     "finished",
     "force",
     "is_dead",
+    "is_locked",
     "is_unfinished",
     "locked",
     "places",
@@ -238,14 +240,14 @@ def drop(place: Path, files: Iterable[str]) -> None:
 def sweep(place: Path, epoch: int) -> None:
     """Remove what is of no use: files of epochs up to this one, which is whole, and old ones of the dead."""
     for folder in place.iterdir():
-        if not folder.name.isdigit():
+        if not folder.name.isdecimal():
             continue
         if int(folder.name) <= epoch:
             shutil.rmtree(folder, ignore_errors=True)
             continue
-        for file in folder.iterdir():
-            with suppress(OSError):
-                if _is_old(file) and not _is_locked(file):
+        with suppress(OSError):
+            for file in folder.iterdir():
+                if _is_old(file) and not is_locked(file):
                     file.unlink()
 
 
@@ -255,11 +257,25 @@ def is_dead(place: Path) -> bool:
         return False
     folders = [path for path in place.iterdir() if path.is_dir()]
     files = [file for folder in folders for file in folder.iterdir()]
-    return all(map(_is_old, (*folders, *files))) and not any(map(_is_locked, files))
+    return all(map(_is_old, (*folders, *files))) and not any(map(is_locked, files))
+
+
+def bury(place: Path) -> None:
+    """Remove the directory of a transaction id that is dead, as far as it still is: where a task has staged
+    something meanwhile, that stays. The lock is held."""
+    with suppress(OSError):
+        for folder in [path for path in place.iterdir() if path.is_dir()]:
+            for file in folder.iterdir():
+                if not _is_old(file) or is_locked(file):
+                    return
+                file.unlink()
+            folder.rmdir()
+        (place / "lock").unlink(missing_ok=True)
+        place.rmdir()
 
 
 def remove(place: Path) -> None:
-    """Remove the directory of a transaction id, unless an epoch of it is unfinished."""
+    """Remove the directory of a transaction id that nobody else has, unless an epoch of it is unfinished."""
     if not is_unfinished(place):
         shutil.rmtree(place, ignore_errors=True)
 
@@ -268,10 +284,15 @@ def _is_old(path: Path) -> bool:
     return time.time() - path.stat().st_mtime > AGE_MAX
 
 
-def _is_locked(path: Path) -> bool:
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        return False
+def is_locked(path: Path) -> bool:
+    """Whether somebody is writing it. Raises OSError for what cannot be opened."""
+    # A pipe would keep whoever opens it waiting.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        # Shared: two who look at once are not in each other's way.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

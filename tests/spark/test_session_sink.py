@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from mq.broker.local import LocalBroker
 from mq.spark.ledger import TOPIC
@@ -39,6 +40,29 @@ def test_a_batch_is_written_once(spark: Any, broker: LocalBroker, directory: Pat
     for _ in range(2):
         frame.limit(1).write.format("mq").options(**counted).mode("append").save(str(directory))
     assert len(stored(broker, "results")) == 1001
+    assert staged_files(directory) == []
+
+
+def test_writes_within_foreach_batch(
+    spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path
+) -> None:
+    """Their tasks have the properties of the query around them, and are none of its own batches."""
+    send(broker, "orders", 0, *numbered(0, 3))
+    frame = spark.readStream.format("mq").options(topic="orders", startingOffsets="earliest")
+    frame = frame.option("maxOffsetsPerTrigger", "1").load(str(directory)).select("body")
+
+    def query(name: str, **options: str) -> Any:
+        def write(batch: Any, _number: int) -> None:
+            batch.write.format("mq").options(topic="results", **options).mode("append").save(str(directory))
+
+        once = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
+        return once.option("checkpointLocation", str(tmp_path / name)).start()
+
+    query("plain").awaitTermination()
+    assert results(broker) == numbered(0, 3)
+    with pytest.raises(StreamingQueryException, match=r"\[MQ_TXN_MISMATCH\] .*or txnVersion"):
+        query("uncounted", txnAppId="app").awaitTermination()
+    assert results(broker) == [b"0", b"0", b"1", b"2"]
     assert staged_files(directory) == []
 
 
