@@ -135,7 +135,7 @@ POINTS = [
         for point in ("LOCKED", "ARMED", "RECORD", "UNIT", "LOG_END", "PUBLISHED")
         for passage in (1, 2)
     ),
-    *(("HALF_RECORD", passage) for passage in (1, 7, 9, 40, 66)),
+    *(("HALF_RECORD", passage) for passage in (1, 7, 9, 16, 25)),
     *(("BLANK", passage) for passage in (1, 4)),
     *(("NEW_QUEUE_FILE", passage) for passage in (1, 5, 9)),
     *(("LINKED_QUEUE_FILE", passage) for passage in (1, 5, 9)),

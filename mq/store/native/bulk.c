@@ -22,14 +22,17 @@ typedef struct {
     uint32_t tags;
 } part;
 
+/* Its records lie one behind the other in memory, whole but for what only their places tell. So the lock is held for
+ * little more than to have the kernel copy them. */
 typedef struct {
     mq_draft *drafts;
+    uint8_t *records;
     const int32_t *places; /* of parts, by message */
     part *parts;
     int32_t count;
     int32_t part_count;
-    int32_t record_max;
     mq_common common;
+    uint8_t blank[MQ_BLANK_SIZE];
 } bulk;
 
 static int is_blank_before(const mq_log *log, int64_t at, int32_t size) {
@@ -41,33 +44,33 @@ static int64_t place(const mq_log *log, int64_t at, int32_t size) {
     return is_blank_before(log, at, size) ? at + log->file_size - at % log->file_size : at;
 }
 
-static int write_blank(const mq_log *log, mq_pen *pen, int64_t at) {
-    uint8_t *bytes;
-    int result = mq_pen_place(pen, at, MQ_BLANK_SIZE, &bytes);
+static int write_blank(const mq_log *log, bulk *all, mq_pen *pen, int64_t at) {
+    int result = mq_pen_finish(pen); /* the last one may be under way */
     if (result) return result;
-    mq_put32(bytes, (int32_t)(log->file_size - at % log->file_size));
-    mq_put32(bytes + 4, MQ_MAGIC_BLANK);
-    return 0;
+    mq_put32(all->blank, (int32_t)(log->file_size - at % log->file_size));
+    mq_put32(all->blank + 4, MQ_MAGIC_BLANK);
+    return mq_pen_write(pen, at, all->blank, MQ_BLANK_SIZE);
 }
 
 static int write_records(mq_log *log, bulk *all, int64_t at, int64_t end, int64_t store_time, mq_receipt *receipt) {
     mq_pen pen;
-    int result = mq_pen_open(&pen, log->files, all->record_max, end - at);
+    int result = 0;
+    uint8_t *record = all->records;
+    mq_pen_open(&pen, log->files, end - at);
     for (int32_t i = 0; !result && i < all->count; i++) {
-        uint8_t *bytes;
         part *to = &all->parts[all->places[i]];
         int32_t size = all->drafts[i].size;
         if (is_blank_before(log, at, size)) {
-            result = write_blank(log, &pen, at);
+            result = write_blank(log, all, &pen, at);
             if (result) break;
             mq_fail_at(MQ_FAIL_BLANK);
             at = place(log, at, size);
         }
-        result = mq_pen_place(&pen, at, size, &bytes);
-        if (result) break;
         if (i == 0) receipt->log_offset = at;
         all->common.queue = to->queue;
-        mq_draft_write(log, bytes, &all->drafts[i], &all->common, to->next++, at, store_time);
+        mq_draft_seal(log, record, &all->drafts[i], &all->common, to->next++, at, store_time);
+        result = mq_pen_write(&pen, at, record, size);
+        record += size;
         at += size;
     }
     if (!result) result = mq_pen_finish(&pen);
@@ -244,10 +247,11 @@ static inline const char *take(cursor *from, int32_t size) {
 }
 
 static int make_drafts(mq_log *log, bulk *all, const mq_piece *bodies, const int32_t *body_sizes,
-                       const mq_piece *properties, const int32_t *properties_sizes, char *tail, char *first_id) {
+                       const mq_piece *properties, const int32_t *properties_sizes, char *first_id) {
     char id[MQ_UNIQUE_ID_SIZE];
     cursor body_at = {bodies, 0};
     cursor properties_at = {properties, 0};
+    uint8_t *record = all->records;
     for (int32_t i = 0; i < all->count; i++) {
         part *to = &all->parts[all->places[i]];
         mq_draft *draft = &all->drafts[i];
@@ -255,14 +259,31 @@ static int make_drafts(mq_log *log, bulk *all, const mq_piece *bodies, const int
         const char *encoded = take(&properties_at, properties_sizes[i]);
         if (!is_at_home(to, encoded, properties_sizes[i])) return MQ_INVALID;
         int32_t fixed = mq_common_of(&all->common, log, to->queue, 0, NULL);
-        int result = mq_draft_make(draft, to->queue, fixed, 0, body, body_sizes[i], encoded, properties_sizes[i],
-                                   NULL, tail, i ? id : first_id, MQ_UNIQUE_ID_SIZE);
+        char *kept = (char *)record + fixed;
+        memcpy(kept, body, (size_t)body_sizes[i]);
+        int result = mq_draft_make(draft, to->queue, fixed, 0, kept, body_sizes[i], encoded, properties_sizes[i], NULL,
+                                   kept + body_sizes[i], i ? id : first_id, MQ_UNIQUE_ID_SIZE);
         if (result) return result;
         if (draft->size + (int64_t)MQ_BLANK_SIZE > log->file_size) return MQ_TOO_LARGE;
-        if (draft->size > all->record_max) all->record_max = draft->size;
-        tail += draft->tail_size;
+        record += draft->size;
         to->tags |= to->delay_ms >= 0 ? MQ_EVERY_TAG : mq_tag_bit((int32_t)draft->tags_code);
     }
+    return 0;
+}
+
+/* Memory for all records, as large as they may get. */
+static int make_room(bulk *all, const int32_t *body_sizes, const int32_t *properties_sizes) {
+    int64_t size = 0;
+    for (int32_t i = 0; i < all->count; i++) {
+        if (properties_sizes[i] < 0 || properties_sizes[i] > MQ_PROPERTIES_SIZE_MAX || body_sizes[i] < 0)
+            return MQ_TOO_LARGE;
+        const mq_queue *queue = all->parts[all->places[i]].queue;
+        size += MQ_DRAFT_HEADER_MAX + (int64_t)body_sizes[i] + mq_draft_room(queue, properties_sizes[i]);
+    }
+    all->records = malloc((size_t)size);
+    if (!all->records) return MQ_MEMORY;
+    mq_linux_expect_all(all->records, size);
+    mq_linux_expect_all(all->drafts, (int64_t)all->count * (int64_t)sizeof *all->drafts);
     return 0;
 }
 
@@ -286,33 +307,23 @@ int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, i
     if (!log->writable) return MQ_READ_ONLY;
     if (count <= 0 || queue_count <= 0) return MQ_INVALID;
     if (topics_version >= 0 && mq_control_get(log->control, MQ_TOPICS_VERSION) != topics_version) return MQ_STALE;
-    int64_t tails_size = 0;
-    for (int32_t i = 0; i < count; i++) {
-        if (properties_sizes[i] < 0 || properties_sizes[i] > MQ_PROPERTIES_SIZE_MAX || body_sizes[i] < 0)
-            return MQ_TOO_LARGE;
-        tails_size += properties_sizes[i] + MQ_TOPIC_SIZE_MAX + 5 + MQ_UNIQUE_PROPERTY_SIZE + 24 + MQ_CRC_PROPERTY_SIZE;
-    }
     bulk all = {.count = count, .part_count = queue_count, .places = places};
     all.drafts = malloc((size_t)count * sizeof *all.drafts);
     all.parts = calloc((size_t)queue_count, sizeof *all.parts);
-    char *tails = malloc((size_t)tails_size);
-    int result = all.drafts && all.parts && tails ? 0 : MQ_MEMORY;
-    if (!result) {
-        mq_linux_expect_all(all.drafts, (int64_t)count * (int64_t)sizeof *all.drafts);
-        mq_linux_expect_all(tails, tails_size);
-    }
+    int result = all.drafts && all.parts ? 0 : MQ_MEMORY;
     for (int32_t i = 0; !result && i < queue_count; i++) {
         int error;
         all.parts[i].queue = mq_log_open_queue(log, queues[i], &error);
         if (!all.parts[i].queue) result = error;
         all.parts[i].delay_ms = delays_ms[i];
     }
+    if (!result) result = make_room(&all, body_sizes, properties_sizes);
     memset(receipt->unique_id, 0, sizeof receipt->unique_id);
-    if (!result) result = make_drafts(log, &all, bodies, body_sizes, properties, properties_sizes, tails, receipt->unique_id);
+    if (!result) result = make_drafts(log, &all, bodies, body_sizes, properties, properties_sizes, receipt->unique_id);
     if (!result) result = append(log, &all, receipt);
     free(all.drafts);
     free(all.parts);
-    free(tails);
+    free(all.records);
     return result;
 }
 

@@ -80,9 +80,11 @@ int mq_draft_make(mq_draft *out, const mq_queue *queue, int32_t fixed_size, int3
     return 0;
 }
 
-void mq_draft_write(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_common *common, int64_t queue_offset,
-                         int64_t log_offset, int64_t store_time) {
-    uint8_t header[AT_BODY + 24];
+enum { DIGITS = 10 };
+
+/* What is before the body: its size, and the checksum of the record. */
+static size_t put_header(const mq_log *log, uint8_t header[MQ_DRAFT_HEADER_MAX], const mq_draft *draft, const mq_common *common,
+                         int64_t queue_offset, int64_t log_offset, int64_t store_time, uint32_t *crc) {
     uint8_t *next = header + AT_BORN_HOST;
     mq_put32(header + AT_TOTAL_SIZE, draft->size);
     mq_put32(header + AT_MAGIC, common->queue->entry->topic_size > 127 ? MQ_MAGIC_V2 : MQ_MAGIC_V1);
@@ -101,12 +103,32 @@ void mq_draft_write(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_co
     mq_put64(next + 20, common->prepared_offset);
     mq_put32(next + 28, draft->body_size);
     size_t fixed = (size_t)(next + 32 - header);
-    uint32_t crc = mq_crc32_join(mq_crc32(0, header, (int64_t)fixed), draft->rest_crc, draft->rest_operator) & 0x7fffffff;
+    *crc = mq_crc32_join(mq_crc32(0, header, (int64_t)fixed), draft->rest_crc, draft->rest_operator) & 0x7fffffff;
+    return fixed;
+}
+
+static void put_checksum(uint8_t *record, int32_t size, uint32_t crc) {
+    uint8_t *digits = record + size - 1 - DIGITS;
+    for (int i = 0; i < DIGITS; i++, crc /= 10) digits[i] = (uint8_t)('0' + crc % 10);
+}
+
+void mq_draft_write(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_common *common, int64_t queue_offset,
+                    int64_t log_offset, int64_t store_time) {
+    uint8_t header[MQ_DRAFT_HEADER_MAX];
+    uint32_t crc;
+    size_t fixed = put_header(log, header, draft, common, queue_offset, log_offset, store_time, &crc);
     memcpy(at, header, fixed);
     if (draft->body_size) memcpy(at + fixed, draft->body, (size_t)draft->body_size);
     mq_fail_at(MQ_FAIL_HALF_RECORD);
-    uint8_t *tail = at + fixed + draft->body_size;
-    memcpy(tail, draft->tail, (size_t)draft->tail_size);
-    uint8_t *digits = tail + draft->tail_size - 11;
-    for (int i = 0; i < 10; i++, crc /= 10) digits[i] = (uint8_t)('0' + crc % 10);
+    memcpy(at + fixed + draft->body_size, draft->tail, (size_t)draft->tail_size);
+    put_checksum(at, draft->size, crc);
+}
+
+void mq_draft_seal(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_common *common, int64_t queue_offset,
+                   int64_t log_offset, int64_t store_time) {
+    uint8_t header[MQ_DRAFT_HEADER_MAX];
+    uint32_t crc;
+    size_t fixed = put_header(log, header, draft, common, queue_offset, log_offset, store_time, &crc);
+    memcpy(at, header, fixed);
+    put_checksum(at, draft->size, crc);
 }

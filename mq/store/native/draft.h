@@ -8,6 +8,8 @@
 
 #include "log.h"
 
+enum { MQ_DRAFT_HEADER_MAX = AT_BODY + 24 }; /* what is before a body, between hosts of whatever kind */
+
 /* What is known of a record before its place is. */
 typedef struct {
     const char *body;
@@ -43,5 +45,8 @@ int mq_draft_make(mq_draft *out, const mq_queue *queue, int32_t fixed_size, int3
 /* Write the record where it belongs. The append lock is held. */
 void mq_draft_write(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_common *common, int64_t queue_offset,
                     int64_t log_offset, int64_t store_time);
+/* The same for a record whose body and tail are where they belong in it: what is before them, and its checksum. */
+void mq_draft_seal(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_common *common, int64_t queue_offset,
+                   int64_t log_offset, int64_t store_time);
 
 #endif

@@ -25,17 +25,17 @@ enum {
 
 static const uint8_t ZEROS[65536];
 
-/* A thread that writes one piece while the next is filled. */
+/* A thread that writes one piece while the next is made. */
 struct mq_pen_helper {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     mq_pen *pen;
-    uint8_t *bytes; /* its piece, and then the spare one */
-    int64_t size;   /* 0: nothing to do */
+    const uint8_t *bytes;
+    int64_t size; /* 0: nothing to do */
     int64_t at;
     int ends;
-    int result;     /* of the first piece that could not be written; none is after it */
+    int result; /* of the first piece that could not be written; none is after it */
 };
 
 static int write_out(mq_pen *pen, const uint8_t *bytes, int64_t size, int64_t at) {
@@ -69,17 +69,16 @@ static void *help(void *argument) {
 }
 
 /* Without a helper everything is written all the same. */
-static void hire(mq_pen *pen, int64_t room) {
+static void hire(mq_pen *pen) {
     struct mq_pen_helper *helper = calloc(1, sizeof *helper);
     if (!helper) return;
     helper->pen = pen;
-    helper->bytes = malloc((size_t)room);
     pthread_mutex_init(&helper->lock, NULL);
     pthread_cond_init(&helper->changed, NULL);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for threads that know them */
-    int is_there = helper->bytes && !pthread_create(&helper->thread, NULL, help, helper);
+    int is_there = !pthread_create(&helper->thread, NULL, help, helper);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (is_there) {
         pen->helper = helper;
@@ -87,7 +86,6 @@ static void hire(mq_pen *pen, int64_t room) {
     }
     pthread_cond_destroy(&helper->changed);
     pthread_mutex_destroy(&helper->lock);
-    free(helper->bytes);
     free(helper);
 }
 
@@ -108,18 +106,13 @@ static void dismiss(struct mq_pen_helper *helper) {
     pthread_join(helper->thread, NULL);
     pthread_cond_destroy(&helper->changed);
     pthread_mutex_destroy(&helper->lock);
-    free(helper->bytes);
     free(helper);
 }
 
-int mq_pen_open(mq_pen *pen, struct mq_files *files, int64_t record_max, int64_t total) {
+void mq_pen_open(mq_pen *pen, struct mq_files *files, int64_t total) {
     int is_much = total >= MUCH;
     *pen = (mq_pen){.files = files, .fd = -1, .step = is_much ? HELPED_STEP : STEP};
-    int64_t room = record_max + 2 * pen->step;
-    pen->bytes = malloc((size_t)room);
-    if (!pen->bytes) return MQ_MEMORY;
-    if (is_much) hire(pen, room);
-    return 0;
+    if (is_much) hire(pen);
 }
 
 static void leave(mq_pen *pen) {
@@ -142,11 +135,8 @@ static int enter(mq_pen *pen, int64_t at) {
 /* Hand the first `size` bytes of what is held over. */
 static int hand_over(mq_pen *pen, int64_t size) {
     struct mq_pen_helper *helper = pen->helper;
-    uint8_t *rest = pen->bytes;
     int result = helper ? await(helper) : write_out(pen, pen->bytes, size, pen->at);
     if (result) return result;
-    if (helper) rest = helper->bytes;
-    memmove(rest, pen->bytes + size, (size_t)(pen->used - size));
     if (helper) {
         pthread_mutex_lock(&helper->lock);
         helper->bytes = pen->bytes;
@@ -154,8 +144,8 @@ static int hand_over(mq_pen *pen, int64_t size) {
         helper->at = pen->at;
         pthread_cond_signal(&helper->changed);
         pthread_mutex_unlock(&helper->lock);
-        pen->bytes = rest;
     }
+    pen->bytes += size;
     pen->at += size;
     pen->used -= size;
     return 0;
@@ -166,29 +156,28 @@ int mq_pen_finish(mq_pen *pen) {
     return !result && pen->helper ? await(pen->helper) : result;
 }
 
-int mq_pen_place(mq_pen *pen, int64_t at, int64_t size, uint8_t **bytes) {
-    int result = 0;
-    if (pen->fd < 0 || at != pen->at + pen->used || at + size > pen->file_end) {
-        result = mq_pen_finish(pen);
+int mq_pen_write(mq_pen *pen, int64_t at, const uint8_t *bytes, int64_t size) {
+    int is_behind = pen->fd >= 0 && at == pen->at + pen->used && at + size <= pen->file_end;
+    if (is_behind && bytes != pen->bytes + pen->used) {
+        int result = pen->used ? hand_over(pen, pen->used) : 0;
+        if (result) return result;
+        pen->bytes = bytes;
+    } else if (!is_behind) {
+        int result = mq_pen_finish(pen);
         if (!result && (pen->fd < 0 || at < pen->at || at + size > pen->file_end)) result = enter(pen, at);
         if (result) return result;
         pen->at = at;
-    } else if (pen->used >= pen->step) {
-        /* Up to a round place, so that no page is written twice. */
-        result = hand_over(pen, (pen->at + pen->used) / pen->step * pen->step - pen->at);
-        if (result) return result;
+        pen->bytes = bytes;
     }
-    *bytes = pen->bytes + pen->used;
     pen->used += size;
-    return 0;
+    /* Up to a round place, so that no page is written twice. */
+    return pen->used < pen->step ? 0 : hand_over(pen, (pen->at + pen->used) / pen->step * pen->step - pen->at);
 }
 
 void mq_pen_close(mq_pen *pen) {
     if (pen->helper) dismiss(pen->helper);
     pen->helper = NULL;
     leave(pen);
-    free(pen->bytes);
-    pen->bytes = NULL;
 }
 
 int mq_pen_zero(struct mq_files *files, int64_t from, int64_t to) {

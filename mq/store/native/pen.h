@@ -12,7 +12,7 @@
 typedef struct {
     struct mq_files *files;
     struct mq_pen_helper *helper; /* NULL where little is written */
-    uint8_t *bytes;               /* [at, at + used), not handed over yet */
+    const uint8_t *bytes;         /* belong at [at, at + used), and are not handed over yet */
     int64_t at;
     int64_t used;
     int64_t step;                 /* is handed over at once */
@@ -21,14 +21,15 @@ typedef struct {
     int fd;
 } mq_pen;
 
-/* A pen for records of at most this size, `total` bytes in all. While a thread of its own has the kernel copy a piece,
- * the next one is filled, if there is much to write. 0 or MQ_MEMORY; mq_pen_close gives back what it holds in any case. */
-int mq_pen_open(mq_pen *pen, struct mq_files *files, int64_t record_max, int64_t total);
+/* A pen for `total` bytes in all. If that is much, a thread of its own has the kernel copy them, while its user makes
+ * the next ones. mq_pen_close gives back what it holds. */
+void mq_pen_open(mq_pen *pen, struct mq_files *files, int64_t total);
 
-/* Where to put `size` bytes that belong at `at`, which all lie in one file. What is put is written with later ones. */
-int mq_pen_place(mq_pen *pen, int64_t at, int64_t size, uint8_t **bytes);
+/* Write `size` bytes, which belong at `at`, all of them in one file. They must stay as they are until the pen is
+ * finished or closed: they may be written with later ones, which cost least if they lie behind them in memory too. */
+int mq_pen_write(mq_pen *pen, int64_t at, const uint8_t *bytes, int64_t size);
 
-/* Write what is left, and have all of it written. Unless this is called nothing need be. */
+/* Have all of it written. Unless this is called nothing need be. */
 int mq_pen_finish(mq_pen *pen);
 void mq_pen_close(mq_pen *pen);
 
