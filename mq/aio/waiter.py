@@ -88,6 +88,11 @@ class Waiter:
             self._user_count -= 1
             if self._user_count <= 0:
                 _waiters.pop(self._broker, None)
+            # The thread is not to look at them again: it may be through, and back, before this one is let in.
+            gone = [request for request in self._requests if membership and request.membership is membership]
+            self._requests = [request for request in self._requests if request not in gone]
+            for request in gone:
+                request.answer()
             while membership and any(request.membership is membership for request in self._looked_at):
                 self._poke()
                 self._changed.wait(0.01)
