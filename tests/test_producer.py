@@ -358,7 +358,7 @@ def test_hooks_see_what_goes_out_in_any_other_way() -> None:
     others = [mq.Message("orders", b"%d" % number) for number in range(4)]
     producer.send_batch(others[:2])
     producer.send_oneway(others[2])
-    producer.send_async(others[3]).result(timeout=10)
+    producer.send_async(others[3]).result(timeout=60)
     assert seen == others
     assert len(broker.stored()) == 4
 
@@ -411,7 +411,7 @@ def test_what_waits_together_goes_out_in_batches_by_queue() -> None:
     broker.blocked.clear()
     futures = [producer.send_async(MESSAGE) for _ in range(200)]
     broker.blocked.set()
-    results = [future.result(timeout=10) for future in futures]
+    results = [future.result(timeout=60) for future in futures]
     producer.close()
     assert sum(broker.batches) + len(broker.attempts) == 200
     assert len(broker.batches) + len(broker.attempts) <= 30
@@ -487,7 +487,7 @@ def test_a_batch_that_may_be_stored_is_not_sent_again() -> None:
 )
 def test_send_async_tries_again_only_where_there_was_no_answer(failure: Exception, attempts: int) -> None:
     broker, producer = make(*[failure] * 9)
-    assert producer.send_async(MESSAGE).exception(timeout=10) is failure
+    assert producer.send_async(MESSAGE).exception(timeout=60) is failure
     assert len(broker.attempts) == attempts
     assert len({queue_id for queue_id, _ in broker.attempts}) == 1
     producer.close()
@@ -519,7 +519,7 @@ def test_bytes_bound_the_outbox_too(monkeypatch: pytest.MonkeyPatch) -> None:
     broker.blocked.set()
     producer.close()
     with mq.Producer(broker) as another:  # one alone may be over the bound, else it could never be sent
-        another.send_async(mq.Message("orders", b"x" * 3000)).result(timeout=10)
+        another.send_async(mq.Message("orders", b"x" * 3000)).result(timeout=60)
     assert len(broker.stored()) == 3
 
 
@@ -533,8 +533,8 @@ def test_a_queue_that_goes_away_meanwhile_is_replaced_by_another() -> None:
     bound = producer.send_async(MESSAGE, queue=mq.MessageQueue("orders", "mq", 3))
     broker.create_topic("orders", 1)
     broker.blocked.set()
-    assert {future.result(timeout=10).queue.queue_id for future in [first, *futures]} == {0}
-    assert isinstance(bound.exception(timeout=10), ValueError)
+    assert {future.result(timeout=60).queue.queue_id for future in [first, *futures]} == {0}
+    assert isinstance(bound.exception(timeout=60), ValueError)
     producer.close()
     assert len(broker.stored()) == 41
 
@@ -557,8 +557,8 @@ def test_the_outbox_outlives_any_error() -> None:
     broker.create_topic("orders", 1)
     with mq.Producer(broker) as producer:
         for kind in (ZeroDivisionError, SystemExit):
-            assert isinstance(producer.send_async(MESSAGE).exception(timeout=10), kind)
-        assert producer.send_async(MESSAGE).result(timeout=10).queue_offset == 0
+            assert isinstance(producer.send_async(MESSAGE).exception(timeout=60), kind)
+        assert producer.send_async(MESSAGE).result(timeout=60).queue_offset == 0
 
 
 def test_a_message_that_waited_too_long_is_not_sent() -> None:
@@ -569,8 +569,8 @@ def test_a_message_that_waited_too_long_is_not_sent() -> None:
         pass
     late = producer.send_async(MESSAGE, timeout=1e-9)
     broker.blocked.set()
-    assert isinstance(late.exception(timeout=10), mq.RequestTimeout)
-    assert first.result(timeout=10).status is mq.SendStatus.SEND_OK
+    assert isinstance(late.exception(timeout=60), mq.RequestTimeout)
+    assert first.result(timeout=60).status is mq.SendStatus.SEND_OK
     producer.close()
     assert len(broker.stored()) == 1
 
@@ -704,7 +704,7 @@ def test_fault_avoidance_keeps_account_of_a_broker() -> None:
 
 def test_a_forked_child_cannot_use_its_parents_outbox(monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = make()
-    producer.send_async(MESSAGE).result(timeout=10)
+    producer.send_async(MESSAGE).result(timeout=60)
     with monkeypatch.context() as patched:
         patched.setattr("mq.client.outbox.os.getpid", lambda: -1)
         with pytest.raises(mq.ForkedBroker):

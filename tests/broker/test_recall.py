@@ -145,15 +145,16 @@ def test_no_recall_is_believed_that_who_delivers_has_not_seen(
     assert bystander.stdout.readline() == "in\n"
     with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
         topic = broker.create_topic("orders", 1)
-        result = topic.send(b"x", delay_ms=300)
+        result = topic.send(b"x", delay_ms=3000)
         assert result.recall_handle is not None
         bystander.send_signal(signal.SIGSTOP)
         os.waitpid(bystander.pid, os.WUNTRACED)  # Until the last of its threads has stopped.
         monkeypatch.setattr("mq.broker.recall.TIMEOUT", 0.5)
         with pytest.raises(mq.RequestTimeout):
             broker.recall(result.recall_handle)
+        time.sleep(3.0)  # By now it is due.
         bystander.send_signal(signal.SIGCONT)
-        monkeypatch.undo()
+        monkeypatch.setattr("mq.broker.recall.TIMEOUT", PATIENCE)
         # What he saw first was the marker.
         assert broker.recall(result.recall_handle) == result.msg_id
         assert wait_until_all_came(broker) == []
@@ -202,11 +203,11 @@ class TestMarkers:
         with ExitStack() as stack:
             broker = stack.enter_context(LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES))
             topic = broker.create_topic("orders", 1)
-            results = [topic.send(b"%d" % number, delay_ms=700) for number in range(10)]
+            results = [topic.send(b"%d" % number, delay_ms=3000) for number in range(10)]
             for result in results[::2]:
                 assert result.recall_handle is not None
                 broker.recall(result.recall_handle)
-        time.sleep(0.8)
+        time.sleep(3.1)
         with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
             found = wait_until_all_came(broker)
         assert sorted(found) == sorted(result.msg_id for result in results[1::2])
@@ -215,7 +216,7 @@ class TestMarkers:
     def test_a_recall_survives_the_loss_of_the_wheel(self, directory: Path, due_meanwhile: bool) -> None:
         with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
             topic = broker.create_topic("orders", 1)
-            results = [topic.send(b"%d" % number, delay_ms=1500 + number) for number in range(6)]
+            results = [topic.send(b"%d" % number, delay_ms=4000 + number) for number in range(6)]
             for result in results[::2]:
                 assert result.recall_handle is not None
                 broker.recall(result.recall_handle)
@@ -223,10 +224,10 @@ class TestMarkers:
             (directory / name).unlink()
         shutil.rmtree(directory / "timerlog")
         if due_meanwhile:
-            time.sleep(1.6)
+            time.sleep(4.1)
         with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
             if not due_meanwhile:
-                time.sleep(1.6)
+                time.sleep(4.1)
             found = wait_until_all_came(broker)
         assert sorted(found) == sorted(result.msg_id for result in results[1::2])
 

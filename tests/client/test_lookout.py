@@ -117,9 +117,13 @@ def test_who_is_assigned_queues_sleeps(local: mq.LocalBroker) -> None:
     with mq.PullConsumer(local, "billing") as consumer:
         consumer.assign(local.topic("orders").queues)
         waiting = Waiting(partial(consumer.poll, LONG))
-        before = switches(waiting.thread)
-        time.sleep(1.0)
-        assert switches(waiting.thread) - before <= 2
+        for _ in range(10):  # Until what beginning left behind is done.
+            before = switches(waiting.thread)
+            time.sleep(1.0)
+            if switches(waiting.thread) - before <= 2:
+                break
+        else:
+            pytest.fail("it does not sleep")
         local.append("orders", 1, mq.Message("orders", b"news"), b"news", 0)
         assert [message.body for message in waiting.end()] == [b"news"]
 
@@ -139,9 +143,13 @@ def test_the_consumers_of_a_loop_sleep_together(local: mq.LocalBroker) -> None:
             thread = next(each for each in threading.enumerate() if each.name == "mq-aio-waiter")
             assert thread.native_id is not None
             asleep(os.getpid(), thread.native_id)
-            before = switches(thread.native_id)
-            await asyncio.sleep(1.0)
-            assert switches(thread.native_id) - before <= 2
+            for _ in range(10):  # Until what beginning left behind is done.
+                before = switches(thread.native_id)
+                await asyncio.sleep(1.0)
+                if switches(thread.native_id) - before <= 2:
+                    break
+            else:
+                pytest.fail("it does not sleep")
             local.append("orders", 1, mq.Message("orders", b"news"), b"news", 0)
             for poll in polls:
                 assert [message.body for message in await asyncio.wait_for(poll, LONG / 2)] == [b"news"]

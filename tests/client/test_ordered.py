@@ -78,7 +78,7 @@ def test_while_it_is_blocked_the_queue_says_so() -> None:
             raise ValueError("not now")
 
     heard = Heard(act)
-    with consuming(broker, heard, ordered=True, suspend_ms=300):
+    with consuming(broker, heard, ordered=True, suspend_ms=3000):
         eventually(lambda: broker.group_states("g", "orders")[0].reason.startswith("suspended until "))
         assert broker.group_states("g", "orders")[0].reason.endswith(": attempt 1 failed")
         fails = False

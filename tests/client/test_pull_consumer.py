@@ -20,7 +20,7 @@ from mq.client import pull_consumer
 from mq.client.pull_consumer import PullConsumer
 from tests.contract.memory import MemoryBroker
 
-SOON = 10.0  # for what is to happen at once; a machine under load takes its time
+SOON = 30.0  # for what is to happen at once; a machine under load takes its time
 
 Make = Callable[..., PullConsumer]
 

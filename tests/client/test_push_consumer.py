@@ -812,10 +812,14 @@ def test_with_nothing_to_do_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         send(broker, "one")
         heard.wait(1)
         eventually(lambda: committed(broker) == 1)
-        time.sleep(0.3)  # in which a periodic wake-up would show
-        before = len(waits)
-        time.sleep(0.3)
-        assert len(waits) == before
+
+        def rests() -> bool:
+            """Nothing happens, in a time in which a periodic wake-up would show."""
+            before = len(waits)
+            time.sleep(0.5)
+            return len(waits) == before
+
+        eventually(rests)
         assert waits[-1] > 1
 
 

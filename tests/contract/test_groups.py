@@ -17,7 +17,7 @@ from mq.errors import SubscriptionConflict
 from mq.filter.tags import tag_hash
 
 ORDERS = Subscription("orders")
-SOON = 5.0  # for what is to happen at once; a machine under load takes its time
+SOON = 30.0  # for what is to happen at once; a machine under load takes its time
 
 Join = Callable[..., Membership]
 

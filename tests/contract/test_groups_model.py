@@ -36,7 +36,7 @@ RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
 QUEUES = 2
 TIMES_MAX = 2
 NAMES = ["a", "b", "c"]
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 Stored = tuple[bytes, int]  # body, reconsume_times
 

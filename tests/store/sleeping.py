@@ -17,8 +17,8 @@ PRIVATE = 0x80  # of a futex of one process alone: what Python's own locks sleep
 
 
 def asleep(pid: int, thread: int | None = None) -> None:
-    """Return once this thread of the process sleeps on a futex that processes share: not where it waits for the
-    interpreter."""
+    """Return once this thread of the process sleeps on a futex that processes share: not where it waits for
+    the interpreter."""
     deadline = time.monotonic() + 30
     path = Path(f"/proc/{pid}/task/{thread or pid}")
     while True:

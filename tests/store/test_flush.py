@@ -294,22 +294,21 @@ def test_a_flusher_that_dies_leaves_the_flush_to_the_others(
 
 def after_its_death(directory: Path, broker: LocalBroker, watch: Watch, holding: str) -> float:
     """How long a send takes, once the flusher is dead that it waits for."""
-    with Peer(directory, environment=watch.environment, flush="sync") as peer:
-        with watch.held():
-            if holding == "lock":
-                peer.do("lib.mq_control_lock(broker._store.control.handle, lib.MQ_LOCK_FLUSH, 1000)")
-            else:
-                peer.post("ask", "send(broker, 'A', 0, b'never acknowledged')")
-                until(lambda: flush_is_under_way(broker))
-            sender = threading.Thread(target=send, args=(broker, "A", 0, b"mine"))
-            sender.start()
-            sender.join(0.1)
-            assert sender.is_alive()
-            peer.kill()
-            began = time.monotonic()
-            sender.join(30.0)
-            assert not sender.is_alive()
-            took = time.monotonic() - began
+    with Peer(directory, environment=watch.environment, flush="sync") as peer, watch.held():
+        if holding == "lock":
+            peer.do("lib.mq_control_lock(broker._store.control.handle, lib.MQ_LOCK_FLUSH, 1000)")
+        else:
+            peer.post("ask", "send(broker, 'A', 0, b'never acknowledged')")
+            until(lambda: flush_is_under_way(broker))
+        sender = threading.Thread(target=send, args=(broker, "A", 0, b"mine"))
+        sender.start()
+        sender.join(0.1)
+        assert sender.is_alive()
+        peer.kill()
+        began = time.monotonic()
+        sender.join(30.0)
+        assert not sender.is_alive()
+        took = time.monotonic() - began
     assert contents(broker)["A", 0][2][-1][1] == b"mine"
     return took
 

@@ -143,7 +143,7 @@ def descriptor_count() -> int:
     count = 0
     for path in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
-            count += os.readlink(path).startswith("anon_inode:")
+            count += str(path.readlink()).startswith("anon_inode:")
     return count
 
 
