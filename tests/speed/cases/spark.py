@@ -154,13 +154,13 @@ def _prepared(spark: Any, _: Path, count: int) -> Callable[[], Any]:
     return load
 
 
-def _sqlite(by_statement: bool) -> Callable[[Any, Path, int], Callable[[], Any]]:
+def _sqlite(by_statement: bool, tasks: int) -> Callable[[Any, Path, int], Callable[[], Any]]:
     def open_peer(spark: Any, place: Path, count: int) -> Callable[[], Any]:
         from tests.speed.peers.spark import fill_table
 
         path = place / "queue.db"
         fill_table(path, count, os.urandom(BODY_SIZE))
-        source = spark.read.format("sqlite").options(count=count, statement=by_statement)
+        source = spark.read.format("sqlite").options(count=count, statement=by_statement, tasks=tasks)
         return lambda: source.load(str(path))
 
     return open_peer
@@ -308,16 +308,23 @@ CASES = (
     _case(
         "read-sqlite",
         "Spark batch read, 100 B",
-        "sqlite3 table, a statement and a tuple a row",
+        "sqlite3 table, a statement and a tuple a row, two tasks",
         at_least(20),
-        lambda bench: _reads(bench, _sqlite(True), SQLITE_PART),
+        lambda bench: _reads(bench, _sqlite(by_statement=True, tasks=2), SQLITE_PART),
+    ),
+    _case(
+        "read-sqlite-whole",
+        "Spark batch read, 100 B",
+        "sqlite3 table, a statement and a tuple a row, one task",
+        None,
+        lambda bench: _reads(bench, _sqlite(by_statement=True, tasks=1), SQLITE_PART),
     ),
     _case(
         "read-sqlite-cursor",
         "Spark batch read, 100 B",
-        "sqlite3 table, one cursor, a tuple a row",
+        "sqlite3 table, one cursor, a tuple a row, two tasks",
         None,
-        lambda bench: _reads(bench, _sqlite(False), SQLITE_PART),
+        lambda bench: _reads(bench, _sqlite(by_statement=False, tasks=2), SQLITE_PART),
     ),
     _case(
         "write-once",

@@ -65,8 +65,8 @@ class Share(InputPartition):
         self.end = end
 
 
-def shares(count: int) -> list[InputPartition]:
-    return [Share(count * task // TASKS, count * (task + 1) // TASKS) for task in range(TASKS)]
+def shares(count: int, tasks: int = TASKS) -> list[InputPartition]:
+    return [Share(count * task // tasks, count * (task + 1) // tasks) for task in range(tasks)]
 
 
 class Source(DataSource):
@@ -106,7 +106,7 @@ class PreparedReader(DataSourceReader):
 
 
 class SqliteTable(Source):
-    """Options: path, count, statement (true: one for each row)."""
+    """Options: path, count, statement (true: one for each row), tasks."""
 
     @classmethod
     def name(cls) -> str:
@@ -114,17 +114,18 @@ class SqliteTable(Source):
 
     def reader(self, schema: Any) -> DataSourceReader:
         options = self.options
-        return SqliteReader(options["path"], int(options["count"]), options["statement"] == "true")
+        tasks = shares(int(options["count"]), int(options["tasks"]))
+        return SqliteReader(options["path"], tasks, options["statement"] == "true")
 
 
 class SqliteReader(DataSourceReader):
-    def __init__(self, path: str, count: int, is_by_statement: bool) -> None:
+    def __init__(self, path: str, tasks: list[InputPartition], is_by_statement: bool) -> None:
         self._path = path
-        self._count = count
+        self._tasks = tasks
         self._is_by_statement = is_by_statement
 
     def partitions(self) -> list[InputPartition]:
-        return shares(self._count)
+        return self._tasks
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int, bytes]]:
         assert isinstance(partition, Share)
