@@ -95,7 +95,9 @@ def _of_files(store: Store) -> Iterator[str]:
 
 
 def _of_index(store: Store) -> Iterator[str]:
-    """Nobody writes to it meanwhile."""
+    """What is wrong while nobody writes to it."""
+    if not list(store.index.problems()):
+        return
     assert store.control is not None
     handle = store.control.handle
     check(lib.mq_control_lock(handle, lib.MQ_LOCK_INDEX, LOCK_TIMEOUT_MS), str(store.root))

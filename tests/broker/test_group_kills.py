@@ -45,6 +45,10 @@ def test_members_killed_at_random_leave_everything_in_order(tmp_path: Path) -> N
                 victim = living.pop(chance.randrange(len(living)))
                 assert victim.poll() is None, "it failed before it was killed"
                 kill(victim)
+            deadline = time.monotonic() + 60
+            while trace.read_text().count("\n") <= KILLS * 10:
+                assert time.monotonic() < deadline, "those who live do nothing"
+                time.sleep(0.05)
         finally:
             for process in living:
                 kill(process)

@@ -42,7 +42,7 @@ def bare() -> Run:
 
     def run(*arguments: str, stdin: bytes = b"") -> Answer:
         completed = subprocess.run(
-            command(*arguments), input=stdin, capture_output=True, env=ENVIRONMENT, timeout=60, check=False
+            command(*arguments), input=stdin, capture_output=True, env=ENVIRONMENT, timeout=120, check=False
         )
         return Answer(completed)
 

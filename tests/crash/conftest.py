@@ -45,7 +45,7 @@ class Crew:
         process = self.nursery.start(
             "inspect", root=root, traces=list(traces), readers=list(readers), answer=path
         )
-        assert process.wait(60), "an inspection hangs"
+        assert process.wait(120), "an inspection hangs"
         self.nursery.forget(process)
         assert path.exists(), self.nursery.failures()
         return Answer(**json.loads(path.read_text()))

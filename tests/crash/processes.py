@@ -43,7 +43,7 @@ class Process:
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         self._signal(signal.SIGKILL)
-        assert self.wait(30), "a killed process does not die"
+        assert self.wait(120), "a killed process does not die"
 
     def stop(self) -> None:
         """Ask it to end."""
@@ -119,7 +119,7 @@ class Nursery:
             child.close()
         assert self._server.stdin is not None
         self._server.stdin.close()
-        self._server.wait(30)
+        self._server.wait(120)
         assert self._server.stdout is not None
         self._server.stdout.close()
 

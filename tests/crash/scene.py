@@ -57,7 +57,7 @@ class Scene:
     def let_live(self, count: int) -> None:
         """Wait until the survivor has sent so many messages more."""
         wanted = len(acks(self.traces[0])) + count
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while len(acks(self.traces[0])) < wanted:
             assert time.monotonic() < until, f"the survivor hangs; {self.crew.nursery.failures()}"
             assert not self.survivor.wait(0.002), f"the survivor died: {self.crew.nursery.failures()}"
@@ -67,7 +67,7 @@ class Scene:
         """The others have the store to themselves; the paused one holds no lock."""
         pause, paused = (self.traces[0].with_suffix(suffix) for suffix in (".pause", ".paused"))
         pause.touch()
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while not paused.exists():
             assert time.monotonic() < until, "the survivor does not pause"
             time.sleep(0.002)
@@ -89,7 +89,7 @@ class Scene:
             size=self.way.size,
             query=self.way.query,
         )
-        assert victim.wait(30), f"{point} was not passed {passage} times"
+        assert victim.wait(120), f"{point} was not passed {passage} times"
         self.crew.nursery.forget(victim)
 
     def check(self) -> int:

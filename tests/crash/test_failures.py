@@ -35,7 +35,7 @@ def test_one_refused_allocation_is_made_up_for_by_a_smaller_one(
         rounds=0,
         then=100,
     )
-    assert sender.wait(30)
+    assert sender.wait(120)
     assert failing_crew.inspect(tmp_path / "store", [trace]).wrong == []
 
 
@@ -46,7 +46,7 @@ def test_no_space_is_raised_and_leaves_nothing_behind(failing_crew: Crew, tmp_pa
         full = failing_crew.nursery.start(
             "full", root=scene.root, trace=scene.traces[-1], run=2, sizes=SMALL, rounds=3, then=30
         )
-        assert full.wait(60)
+        assert full.wait(120)
     scene.let_live(5)
     scene.check()
 
@@ -70,7 +70,7 @@ def test_a_failed_sync_poisons_the_store_for_all(failing_crew: Crew, tmp_path: P
     )
     go.touch()
     for process in (bystander, poisoner):
-        assert process.wait(60)
+        assert process.wait(120)
     answer = failing_crew.inspect(root, traces)
     assert answer.wrong == []
     assert answer.recovered, "the store was believed although a write to disk had failed"

@@ -55,7 +55,7 @@ class Troupe:
     def end(self, process: Process) -> None:
         """Ask it to end, and wait."""
         process.stop()
-        assert process.wait(30), f"a process does not end: {self.failures()}"
+        assert process.wait(120), f"a process does not end: {self.failures()}"
         self.forget(process)
 
     def forget(self, process: Process) -> None:
@@ -109,7 +109,7 @@ def troupe(nursery: Nursery, directory: Path) -> Iterator[Troupe]:
 
 
 def eventually(
-    what: Callable[[], bool], why: Callable[[], object], seconds: float = 30.0, pause: float = 0.005
+    what: Callable[[], bool], why: Callable[[], object], seconds: float = 90.0, pause: float = 0.005
 ) -> None:
     """Wait until it is so."""
     until = time.monotonic() + seconds

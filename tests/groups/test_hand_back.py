@@ -18,7 +18,7 @@ def test_a_death_between_hand_back_and_commit_loses_nothing(troupe: Troupe) -> N
         for number in range(3):
             producer.send(mq.Message("events", struct.pack(">II", 0, number)))
     victim = troupe.consumer("frail", "dies_after_hand_back")
-    assert victim.process.wait(30), troupe.failures()
+    assert victim.process.wait(90), troupe.failures()
     troupe.forget(victim.process)
     heir = troupe.consumer("frail")
 

@@ -113,13 +113,18 @@ def test_nobody_writes_to_the_index_while_it_is_looked_at(
     assert control is not None
 
     def looked_at(index: Index) -> Iterator[str]:
-        asked.append(lib.mq_control_try_lock(control.handle, lib.MQ_LOCK_INDEX))
-        return problems(index)
+        taken = lib.mq_control_try_lock(control.handle, lib.MQ_LOCK_INDEX)
+        asked.append(taken)
+        if taken == lib.MQ_BUSY:
+            yield from problems(index)
+        else:
+            lib.mq_control_unlock(control.handle, lib.MQ_LOCK_INDEX)
+            yield "what somebody has written half of"
 
     assert len(broker.query("A", "message7")) == 1
     monkeypatch.setattr(Index, "problems", looked_at)
     assert list(check.problems(broker.path)) == []
-    assert asked == [lib.MQ_BUSY]
+    assert asked == [0, lib.MQ_BUSY]
     # And afterwards they may.
     fill(broker, "A", 1, prefix="later")
     assert len(broker.query("A", "later0")) == 1

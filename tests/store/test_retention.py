@@ -127,7 +127,7 @@ def test_files_that_are_not_on_disk_yet_may_go_as_well(directory: Path) -> None:
 
 
 def test_a_full_disk_takes_the_oldest_file_at_a_time_if_that_was_asked_for(directory: Path) -> None:
-    with open_small(directory, disk_ratio_max=0.0) as broker:
+    with open_small(directory, disk_ratio_max=0.0, duties=False) as broker:
         broker.create_topic("A", 1)
         fill(broker, "A", 120)
         broker.flush()
