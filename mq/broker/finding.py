@@ -94,7 +94,10 @@ class Finder:
 
     def _candidates(self, topic: str, key: str, begin_ms: int, end_ms: int | None) -> Iterator[MessageExt]:
         visible = self._store.visible_end()
-        begin = int(self._topics()[topic].others.get(BEGIN_MEMBER, 0))
+        settings = self._topics().get(topic)
+        if settings is None:
+            return  # It was deleted meanwhile, with all that was in it.
+        begin = int(settings.others.get(BEGIN_MEMBER, 0))
         for log_offset in self._store.index.find(topic, key, begin_ms, end_ms):
             if log_offset >= visible:
                 continue

@@ -14,6 +14,7 @@ import pytest
 
 import mq
 from mq.broker.catalog import Catalog
+from mq.broker.finding import Finder
 from mq.broker.topics import Topics, TopicSettings
 from mq.store import reader
 from mq.store.native import lib
@@ -129,3 +130,31 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_not_there(
         with pytest.raises(mq.TopicNotFound):
             broker.topic("A").queues[0].read(0, expression="paid")
         assert queue.topic == "A"
+
+
+def test_a_topic_that_is_deleted_while_it_is_searched_has_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_small(directory, duties=False) as broker, open_small(directory, duties=False) as other:
+        for name in ("A", "B"):
+            other.create_topic(name, 1)
+        sent = {name: send(other, name, 0, b"x", keys="k").msg_id for name in ("A", "B")}
+        bring_up = broker._store.bring_index_up
+
+        def deletes() -> int:
+            monkeypatch.undo()
+            other.delete_topic("A")
+            return bring_up()
+
+        monkeypatch.setattr(broker._store, "bring_index_up", deletes)
+        assert broker.query("A", "k") == []
+        other.create_topic("A", 1)
+        candidates = Finder._candidates
+
+        def deletes_late(finder: Finder, topic: str, *arguments: Any) -> Iterator[mq.MessageExt]:
+            if topic == "A":
+                other.delete_topic("A")
+            return candidates(finder, topic, *arguments)
+
+        monkeypatch.setattr(Finder, "_candidates", deletes_late)
+        assert broker.message(sent["B"]).body == b"x"
