@@ -28,11 +28,11 @@ from pathlib import Path
 __all__ = ["queue_directories", "remove_queues"]
 
 
-def queue_directories(root: Path) -> Iterator[tuple[str, int, Path]]:
-    """(topic, queue id, directory) of every queue that has a directory; other names are RocketMQ's to
-    ignore too."""
+def queue_directories(root: Path, kind: str = "consumequeue") -> Iterator[tuple[str, int, Path]]:
+    """(topic, queue id, directory) of every queue that has a directory, of this kind; other names are
+    RocketMQ's to ignore too."""
     try:
-        topics = sorted(path for path in (root / "consumequeue").iterdir() if path.is_dir())
+        topics = sorted(path for path in (root / kind).iterdir() if path.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return
     for topic in topics:

@@ -105,7 +105,7 @@ def _stored(root: Path) -> dict[str, int]:
                 )
             found["queue_file_units"] = size // lib.MQ_UNIT_SIZE
             break
-    for directory in sorted((root / "consumequeue_ext").glob("*/*")):
+    for _, _, directory in queue_directories(root, "consumequeue_ext"):
         size = next(filter(None, map(_size, segment_files(directory))), 0)
         if size:
             found["consume_queue_ext_file_size"] = size

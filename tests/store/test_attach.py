@@ -332,11 +332,12 @@ def test_memory_is_not_believed_after_a_broker_was_here(directory: Path) -> None
         assert broker.topic("A").queues[0].max_offset == 10
 
 
-def test_a_topic_that_is_deleted_while_queues_are_looked_for_has_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["consumequeue", "consumequeue_ext"])
+def test_a_topic_that_is_deleted_while_queues_are_looked_for_has_none(tmp_path: Path, kind: str) -> None:
     """As whoever opens a directory has it while somebody who is inside deletes a topic."""
     for topic in "ABC":
-        (tmp_path / "consumequeue" / topic / "0").mkdir(parents=True)
-    found = queue_directories(tmp_path)
-    assert next(found) == ("A", 0, tmp_path / "consumequeue" / "A" / "0")
+        (tmp_path / kind / topic / "0").mkdir(parents=True)
+    found = queue_directories(tmp_path, kind)
+    assert next(found) == ("A", 0, tmp_path / kind / "A" / "0")
     remove_queues(tmp_path, "B")
     assert [topic for topic, _, _ in found] == ["C"]
