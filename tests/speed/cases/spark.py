@@ -316,7 +316,7 @@ CASES = (
         "read-sqlite-whole",
         "Spark batch read, 100 B",
         "sqlite3 table, a statement and a tuple a row, one task",
-        None,
+        at_least(20),
         lambda bench: _reads(bench, _sqlite(by_statement=True, tasks=1), SQLITE_PART),
     ),
     _case(
