@@ -279,11 +279,13 @@ def powered(who: str, record: dict[str, Any], **arguments: Any) -> None:
         duties.TURN_INTERVAL, duties.QUEUES_INTERVAL, duties.CHECKPOINT_INTERVAL = 0.005, 0.02, 0.03
     try:
         globals()[who](**arguments)
-    except mq.StoreCorrupted:
+    except mq.StoreCorrupted as error:
         # Where syncs lie, what a recovery vouches for may be gone: an error is the right answer, and not the
         # question here. The inspection afterwards tells what was lost.
         if not record["syncs_lie"]:
             raise
+        if who == "restarted":
+            _answer(str(arguments["answer"]), [str(error)], 0, 0, 0, True)
 
 
 def restarted(
