@@ -125,6 +125,7 @@ def run_tests(extensions: Path, folder: str, chosen: str) -> subprocess.Complete
     with tree_with(extensions) as tree:
         return run(
             tree, "-m", "pytest", "-q", "-x", "-p", "tests.sanitize.few_examples", "-p", "no:cacheprovider",
+            "--basetemp", str(tree / "temporary"),  # the usual one is closed by whoever comes next
             folder, "-k", chosen,
             "-m", "not scale and not speed and not oracle and not crash",
         )  # fmt: skip
