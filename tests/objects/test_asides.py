@@ -8,13 +8,13 @@ import sys
 import threading
 import time
 import weakref
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mq
+from tests.objects.keeping import keeps_nothing
 from tests.objects.test_calls import run_all
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,22 +95,8 @@ def test_delayed_messages_give_their_memory_back(directory: Path) -> None:
                     continue
                 raise AssertionError(wrong)
 
-        for _ in repeat(None, 200):
-            each()
-        gc.collect()
         shared = (mq.Message, mq.SendResult, long, mq.SendStatus.SEND_OK)
-
-        def keeps_nothing() -> bool:
-            before = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
-            for _ in repeat(None, 1000):
-                each()
-            gc.collect()
-            after = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
-            fits = all(now - was < 20 for was, now in zip(before[1], after[1], strict=True))
-            return fits and after[0] - before[0] < 500
-
-        # Other threads may have more in hand once or twice.
-        assert any(keeps_nothing() for _ in range(3))
+        assert keeps_nothing(each, shared, 1000)
 
 
 def test_what_is_known_of_alarms_does_not_keep_a_broker_alive(directory: Path) -> None:

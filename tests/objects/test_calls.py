@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 import mq
 from mq.objects import pack, survey
 from tests.objects.ending import ends_well
+from tests.objects.keeping import keeps_nothing
 
 ALL = 1 << 20  # bytes
 
@@ -388,22 +388,8 @@ def test_calls_give_their_memory_back(broker: mq.LocalBroker, queue: mq.MessageQ
             with suppress(TypeError):
                 odd(*arguments)
 
-    for _ in repeat(None, 200):
-        each()
-    gc.collect()
     shared = (mq.Message, mq.MessageExt, mq.SendResult, mq.PullResult, message, queue, mq.SendStatus.SEND_OK)
-
-    def keeps_nothing() -> bool:
-        before = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
-        for _ in repeat(None, 2000):
-            each()
-        gc.collect()
-        after = sys.getallocatedblocks(), [sys.getrefcount(value) for value in shared]
-        fits = all(now - was < 20 for was, now in zip(before[1], after[1], strict=True))
-        return fits and after[0] - before[0] < 500
-
-    # Other threads may have more in hand once or twice.
-    assert any(keeps_nothing() for _ in range(3))
+    assert keeps_nothing(each, shared, 2000)
 
 
 def test_a_batch_of_anything_unusual_is_left_to_python() -> None:
