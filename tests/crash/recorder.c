@@ -189,7 +189,8 @@ int msync(void *address, size_t size, int flags) {
     for (int i = 0; i < MAP_MAX && journal >= 0; i++)
         if (maps[i].address && begin >= maps[i].address && begin < maps[i].address + maps[i].size) found = maps[i];
     pthread_mutex_unlock(&mutex);
-    if (!found.address) return REAL(msync)(address, size, flags);
+    if (journal < 0) return REAL(msync)(address, size, flags);
+    must(found.address != NULL, "a sync of what is no map of the store's");
     size = (size + PAGE - 1) / PAGE * PAGE;
     off_t at = found.offset + (begin - found.address);
     lock();
