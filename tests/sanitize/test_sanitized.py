@@ -15,8 +15,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,12 +27,6 @@ ASAN = "detect_leaks=0:abort_on_error=1:handle_segv=1:handle_sigbus=1"
 UBSAN = "halt_on_error=1:abort_on_error=1:print_stacktrace=1"
 REPORT = re.compile(r"ERROR: AddressSanitizer|runtime error:|SUMMARY: \w+Sanitizer")
 SECONDS_MAX = 1500
-CHOSEN = {  # of each folder; the longest first
-    "tests/damage": "not hostile or control-0 or units-0 or records-0",  # a third of many alike
-    "tests/store": "",
-    "tests/contract": "not memory",  # which has no C in it
-    "tests/objects": "",
-}
 
 
 def source_hash() -> str:
@@ -110,8 +102,8 @@ def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@contextmanager
-def tree_with(extensions: Path) -> Iterator[Path]:
+@pytest.fixture
+def tree(extensions: Path) -> Iterator[Path]:
     """Where other users find it too: some tests run as one, and pytest's directories are closed to them."""
     path = Path(tempfile.mkdtemp(prefix="mq-sanitized-"))
     copy_tree(path)
@@ -121,40 +113,31 @@ def tree_with(extensions: Path) -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def run_tests(extensions: Path, folder: str, chosen: str) -> subprocess.CompletedProcess[str]:
-    with tree_with(extensions) as tree:
-        return run(
-            tree, "-m", "pytest", "-q", "-x", "-p", "tests.sanitize.few_examples", "-p", "no:cacheprovider",
-            "--basetemp", str(tree / "temporary"),  # the usual one is closed by whoever comes next
-            folder, "-k", chosen,
-            "-m", "not scale and not speed and not oracle and not crash",
-        )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def runs(extensions: Path) -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
-    """All of them, by their folders: two at a time, since each is mostly of one process."""
-    with ThreadPoolExecutor(2) as pool:
-        yield {folder: pool.submit(run_tests, extensions, folder, which) for folder, which in CHOSEN.items()}
-        pool.shutdown(cancel_futures=True)
-
-
-def test_the_build_reports_what_it_should(extensions: Path) -> None:
+def test_the_build_reports_what_it_should(tree: Path) -> None:
     """Otherwise all that follows would prove nothing."""
     code = "import mq; from mq.store.native import ffi, lib; print(lib.mq_crc32(0, ffi.new('char[8]'), 64))"
-    with tree_with(extensions) as tree:
-        done = run(tree, "-c", code)
-        assert done.returncode != 0
-        assert REPORT.search(done.stdout)
-        assert run(tree, "-c", code.replace("64", "8")).returncode == 0
+    done = run(tree, "-c", code)
+    assert done.returncode != 0
+    assert REPORT.search(done.stdout)
+    assert run(tree, "-c", code.replace("64", "8")).returncode == 0
 
 
-@pytest.mark.timeout(len(CHOSEN) * SECONDS_MAX)
-@pytest.mark.parametrize("folder", CHOSEN)
-def test_passes_under_the_sanitizers(
-    runs: dict[str, Future[subprocess.CompletedProcess[str]]], folder: str
-) -> None:
-    done = runs[folder].result()
+@pytest.mark.timeout(SECONDS_MAX + 60)
+@pytest.mark.parametrize(
+    ("folder", "chosen"),
+    [
+        ("tests/store", ""),
+        ("tests/contract", "not memory"),  # which has no C in it
+        ("tests/damage", "not hostile or control-0 or units-0 or records-0"),  # a third of many alike
+        ("tests/objects", ""),
+    ],
+)
+def test_passes_under_the_sanitizers(tree: Path, folder: str, chosen: str) -> None:
+    done = run(
+        tree, "-m", "pytest", "-q", "-x", "-p", "tests.sanitize.few_examples", "-p", "no:cacheprovider",
+        folder, "-k", chosen,
+        "-m", "not scale and not speed and not oracle and not crash",
+    )  # fmt: skip
     found = REPORT.search(done.stdout)
     assert found is None, done.stdout[max(0, found.start() - 500) : found.start() + 6000]
     assert done.returncode == 0, done.stdout[-6000:]
