@@ -185,12 +185,16 @@ static void take_time(void) {
 int msync(void *address, size_t size, int flags) {
     char *begin = address;
     mapped found = {0};
+    int count = 0;
     pthread_mutex_lock(&mutex);
-    for (int i = 0; i < MAP_MAX && journal >= 0; i++)
-        if (maps[i].address && begin >= maps[i].address && begin < maps[i].address + maps[i].size) found = maps[i];
+    for (int i = 0; i < MAP_MAX && journal >= 0; i++) {
+        if (!maps[i].address || begin < maps[i].address || begin >= maps[i].address + maps[i].size) continue;
+        found = maps[i];
+        count++;
+    }
     pthread_mutex_unlock(&mutex);
     if (journal < 0) return REAL(msync)(address, size, flags);
-    must(found.address != NULL, "a sync of what is no map of the store's");
+    must(count == 1, "a sync of what is no map of the store's, or of two");
     size = (size + PAGE - 1) / PAGE * PAGE;
     off_t at = found.offset + (begin - found.address);
     lock();
