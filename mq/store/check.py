@@ -20,7 +20,7 @@ from pathlib import Path
 from mq.errors import MQError
 from mq.message import MessageExt
 from mq.store.commitlog import segment_files
-from mq.store.directory import is_listed, listed_topics
+from mq.store.directory import is_listed, listed_topics, size_of
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
@@ -62,18 +62,10 @@ def problems(
         store.close()
 
 
-def _size(path: Path) -> int | None:
-    """None for a file that is gone since its name was read: too old to be kept, or of a deleted topic."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
-
-
 def _of_files(store: Store) -> Iterator[str]:
     assert store.control is not None
     files = segment_files(store.root / "commitlog")
-    if files and _size(files[-1]) == 0:
+    if files and size_of(files[-1]) == 0:
         files.pop()  # Its maker died, or is at it: the next one who needs it goes on.
     size, ext_size = store.geometry.commitlog_file_size, store.geometry.consume_queue_ext_file_size
     for before, after in itertools.pairwise(files):
@@ -83,14 +75,14 @@ def _of_files(store: Store) -> Iterator[str]:
         if between != int(after.name) and not is_there and between >= store.control.get(lib.MQ_LOG_MIN):
             yield f"{before.parent}: no file between {before.name} and {after.name}"
     for file in files:
-        if (found := _size(file)) not in (None, size):
+        if (found := size_of(file)) not in (None, size):
             yield f"{file}: {found:,} bytes, not {size:,}"
     for directory in ("commitlog", "consumequeue", "consumequeue_ext"):
         walk = os.walk(store.root / directory)
         for path in sorted(Path(parent) / name for parent, _, names in walk for name in names):
             if path.is_file() and not (len(path.name) == 20 and path.name.isdigit()):
                 yield f"{path}: a foreign file; a RocketMQ broker would not start"
-            elif directory == "consumequeue_ext" and (found := _size(path)) not in (None, ext_size):
+            elif directory == "consumequeue_ext" and (found := size_of(path)) not in (None, ext_size):
                 yield f"{path}: {found:,} bytes, not {ext_size:,}"
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "listed_topics",
     "prepare",
     "private_copy",
+    "size_of",
     "sync_file",
     "sync_names",
     "topics_begin",
@@ -152,6 +153,15 @@ def listed_queues(table: dict[str, Any] | None) -> set[tuple[str, int]]:
         if not is_system_topic(name):
             found.update((name, queue_id) for queue_id in range(min(count, 65_536)))
     return found
+
+
+def size_of(path: Path) -> int | None:
+    """In bytes; None for a file that is not there, or is gone since its name was read: too old to be kept, or
+    of a deleted topic."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def is_listed(table: dict[str, Any] | None, topic: str, log_offset: int | None = None) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from mq.errors import ConfigMismatch, StoreCorrupted
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
+from mq.store.directory import size_of
 from mq.store.native import lib
 
 __all__ = ["Geometry", "agree"]
@@ -68,14 +69,6 @@ def validated(asked: dict[str, int | None]) -> dict[str, int]:
     return given
 
 
-def _size(path: Path) -> int:
-    """0 also for a file that is gone: others delete what is too old to be kept while this one opens."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
 def _stored(root: Path) -> dict[str, int]:
     """What the directory says of itself, as far as it does."""
     found: dict[str, int] = {}
@@ -88,7 +81,8 @@ def _stored(root: Path) -> dict[str, int]:
         found = {}  # Ours, and derived: what cannot be read is read off the files.
     said = dict(found)
     segments = segment_files(root / "commitlog")
-    sizes = set(map(_size, segments)) - {0}
+    # One that is gone, or still empty, tells nothing.
+    sizes = set(filter(None, map(size_of, segments)))
     if len(sizes) > 1:
         raise StoreCorrupted(
             f"{root}/commitlog holds files of different lengths ({sorted(sizes)}): all must be equal",
@@ -97,7 +91,7 @@ def _stored(root: Path) -> dict[str, int]:
     if sizes:
         found["commitlog_file_size"] = sizes.pop()
     for _, _, directory in queue_directories(root):
-        size = next(filter(None, map(_size, segment_files(directory))), 0)
+        size = next(filter(None, map(size_of, segment_files(directory))), 0)
         if size:
             if size % lib.MQ_UNIT_SIZE:
                 raise StoreCorrupted(
@@ -106,7 +100,7 @@ def _stored(root: Path) -> dict[str, int]:
             found["queue_file_units"] = size // lib.MQ_UNIT_SIZE
             break
     for _, _, directory in queue_directories(root, "consumequeue_ext"):
-        size = next(filter(None, map(_size, segment_files(directory))), 0)
+        size = next(filter(None, map(size_of, segment_files(directory))), 0)
         if size:
             found["consume_queue_ext_file_size"] = size
             break
@@ -140,7 +134,7 @@ def agree(root: Path, asked: dict[str, int | None]) -> Geometry:
             )
     geometry = Geometry(**{**given, **stored})
     for file in sorted((root / "index").glob("[0-9]" * 17)):
-        size = _size(file)
+        size = size_of(file) or 0
         # One that is being made is empty; with sizes that are known for sure, any other is damaged, and
         # made anew.
         if size not in (0, geometry.index_file_size) and "index_slot_count" not in stored:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mq.store import timerlog, timerwheel
+from mq.store.directory import size_of
 from mq.store.timercheck import path_of, read_timer_check
 from mq.store.timerlog import Unit
 from mq.store.timerwheel import Slot
@@ -58,7 +59,7 @@ def _all(root: Path, is_used: bool, file_size: int) -> Iterator[str]:
     if not wheel.exists():
         yield f"{wheel} is missing"
     for path, wanted in [(wheel, size), *((path, file_size) for path in files)]:
-        found = _size(path)
+        found = size_of(path)
         if found is not None and found != wanted and not (is_used and found == 0):
             yield f"{path}: {found:,} bytes, not {wanted:,}"
     for before, after in itertools.pairwise(files):
@@ -77,14 +78,6 @@ def _all(root: Path, is_used: bool, file_size: int) -> Iterator[str]:
     if check.log_end > end:
         yield f"timer log: it ends at {end}, and was on disk up to {check.log_end}"
     yield from _of_slots(units, slots, check.read_ms // precision, precision)
-
-
-def _size(path: Path) -> int | None:
-    """None for a file that is not there, or not any more."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
 
 
 def _of_units(units: list[Unit], precision: int, begin: int) -> Iterator[str]:
