@@ -30,6 +30,7 @@ DELAYS_MS = (1000, 2000, 3000, 7000, 5000, 5000, 5000, 3_600_000)
 HOUR_LEVEL = 8
 PATIENCE = 60.0  # A machine under load starts a broker in twenty seconds.
 FAILING = b"old plain 3"
+MANY_CHECKS = 1000
 
 COMMIT, ROLLBACK, UNKNOWN = (
     mq.TransactionState.COMMIT,
@@ -45,11 +46,14 @@ SETTINGS: dict[str, object] = {
     # answer not yet written.
     "transactionCheckInterval": 3000,
     "transactionOpBatchInterval": 100,
+    # At an interval of a second the usual fifteen checks are over before a slow machine has closed its broker.
+    "transactionCheckMax": MANY_CHECKS,
 }
 OPTIONS: dict[str, Any] = {
     "message_delay_level": LEVELS,
     "transaction_timeout": 1.0,
     "transaction_check_interval": 1.0,
+    "transaction_check_max": MANY_CHECKS,
 }
 
 
