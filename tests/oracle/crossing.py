@@ -46,7 +46,7 @@ SETTINGS: dict[str, object] = {
     # answer not yet written.
     "transactionCheckInterval": 3000,
     "transactionOpBatchInterval": 100,
-    # At an interval of a second the usual fifteen checks are over before a slow machine has closed its broker.
+    # At one a second the usual fifteen checks are over before a slow machine has closed its broker.
     "transactionCheckMax": MANY_CHECKS,
 }
 OPTIONS: dict[str, Any] = {
