@@ -140,6 +140,8 @@ stopping = _Stopping()
 def _serve(report: str, name_of_actors: str) -> None:
     actors = importlib.import_module(name_of_actors)
     parent = os.getpid()
+    # Whoever is stopped as soon as it is born hears of it when it listens, instead of dying without a word.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     for line in sys.stdin:
         name, environment, arguments = json.loads(line)
         _bury(report, os.WNOHANG)
@@ -152,6 +154,7 @@ def _serve(report: str, name_of_actors: str) -> None:
         try:
             os.environ.update(environment)
             signal.signal(signal.SIGTERM, lambda *_: setattr(stopping, "asked", True))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             getattr(actors, name)(**arguments)
             status = 0
         except BaseException:  # noqa: BLE001 - whatever it was, the test is to see it
@@ -163,7 +166,7 @@ def _serve(report: str, name_of_actors: str) -> None:
 
 
 def _bury(report: str, flags: int) -> None:
-    """Wait for children. A signal other than those that the tests send is worth a report."""
+    """Wait for children. Death by another signal than the one that tests kill with is worth a report."""
     while True:
         try:
             pid, status = os.waitpid(-1, flags)
@@ -171,7 +174,7 @@ def _bury(report: str, flags: int) -> None:
             return
         if pid == 0:
             return
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) not in (signal.SIGKILL, signal.SIGTERM):
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
             with Path(report).open("a") as file:
                 file.write(f"process {pid} died by signal {os.WTERMSIG(status)}\n")
 

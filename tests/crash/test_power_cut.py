@@ -112,6 +112,7 @@ class Round:
             process.stop()
         for process in self.processes:
             assert process.wait(120), "closing hangs"
+        assert not (self.disk.root / "abort").exists(), "nobody closed the store"
         self._forget_all()
         for trace in self.traces[self.cut_traces :]:
             if trace.exists():
