@@ -6,7 +6,9 @@ broker leaves them. Nothing of mq/ is believed in them.
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,32 @@ def test_the_log_ends_before_the_first_torn_record(
         assert bodies(after) == [*numbered(17), b"next"]
         assert [found.body for found in after.query("A", "message16")] == [b"message 16"]
         assert after.query("A", "message17") == []
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "crashed"])
+def test_a_copy_that_leaves_zeros_out_has_every_message(
+    tmp_path: Path, directory: Path, *, is_closed: bool
+) -> None:
+    """What cp --sparse=always, rsync -S and tar -S make of a log with zeros in it: files with holes."""
+    sent = [b"%d" % number + bytes(12_000) for number in range(9)]
+    sizes = {**SMALL, "commitlog_file_size": 65536}
+    with mq.open(tmp_path / "before", **sizes) as broker:
+        broker.create_topic("A", 1)
+        producer = mq.Producer(broker, compress_over=1 << 20)
+        for body in sent:
+            producer.send(mq.Message("A", body))
+        if not is_closed:
+            crash_of(broker, tmp_path / "whole")
+    whole = tmp_path / ("before" if is_closed else "whole")
+    subprocess.run(["cp", "-R", "--sparse=always", f"{whole}/.", directory], check=True)
+    with log_files(directory)[1].open("rb") as file:  # the last one that has messages
+        assert os.lseek(file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_HOLE), os.SEEK_DATA) > 0
+    for _ in range(2):
+        with mq.open(directory, **sizes) as after:
+            assert bodies(after) == sent
+            sent.append(b"next %d" % len(sent))
+            send(after, "A", 0, sent[-1])
+    assert list(problems(directory)) == []
 
 
 def test_what_lies_behind_the_cut_is_zeroed(broker: LocalBroker, directory: Path) -> None:

@@ -339,9 +339,17 @@ int64_t mq_files_data_end(mq_files *files, int64_t offset) {
     int64_t start = offset / files->file_size * files->file_size;
     int fd = open_file(files, offset, O_RDONLY);
     if (fd < 0) return fd;
-    off_t hole = lseek(fd, 0, SEEK_HOLE);
+    off_t end = 0;
+    off_t data;
+    while (end < files->file_size && (data = lseek(fd, end, SEEK_DATA)) >= 0) {
+        off_t hole = lseek(fd, data, SEEK_HOLE);
+        if (hole <= data) break;
+        end = hole;
+    }
+    /* ENXIO: nothing but a hole follows. A file system that cannot tell has data everywhere. */
+    if (end > files->file_size || (end < files->file_size && errno != ENXIO)) end = files->file_size;
     close(fd);
-    return start + (hole < 0 || hole > files->file_size ? files->file_size : hole);
+    return start + end;
 }
 
 int mq_files_read(mq_files *files, int64_t offset, char *out, int64_t size) {

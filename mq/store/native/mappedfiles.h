@@ -45,8 +45,9 @@ void mq_files_forget(mq_files *files, int64_t offset);
 /* How many files are mapped. */
 int mq_files_mapped(mq_files *files);
 
-/* Where the file that holds `offset` has its first hole, as an offset of this log; its end if it has none. What
- * lies behind was never written, and reading it may take space that a full disk does not have. */
+/* Where the last byte that was written to the file that holds `offset` ends, as an offset of this log. What lies
+ * behind is a hole, and reading it may take space that a full disk does not have. Holes before it are zeros that a
+ * copy left out (cp --sparse, rsync -S), or what a power cut took. */
 int64_t mq_files_data_end(mq_files *files, int64_t offset);
 
 /* Copy `size` bytes at `offset` out of, or into, one file. MQ_MISSING if there is no such file. */
