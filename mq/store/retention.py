@@ -12,17 +12,20 @@ full of other things.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from mq.store.commitlog import segment_files
-from mq.store.consumequeueext import remove_old_extensions
+from mq.store.consumequeueext import extension_files, remove_old_extensions
+from mq.store.control import Control
 from mq.store.native import check, lib
 from mq.store.store import Store
 
 __all__ = ["Aged", "Keep", "disk_ratio", "expire", "expired"]
+
+LOCK_TIMEOUT_MS = 10_000
 
 # Entered with the log offset before which all goes and the time, in ms; it goes inside.
 Keep = Callable[[int, int], AbstractContextManager[object]]
@@ -89,16 +92,43 @@ def _delete(store: Store, files: Sequence[Path], log_min: int) -> None:
     log, control = store.live(), store.control
     assert control is not None
     control.raise_to(lib.MQ_LOG_MIN, log_min)
-    size, unit = store.geometry.queue_file_size, lib.MQ_UNIT_SIZE
     for number, topic, queue_id in control.queues():
         oldest = check(lib.mq_queue_trim(log, number, log_min), str(store.root))
-        last = max(control.next_offset(number) - 1, 0) * unit // size * size
-        for file in segment_files(store.root / "consumequeue" / topic / str(queue_id)):
-            if int(file.name) + size <= oldest * unit and int(file.name) < last:
-                file.unlink(missing_ok=True)
-        remove_old_extensions(store.root, log, number, topic, queue_id)
+        _delete_units(store, control, number, topic, queue_id, oldest)
     for file in files:
         if int(file.name) < log_min:
             file.unlink(missing_ok=True)
     store.index.delete_before(log_min)
     store.release_old()
+
+
+def _delete_units(
+    store: Store, control: Control, number: int, topic: str, queue_id: int, oldest: int
+) -> None:
+    """Remove the files of a queue that only have units, or extensions, of messages before `oldest`."""
+    size, unit = store.geometry.queue_file_size, lib.MQ_UNIT_SIZE
+    last = max(control.next_offset(number) - 1, 0) * unit // size * size
+    for file in segment_files(store.root / "consumequeue" / topic / str(queue_id)):
+        if int(file.name) + size <= oldest * unit and int(file.name) < last:
+            with _still(control, number) as there:
+                if there:
+                    file.unlink(missing_ok=True)
+    if len(extension_files(store.root, topic, queue_id)) > 1:
+        with _still(control, number) as there:
+            if there:
+                remove_old_extensions(store.root, store.live(), number, topic, queue_id)
+
+
+@contextmanager
+def _still(control: Control, number: int) -> Iterator[bool]:
+    """Whether this queue is there, which it stays meanwhile.
+
+    Where its topic was deleted and made again, files of the same names are another queue's, which counts from
+    0 again. A topic is deleted under the append lock. Nothing is repaired under it here, where a dead owner
+    left something to repair: that may take space, which this is to make.
+    """
+    check(lib.mq_control_lock(control.handle, lib.MQ_LOCK_APPEND, LOCK_TIMEOUT_MS), str(control.path))
+    try:
+        yield lib.mq_control_queue_state(control.handle, number) == lib.MQ_QUEUE_LIVE
+    finally:
+        lib.mq_control_unlock(control.handle, lib.MQ_LOCK_APPEND)

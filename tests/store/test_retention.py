@@ -348,3 +348,33 @@ def test_the_index_goes_on_where_the_log_begins_if_files_go_while_it_is_brought_
         for _, body in messages:
             key = body.decode().replace(" ", "")
             assert [found.body for found in other.query("A", key)] == [body]
+
+
+@pytest.mark.parametrize("extensions", [False, True])
+def test_a_topic_made_again_while_the_old_one_s_files_go_keeps_its_own(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, extensions: bool
+) -> None:
+    """Retention has found the old one's queue; by the time it looks, the files there are the new one's."""
+    options: dict[str, Any] = {"enable_consume_queue_ext": True} if extensions else {}
+    with open_small(directory, duties=False, consume_queue_ext_file_size=256, **options) as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 120)
+        broker.flush()
+        control = broker._store.control
+        assert control is not None
+        (listed,) = [queue for queue in control.queues() if queue[1] == "A"]
+        made: list[Path] = []
+
+        def found_before() -> Iterator[tuple[int, str, int]]:
+            monkeypatch.undo()
+            broker.delete_topic("A")
+            broker.create_topic("A", 1)
+            fill(broker, "A", 30, prefix="anew")
+            made.extend(path for path in directory.glob("consumequeue*/A/0/*"))
+            yield listed
+
+        monkeypatch.setattr(control, "queues", found_before)
+        assert broker.expire(retention_hours=0) > 0
+        assert len({path.parent for path in made}) == 1 + extensions
+        assert [path for path in made if not path.exists()] == []
+        assert contents(broker)["A", 0] == (0, 30, [(at, b"anew %d" % at) for at in range(30)])
