@@ -1,0 +1,88 @@
+"""A process dies in a bulk, and the next one to append cannot read what it left: not now.
+
+Such bytes may be whole messages. To take them for none would lose them, so nobody appends before they were
+read.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.store.check import problems
+from tests.crash.failbuild import fail_points
+from tests.store.small_store import SMALL
+from tests.store.test_bulk import LARGE_BULK, SMALL_BULK, check_whole, run_failing
+
+# Files that are too large to be mapped where little memory is left.
+SIZES = {**SMALL, "commitlog_file_size": 64 << 20}
+LITTLE = 8 << 20
+
+BULK = """
+import mq
+from tests.store.test_bulk import append
+broker = mq.open({root!r}, **{sizes!r})
+append(broker, {before!r})
+append(broker, {sent!r})
+"""
+NEXT = """
+import os, resource, subprocess, sys
+from pathlib import Path
+import mq
+from tests.store.test_bulk import append, check_whole
+with mq.open({root!r}, duties=False, **{sizes!r}) as broker:
+    assert "orders" in broker.topics()  # It is not the file of the topics that cannot be read.
+    environment = {{**os.environ, "MQ_FAIL": {points!r}}}
+    dead = subprocess.run([sys.executable, "-c", {bulk!r}], env=environment, check=False)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limits = {{"RLIMIT_NOFILE": 0, "RLIMIT_AS": pages * 4096 + {little}}}
+    which = getattr(resource, {limit!r})
+    before = resource.getrlimit(which)
+    attempts = (
+        lambda: append(broker, [(0, b"bulk", "")]),
+        lambda: broker.append("orders", 0, mq.Message("orders", b"single"), b"single", 0),
+        lambda: broker.append_batch("orders", 0, [mq.Message("orders", b"batch")]),
+    )
+    resource.setrlimit(which, (limits[{limit!r}], before[1]))
+    errors = []
+    for attempt in attempts:
+        try:
+            errors.append(repr(attempt()))
+        except Exception as error:
+            errors.append(error)
+    resource.setrlimit(which, before)
+    print(dead.returncode, [(type(error).__name__, getattr(error, "strerror", None)) for error in errors])
+    check_whole(broker)
+"""
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ("RLIMIT_NOFILE", "Too many open files (EMFILE)"),
+        ("RLIMIT_AS", "Cannot allocate memory (ENOMEM)"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("point", "passage"), [("HALF_RECORD", 9), ("UNIT", 2), ("LOG_END", 2), ("PUBLISHED", 2)]
+)
+def test_what_cannot_be_read_now_is_repaired_by_whoever_can(
+    directory: Path, point: str, passage: int, limit: str, reason: str
+) -> None:
+    with mq.open(directory, **SIZES) as broker:
+        for topic in ("orders", "ledger"):
+            broker.create_topic(topic, 2)
+    root = str(directory)
+    bulk = BULK.format(root=root, sizes=SIZES, before=SMALL_BULK, sent=LARGE_BULK)
+    points = f"{fail_points()[point]}:{passage}:kill"
+    code = NEXT.format(root=root, sizes=SIZES, bulk=bulk, points=points, limit=limit, little=LITTLE)
+    done = run_failing(code, directory, "0:0:kill")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == f"{-signal.SIGKILL} {[('OSError', reason)] * 3}\n", done.stdout
+    assert list(problems(directory)) == []
+    with mq.open(directory, **SIZES) as again:
+        check_whole(again, sent_since=True)
