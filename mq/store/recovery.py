@@ -203,22 +203,31 @@ class Recovery:
             write_checkpoint(self.root, Checkpoint(), sync=True)
             sync_names(self.root)
 
+    def units_end(self) -> int:
+        """Log offset of the newest record that a queue has a unit of; -1 if there is no unit."""
+        newest, log_offset = -1, ffi.new("int64_t *")
+        size, tags_code = ffi.new("int32_t *"), ffi.new("int64_t *")
+        for number, _, _ in self.control.queues():
+            last = self.control.next_offset(number) - 1
+            if last < 0 or lib.mq_queue_unit(self.log, number, last, log_offset, size, tags_code):
+                continue
+            newest = max(newest, int(log_offset[0]))
+        return newest
+
     def dispatch(self, start: int, *, from_first: bool) -> bool:
         """Second pass. Whether it came to the end; False at a queue that lacks earlier units."""
         at, end, hole = start, self.found.log_end, -1
-        holes = [offset for offset in self.found.damaged if offset >= start]
-        while True:
-            walk = self.walk(
-                "indexing", at, holes[0] if holes else end, 2 if from_first or hole >= 0 else 1, hole
-            )
+        while at >= 0:
+            walk = self.walk("indexing", at, end, 2 if from_first or hole >= 0 else 1, hole)
             if walk.stopped == 2:
                 return False
-            if not holes:
+            if walk.stopped != 1:
                 break
-            hole = holes.pop(0)
+            # A damaged record; the first pass did not see it if it began behind.
+            hole = walk.end
+            if hole not in self.found.damaged:
+                self.found.damaged = sorted([*self.found.damaged, hole])
             at = lib.mq_log_resync(self.log, hole, end)
-            if at < 0:
-                break
         damaged = ffi.new("int64_t[]", self.found.damaged)
         for number, _, _ in self.control.queues():
             check(
@@ -308,6 +317,12 @@ def recover(
     if from_first:
         work.vouch_for_nothing()
     work.load_queues(lost)
+    # Queues of an older copy end before the log does: what is behind is looked for from there on. Where there
+    # is no unit at all, nobody tells which queues there were.
+    units_end = work.units_end()
+    from_first = from_first or (units_end < 0 and found.log_end > found.log_min)
+    if units_end < start:
+        start = max(units_end // geometry.commitlog_file_size * geometry.commitlog_file_size, found.log_min)
     if files and (from_first or not work.dispatch(start, from_first=False)):
         work.vouch_for_nothing()
         found.rebuilt = True

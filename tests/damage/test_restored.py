@@ -1,0 +1,88 @@
+"""Somebody put a directory back in part, or parts of different times: every message in the log comes back.
+
+The parts are copies of small stores, so nothing that was shared in memory is believed, unless a test says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mq.broker.local import LocalBroker
+from tests.store.small_store import (
+    LOG_FILE_SIZE,
+    contents,
+    fill,
+    log_offset_of,
+    numbered,
+    open_small,
+    overwrite_log,
+    send,
+)
+
+
+def roll(broker: LocalBroker, topic: str) -> None:
+    """Send a message to this topic that is the first one of a file of the log."""
+    while LOG_FILE_SIZE - broker._store.end() % LOG_FILE_SIZE > 1500:
+        fill(broker, "A", 1, prefix="filler")
+    assert log_offset_of(send(broker, topic, 0, b"x" * 1500)) % LOG_FILE_SIZE == 0
+
+
+def parts_of(root: Path, target: Path, *names: str) -> Path:
+    """A directory with these parts of a store and no others."""
+    target.mkdir(exist_ok=True)
+    for name in names:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, target / name)
+        else:
+            shutil.copy2(root / name, target / name)
+    return target
+
+
+def test_the_log_alone_brings_every_queue_back(tmp_path: Path, directory: Path) -> None:
+    with open_small(tmp_path / "before") as broker:
+        broker.create_topic("A", 1)
+        broker.create_topic("B", 1)
+        fill(broker, "A", 24)
+        # The last file of the log says nothing of A, and B begins in it.
+        roll(broker, "B")
+        want = contents(broker)
+    with open_small(parts_of(tmp_path / "before", directory, "commitlog")) as after:
+        assert contents(after) == want
+
+
+@pytest.mark.parametrize(
+    "parts", [("commitlog",), ("commitlog", "checkpoint")], ids=["log", "with checkpoint"]
+)
+def test_queues_that_are_older_than_the_log_are_brought_up_to_it(
+    tmp_path: Path, directory: Path, parts: tuple[str, ...]
+) -> None:
+    with open_small(tmp_path / "before") as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 5)
+    parts_of(tmp_path / "before", directory, "consumequeue")
+    with open_small(tmp_path / "before") as broker:
+        fill(broker, "A", 30, prefix="later")
+        broker.create_topic("B", 1)
+        roll(broker, "B")
+        want = contents(broker)
+    parts_of(tmp_path / "before", directory, *parts)
+    with open_small(directory) as after:
+        assert contents(after) == want
+
+
+def test_a_damaged_record_does_not_end_the_queues_that_are_made_anew(tmp_path: Path) -> None:
+    """It lies before what is verified after a clean end."""
+    with open_small(tmp_path / "before") as broker:
+        broker.create_topic("A", 1)
+        offsets = fill(broker, "A", 60)
+    parts_of(tmp_path / "before", tmp_path / "after", "commitlog", "config", "checkpoint")
+    overwrite_log(tmp_path / "after", offsets[3] + 92, b"?")
+    with open_small(tmp_path / "after") as after:
+        queue = after.topic("A").queues[0]
+        assert queue.max_offset == 60
+        assert [message.body for message in queue.read(0, count_max=3).messages] == numbered(3)
+        assert [message.body for message in queue.read(4, count_max=99).messages] == numbered(60, start=4)
+        assert send(after, "A", 0, b"next").queue_offset == 60
