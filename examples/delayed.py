@@ -16,7 +16,7 @@ with mq.open("var/delayed") as broker, mq.PushConsumer(broker, "reminders") as c
         reminded.set()
 
     consumer.start()
-    at = int(time.time() * 1000) + 500
+    at = int(time.time() * 1000) + 5000
     paid = orders.send(b"order 1001 is not paid", deliver_at_ms=at)
     orders.send(b"order 1002 is not paid", deliver_at_ms=at)
 
