@@ -11,7 +11,8 @@ import time
 import mq
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
-OPTIONS = {"transaction_timeout": 0.2, "transaction_check_interval": 0.2}  # for an example: soon
+# For an example: soon. But whoever takes longer than this finds his own deposit refused.
+OPTIONS = {"transaction_timeout": 3.0, "transaction_check_interval": 1.0}
 
 
 def connect() -> sqlite3.Connection:
