@@ -31,7 +31,7 @@ DEAD_LETTERS = "%DLQ%till"
 GROUPS = {"till": ORDERS, "reception": ORDERS, "clerk": DUE, "collector": DEAD_LETTERS, "books": CHANGES}
 
 LOOK_AGAIN = 10  # minutes later
-SOONEST_MS = 100
+SOONEST_MS = 500  # more than passes between this and the message being stored
 THREADS = 4
 
 
@@ -93,11 +93,11 @@ class Office:
         due = [("alarm", order.deadline_ms)]
         if order.transfer_ms is not None:
             due.append(("transfer", order.transfer_ms))
-        soonest = now_ms() + SOONEST_MS
+        before_ms = 0
         for what, due_ms in sorted(due, key=lambda each: each[1]):
-            at_ms = max(due_ms, soonest)
+            at_ms = max(due_ms, now_ms() + SOONEST_MS, before_ms + 1)
             self._send(order.number, what, at_ms, deliver_at_ms=at_ms)
-            soonest = at_ms + 1
+            before_ms = at_ms
 
     def look_at(self, message: mq.MessageExt) -> None:
         order = self._shop.order(number_of(message))
