@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -19,11 +19,12 @@ __all__ = ["BatchReader", "MqPartition"]
 
 
 class MqPartition(InputPartition):
-    """What one task reads."""
+    """What one task reads, and of which life of its topics: see View.begins."""
 
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
+    def __init__(self, ranges: tuple[Range, ...], begins: Mapping[str, int]) -> None:
         super().__init__(None)
         self.ranges = ranges
+        self.begins = {span.queue.topic: begins[span.queue.topic] for span in ranges}
 
     def __repr__(self) -> str:
         return f"MqPartition({self.ranges})"
@@ -42,7 +43,8 @@ class BatchReader(DataSourceReader):
         options = self._options
         store = broker(self._store)
         survey = Survey(store, options)
-        limits = survey.view().limits
+        view = survey.view()
+        limits = view.limits
         wanted = survey.resolve(options.start, limits)
         start, losses = settle(wanted, limits)
         if options.fail_on_data_loss:
@@ -52,10 +54,10 @@ class BatchReader(DataSourceReader):
         ranges = spans(start, end)
         if options.key is not None:
             ranges = narrowed(store, ranges, options.key)
-        return [MqPartition(part) for part in pack(ranges, options.tasks)]
+        return [MqPartition(part, view.begins) for part in pack(ranges, options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         # Without any partition Spark gives one of its own, with nothing in it.
-        ranges = partition.ranges if isinstance(partition, MqPartition) else ()
-        if ranges:
-            yield from read_ranges(broker(self._store), ranges, self._options, self._schema)
+        if isinstance(partition, MqPartition):
+            here = broker(self._store)
+            yield from read_ranges(here, partition.ranges, partition.begins, self._options, self._schema)

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 from mq.spark.columns import check_nullable, chosen, schema_text
-from mq.spark.options import SourceOptions, check_names, source_options
+from mq.spark.options import SourceOptions, check_names, includes_properties, source_options
 from mq.spark.refusal import Refusal
 from mq.spark.rows import check_columns, prepare_topic
 from mq.spark.sinkoptions import SinkOptions, sink_options
@@ -32,7 +32,7 @@ class MqDataSource(DataSource):
         return "mq"
 
     def schema(self) -> str:
-        return schema_text(self._options.get("includeProperties", "").strip().lower() == "true")
+        return schema_text(includes_properties(self._options))
 
     def reader(self, schema: Any) -> Any:
         from mq.spark.batch import BatchReader

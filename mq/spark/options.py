@@ -19,7 +19,15 @@ from mq.spark.offsets import EARLIEST, LATEST, places, queues_of
 from mq.spark.ranges import Tasks
 from mq.spark.refusal import Refusal, nearest, shown
 
-__all__ = ["Bound", "SourceOptions", "check_names", "number", "source_options", "target_path"]
+__all__ = [
+    "Bound",
+    "SourceOptions",
+    "check_names",
+    "includes_properties",
+    "number",
+    "source_options",
+    "target_path",
+]
 
 # Every name that means something, and other words for some of them.
 SOURCE_NAMES = (
@@ -158,6 +166,13 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
             f"option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: a trigger reads"
             " at most the latter",
         )
+    delay_ms = _duration_ms("maxTriggerDelay", options.get("maxTriggerDelay", "15m"))
+    if "maxTriggerDelay" in options and least is None:
+        raise Refusal(
+            "MQ_OPTION",
+            "option maxTriggerDelay is how long a trigger waits for minOffsetsPerTrigger messages, and none"
+            " waits without that option: give both",
+        )
     group = options.get("group")
     if group is not None:
         _checked("group", group, check_group)
@@ -197,11 +212,11 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
         tags=options.get("tags", "*"),
         sql=options.get("sql"),
         key=_key(options.get("key")),
-        include_properties=_boolean(options, "includeProperties", False),
+        include_properties=includes_properties(options),
         rows_per_trigger_max=most,
         bytes_per_trigger_max=number(options, "maxBytesPerTrigger", 1),
         rows_per_trigger_min=least,
-        trigger_delay=_duration_ms("maxTriggerDelay", options.get("maxTriggerDelay", "15m")) / 1000,
+        trigger_delay=delay_ms / 1000,
         poll_timeout=_or(number(options, "pollTimeoutMs", 0), 100) / 1000,
         fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
         group=group,
@@ -210,6 +225,11 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
         batch_rows=number(options, "batchRows", 1) or 8192,
         batch_bytes=number(options, "batchBytes", 1) or 1 << 20,
     )
+
+
+def includes_properties(options: Mapping[str, str]) -> bool:
+    """Whether the schema has the column properties. Raises Refusal."""
+    return _boolean(options, "includeProperties", False)
 
 
 def _or(value: int | None, otherwise: int) -> int:

@@ -47,10 +47,10 @@ class Loss(NamedTuple):
     def __str__(self) -> str:
         topic, _, queue_id = self.queue
         wanted = f"queue {queue_id} of topic {topic} was to be read from offset {self.wanted} on"
-        if self.limits is None:
-            return f"{wanted}, but it is not there any more, may not be read, or the options leave it out"
         if self.remade:
             return f"{wanted}, but the topic was deleted and made again"
+        if self.limits is None:
+            return f"{wanted}, but it is not there any more, may not be read, or the options leave it out"
         if self.wanted < self.limits.oldest:
             return f"{wanted}, but the oldest message kept is at {self.limits.oldest}"
         return (

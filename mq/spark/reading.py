@@ -7,7 +7,7 @@ SQL92 expression is asked of every property string, a key of every message's key
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mq.broker.local import LocalBroker
@@ -27,10 +27,14 @@ _log = logging.getLogger(__name__)
 
 
 def read_ranges(
-    broker: LocalBroker, ranges: Sequence[Range], options: SourceOptions, schema: Any
+    broker: LocalBroker,
+    ranges: Sequence[Range],
+    begins: Mapping[str, int],
+    options: SourceOptions,
+    schema: Any,
 ) -> Iterator[Any]:
-    """The messages of the ranges as batches of this schema, in the order of the ranges."""
-    reader = _Reader(broker, options, schema)
+    """The messages of the ranges as batches of this schema, in the order of the ranges. begins: see View."""
+    reader = _Reader(broker, begins, options, schema)
     waiting: list[Any] = []  # small ones, of queues with little in them: a batch costs as much as many rows
     rows = size = 0
     is_first = True
@@ -60,11 +64,15 @@ def _together(batches: list[Any]) -> Iterator[Any]:
 
 
 class _Reader:
-    def __init__(self, broker: LocalBroker, options: SourceOptions, schema: Any) -> None:
+    def __init__(
+        self, broker: LocalBroker, begins: Mapping[str, int], options: SourceOptions, schema: Any
+    ) -> None:
         from mq.filter.sql import compiled
         from mq.filter.tags import parse
 
         self._broker = broker
+        self._begins = begins
+        self._sound: tuple[str, int] | None = None  # a topic that was what it was planned to be, in a version
         self._options = options
         self._schema = schema
         self._names = tuple(schema.names)
@@ -96,10 +104,17 @@ class _Reader:
             except StoreCorrupted as error:
                 if error.queue_offset is None:
                     raise
+                if (loss := self._changed(span, at)) is not None:
+                    self._lose(loss)
+                    return
                 self._lose(error)
                 # Whatever lies before it was looked at, and has another tag.
                 at = max(at, error.queue_offset) + 1
                 continue
+            # Behind the read: what a topic made again has in the same places comes later than its beginning.
+            if (loss := self._changed(span, at)) is not None:
+                self._lose(loss)
+                return
             self._rows = min(self._rows * GROWTH, options.batch_rows)
             if batch.is_out or batch.next_offset == at:
                 limits = Limits(batch.min_offset, batch.max_offset)
@@ -111,6 +126,21 @@ class _Reader:
             records = self._kept(batch.records)
             if records.num_rows:
                 yield records
+
+    def _changed(self, span: Range, at: int) -> Loss | None:
+        """What is lost of a range from an offset on, if its topic is another one than was planned."""
+        queue = span.queue
+        version = self._broker.route_version()
+        if self._sound == (queue.topic, version):
+            return None
+        try:
+            self._broker.readable(queue.topic)
+        except (TopicNotFound, NotPermitted):
+            return Loss(queue, at, None, remade=False)
+        if self._broker.bulk.topic_begin(queue.topic) != self._begins[queue.topic]:
+            return Loss(queue, at, None, remade=True)
+        self._sound = queue.topic, version
+        return None
 
     def _lose(self, loss: Loss | StoreCorrupted) -> None:
         """Go on without something, or refuse to."""

@@ -177,18 +177,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @planning
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         before, after = self._offset(start), self._offset(end)
-        survey, limits = self._surveyed(), self._view().limits
+        survey, view = self._surveyed(), self._view()
+        limits = view.limits
         # Of a topic that was made again since the batch was planned nothing can be read; what is in the new
         # one belongs to the next batch.
         too_late = survey.remade(after, limits)
         begin, losses = settle({**before.positions, **(after.begin or {})}, limits, too_late)
         self._judge(losses)
         ends = {queue: offset for queue, offset in after.positions.items() if queue.topic not in too_late}
-        return [MqPartition(ranges) for ranges in pack(spans(begin, ends), self._options.tasks)]
+        return [MqPartition(part, view.begins) for part in pack(spans(begin, ends), self._options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, MqPartition)
-        yield from read_ranges(broker(self._store), partition.ranges, self._options, self._schema)
+        here = broker(self._store)
+        yield from read_ranges(here, partition.ranges, partition.begins, self._options, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark tells of a batch only when it plans the next one; latestOffset knows earlier."""

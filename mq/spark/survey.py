@@ -29,10 +29,16 @@ class View:
     """The queues at one moment, in their order, and what each has."""
 
     def __init__(
-        self, queues: Sequence[MessageQueue], oldest: Sequence[int], ends: Sequence[int], version: int
+        self,
+        queues: Sequence[MessageQueue],
+        oldest: Sequence[int],
+        ends: Sequence[int],
+        version: int,
+        begins: Mapping[str, int],
     ) -> None:
         self.queues = queues
         self.version = version  # of the topics
+        self.begins = begins  # by topic: where the log ended when it was made, by which it is known again
         self._oldest = oldest
         self._ends = ends
 
@@ -60,7 +66,7 @@ class Survey:
     def __init__(self, broker: LocalBroker, options: SourceOptions) -> None:
         self._broker = broker
         self._options = options
-        self._known: tuple[int, bool, Sequence[MessageQueue]] | None = None
+        self._known: tuple[int, bool, Sequence[MessageQueue], Mapping[str, int]] | None = None
 
     def view(self, *, gone_is_fine: bool = False) -> View:
         """The queues that the options name, as they are now. Raises Refusal for one that is not there, unless
@@ -68,14 +74,22 @@ class Survey:
         for tries_left in reversed(range(TRIES)):
             version = self._broker.route_version()
             if self._known is None or self._known[:2] != (version, gone_is_fine):
-                self._known = version, gone_is_fine, tuple(self._queues(gone_is_fine))
-            queues = self._known[2]
+                found = tuple(self._queues(gone_is_fine))
+                known = {
+                    topic: self._broker.bulk.topic_begin(topic) for topic in {queue.topic for queue in found}
+                }
+                self._known = version, gone_is_fine, found, known
+            queues, begins = self._known[2:]
             try:
-                return View(queues, *self._broker.bulk.limits(queues), version)
+                limits = self._broker.bulk.limits(queues)
             except (TopicNotFound, NotPermitted, ValueError):
                 # A topic changed since its queues were listed.
                 if not tries_left:
                     raise
+                continue
+            # What is in a topic made again since then belongs to another beginning.
+            if self._broker.route_version() == version or not tries_left:
+                return View(queues, *limits, version, begins)
         raise AssertionError("the last try raises")
 
     def _queues(self, gone_is_fine: bool) -> list[MessageQueue]:

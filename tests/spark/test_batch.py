@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ from mq.spark.refusal import Refusal
 from mq.spark.target import broker as broker_of
 from mq.spark.target import locate
 from tests.spark.reading import batch_rows, send, source, struct
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
 
 
 def bodies(directory: Path, **options: str) -> list[bytes]:
@@ -219,6 +224,86 @@ def test_retention_between_plan_and_task(broker: LocalBroker, directory: Path) -
                 offset for batch in reader.read(partition) for offset in batch["queueOffset"].to_pylist()
             ]
             assert offsets == list(range(oldest, end))
+
+
+def test_properties_are_asked_for_in_words_that_are_known(broker: LocalBroker, directory: Path) -> None:
+    """When Spark asks for the schema, which comes first."""
+    wrong = source(directory, topic="orders", includeProperties="yes")
+    with pytest.raises(Refusal, match=r"\[MQ_OPTION\] option includeProperties is 'yes': give true or false"):
+        wrong.schema()
+    assert "properties" in source(directory, topic="orders", includeProperties=" True ").schema()
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+@pytest.mark.parametrize("count", [None, 0, 100, 600, 700])
+def test_a_topic_made_again_between_plan_and_task_or_in_it(
+    broker: LocalBroker,
+    directory: Path,
+    caplog: pytest.LogCaptureFixture,
+    count: int | None,
+    is_begun: bool,
+) -> None:
+    """With as many messages in it, with others, or not made again at all: none of them was planned."""
+    for loss_fails in ("true", "false"):
+        if "orders" not in broker.topics():
+            broker.create_topic("orders", 2)
+        send(broker, "orders", 0, *[b"old %d" % number for number in range(600)])
+        reader = source(directory, topic="orders", failOnDataLoss=loss_fails).reader(schema=struct("body"))
+        (partition,) = reader.partitions()
+        reading = reader.read(partition)
+        read = next(reading)["body"].to_pylist() if is_begun else []
+        broker.delete_topic("orders")
+        if count is not None:
+            broker.create_topic("orders", 2)
+            send(broker, "orders", 0, *[b"new %d" % number for number in range(count)])
+        if loss_fails == "true":
+            said = "the topic was deleted and made again" if count is not None else "it is not there any more"
+            place = f"from offset {len(read)} on"
+            with pytest.raises(
+                Refusal, match=rf"\[MQ_DATA_LOSS\] queue 0 of topic orders .*{place}, but {said}"
+            ):
+                list(reading)
+        else:
+            read += [body for batch in reading for body in batch["body"].to_pylist()]
+            assert read == [b"old %d" % number for number in range(len(read))]
+            (told,) = caplog.records  # Not one for each message.
+            assert told.levelname == "WARNING"
+        if count is not None:
+            broker.delete_topic("orders")
+
+
+def test_a_topic_with_more_queues_is_the_same(broker: LocalBroker, directory: Path) -> None:
+    send(broker, "orders", 0, *numbered(600))
+    reader = source(directory, topic="orders").reader(schema=struct("body"))
+    (partition,) = reader.partitions()
+    reading = reader.read(partition)
+    read = next(reading)["body"].to_pylist()
+    broker.create_topic("orders", 5)
+    broker.create_topic("others", 1)
+    read += [body for batch in reading for body in batch["body"].to_pylist()]
+    assert read == numbered(600)
+
+
+def test_a_topic_made_again_while_it_is_looked_at(
+    broker: LocalBroker, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the list of topics and their limits: what is planned is of one of the two, and not of both."""
+    send(broker, "orders", 0, b"old")
+    here = broker_of(locate(str(directory)))
+    real, left = here.bulk.limits, [1]
+
+    def limits(queues: Sequence[mq.MessageQueue]) -> tuple[Sequence[int], Sequence[int]]:
+        if left.pop():
+            left.append(0)
+            broker.delete_topic("orders")
+            broker.create_topic("orders", 2)
+            send(broker, "orders", 0, b"new")
+        else:
+            left.append(0)
+        return real(queues)
+
+    monkeypatch.setattr(here.bulk, "limits", limits)
+    assert bodies(directory) == [b"new"]
 
 
 def test_a_damaged_message(broker: LocalBroker, directory: Path) -> None:

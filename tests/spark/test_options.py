@@ -121,6 +121,11 @@ def test_offsets_by_queue() -> None:
         (False, {"topic": "a", "minPartitions": "٣"}, "option minPartitions is '٣'"),
         (True, {"topic": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "at most"),
         (True, {"topic": "a", "maxTriggerDelay": "soon"}, "such as 15m"),
+        (
+            True,
+            {"topic": "a", "maxTriggerDelay": "10m"},
+            "option maxTriggerDelay is how long a trigger waits for minOffsetsPerTrigger messages",
+        ),
     ],
 )
 def test_refusals(stream: bool, given: dict[str, str], said: str) -> None:

@@ -19,7 +19,7 @@ from mq.broker.local import LocalBroker
 from mq.spark import lag
 from mq.spark.refusal import Refusal
 from mq.spark.survey import Survey
-from tests.spark.reading import Query, forget_brokers, send, source, struct
+from tests.spark.reading import Query, forget_brokers, rows, send, source, struct
 from tests.store.small_store import open_small
 
 EARLIEST = {"topic": "orders", "startingOffsets": "earliest"}
@@ -271,6 +271,28 @@ def test_a_topic_deleted_and_made_again(broker: LocalBroker, directory: Path, co
     assert lenient.all() == numbered(10, 10 + count)
     lenient.begin()
     assert lenient.all() == []
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_a_topic_made_again_between_plan_and_task(broker: LocalBroker, directory: Path, count: int) -> None:
+    strict, lenient = two_queries(directory)
+    send(broker, "orders", 0, *numbered(0, 3))
+    planned = []
+    for query in (strict, lenient):
+        assert query.plan()
+        assert query.start is not None
+        assert query.planned is not None
+        ends = [json.loads(value) for value in (query.start, query.planned)]
+        planned.append((query.reader, query.reader.partitions(*ends)))
+    broker.delete_topic("orders")
+    broker.create_topic("orders", 2)
+    send(broker, "orders", 0, *numbered(10, 10 + count))
+    forget_brokers()
+    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] .*the topic was deleted and made again"):
+        rows(*planned[0])
+    assert rows(*planned[1]) == []
+    lenient.finish()
+    assert lenient.all() == numbered(10, 10 + count)  # By the next batch, from its beginning.
 
 
 @pytest.mark.parametrize("more", [False, True])
