@@ -8,7 +8,7 @@ drops what a marker of the slot names. A marker is a message
     TAGS                _RECALL_TAG_
     UNIQ_KEY            of the message
     TIMER_DEL_UNIQKEY   its topic + its unique id, joined by a plus sign
-    TIMER_DELIVER_MS    one ms after the slot
+    TIMER_DELIVER_MS    of the message, so that both are in one slot by any precision; else one ms after it
     TIMER_OUT_MS        the slot
     REAL_TOPIC          its topic
     REAL_QID            0
@@ -77,7 +77,7 @@ class Recall:
             )
         if is_system_topic(wanted.topic):
             raise ValueError(f"this recall handle is of {wanted.topic}, which is a topic of RocketMQ's own")
-        waiting, marked = self._waiting(wanted)
+        waiting, marked, due_ms = self._waiting(wanted)
         self._check_undelivered(wanted)
         if waiting is None:
             raise MessageNotFound(
@@ -86,22 +86,27 @@ class Recall:
                 " it was never sent so, or retention took it",
             )
         if marked is None or marked < waiting:
-            marked = self._mark(wanted)
+            marked = self._mark(wanted, due_ms)
         self._wait_until_seen(wanted, marked)
         self._check_undelivered(wanted)
         return wanted.unique_id
 
-    def _waiting(self, wanted: RecallHandle) -> tuple[int | None, int | None]:
-        """Where in the timer topic the newest such message is, and where the newest marker of it."""
+    def _waiting(self, wanted: RecallHandle) -> tuple[int | None, int | None, int]:
+        """Where in the timer topic the newest such message is, where the newest marker of it, and when it is
+        due."""
         newest: dict[bool, int] = {}
+        due_ms = wanted.out_ms + 1
         for message in self._finds.of_unique_id(TIMER_TOPIC, wanted.unique_id):
             encoded = message.encoded
             if (
                 number_of(encoded, b"TIMER_OUT_MS\x01") == wanted.out_ms
                 and value_of(encoded, b"REAL_TOPIC\x01") == wanted.topic
             ):
-                newest.setdefault(value_of(encoded, MARKS) is not None, message.queue_offset)
-        return newest.get(False), newest.get(True)
+                is_marker = value_of(encoded, MARKS) is not None
+                newest.setdefault(is_marker, message.queue_offset)
+                if not is_marker:
+                    due_ms = message.deliver_at_ms or due_ms
+        return newest.get(False), newest.get(True), due_ms
 
     def _check_undelivered(self, wanted: RecallHandle) -> None:
         if self._store.sync:
@@ -109,13 +114,13 @@ class Recall:
         for _message in self._finds.of_unique_id(wanted.topic, wanted.unique_id):
             raise NotPermitted(f"message {wanted.unique_id} is delivered already: it cannot be recalled")
 
-    def _mark(self, wanted: RecallHandle) -> int:
+    def _mark(self, wanted: RecallHandle, due_ms: int) -> int:
         """Store a marker; its place in the timer topic."""
         properties = {
             "TAGS": TAG,
             "UNIQ_KEY": wanted.unique_id,
             "TIMER_DEL_UNIQKEY": f"{wanted.topic}+{wanted.unique_id}",
-            "TIMER_DELIVER_MS": wanted.out_ms + 1,
+            "TIMER_DELIVER_MS": due_ms,
             "BORN_TIMESTAMP": time.time_ns() // 1_000_000,
             "TIMER_OUT_MS": wanted.out_ms,
             "REAL_TOPIC": wanted.topic,

@@ -26,7 +26,7 @@ __all__ = ["Event", "Stop", "TimerEngine", "rolls_of"]
 
 ROLL_SLOTS = 172_800  # RocketMQ: timerRollWindowSlot, two days of seconds
 ROLL_MAX_MS = (1 << 30) - 1
-KEPT_SLOTS = 604_800 - 60  # what is due longer ago than that is not looked for, as RocketMQ does it
+KEPT_SLOTS = 604_800 - 60  # what is due longer ago than that stands in one slot, the oldest of the wheel
 
 log = logging.getLogger("mq")
 
@@ -55,7 +55,8 @@ class Stop:
 class TimerEngine:
     """Wheel and timer log of one store, of which the timer topic's queue has this number.
 
-    One thread runs it; another one may save meanwhile. Raises StoreFull, StoreCorrupted.
+    One thread runs it; another one may save meanwhile. now_ms and last_store_ms, when the last message of the
+    store was stored, are known without being given. Raises StoreFull, StoreCorrupted.
     """
 
     PLACE, ASK, LOST, TOO_LARGE = (
@@ -75,6 +76,7 @@ class TimerEngine:
         roll_ms: int | None = None,
         file_size: int = timerlog.FILE_SIZE,
         now_ms: int | None = None,
+        last_store_ms: int | None = None,
     ) -> None:
         self._store = store
         self._alarm = alarm
@@ -85,6 +87,7 @@ class TimerEngine:
         self._counter = 0
         self._saved_changes = -1
         self._last_rebuilt: tuple[int, int] | None = None
+        self._last_store_ms = last_store_ms
         self._log = store.live()  # Freed after the engine.
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         root = store.root
@@ -152,15 +155,30 @@ class TimerEngine:
         if kept is None:
             mended = "; ".join(filter(None, [mended, f"{path_of(self._store.root)} is damaged"]))
             kept = TimerCheck()
-        oldest = now_ms - KEPT_SLOTS * self._precision_ms
-        result = lib.mq_timer_rebuild(
-            self._handle, now_ms, max(kept.read_ms, oldest), kept.queue_offset, kept.log_end, False
-        )
-        if check(result, str(self._store.root)) and not mended:
+        is_short = self._made_anew(now_ms, kept, kept.read_ms)
+        if is_short and kept.read_ms:
+            # It speaks of other files than these, and so does what it says of the time.
+            self._made_anew(now_ms, kept, 0)
+        if is_short and not mended:
             mended = "the timer log ends before its time, or is missing"
         if mended:
             self._tell(mended)
         words[lib.MQ_TIMER_STAMP] = STAMP
+
+    def _made_anew(self, now_ms: int, kept: TimerCheck, done_ms: int) -> bool:
+        """Make the wheel anew: all that was due before done_ms is delivered. Whether `kept` tells of more
+        than there is."""
+        oldest = now_ms - KEPT_SLOTS * self._precision_ms
+        result = lib.mq_timer_rebuild(
+            self._handle, self._doubt_ms(now_ms), done_ms, max(done_ms, oldest), kept.queue_offset,
+            kept.log_end, False,
+        )  # fmt: skip
+        return bool(check(result, str(self._store.root)))
+
+    def _doubt_ms(self, now_ms: int) -> int:
+        """What is due by then may have been delivered: the clock may have been set back since."""
+        last = self._last_store_ms
+        return max(now_ms, self._store.word(lib.MQ_LAST_STORE_TIME) if last is None else last)
 
     def _rebuild(self, now_ms: int, why: str) -> None:
         """Make the wheel anew in the middle of a life of the store."""
@@ -172,8 +190,8 @@ class TimerEngine:
         self._last_rebuilt = progress
         check(
             lib.mq_timer_rebuild(
-                self._handle, now_ms, words[lib.MQ_TIMER_READ], words[lib.MQ_TIMER_ENQUEUED],
-                words[lib.MQ_TIMER_LOG_END], True,
+                self._handle, self._doubt_ms(now_ms), words[lib.MQ_TIMER_READ], words[lib.MQ_TIMER_READ],
+                words[lib.MQ_TIMER_ENQUEUED], words[lib.MQ_TIMER_LOG_END], True,
             ),
             str(self._store.root),
         )  # fmt: skip

@@ -173,11 +173,8 @@ class TestMarkers:
         assert result.recall_handle is not None
         broker.recall(result.recall_handle)
         out_ms = RecallHandle.of(result.recall_handle).out_ms
-        (marker,) = (
-            message
-            for message in broker._finder.of_unique_id(TIMER_TOPIC, result.msg_id)
-            if message.body == b"0"
-        )
+        marker, sent = broker._finder.of_unique_id(TIMER_TOPIC, result.msg_id)
+        due_ms = sent.deliver_at_ms  # RocketMQ says out_ms + 1, and goes by out_ms.
         assert (marker.topic, marker.queue_id, marker.queue_offset) == (TIMER_TOPIC, 0, 1)
         properties = marker.properties
         born_ms = int(properties.pop("BORN_TIMESTAMP"))
@@ -186,7 +183,7 @@ class TestMarkers:
             "TAGS": "_RECALL_TAG_",
             "UNIQ_KEY": result.msg_id,
             "TIMER_DEL_UNIQKEY": f"orders+{result.msg_id}",
-            "TIMER_DELIVER_MS": str(out_ms + 1),
+            "TIMER_DELIVER_MS": str(due_ms),
             "TIMER_OUT_MS": str(out_ms),
             "REAL_TOPIC": "orders",
             "REAL_QID": "0",
@@ -211,6 +208,22 @@ class TestMarkers:
         with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
             found = wait_until_all_came(broker)
         assert sorted(found) == sorted(result.msg_id for result in results[1::2])
+
+    @pytest.mark.parametrize(("before_ms", "after_ms"), [(60_000, 100), (1000, 10), (100, 60_000)])
+    @pytest.mark.parametrize("first", ["recalled", "opened"])
+    def test_a_recall_meets_its_message_in_slots_of_another_length(
+        self, directory: Path, before_ms: int, after_ms: int, first: str
+    ) -> None:
+        with LocalBroker(directory, timer_precision_ms=before_ms, **SIZES) as broker:
+            sent = broker.create_topic("orders", 1).send(b"x", delay_ms=4000)
+            assert sent.recall_handle is not None
+            if first == "recalled":
+                broker.recall(sent.recall_handle)
+        with LocalBroker(directory, timer_precision_ms=after_ms, **SIZES) as broker:
+            if first == "opened":
+                broker.recall(sent.recall_handle)
+            time.sleep(4.0)
+            assert wait_until_all_came(broker) == []
 
     @pytest.mark.parametrize("due_meanwhile", [False, True])
     def test_a_recall_survives_the_loss_of_the_wheel(self, directory: Path, due_meanwhile: bool) -> None:

@@ -42,6 +42,7 @@ class Bench:
         self.roll_ms = roll_ms
         self.file_size = file_size
         self.now_ms = now_ms
+        self.last_store_ms = 0  # by the same clock
         self.options = {**SMALL, **options}
         self.store = Store(root, **self.options)
         self.copies = Copies(self.store)
@@ -71,6 +72,7 @@ class Bench:
                 roll_ms=self.roll_ms,
                 file_size=self.file_size,
                 now_ms=self.now_ms,
+                last_store_ms=self.last_store_ms,
             )
         return self._engine
 
@@ -98,7 +100,7 @@ class Bench:
             TAGS="_RECALL_TAG_",
             UNIQ_KEY=unique_id,
             TIMER_DEL_UNIQKEY=f"orders+{unique_id}",
-            TIMER_DELIVER_MS=out_ms + 1,
+            TIMER_DELIVER_MS=due_ms,
             TIMER_OUT_MS=out_ms,
             REAL_TOPIC="orders",
             REAL_QID=0,

@@ -68,10 +68,13 @@ void mq_timer_close(mq_timer *timer);
 
 /* Go on where the words say. MQ_CORRUPT if that is not what the files say. */
 int mq_timer_attach(mq_timer *timer);
-/* Make the wheel anew from the timer log, from read_ms on, and cut what is no unit. queue_offset: where to go on in
- * the timer topic, if the log's last unit does not say more. expected_end: of the log; if it ends before, its last unit
- * alone says where to go on. trust: the marks of this life are right. Returns 1 if the log ended before, 0 if not. */
-int mq_timer_rebuild(mq_timer *timer, int64_t now_ms, int64_t read_ms, int64_t queue_offset, int64_t expected_end, int trust);
+/* Make the wheel anew from the timer log, and cut what is no unit. Units before done_ms are delivered; the wheel begins
+ * at read_ms, which is not before that, and what is due earlier stands in its first slot. doubt_ms: what was due by then
+ * may have been delivered. queue_offset: where to go on in the timer topic, if the log's last unit does not say more.
+ * expected_end: of the log; if it ends before, its last unit alone says where to go on. trust: the marks of this life
+ * are right. Returns 1 if the log, or the timer topic, ended before; 0 if not. */
+int mq_timer_rebuild(mq_timer *timer, int64_t doubt_ms, int64_t done_ms, int64_t read_ms, int64_t queue_offset,
+                     int64_t expected_end, int trust);
 
 /* Enqueue and deliver what there is at this time, at most `budget` of each. MQ_TIMER_STOPPED if there is more, or
  * one of the others. MQ_CORRUPT: the timer log or the wheel is damaged. */

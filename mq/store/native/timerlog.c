@@ -149,6 +149,8 @@ int mq_timerlog_link(mq_timerlog *log, const mq_timer_unit *unit) {
     if (result) return result;
     /* Only what differs: a page that stays as it is need not be written. */
     if (mq_get64(bytes + AT_TIMER_PREVIOUS) != unit->previous) mq_put64(bytes + AT_TIMER_PREVIOUS, unit->previous);
+    if (mq_get32(bytes + AT_TIMER_MAGIC) != unit->magic) mq_put32(bytes + AT_TIMER_MAGIC, unit->magic);
+    if (mq_get64(bytes + AT_TIMER_WRITE_MS) != unit->write_ms) mq_put64(bytes + AT_TIMER_WRITE_MS, unit->write_ms);
     if (mq_get32(bytes + AT_TIMER_DELAY_MS) != delay_ms) mq_put32(bytes + AT_TIMER_DELAY_MS, delay_ms);
     mq_files_unpin(pin);
     return 0;

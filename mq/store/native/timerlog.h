@@ -48,7 +48,7 @@ int64_t mq_timerlog_append(mq_timerlog *log, int64_t end, mq_timer_unit *unit);
 int mq_timerlog_read(mq_timerlog *log, int64_t position, mq_timer_unit *unit);
 /* Say of a unit that it is delivered; with a magic unless that is 0. */
 int mq_timerlog_mark(mq_timerlog *log, int64_t position, int64_t mark, int32_t magic);
-/* Say what is before a unit in its slot, and when it is due. */
+/* Say what is before a unit in its slot, when it is due, and whether it rolls. */
 int mq_timerlog_link(mq_timerlog *log, const mq_timer_unit *unit);
 
 /* The files there are: where the first begins, and the last ends. 0, or MQ_CORRUPT if one is missing between, or

@@ -6,8 +6,9 @@
 typedef struct {
     int64_t at;
     int64_t pending;
-    int64_t enqueued;  /* after the last unit's record; -1: not known */
-    int64_t read_slot;
+    int64_t enqueued;  /* after the record of the last unit whose record can be read; -1: not known */
+    int64_t done_slot; /* units before are delivered */
+    int64_t read_slot; /* the first of the wheel */
 } rebuilding;
 
 static int link_again(mq_timer *timer, mq_timer_unit *unit, rebuilding *state) {
@@ -31,23 +32,30 @@ static int take_unit(mq_timer *timer, mq_timer_unit *unit, int trust, rebuilding
     mq_timer_record record;
     int result = mq_timer_pin(timer, unit->log_offset, unit->size, &record);
     if (result == MQ_INVALID) return MQ_CORRUPT;
-    state->enqueued = result ? -1 : record.record.queue_offset + 1;
     if (!result) {
         int64_t due = mq_timer_due(timer, &record);
         int64_t slot = mq_timer_slot(timer, due - 1);
+        state->enqueued = record.record.queue_offset + 1;
         mq_timer_unpin(&record);
-        /* It stands in the slot of another precision, or its time is damaged. What is due before the slots that are
-         * read stands where it was put when it came late. */
-        if (!(unit->magic & MQ_TIMER_ROLL) && slot >= state->read_slot && slot != mq_timer_slot(timer, unit->time_ms)) {
+        /* It stands in the slot of another precision, or where it was put when it came late, or its time is damaged.
+         * What is due before all that is not delivered stands where it was put when it came late. */
+        if (!(unit->magic & MQ_TIMER_ROLL) && slot >= state->done_slot && slot != mq_timer_slot(timer, unit->time_ms))
             unit->time_ms = due - 1;
-            if (unit->time_ms - unit->write_ms > INT32_MAX || unit->time_ms < unit->write_ms) return MQ_CORRUPT;
-        }
     } else if (result != MQ_GONE && result != MQ_CORRUPT) {
         return result;
     }
     int is_done = trust && unit->mark && unit->mark == mq_timer_word(timer, MQ_TIMER_EPOCH) && !(unit->magic & MQ_TIMER_DELETE);
     int64_t slot = mq_timer_slot(timer, unit->time_ms);
-    if (result || is_done || slot < state->read_slot || slot >= state->read_slot + MQ_WHEEL_SLOTS) return 0;
+    if (result || is_done || slot < state->done_slot) return 0;
+    if (slot < state->read_slot) {
+        unit->time_ms = state->read_slot * timer->precision_ms;
+    } else if (slot >= state->read_slot + MQ_WHEEL_SLOTS) {
+        /* The slots were longer: what the wheel has none for comes again when it is nearer. */
+        unit->magic |= MQ_TIMER_ROLL;
+        unit->time_ms = (state->read_slot + MQ_WHEEL_SLOTS - 1) * timer->precision_ms;
+    }
+    if (unit->time_ms - unit->write_ms > INT32_MAX || unit->time_ms - unit->write_ms < INT32_MIN)
+        unit->write_ms = unit->time_ms / timer->precision_ms * timer->precision_ms;
     return link_again(timer, unit, state);
 }
 
@@ -69,7 +77,8 @@ static int scan(mq_timer *timer, int64_t files_end, int trust, rebuilding *state
     return 0;
 }
 
-int mq_timer_rebuild(mq_timer *timer, int64_t now_ms, int64_t read_ms, int64_t queue_offset, int64_t expected_end, int trust) {
+int mq_timer_rebuild(mq_timer *timer, int64_t doubt_ms, int64_t done_ms, int64_t read_ms, int64_t queue_offset,
+                     int64_t expected_end, int trust) {
     int64_t begin;
     int64_t files_end;
     int64_t precision = timer->precision_ms;
@@ -79,12 +88,11 @@ int mq_timer_rebuild(mq_timer *timer, int64_t now_ms, int64_t read_ms, int64_t q
     timer->cleared = -1;
     timer->changes++;
     timer->synced_end = 0;
-    rebuilding state = {.enqueued = -1, .read_slot = mq_timer_slot(timer, read_ms)};
+    rebuilding state = {.enqueued = -1, .done_slot = mq_timer_slot(timer, done_ms), .read_slot = mq_timer_slot(timer, read_ms)};
     mq_timer_say(timer, MQ_TIMER_LINKING, 0);
     mq_timer_say(timer, MQ_TIMER_PRECISION, precision);
     mq_timer_say(timer, MQ_TIMER_READ, state.read_slot * precision);
-    /* Whatever was due by now may have been delivered. */
-    mq_timer_say(timer, MQ_TIMER_DOUBT, now_ms);
+    mq_timer_say(timer, MQ_TIMER_DOUBT, doubt_ms);
     int result = mq_timerlog_bounds(timer->units, &begin, &files_end);
     if (result == MQ_CORRUPT) result = 0; /* a file is missing: the log ends there */
     state.at = begin;
@@ -92,10 +100,10 @@ int mq_timer_rebuild(mq_timer *timer, int64_t now_ms, int64_t read_ms, int64_t q
     if (!result) result = scan(timer, files_end, trust, &state);
     if (!result && files_end) result = mq_timerlog_cut(timer->units, state.at);
     if (!result) {
-        int is_cut = state.at < expected_end;
         int64_t enqueued = state.enqueued;
         int64_t next = atomic_load(&timer->queue->entry->next);
         int64_t min = atomic_load(&timer->queue->entry->min);
+        int is_cut = state.at < expected_end || queue_offset > next;
         if (enqueued < 0) enqueued = is_cut ? 0 : queue_offset;
         else if (!is_cut && queue_offset > enqueued) enqueued = queue_offset;
         if (enqueued > next) enqueued = next;

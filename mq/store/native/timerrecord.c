@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const char TIMER_TOPIC[] = "rmq_sys_wheel_timer";
-enum { SECOND_MS = 1000, DIGITS_MAX = 18 };
+enum { SECOND_MS = 1000, PRECISION_MAX_MS = 60000, DIGITS_MAX = 18 };
 
 int mq_timer_pin(mq_timer *timer, int64_t log_offset, int32_t size, mq_timer_record *out) {
     mq_log *log = timer->log;
@@ -77,13 +77,16 @@ int64_t mq_timer_due(const mq_timer *timer, const mq_timer_record *record) {
     const mq_timing *timing = &record->timing;
     int64_t out = mq_value_number(timing->out_ms);
     if (out < 0) return -1;
-    /* The slot may be of another precision than ours: RocketMQ's is a second. */
-    int64_t width = timer->precision_ms > SECOND_MS ? timer->precision_ms : SECOND_MS;
+    /* The slot may be of another precision than ours: RocketMQ's is a second. A time of its own says when it is due in
+     * any slot; what counts from the store time is later where the record was stored once more. */
+    int64_t width = PRECISION_MAX_MS;
     int64_t candidates[3] = {mq_value_number(timing->deliver_ms), mq_value_number(timing->delay_ms),
                              mq_value_number(timing->delay_sec)};
     if (candidates[1] >= 0) candidates[1] += record->record.store_time;
     if (candidates[2] >= 0) candidates[2] = candidates[2] * SECOND_MS + record->record.store_time;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
         if (candidates[i] > out && candidates[i] <= out + width) return candidates[i];
+        width = timer->precision_ms > SECOND_MS ? timer->precision_ms : SECOND_MS;
+    }
     return out + timer->precision_ms;
 }
