@@ -14,7 +14,7 @@ from tests.arrivals import wait_for
 from tests.contract.conftest import Open
 from tests.contract.memory import DELAYS_MS
 
-QUICK_MS = (300, 1500)  # A machine that is busy between two sends is so for less than lies between the two.
+QUICK_MS = (300, 1500)
 
 
 @pytest.fixture
@@ -56,12 +56,16 @@ def test_a_delayed_message_comes_as_it_was_sent(broker: mq.Broker, queue: mq.Que
     assert [each.queue_offset for each in broker.query("orders", "k")] == [0]
 
 
-def test_each_comes_when_it_is_due(broker: mq.Broker, queue: mq.Queue) -> None:
-    topic = broker.topic("orders")
-    topic.send(b"last", delay_level=2)
-    topic.send(b"middle", delay_level=1)
-    topic.send(b"first")
-    assert [message.body for message in wait_for(queue, 3)] == [b"first", b"middle", b"last"]
+def test_each_comes_when_it_is_due(broker: mq.Broker) -> None:
+    for attempt in range(20):
+        topic = broker.create_topic(f"orders-{attempt}", 1)
+        begin = time.monotonic()
+        topic.send(b"last", delay_level=2)
+        topic.send(b"middle", delay_level=1)
+        topic.send(b"first")
+        if time.monotonic() - begin < QUICK_MS[0] / 1000:
+            break  # Else the machine was so slow that they are due in another order.
+    assert [message.body for message in wait_for(topic.queues[0], 3)] == [b"first", b"middle", b"last"]
 
 
 def test_those_of_one_level_keep_their_order(broker: mq.Broker, queue: mq.Queue) -> None:

@@ -16,6 +16,8 @@ from tests.contract.conftest import Open
 
 HOUR = 3_600_000
 PATIENCE = 60.0
+# Time to send, and to recall: more is given where the first was too little for the machine.
+AHEAD_MS = (4000, 16_000, 40_000)
 
 
 @pytest.fixture(autouse=True)
@@ -71,16 +73,17 @@ def test_a_message_comes_at_its_time(broker: mq.Broker, queue: mq.Queue) -> None
     assert found.store_time_ms >= at
 
 
-def test_each_comes_when_it_is_due_whatever_the_order_of_the_sends(
-    broker: mq.Broker, queue: mq.Queue
-) -> None:
+def test_each_comes_when_it_is_due_whatever_the_order_of_the_sends(broker: mq.Broker) -> None:
     delays = list(range(20, 420, 10))
     random.Random(4).shuffle(delays)
-    topic, base = broker.topic("orders"), now_ms() + 4000
-    for delay in delays:
-        topic.send(b"%d" % delay, deliver_at_ms=base + delay)
-    topic.send(b"0")
-    found = wait_for(queue, len(delays) + 1)
+    for ahead_ms in AHEAD_MS:
+        topic, base = broker.create_topic(f"orders-{ahead_ms}", 1), now_ms() + ahead_ms
+        for delay in delays:
+            topic.send(b"%d" % delay, deliver_at_ms=base + delay)
+        topic.send(b"0")
+        if now_ms() < base:
+            break
+    found = wait_for(topic.queues[0], len(delays) + 1)
     assert [int(message.body) for message in found] == [0, *sorted(delays)]
     for message in found[1:]:
         assert message.deliver_at_ms == base + int(message.body)
@@ -147,12 +150,20 @@ def test_every_way_to_send_puts_it_aside(broker: mq.Broker, queue: mq.Queue) -> 
     assert queue.max_offset == 0
 
 
-def test_a_recalled_message_never_comes(broker: mq.Broker, queue: mq.Queue) -> None:
-    topic, base = broker.topic("orders"), now_ms() + 4000
-    results = [topic.send(b"%d" % number, deliver_at_ms=base + number % 3) for number in range(12)]
-    for result in results[::2]:
-        assert result.recall_handle is not None
-        assert broker.recall(result.recall_handle) == result.msg_id
+def test_a_recalled_message_never_comes(broker: mq.Broker) -> None:
+    for ahead_ms in AHEAD_MS:
+        topic, base = broker.create_topic(f"orders-{ahead_ms}", 1), now_ms() + ahead_ms
+        results = [topic.send(b"%d" % number, deliver_at_ms=base + number % 3) for number in range(12)]
+        try:
+            for result in results[::2]:
+                assert result.recall_handle is not None
+                assert broker.recall(result.recall_handle) == result.msg_id
+        except (AssertionError, mq.NotPermitted):
+            if now_ms() < base:
+                raise
+        else:
+            break
+    queue = topic.queues[0]
     topic.send(b"last", deliver_at_ms=base + 50)
     found = wait_for(queue, 7)
     assert sorted(message.body for message in found) == sorted([b"1", b"3", b"5", b"7", b"9", b"11", b"last"])
