@@ -218,8 +218,8 @@ def test_a_compressed_body_is_stored_once(broker: mq.Broker, producer: mq.Produc
 
 
 def test_a_delayed_message_counts_while_it_waits(broker: mq.Broker, producer: mq.Producer) -> None:
-    first = producer.send(order(delay_level=3), dedup_key="order-1")
-    second = producer.send(order(delay_level=3), dedup_key="order-1")
+    first = producer.send(order(delay_level=18), dedup_key="order-1")
+    second = producer.send(order(delay_level=18), dedup_key="order-1")
     third = producer.send(order(), dedup_key="order-1")
     assert place(first) == place(second) == place(third)
     assert body_count(broker) == 0

@@ -100,7 +100,7 @@ def test_a_closed_broker_says_so_whatever_it_is_asked(opened: Open) -> None:
         lambda: producer.send(mq.Message("new", b"x")),
         lambda: producer.send_batch([mq.Message("orders", b"x")]),
         lambda: producer.send_oneway(mq.Message("orders", b"x")),
-        lambda: producer.send_async(mq.Message("orders", b"x")).result(timeout=10),
+        lambda: producer.send_async(mq.Message("orders", b"x")).result(timeout=60),
         lambda: topic.send(b"x"),
         lambda: topic.queues,
         lambda: queue.read(0),
