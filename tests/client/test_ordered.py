@@ -3,6 +3,7 @@ order that survives hand-overs."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import defaultdict
@@ -10,7 +11,7 @@ from collections import defaultdict
 import pytest
 
 import mq
-from tests.client.hearing import Heard, committed, consuming, dead_letters, eventually, send
+from tests.client.hearing import PATIENCE, Heard, committed, consuming, dead_letters, eventually, send
 from tests.contract.memory import MemoryBroker
 
 
@@ -80,12 +81,15 @@ def test_while_it_is_blocked_the_queue_says_so() -> None:
     heard = Heard(act)
     with consuming(broker, heard, ordered=True, suspend_ms=3000):
         eventually(lambda: broker.group_states("g", "orders")[0].reason.startswith("suspended until "))
-        assert broker.group_states("g", "orders")[0].reason.endswith(": attempt 1 failed")
+        said = re.search(r": attempt (\d+) failed$", broker.group_states("g", "orders")[0].reason)
+        # A slow machine may see a later attempt than the first.
+        assert said is not None
+        assert 1 <= int(said[1]) <= len(heard.messages)
         fails = False
-        heard.wait(3)
         eventually(lambda: committed(broker) == 2)
         assert broker.group_states("g", "orders")[0].reason == ""
-    assert heard.bodies == [b"bad", b"bad", b"next"]
+    assert heard.bodies == [b"bad"] * (len(heard.messages) - 1) + [b"next"]
+    assert len(heard.messages) > int(said[1]) + 1
 
 
 def test_what_fails_too_often_goes_to_the_dead_letters_and_the_queue_goes_on() -> None:
@@ -202,7 +206,7 @@ def test_the_next_owner_waits_for_the_listener_of_the_last_one() -> None:
     broker = make(2)
     send(broker, "a", "b", "c", queue_id=1)
     gate = threading.Event()
-    first, other = Heard(lambda _message: gate.wait(20)), Heard()
+    first, other = Heard(lambda _message: gate.wait(PATIENCE)), Heard()
     with consuming(broker, first, ordered=True, client_id="a") as giver:
         first.wait(1)
         with consuming(broker, other, ordered=True, client_id="b"):
@@ -217,7 +221,7 @@ def test_a_reset_waits_for_the_listener_and_begins_again() -> None:
     broker = make()
     send(broker, *numbered(5))
     gate = threading.Event()
-    heard = Heard(lambda message: gate.wait(20) if message.body == b"4" else None)
+    heard = Heard(lambda message: gate.wait(PATIENCE) if message.body == b"4" else None)
     with consuming(broker, heard, ordered=True):
         heard.wait(5)
         broker.group("g").reset("orders", to="earliest")
