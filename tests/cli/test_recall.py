@@ -21,7 +21,7 @@ def test_a_message_that_does_not_wait_is_not_recalled(run: Run, directory: Path)
     with mq.open(directory) as broker:
         topic = broker.create_topic("orders", 1)
         handle = topic.send(b"x", delay_ms=30).recall_handle
-        assert topic.queues[0].read(0, wait=20.0).messages
+        assert topic.queues[0].read(0, wait=60.0).messages
     assert handle is not None
     answer = run("recall", handle)
     assert (answer.status, answer.out) == (1, "")

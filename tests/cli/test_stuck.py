@@ -78,7 +78,7 @@ def test_a_consumer_that_is_paused(run: Run, broker: mq.LocalBroker) -> None:
 def test_a_pull_consumer_that_is_paused_or_does_not_ask(run: Run, broker: mq.LocalBroker) -> None:
     with mq.PullConsumer(broker, "billing") as reports:
         reports.subscribe("orders")
-        assert reports.poll(count_max=1)
+        assert reports.poll(PATIENCE, count_max=1)
         reason(run, broker, "its consumer asked for messages last at")
         reports.pause(broker.topic("orders").queues)
         assert reason(run, broker, "paused") == "paused by its consumer"

@@ -41,7 +41,7 @@ def test_nothing_undecided_is_said(run: Run, broker: mq.LocalBroker) -> None:
 
 
 def test_what_is_undecided_is_listed(run: Run, directory: Path) -> None:
-    with mq.open(directory) as broker:
+    with mq.open(directory, transaction_timeout=600.0) as broker:
         broker.create_topic("orders", 1)
         ids = [begin(broker), begin(broker)]
         answer = run("transactions")
