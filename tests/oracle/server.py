@@ -36,7 +36,7 @@ JVM_OPTIONS = (
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.98",
 )
-ANSWER_TIMEOUT = 60.0
+ANSWER_TIMEOUT = 120.0  # A machine under load starts a broker in twenty seconds.
 
 SETTINGS: dict[str, object] = {
     "autoCreateTopicEnable": "true",
@@ -44,6 +44,8 @@ SETTINGS: dict[str, object] = {
     "flushDiskType": "ASYNC_FLUSH",
     "diskMaxUsedSpaceRatio": 95,
     "brokerFastFailureEnable": "false",
+    # Nor is one that stands still for some seconds, whoever holds the lock of the log then.
+    "osPageCacheBusyTimeOutMills": 60_000,
     "transactionTimeOut": 2000,
     "transactionCheckInterval": 1000,
     "transactionOpBatchInterval": 500,
@@ -191,7 +193,7 @@ class Server:
         )
 
     def be_asked(self, group: str, topic: str, answers: Mapping[str, str]) -> None:
-        """Starts a producer of the group, or has it know more answers: a state for each body."""
+        """Starts a producer of the group, or has it know more answers: a state for each body, said once."""
         self.ask("be_asked", group=group, topic=topic, answers=dict(answers))
 
     def asked(self, group: str, count: int, wait: float) -> list[Came]:

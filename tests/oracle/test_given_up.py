@@ -14,6 +14,7 @@ from tests.oracle.crossing import (
     COMMIT,
     GROUP,
     OPTIONS,
+    PATIENCE,
     PAYERS,
     QUEUE_COUNT,
     SETTINGS,
@@ -66,7 +67,7 @@ def test_rocketmq_resumes_what_mq_gave_up(directory: Path, rocketmq: Server) -> 
     rocketmq.consume(GROUP, [TOPIC])
     rocketmq.be_asked(PAYERS, TOPIC, {BODY.decode(): "COMMIT_MESSAGE"})
     assert rocketmq.resume(GIVEN_UP, given_up.offset_msg_id)
-    (came,) = rocketmq.received(GROUP, 1, wait=30.0)
+    (came,) = rocketmq.received(GROUP, 1, wait=PATIENCE)
     assert (came.body, came.msg_id) == (BODY, given_up.msg_id)
     rocketmq.stop()
     report = oracle.read(directory, USUAL_SIZES)

@@ -53,6 +53,7 @@ final class Consumers {
         Push(String group, Set<String> failing) {
             consumer = new DefaultMQPushConsumer(group);
             consumer.setInstanceName(group + "-" + System.nanoTime());
+            consumer.setMqClientApiTimeout(Producers.PATIENCE_MS);
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             consumer.setAwaitTerminationMillisWhenShutdown(5_000);
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {

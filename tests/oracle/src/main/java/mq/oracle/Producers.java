@@ -21,6 +21,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /** RocketMQ's own producers: one for plain messages, and one for transactions of each group. */
 final class Producers {
+    /** A machine that stands still for some seconds shall not fail a send, nor have the client send it once more. */
+    static final int PATIENCE_MS = 60_000;
+
     private final Map<String, Transactional> transactional = new HashMap<>();
     private DefaultMQProducer plain;
 
@@ -44,7 +47,10 @@ final class Producers {
         return facts(of.producer.sendMessageInTransaction(message(request), state));
     }
 
-    /** Starts a group's producer, which from now on answers by the bodies given, and UNKNOW for others. */
+    /**
+     * Starts a group's producer, which from now on answers by the bodies given, each once, and UNKNOW for others: where
+     * a round of checks comes before the op record of an answer, the broker asks again, and would commit twice.
+     */
     Object beAsked(String group, String topic, JSONObject answers) throws MQClientException {
         Transactional of = of(group, topic);
         answers.forEach((body, state) -> of.answers.put(body, LocalTransactionState.valueOf(state.toString())));
@@ -59,7 +65,7 @@ final class Producers {
     /** An operator's order to check a transaction again that was given up, by the offset id of its record. */
     boolean resume(String address, String topic, String offsetMsgId) throws Exception {
         return plain().getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl()
-            .resumeCheckHalfMessage(address, topic, offsetMsgId, 3_000);
+            .resumeCheckHalfMessage(address, topic, offsetMsgId, PATIENCE_MS);
     }
 
     void shutdown() {
@@ -74,6 +80,8 @@ final class Producers {
     private DefaultMQProducer plain() throws MQClientException {
         if (plain == null) {
             plain = new DefaultMQProducer("oracle");
+            plain.setSendMsgTimeout(PATIENCE_MS);
+            plain.setMqClientApiTimeout(PATIENCE_MS);
             plain.setInstanceName("plain-" + System.nanoTime());
             plain.start();
         }
@@ -137,6 +145,8 @@ final class Producers {
         Transactional(String group, String topic) {
             producer = new TransactionMQProducer(group, List.of(topic));
             producer.setInstanceName(group + "-" + System.nanoTime());
+            producer.setSendMsgTimeout(PATIENCE_MS);
+            producer.setMqClientApiTimeout(PATIENCE_MS);
             producer.setTransactionListener(this);
         }
 
@@ -148,8 +158,8 @@ final class Producers {
         @Override
         public LocalTransactionState checkLocalTransaction(MessageExt message) {
             Received.add(asked, message);
-            return answers.getOrDefault(new String(message.getBody(), StandardCharsets.UTF_8),
-                LocalTransactionState.UNKNOW);
+            LocalTransactionState answer = answers.remove(new String(message.getBody(), StandardCharsets.UTF_8));
+            return answer == null ? LocalTransactionState.UNKNOW : answer;
         }
     }
 }
