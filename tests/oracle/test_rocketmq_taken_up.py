@@ -14,6 +14,7 @@ from tests.oracle.crossing import (
     FAILING,
     GROUP,
     HOUR_LEVEL,
+    PATIENCE,
     QUEUE_COUNT,
     SETTINGS,
     TOPIC,
@@ -68,10 +69,11 @@ def scene(
     ledger.send_levels(side, "old", [1, 1, 4, 4, HOUR_LEVEL])
     ledger.send_timers(side, "old", [1.5, 9.0], second=now_ms() // 1000 * 1000 + 10_000)
     rocketmq.be_asked("payers", TOPIC, {})
-    asked = rocketmq.asked("payers", 4, wait=20.0)
+    asked = rocketmq.asked("payers", 4, wait=PATIENCE)
     ledger.send_levels(side, "late", [1, 2, 2])
     ledger.send_after(side, b"late after 2.2 s", 2.2)
-    came = rocketmq.received(GROUP, 15, wait=10.0)
+    came = rocketmq.received(GROUP, 15, wait=PATIENCE)
+    until(lambda: FAILING in {one.body for one in rocketmq.received(GROUP, 0, wait=0)}, lambda: came)
     if request.param == "closed":
         came = rocketmq.stop_consumer(GROUP)
         rocketmq.stop()
