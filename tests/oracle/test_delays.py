@@ -17,7 +17,7 @@ import pytest
 import mq
 from mq.broker.delay import LEVELS, parse_levels
 from tests.oracle import oracle
-from tests.oracle.agreement import assert_library_looks_up, string_hash
+from tests.oracle.agreement import assert_library_looks_up, messages_of, string_hash
 from tests.oracle.sending import SIZES, open_store
 
 pytestmark = [pytest.mark.oracle, pytest.mark.timeout(600)]
@@ -35,7 +35,7 @@ def waiting(directory: Path) -> Path:
                 queue = mq.MessageQueue("orders", broker.name, level % 4)
                 message = mq.Message("orders", b"%d" % level, tags="t", keys=f"k{level}", delay_level=level)
                 producer.send(message, queue=queue)
-        (came,) = topic.queues[1].read(0, wait=20.0).messages
+        (came,) = topic.queues[1].read(0, wait=60.0).messages
         broker.send_back(came, "billing")
         broker.send_back(came, "billing", delay_level=-1)
     return directory
@@ -69,7 +69,15 @@ def test_the_library_finds_what_waits_and_when_it_is_due(
 
 def test_the_offsets_say_what_was_delivered(waiting: Path) -> None:
     content = json.loads((waiting / "config" / "delayOffset.json").read_text())
-    assert content["offsetTable"] == {"1": 1}
+    with open_store(waiting, read_only=True) as broker:
+        # A slow machine may have come to deliver the next level as well.
+        delivered = [
+            message.body.decode()
+            for queue in broker.topic("orders").queues
+            for message in messages_of(broker, "orders", queue.queue_id)
+        ]
+    assert "1" in delivered
+    assert content["offsetTable"] == dict.fromkeys(delivered, 1)
 
 
 def test_mq_delivers_what_the_library_left_waiting(directory: Path) -> None:
@@ -100,7 +108,7 @@ def test_mq_delivers_what_the_library_left_waiting(directory: Path) -> None:
     with open_store(directory) as broker:
         queue = broker.topic("orders").queues[1]
         found: list[mq.MessageExt] = []
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while len(found) < 3:
             assert time.monotonic() < until
             found += queue.read(len(found), wait=1.0).messages
