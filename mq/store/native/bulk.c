@@ -106,7 +106,7 @@ static int write_all(mq_log *log, bulk *all, mq_receipt *receipt) {
         if (all->parts[i].first < 0 || all->parts[i].first > MQ_OFFSET_MAX) return MQ_CORRUPT;
     }
     int64_t start = mq_control_get(control, MQ_LOG_END);
-    if (start < 0 || start > INT64_MAX / 2) return MQ_CORRUPT;
+    if (start < 0 || start > INT64_MAX / 2 || log->file_size - start % log->file_size < MQ_BLANK_SIZE) return MQ_CORRUPT;
     int64_t now = mq_linux_now_ms();
     int64_t last = mq_control_get(control, MQ_LAST_STORE_TIME);
     int64_t store_time = now > last ? now : last;

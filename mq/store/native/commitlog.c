@@ -236,6 +236,7 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     int64_t end = mq_control_get(control, MQ_LOG_END);
     int64_t start = end;
     int64_t room = log->file_size - end % log->file_size;
+    if (room < MQ_BLANK_SIZE) return MQ_CORRUPT;
     if (total + MQ_BLANK_SIZE > room) start = end + room;
     int64_t new_end = start + total;
     /* Prepared and rolled-back records have no place in a queue. */

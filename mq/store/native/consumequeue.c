@@ -270,17 +270,22 @@ int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
     int64_t high = mq_control_queue_next(log->control, number);
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        int64_t log_offset;
+        int64_t log_offset = 0;
         int64_t tags_code;
-        int32_t size;
+        int32_t size = 0;
         int result = mq_unit_read(queue, middle, &log_offset, &size, &tags_code);
+        /* Blanks are before a queue's first message, or a hole among others: the one before it tells. */
+        int64_t at = middle;
+        while (!result && size == MQ_UNIT_BLANK_SIZE && at > low)
+            result = mq_unit_read(queue, --at, &log_offset, &size, &tags_code);
         if (result && result != MQ_MISSING) return result;
         int gone = result == MQ_MISSING || log_offset < log_min || size == MQ_UNIT_BLANK_SIZE;
         if (gone) low = middle + 1;
-        else high = middle;
+        else high = at;
     }
     /* Two may be at it: what the one who knows more has taken away does not come back. */
     int64_t min = mq_control_queue_min(log->control, number);
+    mq_fail_at(MQ_FAIL_TRIMMED);
     while (min < low && !atomic_compare_exchange_weak(&queue->entry->min, &min, low)) continue;
     return low;
 }

@@ -21,6 +21,10 @@ int mq_fail_at(int point) {
     if (passage >= number && strcmp(rest, ":failing") == 0) return 1;
     if (passage != number) return 0;
     if (strcmp(rest, ":fail") == 0) return 1;
+    if (strcmp(rest, ":stop") == 0) {
+        kill(getpid(), SIGSTOP);
+        return 0;
+    }
     kill(getpid(), SIGKILL);
     for (;;) pause();
 }

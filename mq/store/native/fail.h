@@ -1,8 +1,8 @@
 /* fail.h: places where a test build fails or dies on purpose. For C alone.
  *
- * In a build with MQ_FAIL_POINTS, the environment variable MQ_FAIL="<point>:<n>[:kill|:fail|:failing]"
+ * In a build with MQ_FAIL_POINTS, the environment variable MQ_FAIL="<point>:<n>[:kill|:fail|:failing|:stop]"
  * makes the n-th passage of a point kill this process (SIGKILL) or fail as its comment says, with
- * `failing` the later ones as well.
+ * `failing` the later ones as well. With `:stop` the process stops there (SIGSTOP), until it is told to go on.
  * In every other build the calls compile to nothing.
  */
 #ifndef MQ_FAIL_H
@@ -38,7 +38,8 @@ enum {
     MQ_FAIL_TIMER_STATED = 27, /* a delivery is stated, nothing is copied */
     MQ_FAIL_TIMER_COPIED = 28, /* the copy is stored, its unit is not marked */
     MQ_FAIL_TIMER_MARKED = 29, /* the unit is marked, the statement still stands */
-    MQ_FAIL_POINT_COUNT = 30
+    MQ_FAIL_TRIMMED = 30,    /* the first unit to keep is found, and not told to others */
+    MQ_FAIL_POINT_COUNT = 31
 };
 
 #ifdef MQ_FAIL_POINTS

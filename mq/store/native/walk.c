@@ -21,6 +21,8 @@ int64_t mq_log_next(mq_log *log, int64_t offset, int64_t limit, int64_t *at, con
         int result = mq_files_pin(log->files, offset, &address, &room, pin);
         if (result) return result;
         int size = mq_record_parse(address, room, record);
+        /* Behind a record there is room for a BLANK, or nobody could go on. */
+        if (size > 0 && size < room && size > room - MQ_BLANK_SIZE) size = MQ_CORRUPT;
         if (size > 0 && record->log_offset == offset && mq_record_verify(address, record) == 0) {
             *bytes = address;
             return offset + size;
