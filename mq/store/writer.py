@@ -293,8 +293,9 @@ class Writer:
             return SendStatus.FLUSH_DISK_TIMEOUT
         try:
             check(result, str(self._store.root))
-        except MQError as error:
-            error.unique_id = receipt[ID_AT : ID_AT + 56].rstrip(b"\0").decode()
+        except (MQError, OSError, MemoryError) as error:
+            # It is stored all the same, and sent again it would be a duplicate.
+            vars(error)["unique_id"] = receipt[ID_AT : ID_AT + 56].rstrip(b"\0").decode()
             raise
         return SendStatus.SEND_OK
 

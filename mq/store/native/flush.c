@@ -36,22 +36,45 @@ static void wait_for_company(mq_shared *shared, int64_t now) {
     }
 }
 
+/* Sync [from, to). A sync that failed poisons the store; but where a file cannot even be opened now, for want of a
+ * descriptor, say, nothing was tried and nothing is lost: that is MQ_IO, and the next one tries. */
+static int sync_bytes(mq_log *log, mq_files *files, int64_t from, int64_t to) {
+    while (from < to) {
+        uint8_t *bytes;
+        int64_t room;
+        mq_mapping *pin;
+        int result = mq_files_pin(files, from, &bytes, &room, &pin);
+        if (result) return result;
+        int64_t end = to - from < room ? to : from + room;
+        result = mq_files_sync(files, from, end);
+        mq_files_unpin(pin);
+        if (result) return result == MQ_IO ? mq_log_poison(log) : result;
+        from = end;
+    }
+    return 0;
+}
+
+static int sync_directory(mq_log *log, const char *path) {
+    int result = mq_linux_sync_directory(path);
+    return result == MQ_IO && errno != EMFILE && errno != ENFILE ? mq_log_poison(log) : result;
+}
+
 /* A file that was synced is not on disk until its name is. */
 static int sync_names(mq_log *log, int64_t end) {
     if (end <= mq_control_get(log->control, MQ_DIRECTORY_END)) return 0;
-    int result = mq_linux_sync_directory(mq_files_directory(log->files));
+    int result = sync_directory(log, mq_files_directory(log->files));
     int64_t file_end = (end + log->file_size - 1) / log->file_size * log->file_size;
     if (!result) mq_control_raise(log->control, MQ_DIRECTORY_END, file_end);
     return result;
 }
 
 /* The same for a queue: its own directory, its topic's, and that of all. */
-static int sync_names_of(mq_files *files) {
+static int sync_names_of(mq_log *log, mq_files *files) {
     char path[MQ_PATH_SIZE];
     snprintf(path, sizeof path, "%s", mq_files_directory(files));
     int result = 0;
     for (int level = 0; !result && level < 3; level++) {
-        result = mq_linux_sync_directory(path);
+        result = sync_directory(log, path);
         char *cut = strrchr(path, '/');
         if (cut) *cut = 0;
     }
@@ -62,9 +85,9 @@ static int flush_extensions(mq_log *log, mq_queue *queue) {
     int64_t end = atomic_load_explicit(&queue->entry->ext_end, memory_order_acquire);
     int64_t from = atomic_load_explicit(&queue->entry->ext_flushed, memory_order_acquire);
     if (from >= end) return 0;
-    int result = mq_files_sync(queue->extensions, from, end);
+    int result = sync_bytes(log, queue->extensions, from, end);
     if (!result && (from == 0 || (from - 1) / log->ext_file_size != (end - 1) / log->ext_file_size))
-        result = sync_names_of(queue->extensions);
+        result = sync_names_of(log, queue->extensions);
     if (result && result != MQ_MISSING) return result; /* what is gone needs no flush any more */
     atomic_store_explicit(&queue->entry->ext_flushed, end, memory_order_release);
     return 0;
@@ -86,10 +109,10 @@ static int flush_once(mq_log *log, int is_sender) {
         do { /* What retention takes meanwhile needs no flush any more. */
             int64_t log_min = mq_control_get(control, MQ_LOG_MIN);
             if (from < log_min) from = log_min;
-            result = mq_files_sync(log->files, from, end);
+            result = sync_bytes(log, log->files, from, end);
         } while (result == MQ_MISSING && mq_control_get(control, MQ_LOG_MIN) > from);
         if (!result) result = sync_names(log, end);
-        if (result) return result == MQ_IO ? mq_log_poison(log) : result;
+        if (result) return result;
         mq_fail_at(MQ_FAIL_FLUSHED);
         mq_control_raise(control, MQ_FLUSHED_END, end);
     }
@@ -173,13 +196,13 @@ int mq_log_flush_queues(mq_log *log) {
         if (!queue) return result;
         int64_t oldest = atomic_load(&entry->min);
         if (flushed < oldest) flushed = oldest;
-        result = mq_files_sync(queue->files, flushed * MQ_UNIT_SIZE, next * MQ_UNIT_SIZE);
+        result = sync_bytes(log, queue->files, flushed * MQ_UNIT_SIZE, next * MQ_UNIT_SIZE);
         if (result == MQ_MISSING) continue; /* retention took the file meanwhile */
         int64_t last_file = (next - 1) * MQ_UNIT_SIZE / log->queue_file_size;
         if (!result && (flushed == oldest || (flushed - 1) * MQ_UNIT_SIZE / log->queue_file_size != last_file))
-            result = sync_names_of(queue->files);
+            result = sync_names_of(log, queue->files);
         if (!result) result = flush_extensions(log, queue);
-        if (result) return result == MQ_IO ? mq_log_poison(log) : result;
+        if (result) return result;
         atomic_store_explicit(&entry->flushed, next, memory_order_release);
     }
     mq_control_raise(log->control, MQ_QUEUES_FLUSHED_TIME, time);

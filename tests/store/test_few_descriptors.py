@@ -1,0 +1,96 @@
+"""A process has no descriptor left when it is to flush what others appended.
+
+Nothing was written, so nothing failed to be: it says what it lacks, and the store goes on for everybody.
+"""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.store.small_store import bodies, open_small
+
+LACKING = """
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+import mq
+from tests.store.small_store import fill, open_small, send
+
+@contextmanager
+def no_descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+def lacking(call):
+    try:
+        with no_descriptors():
+            call()
+    except Exception as error:
+        print(type(error).__name__, getattr(error, "errno", error), getattr(error, "unique_id", ""))
+    else:
+        print("done")
+
+root = Path({root!r})
+with open_small(root, duties=False) as one, open_small(root, flush={flush!r}, duties=False) as other:
+"""
+FLUSHES = """
+    fill(one, "A", 60)
+    # The files of the log are mapped by who wrote them: it lacks the directory.
+    for call in (one._store.flush_log, other._store.flush_log, other._store.flush_queues, other.flush):
+        lacking(call)
+    other.flush()
+    fill(one, "A", 60)
+    fill(other, "A", 60)
+    one.flush()
+"""
+SENDS = """
+    fill(one, "A", 60)
+    hurried = mq.Message("A", b"hurried", wait=False)
+    for _ in range(2):  # Then the files that the next ones go to are mapped, and have room.
+        other.append("A", 0, hurried, b"hurried", 0)
+    message = mq.Message("A", b"x")
+    lacking(lambda: {send})
+    one.flush()
+    print(*(message.msg_id for message in other.topic("A").queues[0].read(62).messages))
+"""
+
+
+def lacking(root: Path, steps: str, flush: str) -> list[list[str]]:
+    with open_small(root) as broker:
+        broker.create_topic("A", 1)
+    done = subprocess.run(
+        [sys.executable, "-c", LACKING.format(root=str(root), flush=flush) + steps],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_flush_that_lacks_descriptors_does_not_poison_the_store(directory: Path, flush: str) -> None:
+    assert lacking(directory, FLUSHES, flush) == [["OSError", str(errno.EMFILE)]] * 4
+    with open_small(directory) as broker:
+        assert len(bodies(broker)) == 180
+
+
+@pytest.mark.parametrize(
+    ("send", "count"),
+    [('other.append_batch("A", 0, [message] * 2)', 2), ('other.append("A", 0, message, b"x", 0)', 1)],
+)
+def test_what_was_stored_and_not_flushed_is_told_by_its_id(directory: Path, send: str, count: int) -> None:
+    """Whoever sends it again says so, and does not send a batch again message by message."""
+    error, stored = lacking(directory, SENDS.format(send=send), "sync")
+    assert error == ["OSError", str(errno.EMFILE), stored[0]]
+    assert len(stored) == count
