@@ -11,16 +11,19 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
 from tests.crash.processes import stopping
 
-__all__ = ["PROMISE", "Stopwatch", "longest", "pulse"]
+__all__ = ["PROMISE", "Stopwatch", "longest", "pulse", "stalls", "unexplained"]
 
 PROMISE = 0.25  # s: a dead process never holds up a live one for longer.
 NOTED = 0.02
 RECORD = struct.Struct("=dd")  # begin and end on the monotonic clock
+
+Span = tuple[float, float]
 
 
 class Stopwatch:
@@ -69,19 +72,24 @@ def pulse(path: str) -> None:
         last = now
 
 
-def _spans(path: Path) -> list[tuple[float, float]]:
+def _spans(path: Path) -> list[Span]:
     data = path.read_bytes() if path.exists() else b""
     return [(begin, end) for begin, end in RECORD.iter_unpack(data[: len(data) - len(data) % RECORD.size])]
 
 
+def stalls(pulse_path: Path) -> list[Span]:
+    """When the machine stood still, as a pulse has it."""
+    return _spans(pulse_path)
+
+
+def unexplained(begin: float, end: float, stalled: Iterable[Span]) -> float:
+    """How many of these seconds the machine does not explain."""
+    return end - begin - sum(max(0.0, min(end, until) - max(begin, since)) for since, until in stalled)
+
+
 def longest(watched: list[Path], pulse_path: Path) -> float:
     """Seconds of the longest pause that the machine does not explain."""
-    stalls = _spans(pulse_path)
+    stalled = stalls(pulse_path)
     return max(
-        (
-            end - begin - sum(max(0.0, min(end, until) - max(begin, since)) for since, until in stalls)
-            for path in watched
-            for begin, end in _spans(path)
-        ),
-        default=0.0,
+        (unexplained(begin, end, stalled) for path in watched for begin, end in _spans(path)), default=0.0
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import mq
+from tests.crash.pauses import pulse
 from tests.crash.processes import stopping
 from tests.crash.trace import Log
 from tests.groups.trace import ACK, EVENT, LOOK, Kind
@@ -28,6 +29,7 @@ __all__ = [
     "members",
     "observer",
     "puller",
+    "pulse",
     "sender",
     "waiters",
 ]

@@ -39,6 +39,12 @@ class Troupe:
         self._living.append(process)
         return process
 
+    def pulse(self) -> Path:
+        """A process that notes when the machine stands still, from now on: see tests/crash/pauses.py."""
+        path = self.trace("pulse")
+        self._living.append(self._nursery.start("pulse", path=path))
+        return path
+
     def trace(self, name: str) -> Path:
         return self._traces / name
 
