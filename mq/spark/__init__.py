@@ -6,13 +6,15 @@ for data sources, register() does what the search would have done. docs/spark.md
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from mq.broker.results import MessageQueue
 from mq.spark.java import use_java
 
-__all__ = ["lag", "recommended_conf", "register", "use_java"]
+__all__ = ["abandon", "lag", "recommended_conf", "register", "use_java"]
 
 
 def register(spark: Any) -> None:
@@ -54,6 +56,17 @@ def lag(progress: Mapping[str, Any] | None) -> dict[MessageQueue, int]:
         for queue, offset in latest.items():
             behind[queue] = behind.get(queue, 0) + max(0, offset - end.get(queue, 0))
     return behind
+
+
+def abandon(path: str | os.PathLike[str], txn: str) -> list[Path]:
+    """Of a batch of rows of which the log has a part, and the staged rest is lost: append what is left of it,
+    and have it count as whole without what is not. txn: as `mq DIR sinks` lists it. The files that were given
+    up; none where nothing is lost. Raises MQError where there is no such sink, or somebody is committing."""
+    from mq.broker.local import LocalBroker
+    from mq.spark.commit import abandon_rest
+
+    with LocalBroker(path, create=False, duties=False) as broker:
+        return abandon_rest(broker, txn)
 
 
 def _offset_of(value: Any) -> Mapping[str, Any] | None:

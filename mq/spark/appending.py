@@ -42,7 +42,10 @@ class _Column:
         _, offsets, data = texts.buffers()
         if data is not None:
             places = memoryview(offsets).cast("i")
-            self.pieces.append(memoryview(data)[places[texts.offset] : places[texts.offset + len(texts)]])
+            begin, end = places[texts.offset], places[texts.offset + len(texts)]
+            # No memoryview: one that the garbage collector clears, along with the traceback of an append that
+            # failed, ends the process when what was made of it in C lets go of it.
+            self.pieces.append(data.slice(begin, end - begin))
         sizes = pc.binary_length(texts)
         self.sizes.frombytes(
             memoryview(sizes.buffers()[1])[sizes.offset * 4 : (sizes.offset + len(sizes)) * 4]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mq.broker.local import LocalBroker
 from mq.errors import MQError
-from mq.spark.ledger import key_of
+from mq.spark.ledger import key_of, way_out
 from mq.spark.sinks import Sink, StagedFile, sinks
 from mq.spark.staging import AGE_MAX, directory
 
@@ -83,8 +83,7 @@ def _of_files(broker: LocalBroker) -> Iterator[str]:
             for path, why in lost:
                 yield (
                     f"{path}: {why}; it has rows of epoch {sink.last.epoch} of sink {sink.txn!r}, of which"
-                    f" the log has the first {sink.rows:,} alone: have them written again, under another"
-                    " txnAppId or with another checkpoint"
+                    f" the log has the first {sink.rows:,} alone: {way_out(str(broker.path), sink.txn)}"
                 )
 
 

@@ -22,17 +22,19 @@ from mq.broker.results import MessageQueue, PullStatus
 from mq.errors import MQError
 from mq.properties import encode
 from mq.spark.appending import append_batches
-from mq.spark.ledger import TOPIC, Entry, Step, chunked, decide, key_of, newer, txn_of
+from mq.spark.ledger import TOPIC, Entry, Step, chunked, decide, key_of, newer, txn_of, way_out
 from mq.spark.refusal import Refusal
 from mq.spark.staging import (
     Staged,
     StagedBatch,
     batches_of,
     bury,
+    can_be_read,
     directory,
     drop,
     finished,
     force,
+    goes_on,
     is_dead,
     is_unfinished,
     locked,
@@ -40,7 +42,14 @@ from mq.spark.staging import (
     sweep,
 )
 
-__all__ = ["CHUNK_BYTES", "commit_epoch", "discard_epoch", "last_entry", "tidy"]
+__all__ = [
+    "CHUNK_BYTES",
+    "abandon_rest",
+    "commit_epoch",
+    "discard_epoch",
+    "last_entry",
+    "tidy",
+]
 
 CHUNK_BYTES = 64 << 20
 READ_COUNT, READ_BYTES = 1000, 1 << 20
@@ -82,8 +91,8 @@ def commit_epoch(
             _append(broker, place, begun, chunk_bytes)
         if Step.SKIP in steps:
             broker.flush()  # Whoever appended it may have died before that.
-        finished(place)
         try:
+            finished(place)
             drop(place, files)
             sweep(place, max(epoch, last.epoch if last else epoch))
         except OSError as error:
@@ -126,7 +135,8 @@ def tidy(root: Path, broker: Callable[[], LocalBroker]) -> None:
                     bury(place)
         except FileNotFoundError:
             continue  # Somebody else is at it.
-        except (MQError, OSError, UnicodeError) as error:  # A name of somebody else's may be no text.
+        # ValueError: a name of somebody else's may be no text, and a topic have fewer queues by now.
+        except (MQError, OSError, ValueError) as error:
             _log.warning("%s: what is left there stays for now: %s", place, error)
 
 
@@ -176,20 +186,60 @@ def last_entry(broker: LocalBroker, txn: str) -> Entry | None:
 
 def _append(broker: LocalBroker, place: Path, last: Entry, chunk_bytes: int) -> None:
     """Append what is missing of the epoch of an entry, chunk by chunk. The lock is held."""
+    said, files = last, last.files
+    try:
+        for chunk, rest in chunked(batches_of(place, files, last.skip), chunk_bytes):
+            rows = sum(batch.rows.num_rows for batch in chunk)
+            if rest is not None and said.chunk < 0:
+                force(place, files)
+            needed, skip = (files[rest.file :], rest.batch) if rest is not None else ((), 0)
+            said = said._replace(chunk=said.chunk + 1, rows=rows, files=needed, skip=skip)
+            _say(broker, said, chunk)
+            goes_on(place)
+    except Refusal as refusal:
+        if refusal.code != "MQ_STAGING_LOST" or said.chunk < 0:
+            raise
+        raise Refusal(
+            "MQ_STAGING_LOST",
+            f"sink {last.txn!r}: the log has the first rows of epoch {last.epoch}, and the rest cannot be"
+            f" appended: {refusal.text}; {way_out(str(broker.path), last.txn)}",
+        ) from None
+
+
+def _say(broker: LocalBroker, said: Entry, chunk: Sequence[StagedBatch]) -> None:
+    """Append a chunk of an epoch with the ledger's word on it, which is on disk afterwards if it is the last
+    one."""
     if TOPIC not in broker.topics():
         broker.create_topic(TOPIC, 1)
-    ledger = MessageQueue(TOPIC, broker.name, 0)
-    properties = encode(None, key_of(last.txn), None, 0, None, None, True)
-    said, files = last, last.files
-    for chunk, rest in chunked(batches_of(place, files, last.skip), chunk_bytes):
-        rows = sum(batch.rows.num_rows for batch in chunk)
-        if rest is not None and said.chunk < 0:
-            force(place, files)
-        needed, skip = (files[rest.file :], rest.batch) if rest is not None else ((), 0)
-        said = said._replace(chunk=said.chunk + 1, rows=rows, files=needed, skip=skip)
-        # It comes first, and says how many there are: recovery takes none of them if it has not all.
-        head = b"MQ_BULK\x01%d\x02" % (rows + 1) + properties
-        append_batches(broker, [_message(ledger, said.encode(), head), *chunk], sync=said.is_whole)
+    # It comes first, and says how many there are: recovery takes none of them if it has not all.
+    head = b"MQ_BULK\x01%d\x02" % (said.rows + 1)
+    head += encode(None, key_of(said.txn), None, 0, None, None, True)
+    entry = _message(MessageQueue(TOPIC, broker.name, 0), said.encode(), head)
+    append_batches(broker, [entry, *chunk], sync=said.is_whole)
+
+
+def abandon_rest(broker: LocalBroker, txn: str) -> list[Path]:
+    """Of an epoch of which the log has a part, append what can still be read, and have the epoch count as
+    whole without the rest; the files that were given up. Raises Refusal for what is no sink."""
+    place = directory(Path(broker.path), key_of(txn))
+    if last_entry(broker, txn) is None:
+        raise Refusal(
+            "MQ_OPTION", f"there is no sink {txn!r} in {broker.path}, of which anything is in the log"
+        )
+    with locked(place):
+        last = last_entry(broker, txn)
+        if last is None or last.is_whole:
+            return []
+        gone = [name for name in last.files if not can_be_read(place, name)]
+        left = tuple(name for name in last.files if name not in gone)
+        rest = last._replace(files=left, skip=last.skip if left[:1] == last.files[:1] else 0)
+        if left:
+            _append(broker, place, rest, CHUNK_BYTES)
+        else:
+            _say(broker, rest._replace(chunk=last.chunk + 1, rows=0), [])
+        finished(place)
+        sweep(place, last.epoch)
+    return [place / name for name in gone]
 
 
 def _message(queue: MessageQueue, body: bytes, properties: bytes) -> StagedBatch:

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 from mq.broker.sinkledger import TOPIC, Entry, newer
 from mq.spark.refusal import Refusal
 
-__all__ = ["TOPIC", "Entry", "Place", "Step", "chunked", "decide", "key_of", "newer", "txn_of"]
+__all__ = ["TOPIC", "Entry", "Place", "Step", "chunked", "decide", "key_of", "newer", "txn_of", "way_out"]
 
 NAME_SIZE_MAX = 200
 
@@ -89,3 +89,11 @@ def key_of(txn: str) -> str:
 
 def txn_of(key: str) -> str:
     return unquote(key)
+
+
+def way_out(path: str, txn: str) -> str:
+    """What can be done about an epoch of which the log has a part, and the rest is lost."""
+    return (
+        "put back what is gone, and the next commit appends the rest; or give it up by"
+        f" mq.spark.abandon({path!r}, {txn!r}), which has the epoch count as whole without"
+    )

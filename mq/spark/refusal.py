@@ -29,6 +29,7 @@ Code = Literal[
     "MQ_TXN_MISMATCH",
     "MQ_ROW",
     "MQ_STAGING_LOST",
+    "MQ_STAGING_LOCKED",
 ]
 
 
@@ -38,6 +39,7 @@ class Refusal(MQError):
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(f"[{code}] {text}")
         self.code = code
+        self.text = text
 
 
 def planning(step: Callable[P, R]) -> Callable[P, R]:

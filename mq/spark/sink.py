@@ -83,7 +83,11 @@ class _Writer:
         here = broker(self._store, writable=True)
         if self._options.exactly_once:
             self._commit_epoch(here, written, epoch)
-        here.bulk.flush_unattended()
+        try:
+            here.bulk.flush_unattended()
+        except (MQError, OSError, RuntimeError) as error:  # RuntimeError: there can be no more threads.
+            # The rows are in the log: whoever took that for a failure would write them again.
+            _log.warning("%s: what was appended is not flushed now: %s", here, error)
 
     def _commit_epoch(self, here: LocalBroker, written: Sequence[Written], epoch: int) -> None:
         commit_epoch(
@@ -107,7 +111,7 @@ class _Writer:
                 self._options.txn or written[0].query_id,
                 [message.staged for message in written],
             )
-        except (MQError, OSError) as error:
+        except (MQError, OSError, ValueError) as error:  # ValueError: a topic has fewer queues by now.
             _log.warning("what was staged for epoch %d stays until it is swept away: %s", epoch, error)
 
 

@@ -29,6 +29,7 @@ from typing import IO, Any, NamedTuple
 from mq.broker.results import MessageQueue
 from mq.spark.ledger import Place
 from mq.spark.refusal import Refusal
+from mq.spark.stagelock import LOCK_TIMEOUT, held_by_another, show_life, take
 from mq.store.bulk import begin_writing
 
 __all__ = [
@@ -36,10 +37,12 @@ __all__ = [
     "StagedBatch",
     "batches_of",
     "bury",
+    "can_be_read",
     "directory",
     "drop",
     "finished",
     "force",
+    "goes_on",
     "is_dead",
     "is_locked",
     "is_unfinished",
@@ -51,7 +54,7 @@ __all__ = [
 ]
 
 SUFFIX = ".arrow"
-UNFINISHED = "unfinished"
+LOCK, UNFINISHED = "lock", "unfinished"
 AGE_MAX = 24 * 3600.0  # seconds; what nobody wrote to for so long and nobody locks is of the dead
 BATCH_BYTES_MAX = 8 << 20
 BEGIN_BYTES = 16 << 20  # so large a file will be forced; while it grows the disk has nothing else to do
@@ -103,7 +106,9 @@ def stage(place: Path, epoch: int, name: str, batches: Iterable[StagedBatch]) ->
             for batch in _cut(whole):
                 if writer is None:
                     file = stack.enter_context(_made(target))
-                    fcntl.flock(file, fcntl.LOCK_EX)
+                    # Nobody else writes it; somebody may be looking whether anybody does.
+                    if not take(file, LOCK_TIMEOUT):
+                        raise held_by_another(target, file)
                     writer = stack.enter_context(pa.ipc.new_file(file, batch.rows.schema))
                 queue = f"{batch.queue.topic}/{batch.queue.broker_name}/{batch.queue.queue_id}"
                 writer.write_batch(batch.rows, custom_metadata={QUEUE: queue})
@@ -154,6 +159,16 @@ def batches_of(place: Path, files: Sequence[str], skip: int = 0) -> Iterator[tup
             yield Place(file, number), StagedBatch(MessageQueue(topic, broker_name, int(queue_id)), rows)
 
 
+def can_be_read(place: Path, name: str) -> bool:
+    """Whether a file has what was staged in it. Raises OSError where that cannot be told now."""
+    try:
+        for _ in batches_of(place, [name]):
+            pass
+    except Refusal:
+        return False
+    return True
+
+
 @contextmanager
 def _lost(path: Path) -> Iterator[None]:
     """What cannot be had any more is told from what cannot be had now."""
@@ -177,6 +192,7 @@ def force(place: Path, files: Iterable[str]) -> None:
     for name in files:
         with _lost(place / name):
             _sync(place / name)
+        goes_on(place)
         folders[(place / name).parent] = None
     for folder in folders:
         _sync(folder)
@@ -202,18 +218,29 @@ def finished(place: Path) -> None:
 @contextmanager
 def locked(place: Path, *, wait: bool = True) -> Iterator[bool]:
     """One commit of a transaction id at a time, in whichever process. The lock of a dead one is dropped.
-    Without wait, whether it is ours."""
+    Without wait, whether it is ours. Raises Refusal where another one has it and does not go on."""
     while True:
         with _lock_file(place) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not take(file, LOCK_TIMEOUT if wait else 0.0):
+                if wait:
+                    raise held_by_another(place / LOCK, file)
                 yield False
                 return
             # Whoever removes the directory takes the lock's file with it: then this is a lock on nothing.
-            if _is_there(place / "lock", file):
+            if not _is_there(place / LOCK, file):
+                continue
+            try:
+                goes_on(place)
                 yield True
-                return
+            finally:
+                # A process that was forked meanwhile has the open file too, and would keep the lock.
+                fcntl.flock(file, fcntl.LOCK_UN)
+            return
+
+
+def goes_on(place: Path) -> None:
+    """Who commits says so at each step: see stagelock."""
+    show_life(place / LOCK)
 
 
 def _is_there(path: Path, file: IO[bytes]) -> bool:
@@ -227,7 +254,7 @@ def _lock_file(place: Path) -> IO[bytes]:
     while True:
         place.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            return (place / "lock").open("wb")
+            return (place / LOCK).open("ab")
 
 
 def drop(place: Path, files: Iterable[str]) -> None:
@@ -270,7 +297,7 @@ def bury(place: Path) -> None:
                     return
                 file.unlink()
             folder.rmdir()
-        (place / "lock").unlink(missing_ok=True)
+        (place / LOCK).unlink(missing_ok=True)
         place.rmdir()
 
 

@@ -165,8 +165,9 @@ def test_the_rest_of_an_epoch_is_lost(broker: LocalBroker, harm: Callable[[Path]
     harm(path)
     (problem,) = problems(broker.path)
     assert problem == (
-        f"{path}: {said}; it has rows of epoch 2 of sink 'app', of which the log has the first 3 alone: have"
-        " them written again, under another txnAppId or with another checkpoint"
+        f"{path}: {said}; it has rows of epoch 2 of sink 'app', of which the log has the first 3 alone: put"
+        " back what is gone, and the next commit appends the rest; or give it up by"
+        f" mq.spark.abandon('{broker.path}', 'app'), which has the epoch count as whole without"
     )
 
 

@@ -1,0 +1,226 @@
+"""The rest of an epoch is lost of which the log has a part; and what fails when all of it is in the log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mq.broker.bulk import Bulk
+from mq.broker.local import LocalBroker
+from mq.spark import abandon, commit
+from mq.spark.check import problems, remains
+from mq.spark.ledger import Step
+from mq.spark.refusal import Refusal
+from mq.spark.sinks import sinks
+from mq.spark.staging import directory as place_of
+from mq.spark.staging import is_unfinished
+from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, wrong_with
+from tests.spark.reading import forget_brokers
+from tests.spark.test_sink import batches, writer
+from tests.spark.test_sink_left import commit_one, half_done, staged_files
+from tests.store.small_store import open_small
+
+
+@pytest.fixture
+def broker(directory: Path) -> Iterator[LocalBroker]:
+    with open_small(directory, flush_interval=3600.0) as broker:
+        broker.create_topic(TOPIC, 2)
+        yield broker
+        forget_brokers()
+
+
+def files_left(broker: LocalBroker) -> list[Path]:
+    """Those that the ledger names."""
+    last = commit.last_entry(broker, TXN)
+    assert last is not None
+    return [place_of(broker.path, TXN) / name for name in last.files]
+
+
+def half_done_and_lost(broker: LocalBroker) -> list[Path]:
+    """Three of eight rows are in the log, and the file with the last four is gone."""
+    half_done(broker)
+    lost = files_left(broker)[-1:]
+    for file in lost:
+        file.unlink()
+    return lost
+
+
+def test_every_later_attempt_names_it_and_the_way_out(
+    broker: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    (lost,) = half_done_and_lost(broker)
+    path = str(broker.path)
+    for epoch in (0, 1, 1, 2):
+        with pytest.raises(Refusal) as caught:
+            commit_one(broker, epoch, 1)
+        said = str(caught.value)
+        assert said.startswith(
+            f"[MQ_STAGING_LOST] sink {TXN!r}: the log has the first rows of epoch 0, and the rest cannot be"
+            f" appended: the staged rows {lost} cannot be read: "
+        )
+        assert said.endswith(
+            "; put back what is gone, and the next commit appends the rest; or give it up by"
+            f" mq.spark.abandon({path!r}, {TXN!r}), which has the epoch count as whole without"
+        )
+    commit.tidy(broker.path, lambda: broker)
+    assert "mq.spark.abandon(" in caplog.text
+    (problem,) = problems(broker.path)
+    assert problem.startswith(f"{lost}: it is missing; ")
+    assert f"mq.spark.abandon({path!r}, {TXN!r})" in problem
+    assert next(iter(remains(broker.path))).startswith(str(place_of(broker.path, TXN)))
+
+
+def test_what_was_put_back_is_appended(broker: LocalBroker) -> None:
+    half_done(broker)
+    (*_, file) = files_left(broker)
+    content = file.read_bytes()
+    file.unlink()
+    with pytest.raises(Refusal, match="put back what is gone"):
+        commit_one(broker, 1)
+    file.write_bytes(content)
+    assert commit_one(broker, 1) == [Step.FINISH, Step.APPEND]
+    assert wrong_with(bodies_of(broker), 2) == []
+
+
+@pytest.mark.parametrize("is_all_gone", [False, True])
+def test_the_rest_is_given_up(broker: LocalBroker, is_all_gone: bool) -> None:
+    lost = half_done_and_lost(broker)
+    if is_all_gone:
+        lost = files_left(broker)
+        lost[0].unlink()
+    rows = [row for task in rows_of(0, 0) for row in task]
+    assert bodies_of(broker) == rows[:3]
+    assert abandon(broker.path, TXN) == lost
+    whole = rows[: 3 if is_all_gone else 4]  # The fourth was there still.
+    assert bodies_of(broker) == whole
+    (sink,) = sinks(broker)
+    assert sink.last is not None
+    assert (sink.last.epoch, sink.last.is_whole, sink.rows) == (0, True, len(whole))
+    assert list(problems(broker.path)) == list(remains(broker.path)) == []
+    assert not is_unfinished(place_of(broker.path, TXN))
+    assert staged_files(broker) == []
+    # The query goes on, as after any other epoch.
+    assert commit_one(broker, 0, 1) == [Step.SKIP]
+    assert commit_one(broker, 1) == [Step.APPEND]
+    assert bodies_of(broker) == [*whole, *(row for task in rows_of(1, 0) for row in task)]
+
+
+def test_nothing_is_given_up_that_is_not_lost(broker: LocalBroker) -> None:
+    with pytest.raises(Refusal, match=r"\[MQ_OPTION\] there is no sink 'query' in .*, of which anything is"):
+        abandon(broker.path, TXN)
+    with pytest.raises(Refusal, match="give 1 to 200 letters"):
+        abandon(broker.path, "..")
+    assert not (broker.path / "mq" / "spark").exists()
+    half_done(broker)
+    assert abandon(str(broker.path), TXN) == []  # It is finished: nothing of it was lost.
+    assert abandon(broker.path, TXN) == []
+    assert wrong_with(bodies_of(broker), 1) == []
+    assert staged_files(broker) == []
+    with pytest.raises(FileNotFoundError):
+        abandon(broker.path / "not there", TXN)
+
+
+def test_a_topic_with_fewer_queues_keeps_nobody_else_from_planning(
+    broker: LocalBroker, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    half_done(broker)
+    broker.create_topic(TOPIC, 1)
+    commit.tidy(broker.path, lambda: broker)
+    (told,) = caplog.records
+    assert "what is left there stays for now: topic results has queues 0 to 0" in told.getMessage()
+    broker.create_topic("others", 1)
+    to = writer(directory, stream=False, topic="others")
+    to.commit([to.write_task(batches(b"x"), to._run, 0, 0, 0)])
+    assert bodies_of(broker, "others") == [b"x"]
+    broker.create_topic(TOPIC, 2)
+    commit.tidy(broker.path, lambda: broker)
+    assert wrong_with(bodies_of(broker), 1) == []
+
+
+def test_an_abort_says_why_it_finishes_nothing(
+    broker: LocalBroker, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    half_done(broker)
+    broker.create_topic(TOPIC, 1)
+    to = writer(directory, topic=TOPIC, txnAppId=TXN)
+    caplog.clear()
+    to.abort([to.write_task(batches(b"x"), TXN, 0, 0, 0)], 1)
+    (told,) = caplog.records
+    assert "stays until it is swept away: topic results has queues 0 to 0" in told.getMessage()
+    broker.create_topic(TOPIC, 2)
+    commit.tidy(broker.path, lambda: broker)
+    assert wrong_with(bodies_of(broker), 1) == []
+
+
+FAILS = """
+import gc, sys
+from pathlib import Path
+import pyarrow as pa
+import mq
+from mq.spark.appending import append_batches
+from mq.spark.staging import StagedBatch
+from tests.store.small_store import open_small
+with open_small(Path(sys.argv[1])) as broker:
+    broker.create_topic("orders", 1)
+    rows = pa.record_batch({"body": pa.array([b"x"]), "properties": pa.array([b""])})
+    for _ in range(20):
+        try:
+            append_batches(broker, [StagedBatch(mq.MessageQueue("orders", "mq", 7), rows)])
+        except ValueError as error:
+            error.itself = error
+    gc.collect()
+"""
+
+
+def test_an_append_that_fails_does_not_end_the_process(directory: Path) -> None:
+    """When the garbage collector takes its traceback, with the buffers of Arrow that it had."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS, str(directory)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_mark_that_cannot_be_removed_fails_no_commit(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are in the log by then: whoever took that for a failure would write them again."""
+
+    def refuses(*_: Any) -> None:
+        raise PermissionError(13, "not for you")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "finished", refuses)
+        assert commit_one(broker, 0) == [Step.APPEND]
+    assert is_unfinished(place_of(broker.path, TXN))
+    commit.tidy(broker.path, lambda: broker)
+    assert not is_unfinished(place_of(broker.path, TXN))
+    assert commit_one(broker, 1) == [Step.APPEND]
+    assert wrong_with(bodies_of(broker), 2) == []
+
+
+@pytest.mark.parametrize("semantics", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), OSError(24, "too many files")])
+def test_a_flush_that_cannot_begin_fails_no_commit(
+    broker: LocalBroker,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    semantics: str,
+    error: Exception,
+) -> None:
+    def refuses(_: Bulk) -> None:
+        raise error
+
+    monkeypatch.setattr(Bulk, "flush_unattended", refuses)
+    to = writer(directory, stream=False, topic=TOPIC, semantics=semantics)
+    to.commit([to.write_task(batches(b"x"), to._run, 0, 0, 0)])
+    assert bodies_of(broker) == [b"x"]
