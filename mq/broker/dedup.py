@@ -142,11 +142,11 @@ class Dedup:
             if known is None:
                 if kind == "id" or keys.complete_since(bucket) > begin_ms:
                     first = self._first(topic, word, begin_ms, is_it)
+            elif known[1] == CLAIMED:
+                # Who died may have been stopped long before he stored it.
+                first = self._first(topic, word, begin_ms, is_it)
             elif known[0] > begin_ms:
-                if known[1] == CLAIMED:
-                    first = self._first(topic, word, begin_ms, is_it)
-                else:
-                    first = self._kept(topic, known[1], is_it)
+                first = self._kept(topic, known[1], is_it)
             if first is not None:
                 if known is None or known[1] == CLAIMED:
                     bucket.put(digest, _sent_ms(first), first.log_offset)
@@ -158,7 +158,8 @@ class Dedup:
                 if getattr(error, "unique_id", None) is None:
                     bucket.drop(digest)
                 raise
-            bucket.put(digest, now_ms, result._placed()[1][0])
+            # The append may have taken long: it counts from when it is stored, in the index too.
+            bucket.put(digest, max(now_ms, self._clock_ms()), result._placed()[1][0])
             return result
         finally:
             keys.release(number)

@@ -8,8 +8,9 @@ are, DELAY, REAL_TOPIC and REAL_QID included: so RocketMQ stores them, and in an
 ask for nothing.
 
 It is due when its store time plus the level's delay has passed, by the levels of whoever delivers: give all
-processes of a directory the same. Where a store time lies ahead (the clock was set back), the delay counts
-from when the message was first looked at: later than meant, and not earlier.
+processes of a directory the same. One of a level that he does not have is due when the code of its unit
+says. Where a store time lies ahead, or a due time by more than the delay (the clock was set back), the delay
+counts from when that was first seen: later than meant, and not earlier.
 
 RocketMQ: broker/schedule/ScheduleMessageService.java; messageDelayLevel of MessageStoreConfig.java.
 """
@@ -113,6 +114,7 @@ class Log(Protocol):
     def number(self, topic: str, queue_id: int, *, add: bool) -> int | None: ...
     def queue_of(self, number: int) -> tuple[str, int] | None: ...
     def next_offset(self, number: int) -> int: ...
+    def last_store_ms(self) -> int: ...
     def append(
         self, topic: str, queue_id: int, message: MessageExt, properties: bytes, *, reconsume_times: int
     ) -> Copy: ...
@@ -125,10 +127,11 @@ class Waiting(NamedTuple):
 
     offset: int
     due_ms: int
+    delay_ms: int
 
 
 class Level:
-    """One level as far as it was read."""
+    """One level as far as it was read. delay_ms 0: the units say when their messages are due."""
 
     def __init__(self, number: int, delay_ms: int, broker_name: str) -> None:
         self.number = number
@@ -136,12 +139,17 @@ class Level:
         self.queue = MessageQueue(SCHEDULE_TOPIC, broker_name, number - 1)
         self.messages: Sequence[MessageExt] = ()
         self.place = 0
-        self.seen_ms = 0
+        self.seen_ms = 0  # when all before seen_end was there
+        self.seen_end = 0
         self.waiting: Waiting | None = None
 
     def forget(self) -> None:
         """Read it again the next time."""
         self.messages, self.place = (), 0
+
+    def see(self, end: int, now_ms: int) -> None:
+        """What lies before `end` was there by now."""
+        self.seen_end, self.seen_ms = end, now_ms
 
 
 class Delivery:
@@ -149,7 +157,8 @@ class Delivery:
 
     place(topic, queue_id) is the queue where such a message can be read, or None where there is no such topic
     any more and it may not be made. was_stored(topic, message) looks for a copy of a message there. sync:
-    what is delivered is flushed at once, since readers wait for that.
+    what is delivered is flushed at once, since readers wait for that. more: how many levels there are after
+    these in which something may wait; code(number, offset) is the code of a unit.
     """
 
     def __init__(
@@ -163,8 +172,13 @@ class Delivery:
         *,
         broker_name: str,
         sync: bool,
+        more: int = 0,
+        code: Callable[[int, int], int] = lambda _number, _offset: 0,
     ) -> None:
-        self._levels = [Level(number, delay, broker_name) for number, delay in enumerate(levels, start=1)]
+        delays = (*levels, *(0 for _ in range(more)))
+        self._levels = [Level(number, delay, broker_name) for number, delay in enumerate(delays, start=1)]
+        self._longest_ms = max(levels)
+        self._code = code
         self._offsets = offsets
         self._store = store
         self._pull = pull
@@ -206,8 +220,16 @@ class Delivery:
         for _ in range(SLICE):
             offset = offsets[level.number]
             waiting = level.waiting
-            if waiting is not None and waiting.offset == offset and waiting.due_ms > clock():
-                return waiting.due_ms
+            if waiting is not None and waiting.offset == offset:
+                left_ms = waiting.due_ms - clock()
+                if left_ms > waiting.delay_ms + 1:
+                    # The clock was set back since: counted from now, as for all that is there by now.
+                    level.forget()
+                    level.waiting = waiting = None
+                    end = self._store.next_offset(number)
+                    level.see(end, clock())
+                elif left_ms > 0:
+                    return waiting.due_ms
             message = self._head(level, number, offset, clock)
             if message is None:
                 return None
@@ -215,14 +237,20 @@ class Delivery:
             if waiting is None or waiting.offset != offset:
                 # The whole delay has passed when the ms is over in which it ends: store times are cut to the
                 # ms.
-                due = due_ms(message.store_time_ms, level.delay_ms, level.seen_ms) + 1
-                level.waiting = waiting = Waiting(offset, due)
+                delay_ms = level.delay_ms or self._delay_ms(number, message)
+                due = due_ms(message.store_time_ms, delay_ms, level.seen_ms) + 1
+                level.waiting = waiting = Waiting(offset, due, delay_ms)
             if waiting.due_ms > clock():
                 if waiting.due_ms > clock() + KEPT_AHEAD_MS:
                     level.forget()
                 return waiting.due_ms
             self._deliver_one(level, message)
         return clock()
+
+    def _delay_ms(self, number: int, message: MessageExt) -> int:
+        """The delay of a message whose level is not known any more, by its unit."""
+        delay_ms = self._code(number, message.queue_offset) - message.store_time_ms
+        return delay_ms if 0 < delay_ms <= DELAY_MAX_MS else self._longest_ms
 
     def _head(self, level: Level, number: int, offset: int, clock: Callable[[], int]) -> MessageExt | None:
         """The message at a level's offset, or the first after it that there is."""
@@ -235,10 +263,12 @@ class Delivery:
             end = self._store.next_offset(number)
             if end == offset:
                 return None
+            if offset >= level.seen_end:
+                level.see(end, clock())
+            # None that was stored since: it would look as if the clock had been set back.
+            count = min(READ_COUNT, max(level.seen_end - offset, 1))
             try:
-                found = self._pull(level.queue, offset, READ_COUNT, READ_SIZE, None, 0.0)
-                # Not before: what was stored meanwhile would look as if the clock had been set back since.
-                level.seen_ms = clock()
+                found = self._pull(level.queue, offset, count, READ_SIZE, None, 0.0)
             except StoreCorrupted as error:
                 if error.queue_offset is None:
                     raise
@@ -253,7 +283,9 @@ class Delivery:
             elif offset < found.min_offset:
                 offset = self._offsets[level.number] = found.min_offset  # Retention took what was there.
             elif offset > end:
-                # Damaged memory, or a file of another store: on from where it surely was.
+                # Damaged memory, or a file of another time: on from where it surely was, and what is due by
+                # now is looked for.
+                self._offsets.doubt(max(clock(), self._store.last_store_ms()))
                 offset = self._offsets[level.number] = self._offsets.saved(level.number, end)
             else:
                 return None

@@ -149,6 +149,10 @@ class DelayOffsets:
         """What was due by then may have been delivered in another life of the store, which nobody noted."""
         return self._words[AT_DOUBT]
 
+    def doubt(self, time_ms: int) -> None:
+        """What was due by then may have been delivered."""
+        self._words[AT_DOUBT] = max(self._words[AT_DOUBT], time_ms)
+
     def wake_at(self, time_ms: int | None) -> None:
         """Say when the next look is, unless somebody rings; None: somebody is looking."""
         self._words[AT_WAKE] = ALWAYS if time_ms is None else time_ms
@@ -183,8 +187,9 @@ class DelayOffsets:
         return {} if now == self._saved else now
 
     def saved(self, level: int, end: int) -> int:
-        """What the file says of a level; its end where that is beyond it."""
-        return min(self._saved.get(level, 0), end)
+        """What the file says of a level; nothing where that is beyond its end."""
+        saved = self._saved.get(level, 0)
+        return saved if saved <= end else 0
 
     def save(self, offsets: dict[int, int]) -> None:
         """Write the file. What these offsets say is delivered is to be on disk before."""

@@ -258,7 +258,8 @@ class HandledKeys:
                 )  # fmt: skip
             if length < MARKS_AT + kept * MARK_SIZE:
                 log.warning("%s: it is cut short: keys that were in it are handled again", self.path)
-                os.posix_fallocate(self._fd, 0, MARKS_AT + kept * MARK_SIZE)
+            # A copy may have left out what was zero.
+            os.posix_fallocate(self._fd, 0, MARKS_AT + kept * MARK_SIZE)
             return kept
         wanted = SIZE if size is None else size
         room = (length - MARKS_AT) // MARK_SIZE

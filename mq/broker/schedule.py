@@ -9,16 +9,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, Delivery, parse_levels
-from mq.broker.delay_offsets import Alarm, DelayOffsets
+from mq.broker.delay_offsets import LEVEL_COUNT_MAX, Alarm, DelayOffsets
 from mq.errors import MessageInvalid
 from mq.message import MessageExt
 from mq.store.copies import Copies, Copy, changed
 from mq.store.lookup import is_delivery, stored
 from mq.store.reader import Reader
 from mq.store.store import Store
+from mq.store.unitcode import unit_code
 
 __all__ = ["Schedule"]
 
@@ -121,10 +123,11 @@ class Schedule:
     def run(self, stopping: Callable[[], bool], clock: Callable[[], int] | None = None) -> None:
         """Deliver until told to stop, and woken for that. By who has the duties."""
         clock = clock or (lambda: time.time_ns() // 1_000_000)
-        alarm = self.alarm()
+        alarm, more = self.alarm(), self._more_levels()
         if self._offsets is None:
             last_store_ms = self.copies.last_store_ms()
-            self._offsets = DelayOffsets(self._store.root, alarm, len(self.delays_ms), last_store_ms)
+            levels = len(self.delays_ms) + more
+            self._offsets = DelayOffsets(self._store.root, alarm, levels, last_store_ms)
         offsets = self._offsets
         delivery = Delivery(
             self.delays_ms,
@@ -135,6 +138,8 @@ class Schedule:
             self._was_stored,
             broker_name=self._broker_name,
             sync=self._store.sync,
+            more=more,
+            code=partial(unit_code, self._store),
         )
         while True:
             # Before anything is looked at: a ring that comes after is not slept through.
@@ -146,6 +151,15 @@ class Schedule:
             due = delivery.deliver(clock, stopping)
             offsets.wake_at(due)
             alarm.bell.wait(heard, IDLE if due is None else min(IDLE, (due - clock()) / 1000))
+
+    def _more_levels(self) -> int:
+        """How many levels messages were put aside for beyond those that there are."""
+        known = len(self.delays_ms)
+        numbers = {
+            level: self.copies.number(SCHEDULE_TOPIC, level - 1, add=False)
+            for level in range(known + 1, LEVEL_COUNT_MAX + 1)
+        }
+        return max((level for level, number in numbers.items() if number is not None), default=known) - known
 
     def _was_stored(self, topic: str, message: MessageExt) -> bool:
         """Whether a topic has a copy of a message that was put aside."""

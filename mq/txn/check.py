@@ -148,8 +148,9 @@ def decide(half: Half, now_ms: int, started_ms: int, rules: Rules) -> Action:
     age_ms = now_ms - half.born_ms
     if half.times_checked >= rules.check_max or age_ms > rules.retention_ms:
         return Action.GIVE_UP
-    if half.store_ms >= started_ms:
+    if started_ms <= half.store_ms <= now_ms:
         return Action.STOP
+    # Store times never go back: one that lies ahead says nothing where the clock was set back.
     if age_ms < 0:
         return Action.ASK  # The clock was set back: to wait for it could take for ever.
     if half.immunity_ms is None:

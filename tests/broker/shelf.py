@@ -65,7 +65,7 @@ class Shelf:
         self.failing: list[Exception] = []
         self.log_end = 0
         self.epoch = 1  # which life of the store this is
-        self.last_store_ms = 0
+        self.last_stored = 0
 
     def clock(self) -> int:
         return self.now
@@ -80,6 +80,9 @@ class Shelf:
 
     def queue_of(self, number: int) -> tuple[str, int] | None:
         return self.numbers[number]
+
+    def last_store_ms(self) -> int:
+        return self.last_stored
 
     def next_offset(self, number: int) -> int:
         return len(self.queues[self.numbers[number]])
@@ -130,7 +133,7 @@ class Shelf:
             reconsume_times=reconsume_times,
         ).encode(property_crc=True)
         queue.append(MessageExt(record, "mq"))
-        self.last_store_ms = self.now
+        self.last_stored = self.now
         self.log_end += len(record)
         return Copy(self.log_end - len(record), len(queue) - 1, self.now, self.log_end)
 
@@ -177,7 +180,7 @@ class Deliverer:
     def __init__(self, shelf: Shelf, root: Path, levels: tuple[int, ...]) -> None:
         (root / "mq").mkdir(parents=True, exist_ok=True)
         self.shelf = shelf
-        self.offsets = DelayOffsets(root, Alarm(root, shelf.epoch), len(levels), shelf.last_store_ms)
+        self.offsets = DelayOffsets(root, Alarm(root, shelf.epoch), len(levels), shelf.last_stored)
         words: Any = MortalWords(self.offsets._words, shelf.death)
         self.offsets._words = words
         self.delivery = Delivery(

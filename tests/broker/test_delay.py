@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mq
-from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, destination, due_ms, parse_levels
+from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, Delivery, destination, due_ms, parse_levels
 from mq.broker.results import PullResult
 from tests.broker.shelf import BEGIN_MS, Deliverer, Died, Shelf, bodies, until_done
 from tests.store.encoder import Record
@@ -216,21 +216,64 @@ class TestDelivery:
         list(until_done(shelf, deliverer.deliver))
         assert bodies(shelf.delivered()) == [b"0", b"2"]
 
-    @pytest.mark.parametrize(("saved", "left"), [(1, [b"1", b"2"]), (3, []), (99, [])])
+    @pytest.mark.parametrize(("saved", "left"), [(1, [b"1", b"2"]), (3, []), (99, [b"1", b"2"])])
     def test_an_offset_beyond_the_end_gives_way_to_the_one_on_disk(
         self, tmp_path: Path, saved: int, left: list[bytes]
     ) -> None:
-        """And that to the end, where it is beyond it as well."""
+        """Where that is beyond it as well, as in a file of another time, it goes on from the first. Nothing
+        comes again."""
         shelf = Shelf()
         deliverer = Deliverer(shelf, tmp_path, (1000,))
-        for number in range(3):
+        shelf.put_aside(1, b"0")
+        list(until_done(shelf, deliverer.deliver))
+        for number in (1, 2):
             shelf.put_aside(1, b"%d" % number)
         deliverer.offsets.save({1: saved})
         deliverer.offsets[1] = 77
         list(until_done(shelf, deliverer.deliver))
         shelf.put_aside(1, b"new")
         list(until_done(shelf, deliverer.deliver))
-        assert bodies(shelf.delivered()) == [*left, b"new"]
+        assert bodies(shelf.delivered()) == [b"0", *left, b"new"]
+
+    def test_a_clock_that_is_set_back_has_nobody_wait_for_longer_than_the_delay(self, tmp_path: Path) -> None:
+        """Counted from when that was seen, and for all at once that were there by then."""
+        shelf = Shelf()
+        deliverer = Deliverer(shelf, tmp_path, (5000,))
+        for number in range(200):
+            shelf.put_aside(1, b"%d" % number)
+            shelf.now += 10
+        assert deliverer.deliver() == BEGIN_MS + 5001
+        back = shelf.now = BEGIN_MS - HOUR
+        assert deliverer.deliver() == back + 5001
+        shelf.put_aside(1, b"new")
+        shelf.now = back + 5000
+        assert deliverer.deliver() == back + 5001
+        assert shelf.delivered() == []
+        shelf.now = back + 5001
+        deliverer.deliver()
+        assert bodies(shelf.delivered()) == [*(b"%d" % number for number in range(200)), b"new"]
+
+    def test_a_level_that_is_gone_delivers_when_its_units_say(self, tmp_path: Path) -> None:
+        shelf = Shelf()
+        shelf.put_aside(1, b"known")
+        shelf.put_aside(3, b"gone")
+        shelf.put_aside(2, b"damaged")
+        deliverer = Deliverer(shelf, tmp_path, (1000,))
+        codes = {SCHEDULE_TOPIC: {1: 77, 2: BEGIN_MS + HOUR}}
+        deliverer.delivery = Delivery(
+            (1000,),
+            deliverer.offsets,
+            shelf,
+            shelf.pull,
+            lambda topic, queue_id: (topic, queue_id),
+            shelf.was_stored,
+            broker_name="mq",
+            sync=False,
+            more=2,
+            code=lambda number, _offset: codes[shelf.numbers[number][0]][shelf.numbers[number][1]],
+        )
+        assert list(until_done(shelf, deliverer.deliver)) == [BEGIN_MS + 1001, BEGIN_MS + HOUR + 1]
+        assert bodies(shelf.delivered()) == [b"known", b"damaged", b"gone"]
 
 
 class TestDeath:
@@ -282,7 +325,7 @@ class TestDeath:
         shelf.now += 500
         looked_for: list[str] = []
         second = Deliverer(shelf, tmp_path, (1000, 60_000))
-        assert second.offsets.doubt_ms == shelf.last_store_ms
+        assert second.offsets.doubt_ms == shelf.last_stored
         was_stored = second.delivery._was_stored_in
 
         def look(topic: str, message: mq.MessageExt) -> bool:

@@ -207,6 +207,16 @@ class TestChangedMeanwhile:
 
 
 class TestRestart:
+    def test_what_waits_in_a_level_that_is_gone_comes_when_it_was_due(self, directory: Path) -> None:
+        with mq.open(directory, message_delay_level="1s 1s 1500ms") as broker:
+            broker.create_topic("orders", 1)
+            sent = mq.Producer(broker).send(mq.Message("orders", b"x", delay_level=3))
+            due_ms = tags_code(broker, 3, sent.queue_offset)
+        with mq.open(directory, message_delay_level="1ms") as broker:
+            (message,) = wait_for(broker.topic("orders").queues[0], 1)
+            assert message.store_time_ms > due_ms
+            assert message.msg_id == sent.msg_id
+
     def test_goes_on_exactly_where_it_was(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with open_quick(directory) as broker, monkeypatch.context() as patch:
             (queue,) = broker.create_topic("orders", 1).queues

@@ -300,6 +300,27 @@ def test_a_full_disk_is_named_and_passes(directory: Path, monkeypatch: pytest.Mo
         assert broker.topic("orders").queues[0].max_offset == 1
 
 
+def test_what_a_copy_left_out_is_allocated_before_it_is_written(marked: Path) -> None:
+    """As by cp --sparse: else a full disk would be a signal."""
+    size = MARKS_AT + 100_000 * MARK_SIZE
+    with file_of(marked).open("r+b") as file:
+        file.truncate(0)
+    with mq.open(marked) as broker, mq.Once(broker, "billing", size=100_000)("key"):
+        pass
+    content = file_of(marked).read_bytes()
+    assert len(content) == size
+    with file_of(marked).open("wb") as file:
+        for at in range(0, size, 4096):
+            if content[at : at + 4096].strip(b"\0"):
+                file.seek(at)
+                file.write(content[at : at + 4096])
+        file.truncate(size)
+    assert file_of(marked).stat().st_blocks * 512 < size
+    with mq.open(marked) as broker:
+        assert mq.Once(broker, "billing").seen("key")
+        assert file_of(marked).stat().st_blocks * 512 >= size
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small file system. Whoever may not mount goes without."""

@@ -4,7 +4,9 @@ dead claims, damage, a full disk and a flush that is still to come."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -163,6 +165,31 @@ def test_a_claim_that_was_left_is_looked_into(broker: LocalBroker, asked: list[s
     assert count_of(broker) == 1
     assert broker.query("orders", "key-1")[0].body == (b"one" if stored else b"two")
     assert asked == ["key-1"]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_window_begins_when_the_first_one_is_stored(broker: LocalBroker, dies: bool) -> None:
+    """However long its process was stopped in the middle."""
+    append, dedup = broker._dedup._append, broker._dedup
+    now_ms = time.time_ns() // 1_000_000 - 700_000
+    dedup._clock_ms = lambda: now_ms
+
+    def stopped(*arguments: Any) -> mq.SendResult:
+        nonlocal now_ms
+        now_ms += 700_000
+        result = append(*arguments)
+        if dies:
+            raise KeyboardInterrupt
+        return result
+
+    producer = producer_of(broker, 600.0)
+    dedup._append = stopped
+    with pytest.raises(KeyboardInterrupt) if dies else nullcontext():
+        producer.send(order(b"one"), dedup_key="key-1")
+    dedup._append = append
+    for _ in range(2):
+        producer.send(order(b"two"), dedup_key="key-1")
+    assert count_of(broker) == 1
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class Rounds(RuleBasedStateMachine):
             if each.times >= RULES.check_max or age_ms > RULES.retention_ms:
                 each.is_given_up = True
                 continue
-            if each.store_ms >= now:
+            if each.store_ms == now:
                 break
             if age_ms < 0 or age_ms > (RULES.timeout_ms if each.immunity_ms is None else each.immunity_ms):
                 expected.add(name)

@@ -1,0 +1,27 @@
+"""When a half message is due to be asked about, by any clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from mq.txn.check import Action, Half, Rules, decide
+
+RULES = Rules(timeout_ms=6000, check_max=3, retention_ms=3_600_000)
+NOW, HOUR = 1_700_000_000_000, 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("born_ms", "store_ms", "action"),
+    [
+        (NOW - 6000, NOW - 5999, Action.STOP),
+        (NOW - 6001, NOW - 6000, Action.ASK),
+        # Stored while the round goes on, as its own copies are.
+        (NOW - 7000, NOW, Action.STOP),
+        # Store times never go back, so all of them lie ahead when the clock was set back.
+        (NOW - 6000, NOW + HOUR, Action.STOP),
+        (NOW - 6001, NOW + HOUR, Action.ASK),
+        (NOW + HOUR, NOW + HOUR, Action.ASK),
+    ],
+)
+def test_who_is_asked(born_ms: int, store_ms: int, action: Action) -> None:
+    assert decide(Half(5, 5, 0, born_ms, store_ms, None), NOW, NOW, RULES) is action
