@@ -578,15 +578,14 @@ def test_what_cannot_be_sent_back_stays_and_comes_again(
 def test_a_run_that_is_cancelled_cancels_its_calls_and_they_come_again(broker: mq.Broker) -> None:
     async def main() -> None:
         send(broker, b"1", b"2", b"3")
-        cancelled = 0
-        started = asyncio.Event()
+        started = cancelled = 0
 
         async def listener(message: mq.MessageExt) -> None:
-            nonlocal cancelled
+            nonlocal started, cancelled
             if message.body == b"1":
                 return
             try:
-                started.set()
+                started += 1
                 await asyncio.sleep(SOON)
             except asyncio.CancelledError:
                 cancelled += 1
@@ -594,8 +593,7 @@ def test_a_run_that_is_cancelled_cancels_its_calls_and_they_come_again(broker: m
 
         async with subscribed(broker) as consumer:
             running = asyncio.create_task(consumer.run(listener, concurrency=2))
-            await started.wait()
-            await asyncio.sleep(0.01)
+            await until(lambda: started == 2)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
