@@ -97,7 +97,7 @@ def test_what_a_reader_did_not_take_is_not_committed(start: Start, directory: Pa
     consumer.stdout.close()
     with mq.open(directory) as broker:
         broker.topic("orders").send(b"order 20")
-    assert consumer.wait(30) == 141
+    assert consumer.wait(60) == 141
     assert 20 in numbers(run("consume", "orders", "--group", "billing", "--wait", "0").out)
 
 
@@ -111,5 +111,5 @@ def test_an_interrupt_ends_it_quietly(start: Start) -> None:
     assert consumer.stdout is not None
     assert consumer.stdout.readline()
     consumer.send_signal(signal.SIGINT)
-    _, err = consumer.communicate(timeout=30)
+    _, err = consumer.communicate(timeout=60)
     assert (consumer.returncode, err) == (130, b"")

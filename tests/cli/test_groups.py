@@ -194,7 +194,7 @@ def test_top_fills_a_terminal_until_q_is_pressed(start: Start, broker: mq.LocalB
         with suppress(OSError):  # The other end is closed.
             while terminal.read(4096):
                 pass
-        assert screen.wait(30) == 0
+        assert screen.wait(60) == 0
 
 
 def test_top_without_its_library_says_which(

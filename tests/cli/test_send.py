@@ -108,13 +108,13 @@ def test_a_line_is_sent_as_soon_as_it_has_arrived(start: Start, directory: Path,
         queues = broker.topic("orders").queues
         sender.stdin.write(b"first\n")
         sender.stdin.flush()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not sum(queue.max_offset for queue in queues):
             assert time.monotonic() < deadline
             assert sender.poll() is None
             queues[0].read(queues[0].max_offset, wait=0.05)
         sender.stdin.close()
-        assert sender.wait(30) == 0
+        assert sender.wait(60) == 0
 
 
 def arriving(chunks: list[bytes], size_max: int) -> Iterator[list[bytes]]:

@@ -84,7 +84,7 @@ def test_neither_spark_nor_arrow_is_needed(directory: Path) -> None:
             [sys.executable, "-c", WITHOUT, str(directory), verb],
             capture_output=True,
             env=ENVIRONMENT,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, b"")

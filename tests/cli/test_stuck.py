@@ -15,7 +15,7 @@ import mq
 from tests.cli.conftest import ROOT, Run
 
 EXPLAINED = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_an_interrupt_ends_it_quietly(start: Start, directory: Path) -> None:
         signal.signal(signal.SIGINT, inherited)
     read_line(tail)
     tail.send_signal(signal.SIGINT)
-    out, err = tail.communicate(timeout=30)
+    out, err = tail.communicate(timeout=60)
     assert (tail.returncode, out, err) == (130, b"", b"")
 
 
@@ -106,7 +106,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(start: Start, directory: Path) 
     assert tail.stdout is not None
     tail.stdout.close()
     fill(directory, 1, begin=1)
-    assert tail.wait(30) == 141
+    assert tail.wait(60) == 141
     assert tail.stderr is not None
     assert tail.stderr.read() == b""
 

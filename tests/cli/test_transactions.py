@@ -28,7 +28,7 @@ def begin(broker: mq.LocalBroker, body: bytes = b"x") -> str:
 
 
 def wait_until_given_up(broker: mq.LocalBroker) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not all(each.given_up for each in broker.undecided()):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -66,7 +66,7 @@ def test_what_was_given_up_is_resumed(run: Run, broker: mq.LocalBroker) -> None:
     with mq.TransactionProducer(broker, GROUP, lambda _: mq.TransactionState.COMMIT):
         answer = run("transactions", "--resume", msg_id)
         assert (answer.status, answer.out) == (0, f"{msg_id} is checked again\n")
-        assert [message.body for message in broker.topic("orders").queues[0].read(0, wait=30).messages] == [
+        assert [message.body for message in broker.topic("orders").queues[0].read(0, wait=60).messages] == [
             b"x"
         ]
     assert run("transactions").out == "no transaction is undecided\n"

@@ -19,7 +19,7 @@ from mq.broker.membership import Membership, Subscription
 from tests.contract.memory import MemoryBroker
 from tests.store.sleeping import AT_ONCE, Waiting, asleep
 
-LONG = 30.0
+LONG = 60.0
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -26,7 +26,7 @@ QUICK: dict[str, Any] = {
     "transaction_check_interval": 0.15,
     "transaction_check_max": 1000,  # The usual fifteen are over before a slow machine has asked anybody.
 }
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 Decide = Callable[[mq.MessageExt], mq.TransactionState]
 
