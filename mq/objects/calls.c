@@ -147,6 +147,7 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
     if (result) {
         Py_DECREF(stored);
         if (result == MQ_GONE || result == MQ_STALE) Py_RETURN_NONE;
+        if (result == MQ_TOO_LARGE) return unusual(of, args, count); /* which knows what of it is */
         return PyObject_CallFunction(of->failed, "iLi", result, (long long)body_size, error);
     }
     stored->status = mq_objects_shared(known->send_ok);

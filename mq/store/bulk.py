@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from mq.broker.protocol import MessageQueue
-from mq.errors import MessageTooLarge
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
+from mq.store.toolarge import bulk_too_large
 
 __all__ = ["PLAIN", "TIMED", "BulkWriter", "Stored", "begin_writing"]
 
@@ -104,8 +104,8 @@ class BulkWriter:
             if result not in (lib.MQ_GONE, lib.MQ_STALE):
                 break
         if result == lib.MQ_TOO_LARGE:
-            largest = max(ffi.unpack(sizes, count))
-            raise MessageTooLarge(largest, self._store.geometry.commitlog_file_size - 1024)
+            file_size = self._store.geometry.commitlog_file_size
+            raise bulk_too_large(ffi.unpack(sizes, count), ffi.unpack(encoded_sizes, count), file_size)
         if result == lib.MQ_INVALID:
             raise ValueError("a bulk has a message put aside that says not where it belongs, or when")
         check(result, str(self._store.root))

@@ -13,13 +13,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from mq.broker.protocol import Appender, MessageQueue, SendResult, SendStatus
-from mq.errors import MessageInvalid, MessageTooLarge, MQError
+from mq.errors import MessageInvalid, MQError
 from mq.message import Message
 from mq.objects import Line, bind, bind_calls, pack
 from mq.store.aside import Asides, belongs
 from mq.store.copies import Copy
 from mq.store.native import check, ffi, lib
 from mq.store.store import STORE_HOST, STORE_PORT, Store
+from mq.store.toolarge import batch_too_large, message_too_large
 
 __all__ = ["Writer"]
 
@@ -156,7 +157,7 @@ class Writer:
         if result in (lib.MQ_GONE, lib.MQ_STALE):
             return None
         if result:
-            raise self.failure(result, len(body))
+            raise self.failure(result, len(body), len(encoded))
         if waiting is not None:
             waiting.stored(receipt.store_time)
         status = SendStatus.SEND_OK
@@ -184,7 +185,7 @@ class Writer:
             receipt,
         )
         if result:
-            raise self.failure(result, len(body))
+            raise self.failure(result, len(body), len(encoded))
         if self._store.sync:
             self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
         return Copy(
@@ -250,6 +251,11 @@ class Writer:
         if result:
             if result == lib.MQ_GONE:
                 return self._again(self.append_batch, topic, queue_id, messages)
+            if result == lib.MQ_TOO_LARGE:
+                each, encoded = (
+                    memoryview(part).cast("i").tolist() for part in (body_sizes, properties_sizes)
+                )
+                raise batch_too_large(topic, each, encoded, self._store.geometry.commitlog_file_size)
             raise self.failure(result, len(bodies))
         status = SendStatus.SEND_OK
         if self._store.sync and wait:
@@ -299,9 +305,9 @@ class Writer:
             raise
         return SendStatus.SEND_OK
 
-    def failure(self, result: int, size: int) -> Exception:
+    def failure(self, result: int, body_size: int, properties_size: int | None = None) -> Exception:
         if result == lib.MQ_TOO_LARGE:
-            return MessageTooLarge(size, self._store.geometry.commitlog_file_size - 1024)
+            return message_too_large(body_size, properties_size, self._store.geometry.commitlog_file_size)
         try:
             check(result, str(self._store.root))
         except (MQError, OSError, MemoryError) as error:
