@@ -14,7 +14,7 @@ from tests.damage import crafting
 from tests.damage.children import Child
 from tests.damage.test_flipped_bytes import closed_store, killed_store
 
-PARTS = 3
+PARTS = 6
 
 
 @pytest.mark.parametrize("part", range(PARTS))
