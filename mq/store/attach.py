@@ -9,8 +9,10 @@ says which queues there were.
 from __future__ import annotations
 
 import os
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mq.errors import StoreCorrupted
 from mq.store.commitlog import segment_files
@@ -18,9 +20,10 @@ from mq.store.consumequeue import queue_directories
 from mq.store.control import Control
 from mq.store.gate import Gate
 from mq.store.geometry import Geometry
-from mq.store.native import lib
+from mq.store.native import check, ffi, lib
+from mq.store.peeking import peek
 
-__all__ = ["Hint", "believable", "hint", "shared"]
+__all__ = ["Hint", "believable", "fresh_control", "hint", "open_log", "shared"]
 
 QUEUES_LOOKED_INTO = 1000  # Some 15 µs each.
 BLANK_SIZE = 8  # What a record or a BLANK at the least has that is not zero.
@@ -36,6 +39,40 @@ def shared(path: Path) -> Control:
             " close it in all of them, then open it again",
             path=str(path),
         ) from error
+
+
+def fresh_control(path: Path, sizes: Geometry) -> Control:
+    """One that knows nothing yet but sizes, for a recovery to fill."""
+    path.unlink(missing_ok=True)
+    control = Control(path, create=True)
+    for word, value in (
+        (lib.MQ_FILE_SIZE, sizes.commitlog_file_size),
+        (lib.MQ_QUEUE_FILE_SIZE, sizes.queue_file_size),
+        (lib.MQ_INDEX_SLOTS, sizes.index_slot_count),
+        (lib.MQ_INDEX_UNITS, sizes.index_unit_count),
+        (lib.MQ_EXT_FILE_SIZE, sizes.consume_queue_ext_file_size),
+        (lib.MQ_EPOCH, secrets.randbits(62)),
+    ):
+        control.set(word, value)
+    return control
+
+
+def open_log(root: Path, control: Control, mode: int, *, sync: bool) -> Any:
+    """The mq_log of a directory, wherever that is moved. Freed when the last call that uses it has returned,
+    in whichever thread; the control file after it."""
+    handle, out = control.handle, ffi.new("mq_log **")
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    # A path would lead into whatever is put in the place of a directory that was moved away.
+    result = lib.mq_log_open(handle, b"/proc/self/fd/%d" % fd, mode, sync, out)
+    if result < 0:
+        os.close(fd)
+    check(result, str(root))
+
+    def close(log: Any, _control: Any = handle) -> None:
+        lib.mq_log_close(log)
+        os.close(fd)
+
+    return ffi.gc(out[0], close)
 
 
 def believable(root: Path, gate: Gate, sizes: Geometry, lock_mtime: int) -> Control | None:
@@ -154,7 +191,7 @@ def _ends_at(directory: Path, end: int, queue_size: int) -> bool:
     """Whether a queue's last unit ends at this byte: one is before it, and none behind."""
     unit = lib.MQ_UNIT_SIZE
     file = directory / f"{(end - unit) // queue_size * queue_size:020}"
-    units = _peek(file, (end - unit) % queue_size, 2 * unit)
+    units = peek(file, (end - unit) % queue_size, 2 * unit)
     return any(units[8:12]) and not any(units[unit:])
 
 
@@ -162,14 +199,6 @@ def _has_bytes(root: Path, log_end: int, file_size: int) -> bool:
     """Whether anything is written where the log ends."""
     path = root / "commitlog" / f"{log_end // file_size * file_size:020}"
     try:
-        return any(_peek(path, log_end % file_size, BLANK_SIZE))
+        return any(peek(path, log_end % file_size, BLANK_SIZE))
     except FileNotFoundError:
         return False
-
-
-def _peek(path: Path, offset: int, size: int) -> bytes:
-    """A few bytes of a file. Nothing is read ahead: that takes a millisecond, and leaves large folios behind,
-    of which a flush writes the whole for one small message."""
-    with path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        return os.pread(file.fileno(), size, offset)

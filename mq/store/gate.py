@@ -31,6 +31,8 @@ class Gate:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._fd = open_own_file(root / "mq" / "gate")
+        own = os.fstat(self._fd)
+        self._identity = own.st_dev, own.st_ino
         self._lock_fd = -1
 
     def __enter__(self) -> Gate:
@@ -94,6 +96,14 @@ class Gate:
 
     def was_closed(self) -> bool:
         return not (self.root / "abort").exists()
+
+    def is_in_place(self) -> bool:
+        """Whether the directory is where it was opened: not moved, deleted, or another one in its place."""
+        try:
+            there = (self.root / "mq" / "gate").stat()
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == self._identity
 
     def leave(self) -> None:
         """Stop counting as inside; the gate may still be held."""

@@ -6,17 +6,48 @@ a word in shared memory, so a look-up sees every message that was sent before it
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
 from typing import Any
 
 from mq.errors import StoreCorrupted
 from mq.store.control import Control
 from mq.store.index import Index
 from mq.store.native import check, ffi, lib
+from mq.store.peeking import first_keyed
 
-__all__ = ["bring_up"]
+__all__ = ["bring_up", "go_on"]
 
 STEP = 16 << 20  # Bytes of log indexed between two looks at whether others want the lock.
 LOCK_TIMEOUT_MS = 60_000
+
+
+def go_on(index: Index, control: Control, root: Path, *, writable: bool) -> None:
+    """Have the index go on behind what it has, or begin anew if files of it are missing or of a longer log.
+    With nobody else inside."""
+    log_min = control.get(lib.MQ_LOG_MIN)
+    end = _end(index, root, control.get(lib.MQ_FILE_SIZE), log_min, control.get(lib.MQ_LOG_END))
+    if end is None and writable:
+        index.clear()
+    control.set(lib.MQ_INDEXED_END, log_min if end is None else end)
+
+
+def _end(index: Index, root: Path, file_size: int, log_min: int, log_end: int) -> int | None:
+    """Where the newest record lies that the index has; log_min if it has none. None if it lacks an older one,
+    or has one that the log has not."""
+    states = [state for state in (file.state() for file in index.files()) if state.units > 0]
+    if not states:
+        return log_min
+    if states[-1].end_log_offset >= log_end or not all(state.full for state in states[:-1]):
+        return None
+    begin = states[0].begin_log_offset
+    if first_keyed(root, log_min, begin, file_size) < begin:
+        return None
+    for before, after in itertools.pairwise(states):
+        at, begin = before.end_log_offset, after.begin_log_offset
+        if at >= log_min and first_keyed(root, at, begin, file_size, behind=True) < begin:
+            return None
+    return states[-1].end_log_offset
 
 
 def bring_up(index: Index, control: Control, log: Any, path: str) -> int:

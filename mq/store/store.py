@@ -25,7 +25,6 @@ A Store used in a forked child raises ForkedBroker; the at-fork hook drops the c
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 import threading
 import weakref
@@ -34,8 +33,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mq.errors import BrokerClosed, ForkedBroker, MQError, StoreFull
-from mq.store.attach import Hint, believable, hint, shared
+from mq.errors import BrokerClosed, ForkedBroker, MQError, StoreCorrupted, StoreFull
+from mq.store.attach import Hint, believable, fresh_control, hint, open_log, shared
 from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories, remove_queues
@@ -44,10 +43,10 @@ from mq.store.directory import is_listed, listed_queues, listed_topics, prepare,
 from mq.store.gate import Gate
 from mq.store.geometry import agree, keep, validated
 from mq.store.index import Index
-from mq.store.indexing import bring_up
+from mq.store.indexing import bring_up, go_on
 from mq.store.members import Members
 from mq.store.named import named_errors
-from mq.store.native import check, ffi, lib
+from mq.store.native import check, lib
 from mq.store.recovery import Recovered, recover
 from mq.store.uniqueid import seed_ids
 
@@ -150,7 +149,9 @@ class Store:
             self.gate.leave()
             return
         self.control.set(lib.MQ_CLEAN, 0)
-        if not self.index.files():
+        if alone and old is not None:
+            go_on(self.index, old, self.root, writable=True)
+        elif not self.index.files():
             self.control.set(lib.MQ_INDEXED_END, 0)
         self.gate.mark_open()
         keep(self.root, self.geometry)
@@ -160,11 +161,7 @@ class Store:
 
     def _map(self, root: Path, mode: int) -> None:
         assert self.control is not None
-        out = ffi.new("mq_log **")
-        control = self.control.handle
-        check(lib.mq_log_open(control, bytes(root), mode, self.sync, out), str(root))
-        # Freed when the last call that uses it has returned, in whichever thread; the control file after it.
-        self.log = ffi.gc(out[0], lambda log, _control=control: lib.mq_log_close(log))
+        self.log = open_log(root, self.control, mode, sync=self.sync)
         lib.mq_log_set_host(self.log, STORE_HOST, STORE_PORT)
 
     def _recover(
@@ -183,17 +180,7 @@ class Store:
         else:
             self.gate.mark_open()  # From here on the directory changes: cut short, it was not closed.
         fresh = root / "mq" / "control.new"
-        fresh.unlink(missing_ok=True)
-        self.control = control = Control(fresh, create=True)
-        for word, value in (
-            (lib.MQ_FILE_SIZE, self.geometry.commitlog_file_size),
-            (lib.MQ_QUEUE_FILE_SIZE, self.geometry.queue_file_size),
-            (lib.MQ_INDEX_SLOTS, self.geometry.index_slot_count),
-            (lib.MQ_INDEX_UNITS, self.geometry.index_unit_count),
-            (lib.MQ_EXT_FILE_SIZE, self.geometry.consume_queue_ext_file_size),
-            (lib.MQ_EPOCH, secrets.randbits(62)),
-        ):
-            control.set(word, value)
+        self.control = control = fresh_control(fresh, self.geometry)
         self._map(root, mode)
         with_files = {topic for topic, _, _ in queue_directories(self.root)}
         found = recover(
@@ -211,13 +198,7 @@ class Store:
         )
         if not closed_cleanly and not self.read_only:
             self.index.discard_after(checkpoint.index_time, found.log_end)
-        begin, end = self.index.begin_log_offset(), self.index.end_log_offset()
-        # Files that do not reach back to the log's first record were deleted, or are a broker's that lost
-        # some.
-        whole = begin is not None and end is not None and begin <= found.log_min and end < found.log_end
-        if not whole and not self.read_only:
-            self.index.clear()
-        control.set(lib.MQ_INDEXED_END, end if whole and end is not None else found.log_min)
+        go_on(self.index, control, self.root, writable=not self.read_only)
         for topic in {topic for _, topic, _ in control.queues()} - with_files:
             # Its records are in the log, its queues were not: deleted, unless topics.json still has it.
             if not is_listed(self._listed, topic) and not self.read_only:
@@ -239,6 +220,12 @@ class Store:
         raise self.refusal()
 
     def refusal(self) -> MQError:
+        if self._state == "moved":
+            return StoreCorrupted(
+                f"{self.root} was moved, deleted or replaced while it was open here: what was sent is in the"
+                " directory that was opened, wherever it is now; call mq.open() again where it is",
+                path=str(self.root),
+            )
         if self._state == "forked":
             return ForkedBroker(
                 f"{self.root} was opened by the parent process: call mq.open() again in the forked child"
@@ -293,8 +280,19 @@ class Store:
         finally:
             lib.mq_log_unlock(self.log)
 
+    def stay_in_place(self) -> None:
+        """Once the directory is not here any more, paths lead to files of another one: refuse everything."""
+        if self._state == "open" and not self.gate.is_in_place():
+            self._state = "moved"
+            assert self.control is not None
+            self.control.add(lib.MQ_TOPICS_VERSION)  # Whoever sends without a look at live() looks again.
+            # What is mapped still is ours.
+            lib.mq_log_flush(self.log, self.control.get(lib.MQ_LOG_END), -1, 60_000)
+        self.live()
+
     def flush_log(self) -> None:
         """Have every record on disk that was sent before. Raises StorePoisoned."""
+        self.stay_in_place()
         check(lib.mq_log_flush(self.live(), self.word(lib.MQ_LOG_END), -1, 60_000), str(self.root))
 
     def flush_queues(self) -> None:
@@ -316,6 +314,7 @@ class Store:
         """Say what is on disk; nothing new once a flush has failed."""
         control = self.control
         assert control is not None
+        self.stay_in_place()
         if control.get(lib.MQ_POISONED_WORD):
             return
         write_checkpoint(
@@ -331,6 +330,7 @@ class Store:
     def bring_index_up(self) -> int:
         """Index every message that is in the log now; how many bytes of log that took."""
         assert self.control is not None
+        self.stay_in_place()
         return bring_up(self.index, self.control, self.live(), str(self.root))
 
     def sync_index(self) -> None:
@@ -340,7 +340,7 @@ class Store:
     def close(self) -> None:
         """Close; the last one inside leaves the directory as a RocketMQ broker would. Twice is fine."""
         with self._closing:
-            if self._state != "open":
+            if self._state not in ("open", "moved"):
                 return
             lib.mq_log_stop(self.log)
             assert self.control is not None
@@ -351,6 +351,7 @@ class Store:
                 with named_errors(self.root), self.gate:
                     self.gate.leave()
                     if not self.read_only and self.gate.is_alone():
+                        self.stay_in_place()
                         self._close_cleanly()
             finally:
                 self._state = "closed"

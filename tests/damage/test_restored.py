@@ -86,3 +86,22 @@ def test_a_damaged_record_does_not_end_the_queues_that_are_made_anew(tmp_path: P
         assert [message.body for message in queue.read(0, count_max=3).messages] == numbered(3)
         assert [message.body for message in queue.read(4, count_max=99).messages] == numbered(60, start=4)
         assert send(after, "A", 0, b"next").queue_offset == 60
+
+
+@pytest.mark.parametrize("state", ["closed", "copied"])
+@pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "middle", "last"])
+def test_a_missing_index_file_is_made_again(tmp_path: Path, directory: Path, which: int, state: str) -> None:
+    before = tmp_path / "before"
+    with open_small(before) as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 120)
+        broker.query("A", "message0")
+    files = sorted((before / "index").iterdir())
+    assert len(files) > 3
+    files[which].unlink()
+    if state == "copied":
+        shutil.copytree(before, directory)
+    else:
+        before.rename(directory)
+    with open_small(directory) as after:
+        assert [len(after.query("A", f"message{number}")) for number in range(120)] == [1] * 120
