@@ -22,7 +22,7 @@ from mq.spark.ledger import key_of, way_out
 from mq.spark.sinks import Sink, StagedFile, sinks
 from mq.spark.staging import AGE_MAX, directory
 
-__all__ = ["problems", "remains"]
+__all__ = ["lost", "problems", "remains"]
 
 MAGIC = b"ARROW1"  # at both ends of a file
 
@@ -74,20 +74,22 @@ def _is_other(kind: Callable[[int], bool], path: Path) -> bool:
 
 def _of_files(broker: LocalBroker) -> Iterator[str]:
     for sink in sinks(broker):
-        if lost := _lost(broker.path, sink):
+        if found := lost(broker.path, sink):
             # Somebody may have appended the rest meanwhile, and removed them.
             again = {each.txn: each.last for each in sinks(broker)}
             if again.get(sink.txn) != sink.last:
                 continue
             assert sink.last is not None
-            for path, why in lost:
+            for path, why in found:
                 yield (
                     f"{path}: {why}; it has rows of epoch {sink.last.epoch} of sink {sink.txn!r}, of which"
                     f" the log has the first {sink.rows:,} alone: {way_out(str(broker.path), sink.txn)}"
                 )
 
 
-def _lost(root: Path, sink: Sink) -> list[tuple[Path, str]]:
+def lost(root: Path, sink: Sink) -> list[tuple[Path, str]]:
+    """Staged files that are not sound any more, and why: of those that hold the rest of an epoch of which the
+    log has a part."""
     if sink.last is None or sink.last.is_whole:
         return []
     try:
@@ -125,7 +127,7 @@ def _left(broker: LocalBroker) -> Iterator[str]:
     now = time.time()
     for sink in sinks(broker):
         last = sink.last
-        if last is not None and not last.is_whole and not _lost(broker.path, sink):
+        if last is not None and not last.is_whole and not lost(broker.path, sink):
             yield (
                 f"sink {sink.txn!r}: the log has {sink.rows:,} rows of epoch {last.epoch}, and not the rest:"
                 " its next commit appends that, or the next sink that is planned on this store"

@@ -254,7 +254,12 @@ def _lock_file(place: Path) -> IO[bytes]:
     while True:
         place.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            return (place / LOCK).open("ab")
+            return open(place / LOCK, "ab", opener=_opened)
+
+
+def _opened(path: str, flags: int) -> int:
+    # A pipe of that name would keep whoever opens it waiting, for the other end.
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def drop(place: Path, files: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.spark import commit, sink
 from mq.spark.ledger import TOPIC as LEDGER
+from mq.spark.ledger import Step
 from mq.spark.staging import directory as place_of
 from mq.spark.staging import locked
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
@@ -72,6 +73,29 @@ def test_what_lies_in_the_way_fails_no_commit(
     path.parent.mkdir(parents=True)
     make(path)
     commit_one(broker, 0)
+    assert wrong_with(bodies_of(broker), 1) == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path)])
+@pytest.mark.parametrize("is_half_done", [False, True])
+def test_a_lock_that_is_no_file_keeps_nobody_waiting(
+    broker: LocalBroker, make: Callable[[Path], None], is_half_done: bool
+) -> None:
+    place = place_of(broker.path, TXN)
+    if is_half_done:
+        half_done(broker)
+        (place / "lock").unlink()
+    else:
+        stage_epoch(broker.path, 0, rows_of(0, 0))
+    grow_old(place)
+    make(place / "lock")
+    os.utime(place, (0, 0))
+    commit.tidy(broker.path, lambda: broker)
+    with pytest.raises(OSError, match=str(place / "lock")):
+        commit_one(broker, 0)
+    (place / "lock").unlink()
+    commit.tidy(broker.path, lambda: broker)
+    assert commit_one(broker, 0, 1) == [Step.SKIP if is_half_done else Step.APPEND]
     assert wrong_with(bodies_of(broker), 1) == []
 
 
