@@ -235,6 +235,8 @@ int mq_queue_load(mq_log *log, int number, int64_t first, int64_t last, int64_t 
         int32_t size;
         next = file;
         int64_t data_end = mq_files_data_end(queue->files, file * MQ_UNIT_SIZE);
+        /* One that cannot be opened now is none without units. */
+        if (data_end < 0 && data_end != MQ_MISSING) return (int)data_end;
         while (next < file + units && (next + 1) * MQ_UNIT_SIZE <= data_end) {
             int result = mq_unit_read(queue, next, &log_offset, &size, &tags_code);
             if (result == MQ_MISSING) break;

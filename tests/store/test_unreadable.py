@@ -1,0 +1,33 @@
+"""A file cannot be opened while a store is recovered: it is not taken for one with nothing in it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import mq
+from tests.store.small_store import contents, crash_of, fill, open_small, queue_files
+
+
+@pytest.fixture
+def crashed(tmp_path: Path) -> Path:
+    with open_small(tmp_path / "before") as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 30)
+        return crash_of(broker, tmp_path / "store")
+
+
+@pytest.mark.parametrize("place", [0, 3, -1])
+def test_a_queue_file_is_kept(tmp_path: Path, crashed: Path, place: int) -> None:
+    file = queue_files(crashed, "A")[place]
+    shutil.move(file, tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")  # Which nobody opens.
+    files = queue_files(crashed, "A")
+    with pytest.raises(mq.StoreCorrupted):
+        open_small(crashed)
+    assert queue_files(crashed, "A") == files
+    shutil.move(tmp_path / "elsewhere", file)
+    with open_small(crashed) as broker:
+        assert contents(broker)["A", 0] == (0, 30, [(at, b"message %d" % at) for at in range(30)])
