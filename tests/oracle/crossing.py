@@ -18,10 +18,11 @@ from typing import Any, Protocol
 import mq
 from tests.oracle.agreement import messages_of
 from tests.oracle.sending import SIZES, open_store
-from tests.oracle.server import Server
+from tests.oracle.server import Server, ServerFailed
 
 TOPIC = "orders"
 QUEUE_COUNT = 4
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 GROUP = "billing"
 PAYERS = "payers"
 # Short enough to wait for, and one that nobody waits for. What fails comes again by levels 3, 4, ..., and a
@@ -95,7 +96,12 @@ class RocketMQSide:
         return self._server.send(TOPIC, body, tags="T", keys="k", deliver_at_ms=deliver_at_ms).recall_handle
 
     def recall(self, handle: str) -> None:
+        """The broker answers when it has the order; it counts once the order is in the wheel."""
+        _, before = self._server.queues()[TIMER_TOPIC, 0]
         self._server.recall(TOPIC, handle)
+        _, after = self._server.queues()[TIMER_TOPIC, 0]
+        last = max(before, after - 1)
+        until(lambda: self._server.timer()["commit_queue_offset"] >= last, self._server.timer)
 
     def transact(self, body: bytes, state: mq.TransactionState) -> None:
         self._server.transact(PAYERS, TOPIC, body, STATES[state], tags="T", keys="k")
@@ -151,6 +157,7 @@ class Ledger:
     due: dict[bytes, int] = field(default_factory=dict)  # when it may be in its topic, and not before
     undecided: dict[bytes, mq.TransactionState] = field(default_factory=dict)  # what a check is to answer
     never: set[bytes] = field(default_factory=set)  # rolled back, recalled, or due after the test
+    unsure: set[bytes] = field(default_factory=set)  # recalled when it was about to come
     _handles: dict[bytes, str | None] = field(default_factory=dict)
 
     def check(self, message: mq.MessageExt) -> mq.TransactionState:
@@ -167,6 +174,10 @@ class Ledger:
         """Every body that must be in its topic in the end, once."""
         committed = {body for body, state in self.undecided.items() if state is COMMIT}
         return Counter([*self.due, *committed])
+
+    def sure(self, bodies: Iterable[bytes]) -> Counter[bytes]:
+        """Those of these of which it is known whether they come."""
+        return Counter(body for body in bodies if body not in self.unsure)
 
     def send_plain(self, side: Side, name: str, count: int) -> None:
         for number in range(count):
@@ -213,12 +224,18 @@ class Ledger:
         self._recall(side, b"%s to be recalled" % name.encode())
 
     def _recall(self, side: Side, body: bytes) -> None:
-        """Where a slow machine leaves no time for that, the message comes."""
+        """Where a slow machine leaves no time for that, the message comes, or it may."""
         handle = self._handles[body]
-        if handle is not None and now_ms() < self.due[body] - 2000:
+        if handle is None or now_ms() >= self.due[body] - 2000:
+            return
+        last = self.due[body] - 1000
+        try:
             side.recall(handle)
-            del self.due[body]
-            self.never.add(body)
+        except (ServerFailed, mq.NotPermitted, mq.RequestTimeout):
+            if now_ms() < last:
+                raise
+        (self.never if now_ms() < last else self.unsure).add(body)
+        del self.due[body]
 
     def send_transactions(self, side: Side, name: str) -> None:
         """Two that end at once, and three of which nobody hears: a check is to commit two."""

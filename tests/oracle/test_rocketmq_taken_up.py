@@ -117,7 +117,7 @@ def scene(
 
 
 def test_nothing_is_lost_and_nothing_comes_twice(scene: Scene) -> None:
-    bodies = Counter(message.body for message in scene.found)
+    bodies = scene.ledger.sure(message.body for message in scene.found)
     assert scene.ledger.expected - bodies == Counter()
     assert bodies - scene.ledger.expected == Counter()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -131,7 +130,7 @@ def test_everything_is_handed_over_and_comes_once(directory: Path, rocketmq: Ser
     turns.rocketmq("third")
     turns.mq("fourth", last=True)
     ledger = turns.ledger
-    assert Counter(message.body for message in turns.found) == ledger.expected
-    assert Counter(turns.received) == ledger.expected
+    assert ledger.sure(message.body for message in turns.found) == ledger.expected
+    assert ledger.sure(turns.received) == ledger.expected
     for message in turns.found:
         assert message.store_time_ms >= ledger.due.get(message.body, 0), message
