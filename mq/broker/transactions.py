@@ -88,20 +88,14 @@ class LocalTransactions:
         self._checkers: set[LocalChecker] = set()
         rules = Rules(self._timeout_ms, check_max, retention_ms)
         self._commit = commit
+        interval_ms = int(check_interval * 1000)
         self.rounds = Rounds(
-            self.table,
-            self._is_in_use,
-            Bell(store),
-            halves,
-            self._say_done,
-            rules,
-            int(check_interval * 1000),
+            self.table, self._is_in_use, Bell(store), halves, self._say_done, rules, interval_ms
         )
 
     def table(self) -> TransactionTable:
         """The table of transactions, opened on first use."""
-        table = self._opened
-        if table is None:
+        if (table := self._opened) is None:
             self._catalog.check_writable()
             with self._lock:
                 if self._opened is None:
@@ -252,18 +246,18 @@ class LocalTransactions:
         while True:
             seen = table.claim(name)
             if seen is None:
-                is_known = from_check and self._is_committed(message)
-                return self._end_claimed(message, state, ENDS[COMMIT] if is_known else None)
+                return self._end_claimed(message, state, None, look=from_check)
             entry, token = seen
             if entry in WORDS:
                 return entry
             if entry == Entry.ABSENT:
                 with self._ending, table.unlisted():
-                    # While the lock was waited for, somebody may have made an entry.
+                    # First: where that fails, nothing is claimed. Somebody may have made an entry meanwhile.
+                    before = self._ended_before(message)
                     if table.claim(name, insert=True) is None:
-                        return self._end_claimed(message, state, self._ended_before(message))
+                        return self._end_claimed(message, state, before)
                     if table.state(name)[0] == Entry.ABSENT:
-                        return self._end_unlisted(message, state, self._ended_before(message))
+                        return self._end_unlisted(message, state, before)
             elif table.is_alive(token):
                 if time.monotonic() > deadline:
                     raise StoreLocked(
@@ -272,14 +266,20 @@ class LocalTransactions:
                         path=str(table.path),
                     )
                 time.sleep(LOOK_SECONDS)
-            elif table.inherit(name, token):
-                return self._end_claimed(message, state, self._ended_before(message))
+            else:
+                before = self._ended_before(message)
+                if table.inherit(name, token):
+                    return self._end_claimed(message, state, before)
 
-    def _end_claimed(self, message: MessageExt, state: TransactionState, before: int | None) -> int:
+    def _end_claimed(
+        self, message: MessageExt, state: TransactionState, before: int | None, *, look: bool = False
+    ) -> int:
         """The entry is this broker's to end; `before` is how it had ended, if anybody knows."""
         table, name = self.table(), name_of(message)
         how = Entry.PENDING
         try:
+            if look and self._is_committed(message):
+                before = ENDS[COMMIT]
             how = self._store_once(message, state) if before is None else before
         finally:
             table.settle(name, how)

@@ -1,0 +1,62 @@
+"""An end that fails while it finds out what became of its transaction, as on a full disk.
+
+The next one ends it, once, also where it was begun by another one, who died.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.store.transactions import Entry
+from mq.txn.half import HALF_TOPIC, name_of
+from tests.txn.test_half import COMMIT, prepared, records
+
+
+def fail_once(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index cannot be brought up."""
+    transactions = broker._transactions
+    first, failures = transactions._is_committed, [mq.StoreFull("full", path="x")]
+
+    def failing(half: mq.MessageExt) -> bool:
+        if failures:
+            raise failures.pop()
+        return first(half)
+
+    monkeypatch.setattr(transactions, "_is_committed", failing)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.parametrize("left", ["asked", "absent", "dead"])
+def test_the_next_end_ends_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, left: str, is_stored: bool
+) -> None:
+    with mq.open(directory, transaction_check_interval=3600.0) as broker:
+        broker.create_topic("orders", 1)
+        place = prepared(broker, mq.Message("orders", b"one"))
+    if left == "absent":
+        (directory / "mq" / "transactions").unlink()
+    with mq.open(directory, transaction_check_interval=3600.0) as broker:
+        transactions, (half,) = broker._transactions, records(broker, HALF_TOPIC)
+        if is_stored:
+            transactions._store_message(half)
+        if left == "dead":
+            with mq.open(directory) as other:
+                assert other._transactions.table().claim(name_of(half)) is None
+        fail_once(broker, monkeypatch)
+        with pytest.raises(mq.StoreFull):
+            broker.end_transaction("payers", *place, COMMIT, from_check=left == "asked")
+        assert (
+            transactions.table().state(name_of(half))[0]
+            == {
+                "asked": Entry.PENDING,
+                "absent": Entry.ABSENT,
+                "dead": Entry.ENDING,
+            }[left]
+        )
+        for _ in range(2):
+            broker.end_transaction("payers", *place, COMMIT, from_check=left == "asked")
+        assert [message.body for message in records(broker, "orders")] == [b"one"]
