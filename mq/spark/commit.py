@@ -36,8 +36,10 @@ from mq.spark.staging import (
     force,
     goes_on,
     is_dead,
+    is_lost,
     is_unfinished,
     locked,
+    lose,
     places,
     sweep,
 )
@@ -80,7 +82,8 @@ def commit_epoch(
     place = directory(Path(broker.path), key_of(txn))
     files = tuple(one.file for one in staged if one.rows)
     with locked(place):
-        last = last_entry(broker, txn) if lasting or is_unfinished(place) else None
+        is_begun = is_unfinished(place) or is_lost(place)
+        last = last_entry(broker, txn) if lasting or is_begun else None
         steps = decide(last, epoch, query_id, is_version_given=is_version_given)
         if Step.FINISH in steps:
             assert last is not None
@@ -148,9 +151,9 @@ def _finish(broker: LocalBroker, place: Path, txn: str) -> None:
             _append(broker, place, last, CHUNK_BYTES)
         except Refusal as refusal:
             if refusal.code == "MQ_STAGING_LOST":
-                finished(place)  # It never can be, so nobody need try again.
+                lose(place)
             raise
-    if is_unfinished(place):
+    if is_unfinished(place) or is_lost(place):
         finished(place)
         if last is not None:
             sweep(place, last.epoch)

@@ -3,6 +3,7 @@
     <store>/mq/spark/<transaction id>/<epoch>/<partition>-<attempt>-<a number that nobody else has>.arrow
                                       lock         held by whoever commits
                                       unfinished   there while an epoch is in the log in part
+                                      lost         in its place if the rest cannot be appended
 
 An Arrow file; each of its batches is for one queue, which its metadata names, and has two columns of binary:
 body, and properties as a record has them. A file counts only if a commit names it: those of tasks that died,
@@ -45,8 +46,10 @@ __all__ = [
     "goes_on",
     "is_dead",
     "is_locked",
+    "is_lost",
     "is_unfinished",
     "locked",
+    "lose",
     "places",
     "remove",
     "stage",
@@ -54,13 +57,13 @@ __all__ = [
 ]
 
 SUFFIX = ".arrow"
-LOCK, UNFINISHED = "lock", "unfinished"
+LOCK, UNFINISHED, LOST = "lock", "unfinished", "lost"
 AGE_MAX = 24 * 3600.0  # seconds; what nobody wrote to for so long and nobody locks is of the dead
 BATCH_BYTES_MAX = 8 << 20
 BEGIN_BYTES = 16 << 20  # so large a file will be forced; while it grows the disk has nothing else to do
 ROW_SIZE = 128  # what a record in the log has besides body and properties, about
 QUEUE = b"queue"
-LOST = (errno.ENOENT, errno.ENOTDIR)
+GONE = (errno.ENOENT, errno.ENOTDIR)
 
 
 class Staged(NamedTuple):
@@ -177,7 +180,7 @@ def _lost(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.errno not in LOST:
+        if error.errno is not None and error.errno not in GONE:
             raise
         raise Refusal("MQ_STAGING_LOST", f"the staged rows {path} cannot be read: {error}") from None
     except ArrowInvalid as error:
@@ -210,9 +213,20 @@ def is_unfinished(place: Path) -> bool:
     return (place / UNFINISHED).exists()
 
 
+def lose(place: Path) -> None:
+    """The rest of the epoch cannot be appended: nobody tries again unasked, and what is there of it stays."""
+    (place / LOST).touch()
+    (place / UNFINISHED).unlink(missing_ok=True)
+
+
+def is_lost(place: Path) -> bool:
+    return (place / LOST).exists()
+
+
 def finished(place: Path) -> None:
     """The epoch is in the log, and on disk there."""
-    (place / UNFINISHED).unlink(missing_ok=True)
+    for mark in (UNFINISHED, LOST):
+        (place / mark).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -285,7 +299,7 @@ def sweep(place: Path, epoch: int) -> None:
 
 def is_dead(place: Path) -> bool:
     """Whether nobody has done anything in the directory of a transaction id for long, and nobody does."""
-    if not _is_old(place):
+    if is_lost(place) or not _is_old(place):
         return False
     folders = [path for path in place.iterdir() if path.is_dir()]
     files = [file for folder in folders for file in folder.iterdir()]
@@ -296,6 +310,8 @@ def bury(place: Path) -> None:
     """Remove the directory of a transaction id that is dead, as far as it still is: where a task has staged
     something meanwhile, that stays. The lock is held."""
     with suppress(OSError):
+        if is_lost(place):
+            return
         for folder in [path for path in place.iterdir() if path.is_dir()]:
             for file in folder.iterdir():
                 if not _is_old(file) or is_locked(file):
@@ -308,7 +324,7 @@ def bury(place: Path) -> None:
 
 def remove(place: Path) -> None:
     """Remove the directory of a transaction id that nobody else has, unless an epoch of it is unfinished."""
-    if not is_unfinished(place):
+    if not (is_unfinished(place) or is_lost(place)):
         shutil.rmtree(place, ignore_errors=True)
 
 

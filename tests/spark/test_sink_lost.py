@@ -15,15 +15,15 @@ from mq.broker.bulk import Bulk
 from mq.broker.local import LocalBroker
 from mq.spark import abandon, commit
 from mq.spark.check import problems, remains
-from mq.spark.ledger import Step
+from mq.spark.ledger import Step, key_of
 from mq.spark.refusal import Refusal
 from mq.spark.sinks import sinks
+from mq.spark.staging import bury, is_unfinished, remove
 from mq.spark.staging import directory as place_of
-from mq.spark.staging import is_unfinished
-from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, wrong_with
+from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.spark.reading import forget_brokers
 from tests.spark.test_sink import batches, writer
-from tests.spark.test_sink_left import commit_one, half_done, staged_files
+from tests.spark.test_sink_left import BATCH, commit_one, grow_old, half_done, staged_files
 from tests.store.small_store import open_small
 
 
@@ -86,6 +86,34 @@ def test_what_was_put_back_is_appended(broker: LocalBroker) -> None:
     file.write_bytes(content)
     assert commit_one(broker, 1) == [Step.FINISH, Step.APPEND]
     assert wrong_with(bodies_of(broker), 2) == []
+
+
+@pytest.mark.parametrize("txn", [TXN, BATCH])
+def test_what_is_left_of_the_rest_stays_for_as_long_as_it_takes(broker: LocalBroker, txn: str) -> None:
+    """Until somebody puts back what is gone: meanwhile others write, and sweep away what is of the dead."""
+    half_done(broker, txn)
+    place = place_of(broker.path, key_of(txn))
+    kept, gone = sorted(place.rglob("*.arrow"))
+    content = gone.read_bytes()
+    gone.unlink()
+    with pytest.raises(Refusal, match=r"\[MQ_STAGING_LOST\]"):
+        commit.discard_epoch(broker, txn, stage_epoch(broker.path, 0, rows_of(0, 1), txn))
+    remove(place)  # As a batch write does that failed.
+    for _ in range(2):
+        grow_old(broker.path / "mq" / "spark")
+        commit.tidy(broker.path, lambda: broker)
+        bury(place)
+    assert staged_files(broker) == [kept]
+    gone.write_bytes(content)
+    if txn == TXN:
+        assert commit_one(broker, 0, 1) == [Step.FINISH]
+    else:  # Nobody commits it again.
+        assert abandon(broker.path, txn) == []
+    assert wrong_with(bodies_of(broker), 1) == []
+    assert staged_files(broker) == []
+    grow_old(broker.path / "mq" / "spark")
+    commit.tidy(broker.path, lambda: broker)
+    assert not place.exists()
 
 
 @pytest.mark.parametrize("is_all_gone", [False, True])
