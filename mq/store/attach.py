@@ -122,6 +122,7 @@ class Hint:
     """What is known of a directory from a control file that is not believed as a whole."""
 
     ours: bool = False  # nobody but mq was here since
+    clean: bool = False  # and it was closed
     log: range = range(0)  # starts of log files that were on disk
     queues: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # first and next offset
 
@@ -134,6 +135,7 @@ def hint(root: Path, sizes: Geometry, lock_mtime: int) -> Hint:
         control = Control(path, create=False)
         if control.get(lib.MQ_FILE_SIZE) == sizes.commitlog_file_size:
             found.ours = control.get(lib.MQ_LOCK_MTIME) == lock_mtime
+            found.clean = found.ours and control.get(lib.MQ_CLEAN) == 1
             found.log = range(
                 control.get(lib.MQ_LOG_MIN),
                 control.get(lib.MQ_FLUSHED_END),
@@ -168,7 +170,7 @@ def _complete(control: Control, root: Path, sizes: Geometry) -> bool:
     if any(offset < log_min for offset in present):
         return False
     unit, queue_size = lib.MQ_UNIT_SIZE, sizes.queue_file_size
-    known = set()
+    known, newest = set(), log_min
     for number, topic, queue_id in control.queues():
         known.add((topic, queue_id))
         low, high = control.min_offset(number) * unit, control.next_offset(number) * unit
@@ -178,8 +180,14 @@ def _complete(control: Control, root: Path, sizes: Geometry) -> bool:
         for start in range(low // queue_size * queue_size, high, queue_size):
             if not (directory / f"{start:020}").exists():
                 return False
-        if len(known) <= QUEUES_LOOKED_INTO and high > low and not _ends_at(directory, high, queue_size):
-            return bool(lib.mq_control_armed(control.handle))
+        if len(known) <= QUEUES_LOOKED_INTO and high > low:
+            last = _last_unit(directory, high, queue_size)
+            if last is None:
+                return bool(lib.mq_control_armed(control.handle))
+            newest = max(newest, last)
+    # Nothing there is what an older copy of the log leaves that was put in its place.
+    if log_min < newest < log_end and not _has_bytes(root, newest, size):
+        return False
     # A queue that the table does not know is one whose entry was damaged.
     return all(
         (topic, queue_id) in known or not segment_files(directory)
@@ -187,18 +195,19 @@ def _complete(control: Control, root: Path, sizes: Geometry) -> bool:
     )
 
 
-def _ends_at(directory: Path, end: int, queue_size: int) -> bool:
-    """Whether a queue's last unit ends at this byte: one is before it, and none behind."""
+def _last_unit(directory: Path, end: int, queue_size: int) -> int | None:
+    """Where a queue's last message lies, as a log offset; None if its last unit does not end at this byte:
+    one is before it, and none behind."""
     unit = lib.MQ_UNIT_SIZE
     file = directory / f"{(end - unit) // queue_size * queue_size:020}"
     units = peek(file, (end - unit) % queue_size, 2 * unit)
-    return any(units[8:12]) and not any(units[unit:])
+    return int.from_bytes(units[:8], "big") if any(units[8:12]) and not any(units[unit:]) else None
 
 
-def _has_bytes(root: Path, log_end: int, file_size: int) -> bool:
-    """Whether anything is written where the log ends."""
-    path = root / "commitlog" / f"{log_end // file_size * file_size:020}"
+def _has_bytes(root: Path, log_offset: int, file_size: int) -> bool:
+    """Whether a record or a BLANK may begin there."""
+    path = root / "commitlog" / f"{log_offset // file_size * file_size:020}"
     try:
-        return any(peek(path, log_end % file_size, BLANK_SIZE))
+        return any(peek(path, log_offset % file_size, BLANK_SIZE))
     except FileNotFoundError:
         return False

@@ -81,6 +81,12 @@ def _stored(root: Path) -> dict[str, int]:
         found = {}  # Ours, and derived: what cannot be read is read off the files.
     said = dict(found)
     segments = segment_files(root / "commitlog")
+    link = next((file for file in segments if file.is_symlink()), None)
+    if link is not None:
+        raise StoreCorrupted(
+            f"{link} is a symbolic link: put the file itself there, or make commitlog/ as a whole a link",
+            path=str(link),
+        )
     # One that is gone, or still empty, tells nothing.
     sizes = set(filter(None, map(size_of, segments)))
     if len(sizes) > 1:

@@ -28,7 +28,7 @@ from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
 from mq.store.consumequeueext import discard_extensions, load_extensions
 from mq.store.control import Control
-from mq.store.directory import sync_file, sync_names
+from mq.store.directory import lower_begins, sync_file, sync_names
 from mq.store.geometry import Geometry
 from mq.store.native import check, ffi, lib
 
@@ -302,6 +302,8 @@ def recover(
     if writable:
         # What was read may be in memory alone, and later flushes begin behind it.
         check(lib.mq_log_flush(log, found.log_end, -1, 600_000), str(root))
+    if writable:
+        lower_begins(root, found.log_end)
     for topic, (queue_count, begin) in topics_begin.items():
         name = topic.encode()
         for queue_id in range(queue_count):

@@ -173,7 +173,7 @@ class Store:
     ) -> None:
         root, mode = self.root, APPEND
         # Where our own last word was another one, it is the mark of being open that got lost.
-        closed_cleanly = self.gate.was_closed() and not known.ours
+        closed_cleanly = self.gate.was_closed() and (known.clean or not known.ours)
         if self.read_only:
             self._private = private_copy(self.root)
             root, mode = Path(self._private.name), READ_PRIVATELY

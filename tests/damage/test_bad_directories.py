@@ -47,6 +47,28 @@ def test_a_directory_of_other_things_is_not_a_store(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
+def test_the_root_of_a_file_system_is_a_place_for_a_store(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    make_store(tmp_path)
+
+
+def test_a_log_file_that_is_a_link_is_named(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    file = root / "commitlog" / f"{0:020}"
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(mq.StoreCorrupted, match="is a symbolic link: put the file itself there") as caught:
+        mq.open(root)
+    assert caught.value.path == str(file)
+    # A directory may be one.
+    file.unlink()
+    (tmp_path / "elsewhere").rename(file)
+    (root / "commitlog").rename(tmp_path / "log")
+    (root / "commitlog").symlink_to(tmp_path / "log")
+    with mq.open(root) as broker:
+        assert [message.body for message in broker.topic("orders").queues[0].read(0).messages] == [b"body"]
+
+
 def test_a_file_is_not_a_store(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("not a directory")

@@ -13,13 +13,16 @@ import pytest
 from mq.broker.local import LocalBroker
 from tests.store.small_store import (
     LOG_FILE_SIZE,
+    bodies,
     contents,
+    crash_of,
     fill,
     log_offset_of,
     numbered,
     open_small,
     overwrite_log,
     send,
+    zero_log_from,
 )
 
 
@@ -105,3 +108,54 @@ def test_a_missing_index_file_is_made_again(tmp_path: Path, directory: Path, whi
         before.rename(directory)
     with open_small(directory) as after:
         assert [len(after.query("A", f"message{number}")) for number in range(120)] == [1] * 120
+
+
+def test_an_older_log_in_the_place_of_a_newer_is_noticed(tmp_path: Path, directory: Path) -> None:
+    """What was shared in memory still speaks of the newer one."""
+    with open_small(directory) as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 3)
+    older = (directory / "commitlog" / f"{0:020}").read_bytes()
+    with open_small(directory) as broker:
+        fill(broker, "A", 5, prefix="later")
+    (directory / "commitlog" / f"{0:020}").write_bytes(older)
+    with open_small(directory) as after:
+        assert bodies(after) == numbered(3)
+        assert send(after, "A", 0, b"next").queue_offset == 3
+        assert bodies(after) == [*numbered(3), b"next"]
+
+
+def test_a_closed_store_keeps_what_follows_a_damaged_record_whatever_its_checkpoint_says(
+    directory: Path,
+) -> None:
+    with open_small(directory) as broker:
+        broker.create_topic("A", 1)
+        offsets = fill(broker, "A", 60)
+    # Both may be deleted, the guide says; with the damage in the last file they were the end of the log.
+    shutil.rmtree(directory / "consumequeue")
+    (directory / "checkpoint").unlink()
+    overwrite_log(directory, offsets[-4] + 92, b"?")
+    with open_small(directory) as after:
+        queue = after.topic("A").queues[0]
+        assert queue.max_offset == 60
+        assert [message.body for message in queue.read(57, count_max=9).messages] == numbered(60, start=57)
+    shutil.rmtree(directory)
+
+
+def test_a_topic_that_was_made_behind_the_end_of_the_log_has_its_messages(
+    tmp_path: Path, directory: Path
+) -> None:
+    """The power was cut before the log was on disk up to where the topic was made; topics.json was."""
+    with open_small(tmp_path / "before") as broker:
+        broker.create_topic("B", 1)
+        offsets = fill(broker, "B", 20)
+        broker.create_topic("A", 1)
+        crash_of(broker, tmp_path / "cut")
+    zero_log_from(tmp_path / "cut", offsets[10])
+    with open_small(tmp_path / "cut") as broker:
+        fill(broker, "A", 4)
+        assert [len(broker.query("A", f"message{number}")) for number in range(4)] == [1] * 4
+        crash_of(broker, directory)
+    shutil.rmtree(directory / "consumequeue")
+    with open_small(directory) as after:
+        assert bodies(after) == numbered(4)
