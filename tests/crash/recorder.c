@@ -116,12 +116,9 @@ static int inside(const char *path) {
     return journal >= 0 && strncmp(path, root, size) == 0 && (path[size] == '/' || path[size] == 0);
 }
 
-/* Where a name leads: from a directory, or through a descriptor's own link in /proc, as the store's log does. */
 static const char *path_at(int directory, const char *name, char *path) {
+    if (*name == '/' || directory == AT_FDCWD) return name;
     char link[64];
-    int end = 0;
-    if (sscanf(name, "/proc/self/fd/%d/%n", &directory, &end) == 1 && end) name += end;
-    else if (*name == '/' || directory == AT_FDCWD) return name;
     snprintf(link, sizeof link, "/proc/self/fd/%d", directory);
     ssize_t size = readlink(link, path, PATH_SIZE - 1);
     must(size > 0 && (size_t)size + strlen(name) + 2 < PATH_SIZE, "readlink");
@@ -353,10 +350,6 @@ int unlinkat(int directory, const char *name, int flags) {
 }
 
 int rename(const char *from, const char *to) {
-    char from_buffer[PATH_SIZE], to_buffer[PATH_SIZE];
-    if (journal < 0) return REAL(rename)(from, to);
-    from = path_at(AT_FDCWD, from, from_buffer);
-    to = path_at(AT_FDCWD, to, to_buffer);
     if (!inside(from) || !inside(to)) return REAL(rename)(from, to);
     lock();
     int result = REAL(rename)(from, to);
@@ -366,10 +359,6 @@ int rename(const char *from, const char *to) {
 }
 
 int link(const char *from, const char *to) {
-    char from_buffer[PATH_SIZE], to_buffer[PATH_SIZE];
-    if (journal < 0) return REAL(link)(from, to);
-    from = path_at(AT_FDCWD, from, from_buffer);
-    to = path_at(AT_FDCWD, to, to_buffer);
     if (!inside(from) || !inside(to)) return REAL(link)(from, to);
     lock();
     int result = REAL(link)(from, to);
