@@ -118,6 +118,11 @@ class Recovery:
         walk.last_store_time = last_time
         return walk
 
+    def resync(self, hole: int, end: int) -> int:
+        """Where the first whole record behind a hole begins; -1 if there is none."""
+        found = lib.mq_log_resync(self.log, hole, end)
+        return -1 if found == lib.MQ_GONE else check(found, str(self.root))
+
     def find_end(self, start: int, end: int, flushed_time: int | None) -> None:
         """First pass. flushed_time: up to which store time all is known to be on disk; None: all of it is."""
         at = start
@@ -126,7 +131,7 @@ class Recovery:
             self.found.records += walk.records
             self.found.last_store_time = max(self.found.last_store_time, walk.last_store_time)
             self.found.log_end = walk.end
-            resumed = lib.mq_log_resync(self.log, walk.end, end) if walk.stopped == 1 else -1
+            resumed = self.resync(walk.end, end) if walk.stopped == 1 else -1
             if resumed < 0:
                 break
             time = lib.mq_log_first_time(self.log, resumed)
@@ -227,7 +232,7 @@ class Recovery:
             hole = walk.end
             if hole not in self.found.damaged:
                 self.found.damaged = sorted([*self.found.damaged, hole])
-            at = lib.mq_log_resync(self.log, hole, end)
+            at = self.resync(hole, end)
         damaged = ffi.new("int64_t[]", self.found.damaged)
         for number, _, _ in self.control.queues():
             check(
@@ -278,7 +283,10 @@ def recover(
     if files:
         found.log_min = int(files[0].name)
         # Files made ahead have nothing in them, and the last one that has something ends with a hole.
-        ends = [int(lib.mq_files_data_end(lib.mq_log_files(log), int(file.name))) for file in files]
+        # One that cannot be opened now is not one with nothing in it.
+        ends = [
+            check(lib.mq_files_data_end(lib.mq_log_files(log), int(file.name)), str(file)) for file in files
+        ]
         written = [
             file for file, data_end in zip(files, ends, strict=True) if data_end > int(file.name)
         ] or files[:1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mq
-from tests.store.small_store import contents, crash_of, fill, open_small, queue_files
+from tests.store.small_store import contents, crash_of, fill, log_files, open_small, queue_files
 
 
 @pytest.fixture
@@ -28,6 +28,25 @@ def test_a_queue_file_is_kept(tmp_path: Path, crashed: Path, place: int) -> None
     with pytest.raises(mq.StoreCorrupted):
         open_small(crashed)
     assert queue_files(crashed, "A") == files
+    file.unlink()
+    shutil.move(tmp_path / "elsewhere", file)
+    with open_small(crashed) as broker:
+        assert contents(broker)["A", 0] == (0, 30, [(at, b"message %d" % at) for at in range(30)])
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_a_file_of_the_log_is_kept(tmp_path: Path, crashed: Path, place: int) -> None:
+    made_ahead = [file for file in log_files(crashed) if not any(file.read_bytes())]
+    for file in made_ahead:
+        file.unlink()  # The newest one left is the end of the log.
+    file = log_files(crashed)[place]
+    shutil.move(file, tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    files = log_files(crashed)
+    with pytest.raises(mq.StoreCorrupted):
+        open_small(crashed)
+    assert log_files(crashed) == files
+    file.unlink()
     shutil.move(tmp_path / "elsewhere", file)
     with open_small(crashed) as broker:
         assert contents(broker)["A", 0] == (0, 30, [(at, b"message %d" % at) for at in range(30)])
