@@ -68,11 +68,30 @@ def test_sinks_are_listed(run: Run, directory: Path) -> None:
         "whole": False,
         "single": False,
         "files_left": ["42/b.arrow"],
+        "files_lost": [],
         "staged_files": 1,
         "staged_bytes": 1234,
         "being_written": 0,
     }
     assert (second["txn"], second["epoch"], second["staged_bytes"]) == ("other", None, 100)
+
+
+def test_an_epoch_of_which_the_rest_is_lost(run: Run, directory: Path) -> None:
+    with mq.open(directory) as broker:
+        say(
+            broker,
+            Entry("app", "query-1", 42, 0, 1500, ("42/gone.arrow", "42/b.arrow"), 0, int(time.time() * 1000)),
+        )
+    stage(directory, "app/42/b.arrow")
+    gone = f"{directory}/mq/spark/app/42/gone.arrow"
+    _, line, said = run("sinks").out.splitlines()
+    assert "unfinished, 2 files left, 1 of them lost" in line
+    assert said.startswith(
+        f"{gone}: it is missing; put back what is gone, and the next commit appends the rest;"
+    )
+    assert f"mq.spark.abandon('{directory}', 'app')" in said
+    (facts,) = run("sinks", "--json").objects
+    assert facts["files_lost"] == [gone]
 
 
 def test_neither_spark_nor_arrow_is_needed(directory: Path) -> None:
