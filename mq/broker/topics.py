@@ -12,6 +12,7 @@ RocketMQ: broker/topic/TopicConfigManager.java, common/TopicConfig.java, common/
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -31,6 +32,7 @@ __all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "TopicSettings", "Topics"]
 
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 LOCK_TIMEOUT = 10.0
+WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 UNQUOTED_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
 
 
@@ -86,7 +88,8 @@ class Topics:
         self._others: dict[str, Any] = {}
 
     def load(self) -> dict[str, TopicSettings]:
-        """All topics by name. Raises StoreCorrupted if neither the file nor the one before it can be read."""
+        """All topics by name. Raises StoreCorrupted if neither the file nor the one before it can be read,
+        and OSError where that is for want of descriptors or memory: an older state would take its place."""
         problems = []
         for path in (self.path, self.path.with_name("topics.json.bak")):
             try:
@@ -97,6 +100,8 @@ class Topics:
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+                if isinstance(error, OSError) and error.errno in WANTING:
+                    raise
                 problems.append(f"{path}: {error}")
         if problems:
             raise StoreCorrupted(

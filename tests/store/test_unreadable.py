@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 import mq
+from mq.broker.topics import Topics
 from tests.store.small_store import contents, crash_of, fill, log_files, open_small, queue_files
 
 
@@ -50,3 +53,24 @@ def test_a_file_of_the_log_is_kept(tmp_path: Path, crashed: Path, place: int) ->
     shutil.move(tmp_path / "elsewhere", file)
     with open_small(crashed) as broker:
         assert contents(broker)["A", 0] == (0, 30, [(at, b"message %d" % at) for at in range(30)])
+
+
+def test_topics_of_before_do_not_take_the_place_of_those_that_cannot_be_read_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_small(tmp_path / "store") as broker:
+        broker.create_topic("A", 1)
+        broker.create_topic("B", 1)
+    read_bytes = Path.read_bytes
+
+    def without_descriptors(path: Path) -> bytes:
+        if path.name == "topics.json":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return read_bytes(path)
+
+    topics = Topics(tmp_path / "store")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", without_descriptors)
+        with pytest.raises(OSError, match="Too many open files"):
+            topics.load()
+    assert {"A", "B"} <= topics.load().keys()
