@@ -8,7 +8,6 @@ says which queues there were.
 
 from __future__ import annotations
 
-import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,21 +57,11 @@ def fresh_control(path: Path, sizes: Geometry) -> Control:
 
 
 def open_log(root: Path, control: Control, mode: int, *, sync: bool) -> Any:
-    """The mq_log of a directory, wherever that is moved. Freed when the last call that uses it has returned,
-    in whichever thread; the control file after it."""
+    """The mq_log of a directory. Freed when the last call that uses it has returned, in whichever thread; the
+    control file after it."""
     handle, out = control.handle, ffi.new("mq_log **")
-    fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    # A path would lead into whatever is put in the place of a directory that was moved away.
-    result = lib.mq_log_open(handle, b"/proc/self/fd/%d" % fd, mode, sync, out)
-    if result < 0:
-        os.close(fd)
-    check(result, str(root))
-
-    def close(log: Any, _control: Any = handle) -> None:
-        lib.mq_log_close(log)
-        os.close(fd)
-
-    return ffi.gc(out[0], close)
+    check(lib.mq_log_open(handle, bytes(root), mode, sync, out), str(root))
+    return ffi.gc(out[0], lambda log, _control=handle: lib.mq_log_close(log))
 
 
 def believable(root: Path, gate: Gate, sizes: Geometry, lock_mtime: int) -> Control | None:
