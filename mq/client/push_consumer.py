@@ -304,10 +304,6 @@ class PushConsumer:
         Signals are taken care of in the main thread only. Their handlers are put back before listeners are
         waited for: a second signal does what it always did.
         """
-        if self._consumption is None:
-            self.start()
-        consumption = self._consumption
-        assert consumption is not None
         gate = threading.Lock()
         gate.acquire()
 
@@ -315,17 +311,22 @@ class PushConsumer:
             if gate.locked():
                 gate.release()
 
-        consumption.when_closed(open_gate)
         before: dict[signal.Signals, Any] = {}
         try:
+            # First of all: who sees the first message handled may send a signal.
             if threading.current_thread() is threading.main_thread():
                 for signaled in (signal.SIGINT, signal.SIGTERM):
                     before[signaled] = signal.signal(signaled, open_gate)
+            if self._consumption is None:
+                self.start()
+            assert self._consumption is not None
+            self._consumption.when_closed(open_gate)
             gate.acquire()
         finally:
             for signaled, handler in before.items():
                 signal.signal(signaled, handler)
-            self.close()
+            if self._consumption is not None:
+                self.close()
 
     def assignment(self) -> set[MessageQueue]:
         """The queues that are this consumer's now; those that it is giving up are not among them."""

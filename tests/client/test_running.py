@@ -16,7 +16,7 @@ from mq.broker.results import MessageQueue
 ROOT = Path(__file__).parent.parent.parent
 
 RUN = """
-import os, signal, sys, threading, time, mq
+import os, signal, sys, threading, mq
 
 def before(number, frame): ...
 
@@ -29,8 +29,6 @@ gate = threading.Event()
 
 @consumer.subscribe("orders")
 def bill(message):
-    while signal.getsignal(signal.SIGTERM) is before:  # run() has begun, and does not listen yet
-        time.sleep(0.001)
     print("got", message.body.decode(), flush=True)
     if message.body == b"slow":
         gate.wait(0.2)
