@@ -12,7 +12,7 @@ from typing import Any
 
 from mq.errors import StoreCorrupted
 from mq.store.control import Control
-from mq.store.index import Index
+from mq.store.index import Index, State
 from mq.store.native import check, ffi, lib
 from mq.store.peeking import first_keyed
 
@@ -25,29 +25,37 @@ LOCK_TIMEOUT_MS = 60_000
 def go_on(index: Index, control: Control, root: Path, *, writable: bool) -> None:
     """Have the index go on behind what it has, or begin anew if files of it are missing or of a longer log.
     With nobody else inside."""
-    log_min = control.get(lib.MQ_LOG_MIN)
-    end = _end(index, root, control.get(lib.MQ_FILE_SIZE), log_min, control.get(lib.MQ_LOG_END))
-    if end is None and writable:
-        index.clear()
-    control.set(lib.MQ_INDEXED_END, log_min if end is None else end)
-
-
-def _end(index: Index, root: Path, file_size: int, log_min: int, log_end: int) -> int | None:
-    """Where the newest record lies that the index has; log_min if it has none. None if it lacks an older one,
-    or has one that the log has not."""
+    log_min, log_end = control.get(lib.MQ_LOG_MIN), control.get(lib.MQ_LOG_END)
+    file_size, indexed = control.get(lib.MQ_FILE_SIZE), control.get(lib.MQ_INDEXED_END)
     states = [state for state in (file.state() for file in index.files()) if state.units > 0]
+    end = states[-1].end_log_offset if states else log_min
+    if not _is_whole(states, root, file_size, log_min, log_end):
+        if writable:
+            index.clear()
+        control.set(lib.MQ_INDEXED_END, log_min)
+    elif (
+        not end < indexed <= log_end
+        or first_keyed(root, end, indexed, file_size, behind=bool(states)) < indexed
+    ):
+        # The word is of other files: they end before it. Otherwise nothing is indexed twice.
+        control.set(lib.MQ_INDEXED_END, end)
+
+
+def _is_whole(states: list[State], root: Path, file_size: int, log_min: int, log_end: int) -> bool:
+    """Whether the files have every record with a key up to the newest that they have, and none that the log
+    has not."""
     if not states:
-        return log_min
+        return True
     if states[-1].end_log_offset >= log_end or not all(state.full for state in states[:-1]):
-        return None
+        return False
     begin = states[0].begin_log_offset
     if first_keyed(root, log_min, begin, file_size) < begin:
-        return None
+        return False
     for before, after in itertools.pairwise(states):
         at, begin = before.end_log_offset, after.begin_log_offset
         if at >= log_min and first_keyed(root, at, begin, file_size, behind=True) < begin:
-            return None
-    return states[-1].end_log_offset
+            return False
+    return True
 
 
 def bring_up(index: Index, control: Control, log: Any, path: str) -> int:
