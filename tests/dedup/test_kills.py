@@ -84,8 +84,11 @@ def test_senders_of_the_same_keys_are_killed_at_any_time(directory: Path, tmp_pa
                 (str(directory), f"{number}-{n}", chance.randrange(1 << 30), key_count, str(acks))
                 for n in range(3)
             ]
+            # All together write some 30,000 bytes.
+            enough = acks.stat().st_size + chance.randrange(25_000)
             children = [Child(at_work.keep_sending, *each) for each in arguments]
-            time.sleep(chance.uniform(0.15, 0.6))
+            while acks.stat().st_size < enough and any(child.process.poll() is None for child in children):
+                time.sleep(0.001)
             for child in children:
                 if child.process.poll() is None:
                     killed += 1
