@@ -17,7 +17,7 @@ import pytest
 from tests.groups.conftest import Member, Troupe, eventually
 from tests.groups.trace import Kind, acks, events, looks, missing, overlaps, repeats
 
-SECONDS = float(os.environ.get("MQ_CHAOS_SECONDS", "60"))
+SECONDS = float(os.environ.get("MQ_CHAOS_SECONDS", "40"))
 SEED = int(os.environ.get("MQ_CHAOS_SEED", "0")) or random.SystemRandom().getrandbits(32)
 INTERVAL = 0.15  # s, on average, between two events
 QUEUES = 8

@@ -19,7 +19,7 @@ from tests.crash.processes import Process
 from tests.groups.conftest import SIZES, Troupe, eventually
 from tests.groups.trace import Kind, acks, events, percentile
 
-KILLS = int(os.environ.get("MQ_TAKEOVER_KILLS", "200"))
+KILLS = int(os.environ.get("MQ_TAKEOVER_KILLS", "100"))
 TAKEOVER_PROMISE = 0.25  # s, p99
 REBALANCE_PROMISE = 1.0  # s
 MARGIN = 2  # for a machine with other work
