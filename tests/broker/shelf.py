@@ -175,9 +175,9 @@ class Shelf:
 
 
 class Deliverer:
-    """One life of a process that has the duties, over a shelf that outlives it."""
+    """One life of a process that has the duties, over a shelf that outlives it. others: of Delivery."""
 
-    def __init__(self, shelf: Shelf, root: Path, levels: tuple[int, ...]) -> None:
+    def __init__(self, shelf: Shelf, root: Path, levels: tuple[int, ...], **others: Any) -> None:
         (root / "mq").mkdir(parents=True, exist_ok=True)
         self.shelf = shelf
         self.offsets = DelayOffsets(root, Alarm(root, shelf.epoch), len(levels), shelf.last_stored)
@@ -192,6 +192,7 @@ class Deliverer:
             shelf.was_stored,
             broker_name="mq",
             sync=False,
+            **others,
         )
 
     def deliver(self) -> int | None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mq
-from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, Delivery, destination, due_ms, parse_levels
+from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, destination, due_ms, parse_levels
 from mq.broker.results import PullResult
 from tests.broker.shelf import BEGIN_MS, Deliverer, Died, Shelf, bodies, until_done
 from tests.store.encoder import Record
@@ -258,20 +258,13 @@ class TestDelivery:
         shelf.put_aside(1, b"known")
         shelf.put_aside(3, b"gone")
         shelf.put_aside(2, b"damaged")
-        deliverer = Deliverer(shelf, tmp_path, (1000,))
         codes = {SCHEDULE_TOPIC: {1: 77, 2: BEGIN_MS + HOUR}}
-        deliverer.delivery = Delivery(
-            (1000,),
-            deliverer.offsets,
-            shelf,
-            shelf.pull,
-            lambda topic, queue_id: (topic, queue_id),
-            shelf.was_stored,
-            broker_name="mq",
-            sync=False,
-            more=2,
-            code=lambda number, _offset: codes[shelf.numbers[number][0]][shelf.numbers[number][1]],
-        )
+
+        def code(number: int, _offset: int) -> int:
+            topic, queue_id = shelf.numbers[number]
+            return codes[topic][queue_id]
+
+        deliverer = Deliverer(shelf, tmp_path, (1000,), more=2, code=code)
         assert list(until_done(shelf, deliverer.deliver)) == [BEGIN_MS + 1001, BEGIN_MS + HOUR + 1]
         assert bodies(shelf.delivered()) == [b"known", b"damaged", b"gone"]
 
