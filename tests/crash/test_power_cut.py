@@ -10,7 +10,7 @@ left is opened as after a reboot, by one who looks at all of it or by writers at
     nothing torn is delivered, offsets are dense, no invariant is broken
     sending, reading, closing and opening go on
 
-MQ_POWER_ROUNDS says how many rounds there are (200 if it says nothing); round n of MQ_POWER_SEED=s makes the
+MQ_POWER_ROUNDS says how many rounds there are (120 if it says nothing); round n of MQ_POWER_SEED=s makes the
 choices of round 0 of MQ_POWER_SEED=s+n.
 """
 
@@ -34,7 +34,7 @@ from tests.crash.trace import ACK, Ack, Log
 
 pytestmark = pytest.mark.crash
 
-ROUNDS = int(os.environ.get("MQ_POWER_ROUNDS", "200"))
+ROUNDS = int(os.environ.get("MQ_POWER_ROUNDS", "120"))
 SEED = int(os.environ.get("MQ_POWER_SEED", str(time.time_ns() % 1_000_000_000)))
 CLOCK_FACTOR = 100  # A life of 100 ms takes the store 10 s.
 
