@@ -81,6 +81,13 @@ class Query:
         self.planned = end if end != self.start else None
         return self.planned is not None
 
+    def tasks(self) -> list[Any]:
+        """The partitions of the next batch, of a query that has begun."""
+        assert self.plan()
+        assert self.start is not None
+        assert self.planned is not None
+        return list(self.reader.partitions(json.loads(self.start), json.loads(self.planned)))
+
     def batch(self) -> list[dict[str, Any]]:
         """Read what was planned; as often as wanted."""
         assert self.planned is not None

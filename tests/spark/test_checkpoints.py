@@ -124,12 +124,7 @@ def test_a_topic_that_was_new_when_a_batch_was_planned(
 def test_a_topic_deleted_between_plan_and_task(broker: LocalBroker, directory: Path) -> None:
     strict, lenient = strict_and_lenient(directory)
     send(broker, "orders", 0, *numbered(0, 5))
-    planned = []
-    for query in (strict, lenient):
-        assert query.plan()
-        assert query.start is not None
-        assert query.planned is not None
-        planned.append(query.reader.partitions(json.loads(query.start), json.loads(query.planned)))
+    planned = [query.tasks() for query in (strict, lenient)]
     broker.delete_topic("orders")
     with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] queue 0 of topic orders .* not there any more"):
         list(strict.reader.read(planned[0][0]))

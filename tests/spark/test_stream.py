@@ -277,13 +277,7 @@ def test_a_topic_deleted_and_made_again(broker: LocalBroker, directory: Path, co
 def test_a_topic_made_again_between_plan_and_task(broker: LocalBroker, directory: Path, count: int) -> None:
     strict, lenient = two_queries(directory)
     send(broker, "orders", 0, *numbered(0, 3))
-    planned = []
-    for query in (strict, lenient):
-        assert query.plan()
-        assert query.start is not None
-        assert query.planned is not None
-        ends = [json.loads(value) for value in (query.start, query.planned)]
-        planned.append((query.reader, query.reader.partitions(*ends)))
+    planned = [(query.reader, query.tasks()) for query in (strict, lenient)]
     broker.delete_topic("orders")
     broker.create_topic("orders", 2)
     send(broker, "orders", 0, *numbered(10, 10 + count))
