@@ -36,7 +36,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mq.broker.topics import UNQUOTED_KEY, write_config
+from mq.broker.topics import UNQUOTED_KEY
+from mq.store.configfile import write_config
 from mq.store.directory import sync_names
 from mq.store.locks import open_own_file
 from mq.store.named import named_errors

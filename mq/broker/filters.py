@@ -28,9 +28,9 @@ from typing import Any
 from mq.broker.member import LocalClaim, LocalMembership
 from mq.broker.membership import Claim
 from mq.broker.protocol import MessageQueue, Puller, PullResult
-from mq.broker.topics import write_config
 from mq.errors import FilterSyntaxError, MQError
 from mq.filter.bloom import BloomFilter
+from mq.store.configfile import write_config
 from mq.store.consumequeueext import Marks, filters_changed, filters_version
 from mq.store.directory import sync_names
 from mq.store.locks import lock_byte, open_own_file, unlock_byte

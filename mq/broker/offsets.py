@@ -29,8 +29,9 @@ from typing import Any
 
 import xxhash
 
-from mq.broker.topics import UNQUOTED_KEY, write_config
+from mq.broker.topics import UNQUOTED_KEY
 from mq.errors import StoreLocked
+from mq.store.configfile import write_config
 from mq.store.control import Control
 from mq.store.directory import sync_names
 from mq.store.groupfile import offsets_in, slots_in

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from mq.errors import StoreCorrupted
+from mq.store.configfile import write_config
 from mq.store.directory import sync_names
 from mq.store.locks import lock_byte, open_own_file, unlock_byte
-from mq.store.named import named_errors
 
 __all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "TopicSettings", "Topics"]
 
@@ -152,30 +152,6 @@ class Topics:
             unlock_byte(fd, 0)
         finally:
             os.close(fd)
-
-
-def write_config(path: Path, text: str) -> None:
-    """Replace a config file so that either the old or the new state is found; the old one stays as .bak."""
-    with named_errors(path):
-        _write_config(path, text)
-
-
-def _write_config(path: Path, text: str) -> None:
-    fresh = path.with_name(path.name + ".new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        data = text.encode()
-        while data:
-            data = data[os.write(fd, data) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    backup = path.with_name(path.name + ".bak")
-    if path.exists():
-        backup.unlink(missing_ok=True)
-        os.link(path, backup)
-    fresh.replace(path)
-    sync_names(path.parent)
 
 
 def grown(settings: TopicSettings, queue_id: int) -> TopicSettings:

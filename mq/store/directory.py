@@ -23,7 +23,6 @@ __all__ = [
     "is_listed",
     "listed_queues",
     "listed_topics",
-    "lower_begins",
     "prepare",
     "private_copy",
     "size_of",
@@ -185,24 +184,3 @@ def topics_begin(table: dict[str, Any] | None) -> dict[str, tuple[int, int]]:
         if begin > 0:
             found[name] = min(max(counts), 65_536), begin
     return found
-
-
-def lower_begins(root: Path, log_end: int) -> None:
-    """After a recovery: no topic begins behind the log. It was made when the log was longer, and what is sent
-    to it from now on would be taken for messages of a deleted one."""
-    path = root / "config" / "topics.json"
-    table = listed_topics(root)
-    late = [name for name, (_, begin) in topics_begin(table).items() if begin > log_end]
-    if not late:
-        return
-    content = json.loads(path.read_bytes())
-    for name in late:
-        content["topicConfigTable"][name][BEGIN_MEMBER] = log_end
-    fresh = path.with_name("topics.json.new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent="\t", separators=(",", ":"), ensure_ascii=False)
-        file.flush()
-        os.fsync(fd)
-    fresh.replace(path)
-    sync_names(path.parent)

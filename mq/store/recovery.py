@@ -17,6 +17,7 @@ What lies behind the end is zeroed: RocketMQ takes well-formed bytes there for r
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +26,12 @@ from typing import Any
 from mq.errors import StoreCorrupted
 from mq.store.checkpoint import Checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
+from mq.store.configfile import write_config
 from mq.store.consumequeue import queue_directories
 from mq.store.consumequeueext import discard_extensions, load_extensions
 from mq.store.control import Control
-from mq.store.directory import lower_begins, sync_file, sync_names
+from mq.store.directory import BEGIN_MEMBER, listed_topics, sync_file, sync_names
+from mq.store.directory import topics_begin as begins_of
 from mq.store.geometry import Geometry
 from mq.store.native import check, ffi, lib
 
@@ -253,6 +256,18 @@ class Recovery:
         sync_names(self.root / "commitlog")
 
 
+def lower_begins(root: Path, log_end: int) -> None:
+    """No topic begins behind the log. It was made when the log was longer, and what is sent to it from now on
+    would be taken for messages of a deleted one."""
+    path = root / "config" / "topics.json"
+    late = [name for name, (_, begin) in begins_of(listed_topics(root)).items() if begin > log_end]
+    if late:
+        content = json.loads(path.read_bytes())
+        for name in late:
+            content["topicConfigTable"][name][BEGIN_MEMBER] = log_end
+        write_config(path, json.dumps(content, indent="\t", separators=(",", ":"), ensure_ascii=False))
+
+
 def recover(
     root: Path,
     log: Any,
@@ -310,7 +325,6 @@ def recover(
     if writable:
         # What was read may be in memory alone, and later flushes begin behind it.
         check(lib.mq_log_flush(log, found.log_end, -1, 600_000), str(root))
-    if writable:
         lower_begins(root, found.log_end)
     for topic, (queue_count, begin) in topics_begin.items():
         name = topic.encode()

@@ -22,8 +22,8 @@ import mq
 from mq.broker import offsets
 from mq.broker.once import MARK_SIZE, MARKS_AT
 from mq.broker.sent_keys import BUCKET_COUNT
-from mq.broker.topics import write_config
 from mq.store.check import problems
+from mq.store.configfile import write_config
 from tests.damage.children import Child
 from tests.dedup import at_work
 from tests.dedup.at_work import SMALL

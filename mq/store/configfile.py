@@ -1,0 +1,35 @@
+"""A file of config/ is replaced as a whole: old state or new one is what is found, also after a crash."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mq.store.directory import sync_names
+from mq.store.named import named_errors
+
+__all__ = ["write_config"]
+
+
+def write_config(path: Path, text: str) -> None:
+    """Replace a config file so that either the old or the new state is found; the old one stays as .bak."""
+    with named_errors(path):
+        _write_config(path, text)
+
+
+def _write_config(path: Path, text: str) -> None:
+    fresh = path.with_name(path.name + ".new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        data = text.encode()
+        while data:
+            data = data[os.write(fd, data) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    backup = path.with_name(path.name + ".bak")
+    if path.exists():
+        backup.unlink(missing_ok=True)
+        os.link(path, backup)
+    fresh.replace(path)
+    sync_names(path.parent)
