@@ -75,6 +75,8 @@ def _write(directory: Path, left: Left, *, killed: Path | None) -> None:
             ledger.send_timers(side, "old", [1.5, 9.0], second=now_ms() // 1000 * 1000 + 10_000)
             until(lambda: {body for body, _ in asked} == set(ledger.undecided), lambda: asked)
             listener.wait_for([*(body for body in ledger.due if b"plain" in body), b"old after 1.5 s"])
+            # A failure that was told may not be stored yet: that it came again shows that it is.
+            until(lambda: 1 in listener.retries(), listener.retries)
             ledger.send_levels(side, "late", [1, 2, 2])
             ledger.send_after(side, b"late after 2.2 s", 2.2)
             if killed is not None:
