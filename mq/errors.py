@@ -151,11 +151,12 @@ class MessageInvalid(MQError, ValueError):
 
 
 class MessageTooLarge(MessageInvalid):
-    """size and limit, in bytes of the body."""
+    """size and limit, in bytes of what the text says: the body, the properties, both, or a batch."""
 
-    def __init__(self, size: int, limit: int) -> None:
+    def __init__(self, size: int, limit: int, message: str | None = None) -> None:
         super().__init__(
-            f"a body of {size:,} bytes is over the limit of {limit:,}:"
+            message
+            or f"a body of {size:,} bytes is over the limit of {limit:,}:"
             " send a reference to it, or open the broker with a larger message_size_max"
         )
         self.size = size

@@ -24,12 +24,12 @@ from mq.store.directory import BEGIN_MEMBER
 from mq.store.reader import Reader
 from mq.store.spans import Spans
 from mq.store.store import Store
+from mq.store.toolarge import ROOM_MAX
 from mq.store.turn import is_taken
 from mq.store.waiting import Wait
 
 __all__ = ["Bulk"]
 
-ROOM_MAX = 1024  # what a record has besides, with a margin
 CHECKPOINT_INTERVAL = 5.0  # seconds
 
 _log = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from mq.broker.protocol import (
 from mq.broker.recall import Recall
 from mq.broker.retry import send_back
 from mq.broker.schedule import Schedule
-from mq.broker.timer import Timer
+from mq.broker.timer import Timer, roll_window_ms
 from mq.broker.topics import TopicSettings
 from mq.broker.transactions import LocalTransactions
 from mq.message import MessageExt
@@ -135,7 +135,12 @@ class LocalBroker:
                 store, self.name, catalog.version, message_delay_level, catalog.have, catalog.due_place
             )
             self._timer = timer = Timer(
-                store, schedule.copies, timer_precision_ms, catalog.have, catalog.due_place
+                store,
+                schedule.copies,
+                timer_precision_ms,
+                catalog.have,
+                catalog.due_place,
+                roll_ms=roll_window_ms(self._retention_ms),
             )
             self._filters = ConsumerFilters(store) if enable_consume_queue_ext and not read_only else None
             log_file_size = store.geometry.commitlog_file_size

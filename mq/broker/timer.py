@@ -22,14 +22,21 @@ from mq.store.store import Store
 from mq.store.timer import Event, Stop, TimerEngine, rolls_of
 from mq.store.timerstate import ALWAYS, Alarm
 
-__all__ = ["TIMER_TOPIC", "Timer"]
+__all__ = ["TIMER_TOPIC", "Timer", "roll_window_ms"]
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 IDLE = 5.0  # seconds; who has something to be done rings, should damaged memory not keep him from it
 AGAIN = 0.1  # after a failure, such as a full disk
 EXPIRE_INTERVAL = 30.0
+ROLL_MIN_MS = 60_000
 
 log = logging.getLogger("mq")
+
+
+def roll_window_ms(retention_ms: int) -> int:
+    """What is due later than that is stored once more on its way, long before retention takes its record: a
+    third of the time is left for somebody to open the store. With 72 hours it is RocketMQ's two days."""
+    return max(retention_ms * 2 // 3, ROLL_MIN_MS)
 
 
 class Timer:
@@ -37,7 +44,8 @@ class Timer:
 
     make_topic(name, queue_count) has the settings of a topic in place; place(topic, queue_id) is the queue
     where such a message can be read, or None where there is no such topic any more and it may not be made.
-    roll_ms: a message that is due later than that is stored once more on the way (RocketMQ: two days).
+    roll_ms: a message that is due later than that is stored once more on the way; RocketMQ's two days if
+    that is less, or nothing is said.
     """
 
     name = "mq-timer"

@@ -50,4 +50,10 @@ def _check_size(messages: Sequence[Message], size: int, size_max: int) -> None:
     if topic.startswith(RETRY_PREFIX):
         raise MessageInvalid(f"a batch cannot go to the retry topic {topic!r}: send one by one")
     if size > size_max:
-        raise MessageTooLarge(size, size_max)
+        raise MessageTooLarge(
+            size,
+            size_max,
+            f"a batch of {len(messages):,} messages, {size:,} bytes of bodies, tags, keys and properties,"
+            f" is over the limit of {size_max:,}: send it in several parts, or open the broker with a larger"
+            " message_size_max",
+        )

@@ -20,17 +20,17 @@ import time
 from typing import Any, NamedTuple, Protocol
 
 from mq.broker.protocol import MessageQueue
-from mq.errors import MessageInvalid, MessageTooLarge
+from mq.errors import MessageInvalid
 from mq.message import Message
 from mq.objects import Asides as Usual
 from mq.properties import PROPERTIES_SIZE_MAX
 from mq.store.native import ffi
+from mq.store.toolarge import ROOM_MAX, message_too_large
 
 __all__ = ["Alarm", "Asides", "Levels", "Timers", "Waiting", "belongs", "slot_ms"]
 
 DUE_AFTER = 2  # The code of a unit that says when its message is due counts from the store time.
 ROOM = 256  # what a record has besides body, topic and properties
-ROOM_MAX = 1024  # with the topic
 WAKE_PLACE = 2  # of Alarm.words, as in mq/broker/delay_offsets.py
 
 
@@ -131,7 +131,7 @@ class Asides:
                 f" message, over the limit of {PROPERTIES_SIZE_MAX:,}: move what is large into the body"
             )
         if len(body) + size + len(queue.topic) + ROOM > self._log_file_size:
-            raise MessageTooLarge(len(body), self._log_file_size - ROOM_MAX)  # Once it is due, it would be.
+            raise message_too_large(len(body), size, self._log_file_size)  # Once it is due, it would be.
         return waiting
 
     def _of_level(self, level: int, encoded: bytes) -> Waiting:

@@ -94,7 +94,8 @@ class TimerEngine:
         is_ours = self._is_ours()
         mended = self._mend_lengths(is_ours)
         out = ffi.new("mq_timer **")
-        wanted = min(ROLL_SLOTS * precision_ms if roll_ms is None else roll_ms, ROLL_MAX_MS)
+        wanted = min(ROLL_SLOTS * precision_ms, ROLL_MAX_MS, ROLL_MAX_MS if roll_ms is None else roll_ms)
+        wanted = max(wanted, precision_ms)
         check(
             lib.mq_timer_open(
                 self._log, self._words, bytes(timerwheel.path_of(root)), bytes(timerlog.directory_of(root)),

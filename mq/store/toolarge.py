@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mq.errors import MessageTooLarge
 from mq.properties import CRC_PROPERTY_SIZE, PROPERTIES_SIZE_MAX, UNIQUE_PROPERTY_SIZE
 
-__all__ = ["batch_too_large", "bulk_too_large", "message_too_large"]
+__all__ = ["ROOM_MAX", "batch_too_large", "bulk_too_large", "message_too_large"]
 
 ROOM_MAX = 1024  # what a record has besides body and properties, with a margin
 # What it has at the least, and its topic.
@@ -84,6 +84,4 @@ def _which(place: int, count: int) -> str:
 
 
 def _told(size: int, limit: int, what: str, way_out: str) -> MessageTooLarge:
-    error = MessageTooLarge(size, limit)
-    error.args = (f"{what} is over the limit of {limit:,}: {way_out}",)
-    return error
+    return MessageTooLarge(size, limit, f"{what} is over the limit of {limit:,}: {way_out}")

@@ -195,6 +195,8 @@ def test_a_batch_that_is_refused_leaves_nothing(
     ):
         with pytest.raises(error):
             producer.send_batch(batch)
+    with pytest.raises(mq.MessageTooLarge, match=r"a batch of 2 messages, .* in several parts"):
+        producer.send_batch([half, half])
     assert queue.max_offset == 0
     assert queue.read(0).status is mq.PullStatus.NO_NEW_MESSAGE
 

@@ -196,6 +196,8 @@ def test_what_would_be_too_large_once_it_is_due_is_refused_at_once(
         producer.send(mq.Message("orders", b"x", **delay))
         with pytest.raises(mq.MessageTooLarge):
             producer.send(mq.Message("orders", b"x" * ((1 << 16) - 200), **delay))
+        with pytest.raises(mq.MessageTooLarge, match=r"64,000 of its body and 2,\d+ of its tags, keys and"):
+            producer.send(mq.Message("orders", b"x" * 64_000, properties={"name": "v" * 2000}, **delay))
         long = {"long": "v" * (PROPERTIES_SIZE_MAX - 10)}
         with pytest.raises(mq.MessageInvalid, match="properties come to"):
             producer.send(mq.Message("orders", b"x", properties=long, **delay))

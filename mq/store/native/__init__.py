@@ -60,7 +60,7 @@ def check(result: int, path: str = "") -> int:
         raise AssertionError("the caller checks sizes first, since it knows them")
     if result == lib.MQ_MEMORY:
         raise MemoryError
-    if result == lib.MQ_IO:
+    if result in (lib.MQ_IO, lib.MQ_UNSYNCED):
         raise OSError(number, f"{os.strerror(number)} ({errno.errorcode.get(number, number)})", path or None)
     if result == lib.MQ_TABLE_FULL:
         raise MQError(

@@ -36,22 +36,9 @@ static void wait_for_company(mq_shared *shared, int64_t now) {
     }
 }
 
-/* Sync [from, to). A sync that failed poisons the store; but where a file cannot even be opened now, for want of a
- * descriptor, say, nothing was tried and nothing is lost: that is MQ_IO, and the next one tries. */
 static int sync_bytes(mq_log *log, mq_files *files, int64_t from, int64_t to) {
-    while (from < to) {
-        uint8_t *bytes;
-        int64_t room;
-        mq_mapping *pin;
-        int result = mq_files_pin(files, from, &bytes, &room, &pin);
-        if (result) return result;
-        int64_t end = to - from < room ? to : from + room;
-        result = mq_files_sync(files, from, end);
-        mq_files_unpin(pin);
-        if (result) return result == MQ_IO ? mq_log_poison(log) : result;
-        from = end;
-    }
-    return 0;
+    int result = mq_files_sync(files, from, to);
+    return result == MQ_UNSYNCED ? mq_log_poison(log) : result;
 }
 
 static int sync_directory(mq_log *log, const char *path) {

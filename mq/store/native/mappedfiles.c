@@ -329,7 +329,7 @@ int mq_files_sync(mq_files *files, int64_t from, int64_t to) {
         int saved = errno;
         mq_files_unpin(mapping);
         errno = saved;
-        if (failed) return MQ_IO;
+        if (failed) return MQ_UNSYNCED;
         from += size;
     }
     return 0;

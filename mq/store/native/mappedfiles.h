@@ -33,7 +33,8 @@ int mq_files_allocate(mq_files *files, int64_t from, int64_t to);
 /* Give the blocks of [from, end of its file) back and make it read as zeros. */
 int mq_files_clear(mq_files *files, int64_t from);
 
-/* Write [from, to) to disk: whole pages around it, over as many files as it spans. */
+/* Write [from, to) to disk: whole pages around it, over as many files as it spans. MQ_UNSYNCED where that failed;
+ * MQ_IO where a file cannot even be opened now, for want of a descriptor, say: the next one may try. */
 int mq_files_sync(mq_files *files, int64_t from, int64_t to);
 
 /* Unmap files that lie wholly below `offset` and are not pinned. Returns how many. */

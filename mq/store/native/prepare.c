@@ -33,7 +33,7 @@ static int populate(mq_log *log, int64_t from, int64_t to) {
         if (log->sync) {
             result = mq_files_sync(log->files, from, from + size);
             /* The kernel tells of this only once, and it was told here. */
-            if (result) return result == MQ_IO ? mq_log_poison(log) : result;
+            if (result) return result == MQ_UNSYNCED ? mq_log_poison(log) : result;
         }
         from += size;
     }
