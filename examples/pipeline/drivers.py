@@ -75,16 +75,16 @@ class Driver:
             sys.exit(f"pipeline: the batch job ended with status {status}.\n{self.said()}")
 
     def close(self) -> None:
-        """Nothing is left of it. Twice is fine."""
+        """Nothing is left of it. Twice is fine, and so is once more after an interrupt."""
         if self._is_closed:
             return
-        self._is_closed = True
         while family := self._family():
             for member in family:
                 with suppress(ProcessLookupError):
                     os.kill(member.pid, signal.SIGKILL)
             time.sleep(0.01)
         self._process.wait()
+        self._is_closed = True
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()

@@ -5,9 +5,10 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mq
 from examples.pipeline.drivers import VICTIMS, Driver
@@ -58,26 +59,29 @@ class Run:
         for topic in (CHANGES, RESULTS):
             broker.create_topic(topic, QUEUE_COUNT)
         self._events_before = 0  # the driver that lives
-        self._driver = Driver(plan)
+        self._drivers: list[Driver] = []  # the last one lives
 
     def go_on(self, show: Callable[[Status], None]) -> Found:
         """Until all is in the table, and the batch job is done."""
         try:
-            # Whoever is started while it is ignored ignores it too: it is for this process alone.
-            handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-            for producer in self._producers:
-                producer.start()
-            signal.signal(signal.SIGINT, handler)
+            with uninterrupted():
+                # Whoever is started while it is ignored ignores it too: it is for this process alone.
+                handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+                for producer in self._producers:
+                    producer.start()
+                signal.signal(signal.SIGINT, handler)
+            self._start_driver()
             with self._table.filled_from(self._broker):
                 self._watch(show)
-                self._driver.finish()
+                self._drivers[-1].finish()
                 # What the query wrote until it stopped, if it wrote anything more.
                 while self._table.lag(self._broker):
                     time.sleep(LOOK_INTERVAL)
             status = self.status()
             show(status)
         finally:
-            self._driver.close()
+            for driver in self._drivers:
+                driver.close()
             for producer in self._producers:
                 if producer.pid is not None:
                     producer.kill()
@@ -105,7 +109,7 @@ class Run:
         since = time.monotonic()
         while True:
             time.sleep(LOOK_INTERVAL)
-            self._driver.check()
+            self._drivers[-1].check()
             for producer in self._producers:
                 if producer.exitcode:
                     sys.exit(f"pipeline: {producer.name} ended with status {producer.exitcode}")
@@ -116,7 +120,7 @@ class Run:
             elif time.monotonic() - since > STALLED_AFTER:
                 so_far = f"{status.event_count:,} of {self._plan.event_count:,} events are in the table"
                 stalled = f"nothing has moved for {STALLED_AFTER:.0f} s; {so_far}"
-                sys.exit(f"pipeline: {stalled}.\n{self._driver.said()}")
+                sys.exit(f"pipeline: {stalled}.\n{self._drivers[-1].said()}")
             doom = self._plan.killed_at(len(self._kills))
             if doom is not None and status.event_count >= doom:
                 self._kill_if_it_worked(status)
@@ -129,12 +133,35 @@ class Run:
         time.sleep(random.uniform(0, DELAY_MAX))
         victim = VICTIMS[len(self._kills) % len(VICTIMS)]
         seconds = time.monotonic() - self._began
-        self._driver.kill(victim)
+        self._drivers[-1].kill(victim)
         self._events_before = self._table.event_count
         self._kills.append(Kill(victim, self._events_before, seconds))
-        self._driver = Driver(self._plan)
+        self._start_driver()
+
+    def _start_driver(self) -> None:
+        # An interrupt between its start and the note of it would leave a driver that nobody closes.
+        with uninterrupted():
+            self._drivers.append(Driver(self._plan))
 
     def _is_done(self, status: Status) -> bool:
         """Whether all was sent, the query has finished with all of it, and the table with what it wrote."""
         all_sent = status.sent >= self._plan.event_count
         return all_sent and not status.query_lag and not self._table.lag(self._broker)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """What would end this program meanwhile ends it afterwards."""
+    came: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        came.append(number)
+
+    handlers = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for noted in came:
+        signal.raise_signal(noted)

@@ -22,10 +22,11 @@ import pytest
 
 import mq
 from examples.pipeline import __main__ as pipeline
+from examples.pipeline import drivers
 from examples.pipeline.drivers import essence
 from examples.pipeline.plan import RESULTS, Plan
 from examples.pipeline.plot import busiest, course, course_of_all, plot, span
-from examples.pipeline.run import Status
+from examples.pipeline.run import Run, Status
 from examples.pipeline.sums import Found, Sum, sums_of, verdict
 from examples.pipeline.table import Table
 from mq.store.check import problems
@@ -115,7 +116,7 @@ def test_when_the_query_fails_it_is_said_and_nothing_is_left(tmp_path: Path) -> 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert completed.returncode == 1
@@ -145,10 +146,45 @@ def test_an_interrupt_ends_all_of_it(tmp_path: Path) -> None:
             time.sleep(0.05)
         # As a terminal does, to all that it started.
         os.killpg(process.pid, signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=240)[1]
     assert (process.returncode, said.strip()) == (1, "pipeline: interrupted")
     assert in_use(tmp_path) == []
     assert list(tmp_path.glob("mq-pipeline-*")) == []
+
+
+@pytest.mark.parametrize("moment", ["started", "closed"])
+def test_an_interrupt_at_a_bad_moment_leaves_no_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It comes between the start of a driver and the note of it; or while a driver is seen to its end."""
+    real, begun = subprocess.Popen, list[Any]()
+
+    def popen(_: Any, **options: Any) -> Any:
+        begun.append(real([sys.executable, "-c", "input()"], **options))
+        if moment == "started":
+            signal.raise_signal(signal.SIGINT)
+        return begun[0]
+
+    def killed_at_once(run: Run, show: Callable[[Status], None]) -> None:
+        monkeypatch.setattr(drivers, "members", interrupted)
+        run._drivers[-1].close()
+
+    def interrupted() -> list[drivers.Member]:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+        return []
+
+    monkeypatch.setattr(Run, "_watch", killed_at_once)
+    monkeypatch.setattr("examples.pipeline.drivers.subprocess.Popen", popen)
+    recorded(tmp_path)
+    plan = Plan(tmp_path, tmp_path / "scratch", "nowhere", EVENT_COUNT, 1000.0, 0)
+    table = Table(plan.table)
+    with mq.open(plan.store) as broker, pytest.raises(KeyboardInterrupt):
+        Run(plan, broker, table).go_on(lambda _: None)
+    table.close()
+    (driver,) = begun
+    assert driver.returncode == -signal.SIGKILL
+    assert in_use(tmp_path) == []
 
 
 def test_what_counts_in_a_log_is_not_where_in_the_jvm_it_was() -> None:
@@ -290,7 +326,7 @@ def test_wrong_usage_is_refused(wrong: list[str]) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert completed.returncode == 2
