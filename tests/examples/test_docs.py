@@ -175,7 +175,7 @@ def test_what_a_page_shows_is_what_happens(page: str, tmp_path: Path) -> None:
         input=json.dumps(shown),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert (completed.returncode, completed.stderr) == (0, "")

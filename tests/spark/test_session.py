@@ -137,7 +137,7 @@ def test_a_first_batch_that_failed_is_the_same_again(
     sender.start()
     try:
         with pytest.raises(Exception, match="a first batch that fails"):
-            start().awaitTermination(60)
+            start().awaitTermination(240)
         query = start()
     finally:
         is_over.set()

@@ -84,7 +84,7 @@ def test_who_commits_dies(
         chunk_bytes=chunk_bytes,
         lasting=lasting,
     )
-    assert victim.wait(30)
+    assert victim.wait(120)
     nursery.forget(victim)
     assert nursery.failures() == ""
     if lasting:

@@ -209,7 +209,7 @@ def test_a_lock_that_was_removed_is_no_lock(tmp_path: Path) -> None:
     def wait_for_it() -> None:
         with locked(place):
             is_inside.set()
-            assert may_leave.wait(30)
+            assert may_leave.wait(120)
 
     with ThreadPoolExecutor(1) as pool:
         with locked(place) as is_mine:
@@ -217,7 +217,7 @@ def test_a_lock_that_was_removed_is_no_lock(tmp_path: Path) -> None:
             waiting = pool.submit(wait_for_it)
             assert not is_inside.wait(0.05)
             remove(place)
-        assert is_inside.wait(30)
+        assert is_inside.wait(120)
         with locked(place, wait=False) as is_mine:
             assert not is_mine
         may_leave.set()

@@ -99,7 +99,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
         yield nursery
 
 
-@pytest.mark.timeout(60 + ROUNDS * 10)
+@pytest.mark.timeout(240 + ROUNDS * 10)
 def test_power_cuts(nursery: Nursery, tmp_path: Path) -> None:
     print(f"{ROUNDS} rounds, MQ_POWER_SEED={SEED}")
     epochs = 0
@@ -112,7 +112,7 @@ def test_power_cuts(nursery: Nursery, tmp_path: Path) -> None:
 def _wait_for(trace: Path, more: int) -> None:
     """Until so many commits more were begun or done."""
     wanted = _lines(trace) + more
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while _lines(trace) < wanted:
         assert time.monotonic() < until, "who commits hangs"
         time.sleep(0.001)
@@ -155,7 +155,7 @@ def _round(nursery: Nursery, directory: Path, seed: int) -> int:
         disk.cut(sector=chance.choice((4096, 512)), strict=chance.random() < 0.4)
     answer = directory / "answer"
     inspector = nursery.start("inspects", **given, chunk_bytes=700, answer=answer)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not answer.exists():
         assert not inspector.wait(0.002) or answer.exists(), nursery.failures()
         assert time.monotonic() < until, "who opens the store after a power cut hangs"
