@@ -237,20 +237,20 @@ class Delivery:
             if waiting is None or waiting.offset != offset:
                 # The whole delay has passed when the ms is over in which it ends: store times are cut to the
                 # ms.
-                delay_ms = level.delay_ms or self._delay_ms(number, message)
+                delay_ms = level.delay_ms or self._meant_ms(number, message) or self._longest_ms
                 due = due_ms(message.store_time_ms, delay_ms, level.seen_ms) + 1
                 level.waiting = waiting = Waiting(offset, due, delay_ms)
             if waiting.due_ms > clock():
                 if waiting.due_ms > clock() + KEPT_AHEAD_MS:
                     level.forget()
                 return waiting.due_ms
-            self._deliver_one(level, message)
+            self._deliver_one(level, number, message)
         return clock()
 
-    def _delay_ms(self, number: int, message: MessageExt) -> int:
-        """The delay of a message whose level is not known any more, by its unit."""
+    def _meant_ms(self, number: int, message: MessageExt) -> int:
+        """The delay that a message was put aside for, by its unit; 0 where that does not say."""
         delay_ms = self._code(number, message.queue_offset) - message.store_time_ms
-        return delay_ms if 0 < delay_ms <= DELAY_MAX_MS else self._longest_ms
+        return delay_ms if 0 < delay_ms <= DELAY_MAX_MS else 0
 
     def _head(self, level: Level, number: int, offset: int, clock: Callable[[], int]) -> MessageExt | None:
         """The message at a level's offset, or the first after it that there is."""
@@ -290,7 +290,7 @@ class Delivery:
             else:
                 return None
 
-    def _deliver_one(self, level: Level, message: MessageExt) -> None:
+    def _deliver_one(self, level: Level, aside: int, message: MessageExt) -> None:
         offset = message.queue_offset
         wanted = destination(message)
         place = None if wanted is None else self._place(*wanted)
@@ -298,7 +298,7 @@ class Delivery:
             why = "it does not say where it belongs" if wanted is None else f"there is no topic {wanted[0]}"
             log.warning("delayed message %s is dropped: %s", message.msg_id, why)
             self._offsets[level.number] = offset + 1
-        elif self._is_doubtful(level) and self._was_stored_in(place[0], message):
+        elif self._is_doubtful(level, aside, message) and self._was_stored_in(place[0], message):
             self._offsets[level.number] = offset + 1
         else:
             topic, queue_id = place
@@ -317,9 +317,14 @@ class Delivery:
         level.place += 1
         level.waiting = None
 
-    def _is_doubtful(self, level: Level) -> bool:
-        waiting = level.waiting
-        return waiting is not None and waiting.due_ms - 1 <= self._offsets.doubt_ms
+    def _is_doubtful(self, level: Level, aside: int, message: MessageExt) -> bool:
+        """Whether it may have been delivered unnoted: it was due then, by its level's delay of today, or by
+        that of when it was put aside."""
+        doubt_ms, waiting = self._offsets.doubt_ms, level.waiting
+        if waiting is None or message.store_time_ms > doubt_ms:
+            return False
+        meant_ms = self._meant_ms(aside, message) or waiting.delay_ms
+        return min(waiting.due_ms - 1, message.store_time_ms + meant_ms) <= doubt_ms
 
     def _flush(self) -> None:
         if self._sync and self._end:
