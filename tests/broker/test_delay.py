@@ -258,7 +258,7 @@ class TestDelivery:
         shelf.put_aside(1, b"known")
         shelf.put_aside(3, b"gone")
         shelf.put_aside(2, b"damaged")
-        codes = {SCHEDULE_TOPIC: {1: 77, 2: BEGIN_MS + HOUR}}
+        codes = {SCHEDULE_TOPIC: {0: BEGIN_MS + 1000, 1: 77, 2: BEGIN_MS + HOUR}}
 
         def code(number: int, _offset: int) -> int:
             topic, queue_id = shelf.numbers[number]
