@@ -12,7 +12,7 @@ from mq.spark.options import SourceOptions
 from mq.spark.ranges import Range, pack, settle, spans
 from mq.spark.reading import read_ranges
 from mq.spark.refusal import planning
-from mq.spark.survey import Survey, refuse_losses
+from mq.spark.survey import Survey, refuse_beyond, refuse_losses
 from mq.spark.target import StoreRef, broker
 
 __all__ = ["BatchReader", "MqPartition"]
@@ -50,6 +50,8 @@ class BatchReader(DataSourceReader):
         if options.fail_on_data_loss:
             refuse_losses(losses)
         end = survey.resolve(options.end, limits)
+        if options.fail_on_data_loss:
+            refuse_beyond(end, limits)
         end = {queue: min(offset, limits[queue].end) for queue, offset in end.items()}
         ranges = spans(start, end)
         if options.key is not None:

@@ -48,6 +48,7 @@ ALIASES = {
 }
 SPARKS_OWN = {"checkpointlocation", "queryname", "outputmode", "triggerinterval"}
 REMOTE = {"nameserver": "nameserver", "namesrvaddr": "namesrvAddr"}
+OF_A_TABLE = {"provider", "location"}  # what Spark says besides of a table that is in its catalog
 STREAM_ONLY = (
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("pollTimeoutMs", "commitToGroup"),
@@ -109,6 +110,12 @@ def check_names(options: Mapping[str, str]) -> dict[str, str]:
     """The options by their names as documented. Raises Refusal for one that there is not, and for two names
     of one option with different values."""
     known = {name.lower(): name for name in (*SOURCE_NAMES, *SINK_NAMES)} | ALIASES
+    if {given.lower() for given in options} >= OF_A_TABLE:
+        raise Refusal(
+            "MQ_OPTION",
+            "a table cannot be made of mq: Spark keeps the options of a table to itself, and whoever read it"
+            " would be told none; CREATE TEMPORARY VIEW ... USING mq OPTIONS (...) has them told",
+        )
     found: dict[str, str] = {}
     for given, value in options.items():
         key = given.lower()
@@ -177,6 +184,15 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
     if group is not None:
         _checked("group", group, check_group)
     start = _bound(options, starts, "latest" if stream else "earliest", now_ms)
+    end = _bound(options, ends, "latest", now_ms)
+    _check_order(start, end)
+    late_start = _word(options, "startingOffsetsByTimestampStrategy", ("error", "latest"))
+    if "startingOffsetsByTimestampStrategy" in options and start.kind not in {"time", "times"}:
+        raise Refusal(
+            "MQ_OPTION",
+            "option startingOffsetsByTimestampStrategy is about a time to begin at: give one by"
+            " startingTimestamp or startingOffsetsByTimestamp",
+        )
     if start.kind == "group" and group is None:
         raise Refusal("MQ_OPTION", "option startingOffsets is 'group': name the group by option group")
     if group is None and "commitToGroup" in options:
@@ -207,8 +223,8 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
         pattern=_pattern(options.get("topicPattern")),
         assigned=queues_of("assign", options["assign"]) if "assign" in options else {},
         start=start,
-        end=_bound(options, ends, "latest", now_ms),
-        late_start=_word(options, "startingOffsetsByTimestampStrategy", ("error", "latest")),
+        end=end,
+        late_start=late_start,
         tags=options.get("tags", "*"),
         sql=options.get("sql"),
         key=_key(options.get("key")),
@@ -327,6 +343,23 @@ def _bound(
     return Bound("offsets", 0, places(at, text, (LATEST, EARLIEST) if is_start else (LATEST,)), at)
 
 
+def _check_order(start: Bound, end: Bound) -> None:
+    """Raises Refusal where reading would end before it begins, as far as the options alone tell."""
+    given = f"options {start.option} and {end.option} contradict each other: "
+    if start.kind == end.kind == "time" and start.time_ms > end.time_ms:
+        raise Refusal("MQ_OPTION", f"{given}{start.time_ms} is later than {end.time_ms}, in ms")
+    if start.kind != end.kind:
+        return
+    for topic, queues in start.places.items():
+        for queue_id, first in queues.items():
+            behind = end.places.get(topic, {}).get(queue_id, LATEST)
+            if 0 <= behind < first:
+                raise Refusal(
+                    "MQ_OPTION",
+                    f"{given}queue {queue_id} of topic {topic} would begin at {first} and end at {behind}",
+                )
+
+
 def _topics(text: str | None) -> tuple[str, ...]:
     if text is None:
         return ()
@@ -339,6 +372,10 @@ def _topics(text: str | None) -> tuple[str, ...]:
 def _pattern(text: str | None) -> str | None:
     if text is None:
         return None
+    if not text.strip():
+        raise Refusal(
+            "MQ_OPTION", "option topicPattern is empty, and no topic is called so: give an expression"
+        )
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:

@@ -67,11 +67,18 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         raise Refusal("MQ_OPTION", "option txnVersion counts the writes of a txnAppId: give both")
     if not SEMANTICS[semantics] and txn is not None:
         raise Refusal("MQ_OPTION", "option txnAppId is for semantics exactly_once")
+    chunk_bytes = number(options, "chunkBytes", 1)
+    if not SEMANTICS[semantics] and chunk_bytes is not None:
+        raise Refusal(
+            "MQ_OPTION",
+            "option chunkBytes is for semantics exactly_once, whose commit appends in such steps: with"
+            " at_least_once the tasks append as they go",
+        )
     return SinkOptions(
         path=target_path(options),
         topic=topic,
         exactly_once=SEMANTICS[semantics],
         txn=txn,
         version=version,
-        chunk_bytes=number(options, "chunkBytes", 1) or CHUNK_BYTES,
+        chunk_bytes=chunk_bytes or CHUNK_BYTES,
     )

@@ -17,7 +17,7 @@ from mq.spark.options import Bound, SourceOptions
 from mq.spark.ranges import Limits, Loss, Positions
 from mq.spark.refusal import Refusal, nearest
 
-__all__ = ["Survey", "View", "refuse_losses"]
+__all__ = ["Survey", "View", "refuse_beyond", "refuse_losses"]
 
 INTERNAL_PREFIXES = ("%RETRY%", "%DLQ%")
 LOSSES_SHOWN = 3
@@ -240,3 +240,15 @@ def refuse_losses(losses: list[Loss]) -> None:
             f"{'; '.join(map(str, losses[:LOSSES_SHOWN]))}{more}. With option failOnDataLoss=false the"
             " query goes on without what is lost",
         )
+
+
+def refuse_beyond(ends: Positions, limits: Mapping[MessageQueue, Limits]) -> None:
+    """Raises Refusal if a queue was to be read up to an offset that it does not reach."""
+    for queue, offset in ends.items():
+        if offset > limits[queue].end:
+            raise Refusal(
+                "MQ_DATA_LOSS",
+                f"option endingOffsets: queue {queue.queue_id} of topic {queue.topic} was to be read up to"
+                f" offset {offset}, but it ends at {limits[queue].end}. With option failOnDataLoss=false what"
+                " there is is read",
+            )

@@ -17,6 +17,7 @@ if find_spec("pyspark") is None:
     collect_ignore = [
         "test_batch.py",
         "test_checkpoints.py",
+        "test_contradictions.py",
         "test_each_row_once.py",
         "test_elsewhere.py",
         "test_input.py",
