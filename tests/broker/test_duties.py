@@ -63,7 +63,7 @@ class Deliverer:
         assert self.process.stdout is not None
         self.process.stdin.close()
         self.process.stdout.close()
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def __enter__(self) -> Deliverer:
         return self

@@ -579,7 +579,7 @@ with mq.open({str(tmp_path / "store")!r}, **SMALL) as broker:
 def test_consumer_offsets_are_saved_while_all_go_on(directory: Path, broker: LocalBroker) -> None:
     claimed(join(broker)).commit(5)
     path = directory / "config" / "consumerOffset.json"
-    deadline = time.monotonic() + SOON
+    deadline = time.monotonic() + 3 * SOON
     while not path.exists() or json.loads(path.read_bytes())["offsetTable"]["orders@billing"]["0"] != 5:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,8 @@ from tests.broker.recaller import PRECISION_MS
 ROOT = Path(__file__).parents[2]
 HOUR = 3_600_000
 PATIENCE = 60.0
+# Time to set a scene before its messages are due: more is given where the first was too little.
+AHEAD_MS = (1500, 6000, 24_000)
 BYSTANDER = """
 import sys, mq
 with mq.open(sys.argv[1], timer_precision_ms=int(sys.argv[2])) as broker:
@@ -90,15 +91,36 @@ def delivered(broker: LocalBroker, topic: str = "orders") -> list[str]:
     return found
 
 
-def wait_until_all_came(broker: LocalBroker) -> list[str]:
+def wait_until_all_came(broker: LocalBroker, name: str = "orders") -> list[str]:
     """Until nothing waits any more; what is due by then is there."""
-    topic = broker.topic("orders")
-    last = topic.send(b"last", delay_ms=600).msg_id
+    last = broker.topic(name).send(b"last", delay_ms=600).msg_id
     until = time.monotonic() + PATIENCE
-    while last not in (found := delivered(broker)):
+    while last not in delivered(broker, name):
         assert time.monotonic() < until
         time.sleep(0.02)
-    return [name for name in found if name != last]
+    # Once more: another queue may have been read before it had all.
+    return [msg_id for msg_id in delivered(broker, name) if msg_id != last]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def sleep_until(due_ms: int) -> None:
+    time.sleep(max(0, due_ms + 1 - now_ms()) / 1000)
+
+
+def recall_all(broker: LocalBroker, results: list[mq.SendResult], base_ms: int) -> bool:
+    """Whether that was in time; before base_ms, no recall may come too late."""
+    try:
+        for result in results:
+            assert result.recall_handle is not None
+            assert broker.recall(result.recall_handle) == result.msg_id
+    except (AssertionError, mq.NotPermitted):
+        if now_ms() < base_ms:
+            raise
+        return False
+    return True
 
 
 @pytest.mark.parametrize("killed", ["nobody", "who delivers", "anybody"])
@@ -144,20 +166,25 @@ def test_no_recall_is_believed_that_who_delivers_has_not_seen(
     assert bystander.stdout is not None
     assert bystander.stdout.readline() == "in\n"
     with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
-        topic = broker.create_topic("orders", 1)
-        result = topic.send(b"x", delay_ms=3000)
+        for ahead_ms in AHEAD_MS:
+            name = f"orders-{ahead_ms}"
+            topic, due_ms = broker.create_topic(name, 1), now_ms() + ahead_ms
+            result = topic.send(b"x", deliver_at_ms=due_ms)
+            bystander.send_signal(signal.SIGSTOP)
+            os.waitpid(bystander.pid, os.WUNTRACED)  # Until the last of its threads has stopped.
+            if now_ms() < due_ms:
+                break
+            bystander.send_signal(signal.SIGCONT)
         assert result.recall_handle is not None
-        bystander.send_signal(signal.SIGSTOP)
-        os.waitpid(bystander.pid, os.WUNTRACED)  # Until the last of its threads has stopped.
         monkeypatch.setattr("mq.broker.recall.TIMEOUT", 0.5)
         with pytest.raises(mq.RequestTimeout):
             broker.recall(result.recall_handle)
-        time.sleep(3.0)  # By now it is due.
+        sleep_until(due_ms)
         bystander.send_signal(signal.SIGCONT)
         monkeypatch.setattr("mq.broker.recall.TIMEOUT", PATIENCE)
         # What he saw first was the marker.
         assert broker.recall(result.recall_handle) == result.msg_id
-        assert wait_until_all_came(broker) == []
+        assert wait_until_all_came(broker, name) == []
     end(bystander, kill=False)
 
 
@@ -197,16 +224,17 @@ class TestMarkers:
         assert len(list(broker._finder.of_unique_id(TIMER_TOPIC, result.msg_id))) == 2
 
     def test_a_recalled_message_does_not_come_after_the_store_was_closed(self, directory: Path) -> None:
-        with ExitStack() as stack:
-            broker = stack.enter_context(LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES))
-            topic = broker.create_topic("orders", 1)
-            results = [topic.send(b"%d" % number, delay_ms=3000) for number in range(10)]
-            for result in results[::2]:
-                assert result.recall_handle is not None
-                broker.recall(result.recall_handle)
-        time.sleep(3.1)
+        for ahead_ms in AHEAD_MS:
+            name = f"orders-{ahead_ms}"
+            with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
+                topic, due_ms = broker.create_topic(name, 1), now_ms() + ahead_ms
+                results = [topic.send(b"%d" % number, deliver_at_ms=due_ms) for number in range(10)]
+                was_in_time = recall_all(broker, results[::2], due_ms)
+            if was_in_time and now_ms() < due_ms:
+                break
+        sleep_until(due_ms)
         with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
-            found = wait_until_all_came(broker)
+            found = wait_until_all_came(broker, name)
         assert sorted(found) == sorted(result.msg_id for result in results[1::2])
 
     @pytest.mark.parametrize(("before_ms", "after_ms"), [(60_000, 100), (1000, 10), (100, 60_000)])
@@ -214,34 +242,40 @@ class TestMarkers:
     def test_a_recall_meets_its_message_in_slots_of_another_length(
         self, directory: Path, before_ms: int, after_ms: int, first: str
     ) -> None:
-        with LocalBroker(directory, timer_precision_ms=before_ms, **SIZES) as broker:
-            sent = broker.create_topic("orders", 1).send(b"x", delay_ms=4000)
-            assert sent.recall_handle is not None
-            if first == "recalled":
-                broker.recall(sent.recall_handle)
-        with LocalBroker(directory, timer_precision_ms=after_ms, **SIZES) as broker:
-            if first == "opened":
-                broker.recall(sent.recall_handle)
-            time.sleep(4.0)
-            assert wait_until_all_came(broker) == []
+        for ahead_ms in AHEAD_MS:
+            name, due_ms = f"orders-{ahead_ms}", now_ms() + ahead_ms
+            with LocalBroker(directory, timer_precision_ms=before_ms, **SIZES) as broker:
+                sent = broker.create_topic(name, 1).send(b"x", deliver_at_ms=due_ms)
+                was_in_time = first == "opened" or recall_all(broker, [sent], due_ms)
+            with LocalBroker(directory, timer_precision_ms=after_ms, **SIZES) as broker:
+                was_in_time = was_in_time and now_ms() < due_ms
+                if first == "opened":
+                    was_in_time = recall_all(broker, [sent], due_ms)
+                if was_in_time:
+                    sleep_until(due_ms)
+                    assert wait_until_all_came(broker, name) == []
+                    return
+        pytest.fail("no recall was in time")
 
     @pytest.mark.parametrize("due_meanwhile", [False, True])
     def test_a_recall_survives_the_loss_of_the_wheel(self, directory: Path, due_meanwhile: bool) -> None:
-        with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
-            topic = broker.create_topic("orders", 1)
-            results = [topic.send(b"%d" % number, delay_ms=4000 + number) for number in range(6)]
-            for result in results[::2]:
-                assert result.recall_handle is not None
-                broker.recall(result.recall_handle)
-        for name in ("mq/timer", "timerwheel", "config/timercheck"):
-            (directory / name).unlink()
+        for ahead_ms in AHEAD_MS:
+            name = f"orders-{ahead_ms}"
+            with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
+                topic, due_ms = broker.create_topic(name, 1), now_ms() + ahead_ms
+                results = [topic.send(b"%d" % number, deliver_at_ms=due_ms + number) for number in range(6)]
+                was_in_time = recall_all(broker, results[::2], due_ms)
+            if was_in_time and now_ms() < due_ms:
+                break
+        for lost in ("mq/timer", "timerwheel", "config/timercheck"):
+            (directory / lost).unlink()
         shutil.rmtree(directory / "timerlog")
         if due_meanwhile:
-            time.sleep(4.1)
+            sleep_until(due_ms + len(results))
         with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
             if not due_meanwhile:
-                time.sleep(4.1)
-            found = wait_until_all_came(broker)
+                sleep_until(due_ms + len(results))
+            found = wait_until_all_came(broker, name)
         assert sorted(found) == sorted(result.msg_id for result in results[1::2])
 
     def test_whoever_does_not_answer_in_time_is_told(

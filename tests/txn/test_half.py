@@ -41,7 +41,7 @@ def message() -> mq.Message:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.01)
@@ -141,7 +141,7 @@ class TestDelayedOnes:
                 broker.end_transaction("payers", *place, COMMIT)
             with pytest.raises(mq.NotPermitted, match="COMMIT"):
                 broker.end_transaction("payers", *place, ROLLBACK)
-            (found,) = queue.read(0, wait=20.0).messages
+            (found,) = queue.read(0, wait=60.0).messages
             assert found.body == b"one"
             assert found.store_time_ms >= now + 400
             (directory / "mq" / "transactions").unlink()

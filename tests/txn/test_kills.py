@@ -28,7 +28,12 @@ RANDOM_KILLS = int(os.environ.get("MQ_TRANSACTION_RANDOM_KILLS", "40"))
 TIMEOUT = 0.5
 INTERVAL = 1.0
 MARGIN = 8.0  # s, for a machine with other work
-OPTIONS = {**SIZES, "transaction_timeout": TIMEOUT, "transaction_check_interval": INTERVAL}
+OPTIONS = {
+    **SIZES,
+    "transaction_timeout": TIMEOUT,
+    "transaction_check_interval": INTERVAL,
+    "transaction_check_max": 1000,  # The usual fifteen may be over before a slow machine has answered.
+}
 
 
 @pytest.fixture(scope="module")

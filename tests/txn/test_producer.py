@@ -168,7 +168,7 @@ def test_a_half_message_is_tried_again_under_its_id(broker: Troubled) -> None:
 
 
 def test_a_check_whose_answer_does_not_get_through_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    broker = Troubled(transaction_timeout=0.02, transaction_check_interval=0.05)
+    broker = Troubled(transaction_timeout=0.02, transaction_check_interval=0.05, transaction_check_max=1000)
     broker.create_topic("orders", 1)
     failures: list[Exception] = [
         mq.StoreFull("full", path="commitlog"),
