@@ -23,8 +23,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from tests.damage.forked import Forked
+
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT = 60.0
+TIMEOUT = 240.0  # A hang is told by it, and nothing else: a slow machine takes its time.
 _to_parent: IO[bytes] | None = None
 
 
@@ -48,12 +50,7 @@ class Child:
     ) -> None:
         self._timeout = timeout
         self.name = function.__name__
-        prefix = [] if uid == 0 else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "tests.damage.children"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
-            env={**os.environ, "PYTHONFAULTHANDLER": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-        )  # fmt: skip
+        self.process = Forked("tests.damage.children", "main", errors=True) if uid == 0 else _as_user(uid)
         self.errors = b""
         # What it writes there must not fill the pipe: a report of a sanitizer is long.
         self._reading = threading.Thread(target=self._read_errors, name="errors-of-child")
@@ -140,6 +137,16 @@ class Child:
                 pipe.close()
 
 
+def _as_user(uid: int) -> subprocess.Popen[bytes]:
+    """An interpreter of its own: who only changes his user may see less of himself than a real one."""
+    return subprocess.Popen(
+        ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups",
+         sys.executable, "-m", "tests.damage.children"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+
+
 def call(function: Callable[..., Any], *arguments: Any, timeout: float = TIMEOUT, uid: int = 0) -> Any:
     """The function's result, from a process of its own."""
     with Child(function, *arguments, timeout=timeout, uid=uid) as child:
@@ -161,8 +168,9 @@ def _send(kind: bytes, data: bytes) -> None:
     _to_parent.flush()
 
 
-def _main() -> None:
+def main() -> None:
     global _to_parent  # noqa: PLW0603 - one pipe a process
+    faulthandler.enable()
     _to_parent = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     size = int.from_bytes(sys.stdin.buffer.read(4), "big")
@@ -180,4 +188,4 @@ def _main() -> None:
 if __name__ == "__main__":
     # Under its import name too, so that `say` and `hear` are those of this very module.
     sys.modules["tests.damage.children"] = sys.modules["__main__"]
-    _main()
+    main()

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from mq.broker.local import LocalBroker
+from tests.damage.forked import Forked
 from tests.store.small_store import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -31,13 +32,8 @@ SIZE = struct.Struct(">I")
 
 class Peer:
     def __init__(self, path: Path, *, environment: Mapping[str, str] | None = None, **options: Any) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.store.peer"],
-            cwd=ROOT,
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        """With an environment an interpreter of its own: the loader reads some of it before all else."""
+        self._process = Forked("tests.store.peer", "serve") if environment is None else _with(environment)
         self.pid = self._process.pid
         try:
             self._call("open", (str(path), {**SMALL, **options}))
@@ -104,6 +100,16 @@ class Peer:
         self.close()
 
 
+def _with(environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.store.peer"],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
 def _write(stream: IO[bytes], value: Any) -> None:
     data = pickle.dumps(value)
     stream.write(SIZE.pack(len(data)) + data)
@@ -117,7 +123,9 @@ def _read(stream: IO[bytes]) -> Any:
     return pickle.loads(stream.read(SIZE.unpack(head)[0]))
 
 
-def _serve() -> None:
+def serve() -> None:
+    # A shell's background job inherits that Ctrl-C is ignored; who is to be interrupted must not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # What is printed must not get between the answers.
     scope: dict[str, Any] = {}
@@ -143,6 +151,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    # A shell's background job inherits that Ctrl-C is ignored; who is to be interrupted must not.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    _serve()
+    serve()

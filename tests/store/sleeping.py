@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["AT_ONCE", "Waiting", "asleep"]
 
-AT_ONCE = 12.0  # seconds: far from what is usual, and far from any wait that nothing wakes
+AT_ONCE = 45.0  # seconds: room for a machine that halts, and far from any wait that nothing wakes
 FUTEX, FUTEX_WAITV = {"202", "98"}, "449"  # by their numbers on x86-64 and ARM 64
 PRIVATE = 0x80  # of a futex of one process alone: what Python's own locks sleep on, and no wait of ours
 
@@ -19,7 +19,7 @@ PRIVATE = 0x80  # of a futex of one process alone: what Python's own locks sleep
 def asleep(pid: int, thread: int | None = None) -> None:
     """Return once this thread of the process sleeps on a futex that processes share: not where it waits for
     the interpreter."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     path = Path(f"/proc/{pid}/task/{thread or pid}")
     while True:
         try:

@@ -225,7 +225,6 @@ def test_a_reader_beside_writers_sees_what_they_send(directory: Path) -> None:
                 reader.expire()
 
 
-@pytest.mark.timeout(60)
 def test_a_reader_alone_keeps_nobody_out(directory: Path) -> None:
     with open_small(directory) as writer:
         writer.create_topic("A", 1)

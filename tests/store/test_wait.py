@@ -1,6 +1,6 @@
 """One wait for many queues, for some tags, and for words: what ends it, and what does not even wake it.
 
-Times are bounds far from what is usual: 12 s stand for "at once", and a wait that nothing wakes takes 30 s.
+Times are bounds far from what is usual: 45 s stand for "at once", and a wait that nothing wakes takes 120 s.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.store.sleeping import AT_ONCE, Waiting, asleep
 from tests.store.small_store import SMALL, open_small, overwrite, queue_files, send
 
 WANTED = frozenset({tag_hash("wanted")})
-LONG = 30.0
+LONG = 120.0
 # For peers: what they wait with.
 SETUP = """
 from mq.store.waiting import *
@@ -312,7 +312,7 @@ def test_closing_ends_every_wait(directory: Path, flush: str) -> None:
 def test_ctrl_c_interrupts_a_wait_for_several(broker: LocalBroker, directory: Path) -> None:
     with Peer(directory) as peer:
         peer.do(SETUP + "wait = Wait(broker._store, [(number(0), 0, None), (number(1), 0, None)])")
-        peer.post("ask", "wait.sleep(30.0)")
+        peer.post("ask", "wait.sleep(120.0)")
         asleep(peer.pid)
         began = time.monotonic()
         peer.interrupt()
@@ -326,7 +326,7 @@ def test_who_dies_asleep_leaves_the_others_alone(broker: LocalBroker, directory:
     waiting = Waiting(partial(wait.sleep, LONG))
     peer = Peer(directory)
     peer.do(SETUP + "wait = Wait(broker._store, [(number(0), 0, None), (number(1), 0, None)])")
-    peer.post("ask", "wait.sleep(30.0)")
+    peer.post("ask", "wait.sleep(120.0)")
     asleep(peer.pid)
     peer.kill()
     send(broker, "A", 0, b"for others")
@@ -343,7 +343,7 @@ def test_a_hundred_idle_waits_do_nothing_at_all(broker: LocalBroker, directory: 
             SETUP + "def start(n):\n"
             "    hashes = None if n % 2 else frozenset({tag_hash('wanted')})\n"
             "    wait = Wait(broker._store, [(number(q), 0, hashes) for q in range(n % 4)])\n"
-            "    thread = threading.Thread(target=wait.sleep, args=(60.0,), daemon=True)\n"
+            "    thread = threading.Thread(target=wait.sleep, args=(600.0,), daemon=True)\n"
             "    thread.start(); return thread.native_id\n"
             "ids = [start(n) for n in range(25)]"
         )
@@ -355,9 +355,14 @@ def test_a_hundred_idle_waits_do_nothing_at_all(broker: LocalBroker, directory: 
         )
         for thread in peer.ask("ids"):
             asleep(peer.pid, thread)
-    before = [peer.ask("switches()") for peer in peers]
-    time.sleep(2.0)
-    assert [peer.ask("switches()") for peer in peers] == before
+    for _ in range(5):
+        before = [peer.ask("switches()") for peer in peers]
+        time.sleep(2.0)
+        # Who is halted and goes on has given up a processor too, once; who looks now and then always does.
+        if [peer.ask("switches()") for peer in peers] == before:
+            break
+    else:
+        raise AssertionError("none of five times of 2 s passed in which all slept")
     for peer in peers:
         peer.close()
 
@@ -408,8 +413,8 @@ while sent < {count}:
     sent += 1
     if ask:
         began = time.monotonic()
-        assert answers.read(asked, wait=30.0).messages[0].body == b'%d' % wanted
-        assert time.monotonic() - began < 15.0
+        assert answers.read(asked, wait=120.0).messages[0].body == b'%d' % wanted
+        assert time.monotonic() - began < 60.0
         asked += 1
     wanted += 1
 send(broker, 'A', 2, b'done')

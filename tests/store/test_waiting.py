@@ -1,6 +1,6 @@
 """A read waits without working, and wakes when there is news: a message, a deletion, a close, a signal.
 
-Times are bounds far from what is usual: 12 s stand for "at once", and a wait that nothing wakes takes 30 s.
+Times are bounds far from what is usual: 45 s stand for "at once", and a wait that nothing wakes takes 120 s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.store.sleeping import AT_ONCE, Waiting, asleep
 from tests.store.small_store import open_small, send
 
 FOUND, NO_NEW = mq.PullStatus.FOUND, mq.PullStatus.NO_NEW_MESSAGE
-READ = "broker.topic('A').queues[{}].read({}, wait=30.0)"
+READ = "broker.topic('A').queues[{}].read({}, wait=120.0)"
 READ_BODY = READ + ".messages[0].body"
 
 
@@ -43,7 +43,7 @@ def test_a_message_of_another_process_wakes_a_read(broker: LocalBroker, director
 
 def test_a_message_of_the_same_process_wakes_a_read(broker: LocalBroker) -> None:
     queue = broker.topic("A").queues[0]
-    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    waiting = Waiting(lambda: queue.read(0, wait=120.0))
     send(broker, "A", 0, b"news")
     assert waiting.end().messages[0].body == b"news"
 
@@ -53,7 +53,7 @@ def test_every_one_of_several_who_wait_is_woken(broker: LocalBroker, directory: 
     for peer in peers:
         peer.post("ask", READ_BODY.format(0, 0))
     queue = broker.topic("A").queues[0]
-    waiting = [Waiting(lambda: queue.read(0, wait=30.0)) for _ in range(3)]
+    waiting = [Waiting(lambda: queue.read(0, wait=120.0)) for _ in range(3)]
     for peer in peers:
         asleep(peer.pid)
     send(broker, "A", 0, b"news")
@@ -65,7 +65,7 @@ def test_every_one_of_several_who_wait_is_woken(broker: LocalBroker, directory: 
 
 def test_messages_of_other_queues_leave_a_wait_alone(broker: LocalBroker) -> None:
     queue = broker.topic("A").queues[0]
-    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    waiting = Waiting(lambda: queue.read(0, wait=120.0))
     send(broker, "A", 1, b"for others")
     waiting.goes_on()
     send(broker, "A", 0, b"news")
@@ -74,7 +74,7 @@ def test_messages_of_other_queues_leave_a_wait_alone(broker: LocalBroker) -> Non
 
 def test_messages_of_other_tags_do_not_end_a_wait(broker: LocalBroker) -> None:
     queue = broker.topic("A").queues[0]
-    waiting = Waiting(lambda: queue.read(0, expression="wanted", wait=30.0))
+    waiting = Waiting(lambda: queue.read(0, expression="wanted", wait=120.0))
     for number in range(5):
         send(broker, "A", 0, b"%d" % number, tags="other")
     waiting.goes_on()
@@ -86,7 +86,7 @@ def test_messages_of_other_tags_do_not_end_a_wait(broker: LocalBroker) -> None:
 
 def test_a_batch_wakes_a_read(broker: LocalBroker) -> None:
     queue = broker.topic("A").queues[0]
-    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    waiting = Waiting(lambda: queue.read(0, wait=120.0))
     broker.append_batch("A", 0, [mq.Message("A", b"%d" % number) for number in range(5)])
     assert len(waiting.end().messages) == 5
 
@@ -101,8 +101,8 @@ def test_a_read_that_need_not_wait_does_not(broker: LocalBroker) -> None:
     send(broker, "A", 0, b"there")
     queue = broker.topic("A").queues[0]
     began = time.monotonic()
-    assert queue.read(0, wait=30.0).status is FOUND
-    assert queue.read(5, wait=30.0).status is mq.PullStatus.OFFSET_ILLEGAL
+    assert queue.read(0, wait=120.0).status is FOUND
+    assert queue.read(5, wait=120.0).status is mq.PullStatus.OFFSET_ILLEGAL
     assert queue.read(1).status is NO_NEW
     assert time.monotonic() - began < AT_ONCE
 
@@ -151,7 +151,7 @@ def test_a_deleted_topic_wakes_who_waits_for_it(broker: LocalBroker, directory: 
     queue = broker.topic("A").queues[0]
     with Peer(directory) as peer:
         peer.post("ask", READ.format(1, 0))
-        waiting = Waiting(lambda: queue.read(0, wait=30.0))
+        waiting = Waiting(lambda: queue.read(0, wait=120.0))
         asleep(peer.pid)
         began = time.monotonic()
         broker.delete_topic("A")
@@ -167,14 +167,14 @@ def test_whoever_waits_for_a_topic_made_again_gets_its_messages(broker: LocalBro
     send(broker, "A", 0, b"old")
     broker.delete_topic("A")
     broker.create_topic("A", 1)
-    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    waiting = Waiting(lambda: queue.read(0, wait=120.0))
     send(broker, "A", 0, b"new")
     assert waiting.end().messages[0].body == b"new"
 
 
 def test_a_topic_that_changes_does_not_end_a_wait(broker: LocalBroker) -> None:
     queue = broker.topic("A").queues[0]
-    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    waiting = Waiting(lambda: queue.read(0, wait=120.0))
     broker.create_topic("B", 1)
     broker.create_topic("A", 5)
     waiting.goes_on()
@@ -186,7 +186,7 @@ def test_close_wakes_who_waits(directory: Path) -> None:
     with open_small(directory) as broker:
         broker.create_topic("A", 1)
         queue = broker.topic("A").queues[0]
-        waiting = [Waiting(lambda: queue.read(0, wait=30.0)) for _ in range(3)]
+        waiting = [Waiting(lambda: queue.read(0, wait=120.0)) for _ in range(3)]
     for one in waiting:
         with pytest.raises(mq.BrokerClosed):
             one.end()
@@ -195,7 +195,7 @@ def test_close_wakes_who_waits(directory: Path) -> None:
 def test_others_who_close_or_die_leave_a_wait_alone(broker: LocalBroker, directory: Path) -> None:
     queue = broker.topic("A").queues[0]
     first, second, third = Peer(directory), Peer(directory), Peer(directory)
-    waiting = Waiting(lambda: queue.read(0, wait=30.0))
+    waiting = Waiting(lambda: queue.read(0, wait=120.0))
     first.close()
     second.kill()
     third.send("A", 0, b"news")
@@ -207,7 +207,7 @@ def test_a_sender_that_dies_leaves_no_one_asleep(broker: LocalBroker, directory:
     """Messages sent, their sender killed at once: whoever waits has them, or is told by the next message."""
     queue = broker.topic("A").queues[0]
     for offset in range(5):
-        waiting = Waiting(functools.partial(queue.read, offset, wait=30.0))
+        waiting = Waiting(functools.partial(queue.read, offset, wait=120.0))
         peer = Peer(directory)
         peer.send("A", 0, b"last words")
         peer.kill()
@@ -223,12 +223,12 @@ def test_no_wake_up_is_lost_in_a_long_conversation(directory: Path, flush: str) 
             peer.do("queue = broker.topic('A').queues[0]")
             peer.post(
                 "do",
-                f"for n in range({count}): send(broker, 'A', 1, queue.read(n, wait=30.0).messages[0].body)",
+                f"for n in range({count}): send(broker, 'A', 1, queue.read(n, wait=120.0).messages[0].body)",
             )
             answers = broker.topic("A").queues[1]
             for number in range(count):
                 began = time.monotonic()
                 send(broker, "A", 0, b"%d" % number)
-                assert answers.read(number, wait=30.0).messages[0].body == b"%d" % number
+                assert answers.read(number, wait=120.0).messages[0].body == b"%d" % number
                 assert time.monotonic() - began < AT_ONCE  # A wake-up that is lost takes longer.
             peer.answer()
