@@ -31,7 +31,6 @@ DEAD_LETTERS = "%DLQ%till"
 GROUPS = {"till": ORDERS, "reception": ORDERS, "clerk": DUE, "collector": DEAD_LETTERS, "books": CHANGES}
 
 LOOK_AGAIN = 10  # minutes later
-SOONEST_MS = 500  # more than passes between this and the message being stored
 THREADS = 4
 
 
@@ -89,15 +88,15 @@ class Office:
     def receive(self, message: mq.MessageExt) -> None:
         order = self._shop.order(number_of(message))
         # Who pays in time has paid when the alarm is looked at, however late that is: both go to one queue in
-        # the order in which they are due. That is why neither is sent as one that is due now.
+        # the order in which they are due. That is why each is sent with a delay, which counts from when it is
+        # stored, and a longer one than the one before: who is halted here has neither due by then.
         due = [("alarm", order.deadline_ms)]
         if order.transfer_ms is not None:
             due.append(("transfer", order.transfer_ms))
-        before_ms = 0
+        delay_ms = 0
         for what, due_ms in sorted(due, key=lambda each: each[1]):
-            at_ms = max(due_ms, now_ms() + SOONEST_MS, before_ms + 1)
-            self._send(order.number, what, at_ms, deliver_at_ms=at_ms)
-            before_ms = at_ms
+            delay_ms = max(due_ms - now_ms(), delay_ms + 1)
+            self._send(order.number, what, delay_ms)
 
     def look_at(self, message: mq.MessageExt) -> None:
         order = self._shop.order(number_of(message))
@@ -106,8 +105,7 @@ class Office:
             if not self._shop.happen(self._changes, order.number, what):
                 self._shop.came_again("clerk")
         elif order.state == "placed" and order.method == "card":
-            later = self._plan.ms(LOOK_AGAIN)
-            self._send(order.number, "alarm", now_ms() + later, delay_ms=later)
+            self._send(order.number, "alarm", self._plan.ms(LOOK_AGAIN))
         else:
             self._shop.happen(self._changes, order.number, "cancelled")
 
@@ -120,19 +118,9 @@ class Office:
         if known:
             self._shop.came_again("books", known)
 
-    def _send(
-        self,
-        number: int,
-        what: str,
-        due_ms: int,
-        *,
-        delay_ms: int | None = None,
-        deliver_at_ms: int | None = None,
-    ) -> None:
-        body = str(due_ms).encode()
-        message = mq.Message(
-            DUE, body, tags=what, keys=str(number), delay_ms=delay_ms, deliver_at_ms=deliver_at_ms
-        )
+    def _send(self, number: int, what: str, delay_ms: int) -> None:
+        body = str(now_ms() + delay_ms).encode()  # when it is due, or a little before
+        message = mq.Message(DUE, body, tags=what, keys=str(number), delay_ms=delay_ms)
         self._alarms.send(message, shard_key=number)
 
 

@@ -17,6 +17,7 @@ TIME_TO_PAY = 30  # minutes
 RETRIES = (2, 10)  # minutes of the delay levels
 RETRY_LEVEL = 1
 CHECKED_AFTER = 1.0  # seconds
+CHECKS_MAX = 100  # in so many seconds somebody answers, whoever is killed and however slow the machine is
 
 ANY_MOMENT = "any moment"
 DOOMS = (ANY_MOMENT, *POINTS)
@@ -58,6 +59,7 @@ class Plan(NamedTuple):
             message_delay_level=" ".join(f"{self.ms(minutes)}ms" for minutes in RETRIES),
             transaction_timeout=CHECKED_AFTER,
             transaction_check_interval=CHECKED_AFTER,
+            transaction_check_max=CHECKS_MAX,
         )
 
 

@@ -1,17 +1,25 @@
 """The main job of time and transactions, in small: all is as the model says, whoever was killed."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import mq
 from examples.orders import __main__ as orders
-from examples.orders.model import Expected, World, expected
+from examples.orders.model import Expected, World, expected, generate
+from examples.orders.office import DUE, Office
 from examples.orders.plan import Plan
+from examples.orders.shop import ORDERS, Placed, now_ms
 from mq.store.check import problems
+from mq.store.turn import Turn
+from tests.arrivals import wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +47,46 @@ def test_orders_end_as_the_model_says_whoever_is_killed(tmp_path: Path) -> None:
     # Twice in each of five ways; who has no more to do then, does not come by where he was to die.
     assert int(killed[1]) >= 5
     assert [str(problem) for problem in problems(directory / "store")] == []
+
+
+def test_who_has_paid_in_time_is_looked_at_before_the_alarm_whenever_the_office_is_halted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are overdue when the order is received. The whole machine is halted between the two sends, and who
+    delivers goes on last."""
+    delivers: list[bool] = []
+    take = Turn.take
+    monkeypatch.setattr(Turn, "take", lambda turn: bool(delivers) and take(turn))
+    plan = Plan(tmp_path, 4, 1, 0.02)
+    order = generate(4, 1).orders[0]
+    with plan.open_broker() as broker, mq.Producer(broker, "offices") as producer:
+        for name in (ORDERS, DUE):
+            broker.create_topic(name, 1)
+
+        class Halted:
+            sends = 0
+
+            def send(self, message: mq.Message, **options: Any) -> None:
+                self.sends += 1
+                if self.sends == 2:
+                    time.sleep(0.7)
+                producer.send(message, **options)
+
+        class OneOrder:
+            def order(self, number: int) -> Placed:
+                number, customer, cents, *_ = order
+                return Placed(number, customer, cents, "transfer", now_ms() - 100, now_ms() - 200)
+
+        nothing: Any = None
+        shop: Any = OneOrder()
+        alarms: Any = Halted()
+        office = Office(plan, shop, nothing, nothing, alarms)
+        broker.topic(ORDERS).send(json.dumps(order).encode(), keys=str(order.number))
+        (message,) = broker.topic(ORDERS).queues[0].read(0).messages
+        office.receive(message)
+        delivers.append(True)
+        found = wait_for(broker.topic(DUE).queues[0], 2)
+        assert [each.tags for each in found] == ["transfer", "alarm"]
 
 
 def test_another_outcome_than_the_model_s_is_told(
