@@ -80,7 +80,8 @@ STORED = mq.MessageExt(encode_record("orders", 0, 0, 0, b"body", b""), "mq")
 def make(*script: Failure, **options: Any) -> tuple[ScriptedBroker, mq.Producer]:
     broker = ScriptedBroker(*script)
     broker.create_topic("orders", 4)
-    return broker, mq.Producer(broker, **options)
+    # Longer than the usual 3 s, in which a slow machine may stand still.
+    return broker, mq.Producer(broker, **{"timeout": 60.0, **options})
 
 
 @pytest.mark.parametrize("failure", [lost(), mq.RemotingError("no connection"), refused(2), refused(14)])
@@ -439,7 +440,7 @@ def test_messages_that_cannot_be_in_a_batch_keep_their_place_in_the_queue() -> N
 def test_batches_of_send_async_stay_below_the_limit() -> None:
     broker = ScriptedBroker(message_size_max=10_000)
     broker.create_topic("orders", 1)
-    with mq.Producer(broker) as producer:
+    with mq.Producer(broker, timeout=60.0) as producer:
         broker.blocked.clear()
         for number in range(60):
             producer.send_async(mq.Message("orders", b"%02d" % number * 500))
@@ -451,7 +452,7 @@ def test_batches_of_send_async_stay_below_the_limit() -> None:
 def test_when_a_batch_of_send_async_fails_each_message_has_its_own_outcome() -> None:
     broker = ScriptedBroker()
     broker.create_topic("orders", 1)
-    producer = mq.Producer(broker)
+    producer = mq.Producer(broker, timeout=60.0)
     broker.blocked.clear()
     first = producer.send_async(MESSAGE)
     while not first.running():  # so that those to come are taken together, after the first
@@ -468,7 +469,7 @@ def test_when_a_batch_of_send_async_fails_each_message_has_its_own_outcome() -> 
 def test_a_batch_that_may_be_stored_is_not_sent_again() -> None:
     broker = ScriptedBroker()
     broker.create_topic("orders", 1)
-    producer = mq.Producer(broker)
+    producer = mq.Producer(broker, timeout=60.0)
     broker.blocked.clear()
     first = producer.send_async(MESSAGE)
     while not first.running():
@@ -518,7 +519,7 @@ def test_bytes_bound_the_outbox_too(monkeypatch: pytest.MonkeyPatch) -> None:
     producer.send_async(mq.Message("orders", b"x" * 400))
     broker.blocked.set()
     producer.close()
-    with mq.Producer(broker) as another:  # one alone may be over the bound, else it could never be sent
+    with mq.Producer(broker, timeout=60.0) as another:  # one alone may be over the bound, else it could never be sent
         another.send_async(mq.Message("orders", b"x" * 3000)).result(timeout=60)
     assert len(broker.stored()) == 3
 
@@ -555,7 +556,7 @@ def test_a_topic_that_shrinks_under_a_send_takes_the_message_elsewhere() -> None
 def test_the_outbox_outlives_any_error() -> None:
     broker = ScriptedBroker(ZeroDivisionError(), SystemExit())
     broker.create_topic("orders", 1)
-    with mq.Producer(broker) as producer:
+    with mq.Producer(broker, timeout=60.0) as producer:
         for kind in (ZeroDivisionError, SystemExit):
             assert isinstance(producer.send_async(MESSAGE).exception(timeout=60), kind)
         assert producer.send_async(MESSAGE).result(timeout=60).queue_offset == 0

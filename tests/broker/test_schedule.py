@@ -145,7 +145,7 @@ class TestBroker:
     def test_sent_by_any_way_of_sending(self, broker: LocalBroker) -> None:
         (queue,) = broker.create_topic("orders", 1).queues
         message = mq.Message("orders", b"x", delay_level=1)
-        with mq.Producer(broker) as producer:
+        with mq.Producer(broker, timeout=PATIENCE) as producer:
             producer.send(message, shard_key="k")
             producer.send_oneway(message)
             producer.send_async(message).result()

@@ -650,7 +650,7 @@ def test_a_close_that_is_cancelled_closes_without_the_listeners(broker: mq.Broke
 
 def test_a_message_is_stored_once_under_its_key(broker: mq.Broker) -> None:
     async def main() -> None:
-        async with mq.aio.Producer(broker, dedup_window=60.0) as producer:
+        async with mq.aio.Producer(broker, dedup_window=600.0, timeout=SOON) as producer:
             message = mq.Message("orders", b"paid")
             sends = [producer.send(message, dedup_key="order-1") for _ in range(5)]
             results = await asyncio.gather(*sends)
@@ -746,8 +746,9 @@ def test_import_mq_loads_asyncio_only_for_who_asks() -> None:
 def test_the_waiter_forgets_a_broker_without_consumers(broker: mq.Broker) -> None:
     async def main() -> None:
         async with subscribed(broker) as consumer:
-            await consumer.poll(0.01)
-            assert broker in waiter._waiters
+            asking = asyncio.create_task(consumer.poll(SOON))
+            await until(lambda: broker in waiter._waiters)
+        assert await asking == []
 
     run(main)
     assert broker not in waiter._waiters

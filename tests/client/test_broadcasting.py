@@ -96,7 +96,7 @@ def test_it_begins_where_it_is_told_to(tmp_path: Path, consume_from: str, expect
     broker = make(1)
     send(broker, "old")
     heard = Heard()
-    with consuming(broker, heard, **broadcasting(tmp_path, consume_from=consume_from)):
+    with consuming(broker, heard, **broadcasting(tmp_path, consume_from=consume_from, threads=1)):
         send(broker, "new")
         heard.wait(len(expected))
     assert heard.bodies == expected
@@ -111,7 +111,7 @@ def test_what_fails_is_lost_and_the_log_says_so(tmp_path: Path, caplog: pytest.L
             raise ValueError("no")
 
     heard = Heard(act)
-    with consuming(broker, heard, **broadcasting(tmp_path)) as consumer:
+    with consuming(broker, heard, **broadcasting(tmp_path, threads=1)) as consumer:
         heard.wait(2)
         assert consumer.client_id is not None
         client_id = consumer.client_id

@@ -135,10 +135,13 @@ def test_whatever_a_listener_raises_is_a_failure_and_the_thread_goes_on(
         clock.now_ms += 1
         send(broker, "last")
         heard.wait(5)
-    assert heard.bodies[:3] == [b"bad", b"good", b"later"]
+    # Two threads have the first two.
+    assert sorted(heard.bodies[:2]) == [b"bad", b"good"]
+    assert heard.bodies[2] == b"later"
+    first = next(message for message in heard.messages if message.body == b"bad")
     again = next(message for message in heard.messages[3:] if message.body == b"bad")
     assert (again.topic, again.reconsume_times, again.tags) == ("orders", 1, "t")
-    assert again.msg_id == heard.messages[0].msg_id
+    assert again.msg_id == first.msg_id
     assert "failed at Heard" in caplog.text or "failed at <" in caplog.text
 
 
@@ -255,7 +258,7 @@ def test_of_a_list_only_what_is_named_comes_again() -> None:
         broker.deliver_due()
         heard.wait(8)
         eventually(lambda: committed(broker, topic="%RETRY%g") == 2)
-    assert heard.bodies[6:] == [b"4", b"5"]
+    assert sorted(heard.bodies[6:]) == [b"4", b"5"]
 
 
 def test_retries_that_make_no_sense_are_refused() -> None:
@@ -385,7 +388,7 @@ def test_close_that_is_not_to_wait_says_which_listener_still_runs(caplog: pytest
     assert committed(broker) in (None, 0)
     assert broker.group("g").members() == []
     other = Heard()
-    with consuming(broker, other):
+    with consuming(broker, other, threads=1):
         other.wait(2)
         gate.set()
     assert other.bodies == [b"slow", b"next"]
@@ -798,7 +801,7 @@ def test_a_new_group_begins_where_it_is_told_to(consume_from: str, expected: lis
     broker = make()
     send(broker, "old")
     heard = Heard()
-    with consuming(broker, heard, consume_from=consume_from):
+    with consuming(broker, heard, consume_from=consume_from, threads=1):
         send(broker, "new")
         heard.wait(len(expected))
         eventually(lambda: committed(broker) == 2)

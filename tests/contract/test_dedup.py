@@ -28,7 +28,8 @@ def place(result: mq.SendResult) -> tuple[Any, ...]:
 @pytest.fixture
 def producer(broker: mq.Broker) -> mq.Producer:
     broker.create_topic("orders", 4)
-    return mq.Producer(broker, dedup_window=WINDOW)
+    # Longer than the usual 3 s, in which a slow machine may stand still.
+    return mq.Producer(broker, dedup_window=WINDOW, timeout=60.0)
 
 
 def order(body: bytes = b"one", **options: Any) -> mq.Message:
@@ -62,7 +63,7 @@ def test_the_key_may_be_the_messages_own(broker: mq.Broker, producer: mq.Produce
         producer.send(paid),
         producer.send(order(b"other", dedup_key="order-1")),
         producer.send(order(b"other"), dedup_key="order-1"),
-        producer.send_async(order(b"other", dedup_key="order-1")).result(10),
+        producer.send_async(order(b"other", dedup_key="order-1")).result(60),
     ):
         assert place(again) == place(first)
     producer.send_oneway(order(b"other", dedup_key="order-1"))
@@ -90,7 +91,7 @@ def test_what_others_stored_under_a_key_counts(broker: mq.Broker, producer: mq.P
     with mq.TransactionProducer(broker, "payers", lambda _: mq.TransactionState.UNKNOWN) as transactions:
         ways: list[Callable[[mq.Message], Any]] = [
             others.send,
-            lambda message: others.send_async(message).result(10),
+            lambda message: others.send_async(message).result(60),
             others.send_oneway,
             lambda message: others.send_batch([message, order()]),
             lambda message: transactions.begin(message).commit(),

@@ -18,7 +18,7 @@ def queue(broker: mq.Broker) -> mq.Queue:
 
 @pytest.fixture
 def producer(broker: mq.Broker) -> mq.Producer:
-    return mq.Producer(broker)
+    return mq.Producer(broker, timeout=60.0)
 
 
 def bodies(queue: mq.Queue) -> list[bytes]:

@@ -133,7 +133,10 @@ def test_a_subscriber_gets_it_as_any_other(broker: mq.Broker) -> None:
 
 def test_every_way_to_send_puts_it_aside(broker: mq.Broker, queue: mq.Queue) -> None:
     message = mq.Message("orders", b"x" * 5000, delay_ms=HOUR)  # so large that it is compressed
-    with mq.Producer(broker) as producer, mq.Producer(broker, selector=lambda queues, *_: queues[0]) as other:
+    with (
+        mq.Producer(broker, timeout=PATIENCE) as producer,
+        mq.Producer(broker, selector=lambda queues, *_: queues[0]) as other,
+    ):
         producer.before_send.append(lambda *_: None)
         results = [
             producer.send(message),

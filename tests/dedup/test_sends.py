@@ -34,7 +34,8 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
 
 
 def producer_of(broker: mq.Broker, window: float = WINDOW, **options: Any) -> mq.Producer:
-    return mq.Producer(broker, dedup_window=window, **options)
+    # Longer than the usual 3 s, in which a slow machine may stand still.
+    return mq.Producer(broker, dedup_window=window, **{"timeout": 60.0, **options})
 
 
 def count_of(broker: mq.Broker) -> int:
