@@ -52,6 +52,7 @@ class LocalChecker:
         self._poke = Futex(bytearray(4))
         self._poked = 0
         self._lock = threading.Lock()
+        self._pid = os.getpid()  # In a forked child a thread that is not there may have the lock for ever.
         self._has_left = False
         path = store.root / "mq" / "producers" / group
         with named_errors(path):
@@ -69,6 +70,8 @@ class LocalChecker:
 
     def next(self, wait: float) -> Check | None:
         """See Checker.next."""
+        if self._pid != os.getpid():
+            raise self._store.refusal()
         deadline = monotonic() + wait
         while True:
             with self._lock:
@@ -121,6 +124,8 @@ class LocalChecker:
 
     def leave(self) -> None:
         """See Checker.leave."""
+        if self._pid != os.getpid():
+            return
         with self._lock:
             if self._has_left:
                 return

@@ -66,6 +66,7 @@ NUMBERED = struct.Struct("=16sq")
 NEXT, BEGIN = 3, 5  # words of eight bytes; the check of each follows
 WRITING_BYTE, KEY_BYTES = 0, 1 << 62
 WRITING_TIMEOUT = 10.0
+ASK_AGAIN = 0.002  # seconds; whoever handles the key in another process tells nobody
 NUMBER_MAX = 1 << 60
 assert MARK.size == MARK_SIZE
 assert HEAD.size + 8 == HEAD_SIZE
@@ -120,8 +121,10 @@ class HandledKeys:
             self._claims[digest] = me
         try:
             # Another process is only asked for once no thread of this one is in the way: they share the lock.
-            if not lock_byte(self._fd, _key_byte(digest), timeout=max(deadline - time.monotonic(), 0.0)):
-                raise self._timeout(key, wait)
+            while not self._lock_key(digest):
+                if time.monotonic() >= deadline:
+                    raise self._timeout(key, wait)
+                time.sleep(ASK_AGAIN)
             with self._lock:
                 is_fresh = not self._knows(digest)
         except BaseException:
@@ -163,6 +166,12 @@ class HandledKeys:
             self._read_on()
             self._say(BEGIN, self._next)
             self._load()
+
+    def _lock_key(self, digest: bytes) -> bool:
+        with self._lock:  # Who closes waits for it, and the descriptor is nobody else's meanwhile.
+            if self._fd < 0:
+                raise self._store.refusal()
+            return lock_byte(self._fd, _key_byte(digest))
 
     def _give_up(self, digest: bytes) -> None:
         with self._lock:

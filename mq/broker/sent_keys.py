@@ -220,8 +220,6 @@ class SentKeys:
 
     def hold(self, digest: bytes, wait: float) -> int:
         """Have the bucket of a key to oneself; which one that is. Raises RequestTimeout."""
-        if self._fd < 0:
-            raise self._store.refusal()
         number = int.from_bytes(digest[:8], "little") % self._bucket_count
         lock, byte, deadline = self._locks[number % STRIPES], BUCKETS_AT + number * BUCKET_SIZE, 0.0
         if not lock.acquire(blocking=False):
@@ -229,6 +227,8 @@ class SentKeys:
             if not lock.acquire(timeout=max(wait, 0.0)):
                 raise _timeout(wait)
         try:
+            if self._fd < 0:  # It was closed while this one waited.
+                raise self._store.refusal()
             if not lock_byte(self._fd, byte) and not self._lock(byte, deadline or time.monotonic() + wait):
                 raise _timeout(wait)
         except BaseException:
@@ -255,6 +255,8 @@ class SentKeys:
 
     def _forked(self) -> None:
         self._fd = -1  # The store closes the child's copy.
+        # Other threads of the parent may have had some.
+        self._locks = [threading.Lock() for _ in range(STRIPES)]
 
     def close(self) -> None:
         """Let go of the file. Whoever is at it in another thread is through before."""

@@ -124,7 +124,7 @@ class TransactionTable:
         log = store.live()
         self._line = Line(log, int(ffi.cast("uintptr_t", log)))
         self._halves = Halves(self._line, self.handle, int(ffi.cast("uintptr_t", self.handle)))
-        store.let_go_with(self._let_go)
+        store.let_go_with(self._forked)
         self.bell = Futex(header, lib.MQ_TRANSACTIONS_BELL_AT)
         self.rounds = Futex(header, lib.MQ_TRANSACTIONS_ROUNDS_AT)
         self._token = self._sign()
@@ -348,6 +348,11 @@ class TransactionTable:
         """Wake who has the duties."""
         self.bell.add()
         self.bell.wake()
+
+    def _forked(self) -> None:
+        self._files = threading.RLock()  # Another thread of the parent may have had it.
+        self._fd = self._asking = -1  # The store closes the child's copies.
+        self._let_go()
 
     def _let_go(self) -> None:
         self._line.let_go()

@@ -247,3 +247,19 @@ def lines_of(path: Path) -> Iterator[list[str]]:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+
+def fork_while_a_key_is_sent(root: str) -> int:
+    """How a child ends that closes the broker it inherits while a key is being sent; by a signal if it does
+    not come to an end."""
+    with mq.open(root, **SMALL) as broker:
+        keys = broker._dedup._opened()
+        number = keys.hold(sent_keys.digest_of("key", "orders", "key"), 0.0)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(60)
+            broker.close()
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        keys.release(number)
+        return status

@@ -1,0 +1,107 @@
+"""Who waits for a key while its broker is closed is told so; a forked child closes what its parent is at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker import sent_keys
+from mq.store.locks import lock_byte
+from tests.damage.children import call
+from tests.dedup import at_work
+
+PATIENCE = 60.0
+LONG = 3600.0
+
+
+def answers(wait: Callable[[], object], waits: threading.Event, close: Callable[[], None]) -> str:
+    """What becomes of one who waits in a thread of his own, when it is closed then."""
+    told: list[str] = []
+
+    def run() -> None:
+        try:
+            told.append(repr(wait()))
+        except BaseException as error:  # noqa: BLE001 - it is what is asked for
+            told.append(type(error).__name__)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert waits.wait(PATIENCE)
+    close()
+    thread.join(PATIENCE)
+    (answer,) = told
+    return answer
+
+
+def test_one_who_waits_for_another_thread_that_handles_his_key(directory: Path) -> None:
+    broker = mq.open(directory)
+    once = mq.Once(broker, "billing", wait=LONG)
+    held, waits = once("key"), threading.Event()
+    assert held.__enter__()
+    claims = broker.handled("billing")._claims  # type: ignore[attr-defined]  # of whoever handles a key
+
+    class Claims(dict[bytes, int]):
+        def __contains__(self, digest: object) -> bool:
+            waits.set()
+            return super().__contains__(digest)
+
+    broker.handled("billing")._claims = Claims(claims)  # type: ignore[attr-defined]  # as above
+    assert answers(once("key").__enter__, waits, broker.close) == "BrokerClosed"
+
+
+def test_one_who_waits_for_another_process_that_handles_his_key(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mq.open(directory) as other:  # Its locks are its own, like those of another process.
+        with mq.Once(other, "billing")("key") as fresh:
+            assert fresh
+            broker, waits = mq.open(directory), threading.Event()
+            once = mq.Once(broker, "billing", wait=LONG)
+
+            def lock(fd: int, byte: int, *, timeout: float = 0.0) -> bool:
+                waits.set()
+                return lock_byte(fd, byte, timeout=timeout)
+
+            monkeypatch.setattr("mq.broker.once.lock_byte", lock)
+            assert answers(once("key").__enter__, waits, broker.close) == "BrokerClosed"
+            monkeypatch.undo()
+        assert mq.Once(other, "billing").seen("key")
+
+
+def test_one_who_waits_for_another_thread_that_sends_his_key(directory: Path) -> None:
+    with mq.open(directory) as broker:
+        keys = sent_keys.SentKeys(broker._store, clock_ms=lambda: 0)
+        digest = sent_keys.digest_of("key", "orders", "key")
+        number = keys.hold(digest, 0.0)
+        lock, waits = keys._locks[number % sent_keys.STRIPES], threading.Event()
+
+        class Stripe:
+            """The lock, which says that somebody waits for it."""
+
+            def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+                if timeout > 0:
+                    waits.set()
+                return lock.acquire(blocking, timeout)
+
+            def release(self) -> None:
+                lock.release()
+
+        keys._locks[number % sent_keys.STRIPES] = Stripe()  # type: ignore[call-overload]  # as far as it is used
+
+        def close() -> None:
+            # As close() does once it has its turn, here before the one who waits.
+            fd, keys._fd = keys._fd, -1
+            broker._store.closed_here(fd)
+            lock.release()
+
+        assert answers(lambda: keys.hold(digest, LONG), waits, close) == "BrokerClosed"
+        assert lock.acquire(timeout=PATIENCE), "the lock is left behind"
+        lock.release()
+
+
+def test_a_forked_child_closes_while_the_parent_sends_a_key(tmp_path: Path) -> None:
+    assert call(at_work.fork_while_a_key_is_sent, str(tmp_path / "store")) == 0
