@@ -66,9 +66,14 @@ int mq_timer_attach(mq_timer *timer) {
     if (!result) result = mq_timer_settle(timer);
     if (!result) result = mq_wheel_scan(timer->wheel, mq_timer_read_slot(timer), mq_timer_word(timer, MQ_TIMER_LOG_END));
     timer->loaded = mq_timer_read_slot(timer);
+    /* Who had it before may have stored somebody once more, and not come to enqueue him. */
+    timer->hold_until = atomic_load(&timer->queue->entry->next);
+    timer->hold_slot = timer->loaded;
     timer->changes++;
     return result;
 }
+
+static int is_holding(const mq_timer *timer) { return mq_timer_word(timer, MQ_TIMER_ENQUEUED) < timer->hold_until; }
 
 /* Slots that are over and have nothing left are left behind. */
 static void advance(mq_timer *timer, int64_t now_ms) {
@@ -80,6 +85,7 @@ static void advance(mq_timer *timer, int64_t now_ms) {
         int64_t first = mq_timer_slot(timer, timer->heap.items[0].due_ms - 1);
         if (to > first) to = first;
     }
+    if (is_holding(timer) && to > timer->hold_slot) to = timer->hold_slot;
     if (to <= read) return;
     for (int64_t slot = read; (slot = mq_wheel_next(timer->wheel, slot, to)) < to;) mq_wheel_leave(timer->wheel, slot);
     int64_t alone = mq_recalls_leave(&timer->recalls, to);
@@ -101,8 +107,16 @@ static int load(mq_timer *timer, int64_t now_ms) {
     return 0;
 }
 
+/* Whether the first of the heap has to wait for what was stored once more, and may recall it. Who is to be stored once
+ * more himself has not. */
+static int is_held(mq_timer *timer) {
+    mq_timer_unit unit;
+    return is_holding(timer) && !mq_timerlog_read(timer->units, timer->heap.items[0].position, &unit) &&
+           !(unit.magic & MQ_TIMER_ROLL);
+}
+
 static int deliver(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_event *event) {
-    while (budget-- > 0 && timer->heap.count && timer->heap.items[0].due_ms <= now_ms) {
+    while (budget-- > 0 && timer->heap.count && timer->heap.items[0].due_ms <= now_ms && !is_held(timer)) {
         int result = mq_timer_deliver(timer, now_ms, event);
         if (result) return result;
     }
@@ -144,7 +158,8 @@ static int step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_event 
     }
     if (enqueued == MQ_TIMER_LOST) return enqueued;
     /* A full disk keeps nobody waiting who is in the wheel. */
-    if (mq_timer_word(timer, MQ_TIMER_ENQUEUED) >= timer->hold_until || enqueued != 1) result = deliver(timer, now_ms, budget, event);
+    if (enqueued != 1) timer->hold_until = 0;
+    if (!is_holding(timer)) result = deliver(timer, now_ms, budget, event);
     int flushed = flush(timer);
     if (result || flushed) return result ? result : flushed;
     if (enqueued < 0) return enqueued;

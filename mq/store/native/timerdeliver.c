@@ -102,6 +102,16 @@ static void write_offset_id(char *out, const uint8_t *bytes, const mq_record *re
     }
 }
 
+/* Who is late and stored once more is in the wheel before others are delivered that are late as well, and in his own
+ * slot: one of them may be the recall of the other. */
+static void hold_for(mq_timer *timer, int64_t due, int64_t queue_offset, int64_t now_ms) {
+    if (due < 0 || due > now_ms) return;
+    int64_t slot = mq_timer_slot(timer, due - 1);
+    int is_holding = mq_timer_word(timer, MQ_TIMER_ENQUEUED) < timer->hold_until;
+    if (!is_holding || slot < timer->hold_slot) timer->hold_slot = slot;
+    timer->hold_until = queue_offset + 1;
+}
+
 static int append_copy(mq_timer *timer, const mq_timer_record *from, const mq_timer_unit *unit, int number, int64_t now_ms) {
     const mq_record *record = &from->record;
     mq_envelope envelope = {.born_time = record->born_time, .reconsume_times = record->reconsume_times, .has_born_host = 1};
@@ -128,6 +138,7 @@ static int append_copy(mq_timer *timer, const mq_timer_record *from, const mq_ti
             continue;
         }
         if (!result) timer->flush_end = receipt.end;
+        if (!result && unit->magic & MQ_TIMER_ROLL) hold_for(timer, mq_timer_due(timer, from), receipt.queue_offset, now_ms);
         return result;
     }
 }

@@ -31,7 +31,8 @@ struct mq_timer {
     mq_recalls recalls;
     int64_t loaded;          /* slots before are in the heap, or delivered */
     int64_t cleared;         /* the unit of which is known that it was not delivered */
-    int64_t hold_until;      /* nothing is delivered before the timer topic is enqueued up to here */
+    int64_t hold_until;      /* nothing is delivered before the timer topic is enqueued up to here … */
+    int64_t hold_slot;       /* … nor is this slot left behind */
     int64_t flush_end;       /* of copies that readers wait for */
     int64_t changes;
     int64_t synced_end;      /* of the timer log: on disk up to here */

@@ -114,6 +114,7 @@ int mq_timer_rebuild(mq_timer *timer, int64_t doubt_ms, int64_t done_ms, int64_t
         timer->loaded = state.read_slot;
         /* What is enqueued again may be recalled by what comes after it. */
         timer->hold_until = next;
+        timer->hold_slot = state.read_slot;
         /* A delivery that was under way: unless it is told of by its mark, it is asked for. */
         result = mq_timer_settle(timer);
         if (result == MQ_CORRUPT || result == MQ_MISSING) {
