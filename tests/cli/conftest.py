@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.forking import Server
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TZ": "UTC"}
 
@@ -36,15 +38,19 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "mq", *arguments]
 
 
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    made = Server(ENVIRONMENT)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def bare() -> Run:
+def bare(server: Server) -> Run:
     """Run `mq` with just these arguments."""
 
     def run(*arguments: str, stdin: bytes = b"") -> Answer:
-        completed = subprocess.run(
-            command(*arguments), input=stdin, capture_output=True, env=ENVIRONMENT, timeout=120, check=False
-        )
-        return Answer(completed)
+        return Answer(server.run(arguments, stdin))
 
     return run
 
@@ -61,7 +67,7 @@ def run(bare: Run, directory: Path) -> Run:
 
 @pytest.fixture
 def start(directory: Path) -> Iterator[Start]:
-    """Start a verb on the directory of this test and leave it running."""
+    """Start a verb on the directory of this test and leave it running, as a user does: by `python -m mq`."""
     started = []
 
     def start(*arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
