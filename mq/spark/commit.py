@@ -58,6 +58,7 @@ READ_COUNT, READ_BYTES = 1000, 1 << 20
 FOUND_MAX = 32
 KNOWN_MAX = 1000
 TIDIED_MAX = 100  # directories, each time
+ABORT_TIMEOUT = 2.0  # seconds: whoever has the lock finishes what there is to finish, and later commits sweep
 
 # By transaction id: the newest entry, and where in the ledger to read on.
 _known: WeakKeyDictionary[LocalBroker, dict[str, tuple[Entry | None, int]]] = WeakKeyDictionary()
@@ -106,9 +107,10 @@ def commit_epoch(
 
 def discard_epoch(broker: LocalBroker, txn: str, staged: Sequence[Staged]) -> None:
     """After a commit that failed, or none: remove what was staged, but for an epoch that the log has a part
-    of, which is finished."""
+    of, which is finished. An abort may come because a commit has waited for the lock in vain, so it does
+    not wait as long again. Raises Refusal if another one has it."""
     place = directory(Path(broker.path), key_of(txn))
-    with locked(place):
+    with locked(place, timeout=ABORT_TIMEOUT):
         try:
             _finish(broker, place, txn)
         finally:

@@ -22,6 +22,7 @@ __all__ = ["read_ranges"]
 FIRST_ROWS = 256  # show() and limit(n) stop after the first ones
 GROWTH = 4
 WORTH = 4  # a batch of a quarter of the size goes as it is, smaller ones go together
+ROW_BYTES = 4096  # where there are few messages, memory is reserved for such bodies; for larger ones as found
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +101,8 @@ class _Reader:
         while at < span.end:
             rows = min(self._rows, options.batch_rows)
             try:
-                batch = scan.read(at, span.end, min(rows, span.end - at), options.batch_bytes)
+                count = min(rows, span.end - at)
+                batch = scan.read(at, span.end, count, min(options.batch_bytes, count * ROW_BYTES))
             except StoreCorrupted as error:
                 if error.queue_offset is None:
                     raise

@@ -58,8 +58,8 @@ def show_life(path: Path) -> None:
         os.utime(path)
 
 
-def held_by_another(path: Path, file: IO[bytes]) -> Refusal:
-    """What there is to say when a lock was not to be had."""
+def held_by_another(path: Path, file: IO[bytes], waited: float = LOCK_TIMEOUT) -> Refusal:
+    """What there is to say when a lock was not to be had in so many seconds."""
     pid = _holder(file)
     if pid is None:
         who, way_out = "another process, which the kernel does not name,", "let it go on, or end it"
@@ -70,7 +70,7 @@ def held_by_another(path: Path, file: IO[bytes]) -> Refusal:
         way_out = f"{goes_on}, or end it (kill -9 {pid}), which drops its lock"
     return Refusal(
         "MQ_STAGING_LOCKED",
-        f"{path} is locked by {who} and for {LOCK_TIMEOUT:g} s there was no sign that it goes on: {way_out};"
+        f"{path} is locked by {who} and for {waited:g} s there was no sign that it goes on: {way_out};"
         " then run this again. Of what was to be written now the log has nothing, and nothing is lost",
     )
 

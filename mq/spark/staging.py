@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import shutil
 import time
@@ -230,14 +231,16 @@ def finished(place: Path) -> None:
 
 
 @contextmanager
-def locked(place: Path, *, wait: bool = True) -> Iterator[bool]:
+def locked(place: Path, *, wait: bool = True, timeout: float = math.inf) -> Iterator[bool]:
     """One commit of a transaction id at a time, in whichever process. The lock of a dead one is dropped.
-    Without wait, whether it is ours. Raises Refusal where another one has it and does not go on."""
+    Without wait, whether it is ours. Raises Refusal where another one has it and does not go on, for a
+    timeout or for LOCK_TIMEOUT."""
+    patience = min(timeout, LOCK_TIMEOUT)
     while True:
         with _lock_file(place) as file:
-            if not take(file, LOCK_TIMEOUT if wait else 0.0):
+            if not take(file, patience if wait else 0.0):
                 if wait:
-                    raise held_by_another(place / LOCK, file)
+                    raise held_by_another(place / LOCK, file, patience)
                 yield False
                 return
             # Whoever removes the directory takes the lock's file with it: then this is a lock on nothing.

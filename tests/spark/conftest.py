@@ -23,6 +23,7 @@ if find_spec("pyspark") is None:
         "test_input.py",
         "test_kills.py",
         "test_long_lived.py",
+        "test_many_queues.py",
         "test_no_java.py",
         "test_old_spark.py",
         "test_packaging.py",

@@ -32,10 +32,10 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
 def before_the_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Have something happen after a directory was looked at, and before it is locked."""
 
-    def locking(place: Path, *, wait: bool = True) -> AbstractContextManager[bool]:
+    def locking(place: Path, *, wait: bool = True, timeout: float = 60.0) -> AbstractContextManager[bool]:
         if not wait:
             act()
-        return locked(place, wait=wait)
+        return locked(place, wait=wait, timeout=timeout)
 
     monkeypatch.setattr(commit, "locked", locking)
 
