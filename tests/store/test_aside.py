@@ -102,7 +102,7 @@ def test_both_ways_store_the_same(
             if "delay_ms" in delay:
                 # Both clocks are read before it is stored.
                 assert int(due) - delay["delay_ms"] in range(
-                    found.store_time_ms - 5000, found.store_time_ms + 2
+                    found.store_time_ms - HOUR, found.store_time_ms + 2
                 )
             else:
                 assert int(due) == delay["deliver_at_ms"]
@@ -177,7 +177,7 @@ def test_what_is_due_too_late_is_refused(broker: LocalBroker, kind: Any) -> None
         for delay in (
             {"delay_ms": MAX_MS + 1},
             {"delay_ms": (1 << 63) - 1},
-            {"deliver_at_ms": now_ms() + MAX_MS + 2000},
+            {"deliver_at_ms": now_ms() + MAX_MS + HOUR},
             {"deliver_at_ms": (1 << 63) - 1},
         ):
             for _ in range(2):

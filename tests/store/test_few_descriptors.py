@@ -72,7 +72,7 @@ def lacking(root: Path, steps: str, flush: str) -> list[list[str]]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return [line.split() for line in done.stdout.splitlines()]

@@ -18,7 +18,7 @@ from mq.errors import BrokerClosed
 from mq.store.members import start_time_of
 from mq.store.watch import Watch
 
-SOON = 20.0  # stands for at once on a machine under load
+SOON = 60.0  # stands for at once on a machine under load
 
 
 def watching() -> set[threading.Thread]:
