@@ -1,23 +1,19 @@
-"""A process that has the duties of a store, and dies where it is told to.
+"""A process that has the duties of a store as soon as it is its turn, and dies where it is told to.
 
-    python -m tests.broker.deliverer STORE [STEP]
-
-It opens the store, says so on its standard output once it has the duties, and lives until its standard input
-closes. With STEP it kills itself before that store into the shared words of the delivery, counted from the
-first that states a delivery.
+With `step` it kills itself before that store into the shared words of the delivery, counted from the first
+that states a delivery. See tests/crash/processes.py for how it comes to life.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
-import threading
 import time
 from typing import Any
 
 from mq.broker import delay_offsets
 from mq.broker.local import LocalBroker
+from tests.crash.processes import stopping
 
 LEVELS = "50ms 150ms"
 SIZES: dict[str, Any] = {
@@ -60,24 +56,9 @@ def die_at(step: int) -> None:
     delay_offsets.DelayOffsets.__init__ = made_mortal  # type: ignore[method-assign]  # for this process alone
 
 
-def main(path: str, step: str = "") -> None:
-    if step:
-        die_at(int(step))
-    ended = threading.Event()
-
-    def hear_the_end() -> None:
-        sys.stdin.read()
-        ended.set()
-
-    threading.Thread(target=hear_the_end, daemon=True).start()
-    with LocalBroker(path, message_delay_level=LEVELS, **SIZES) as broker:
-        # Its turn may never come.
-        while broker._schedule._offsets is None and not ended.wait(0.001):
-            continue
-        if not ended.is_set():
-            print("in", flush=True)
-        ended.wait()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def deliverer(root: str, step: int | None = None) -> None:
+    if step is not None:
+        die_at(step)
+    with LocalBroker(root, message_delay_level=LEVELS, **SIZES):
+        while not stopping:
+            time.sleep(0.005)

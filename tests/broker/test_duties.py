@@ -7,13 +7,9 @@ append.
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,11 +20,41 @@ from mq.broker.local import LocalBroker
 from mq.store.native import lib
 from mq.store.turn import Turn
 from tests.broker.deliverer import LEVELS, SIZES
-from tests.crash.failbuild import fail_build, fail_points
+from tests.crash.failbuild import TREE, fail_build, fail_points
+from tests.crash.processes import Nursery
 
-ROOT = Path(__file__).parents[2]
+ACTORS = "tests.broker.deliverer"
+PATIENCE = 60.0
 DELAYS_MS = (50, 150)
 POINT = fail_points()
+
+
+@pytest.fixture(scope="module")
+def hired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    report = tmp_path_factory.mktemp("nursery") / "report"
+    assert mq.__file__ is not None
+    with Nursery(TREE, report, Path(mq.__file__).parents[1], ACTORS) as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def nursery(hired: Nursery) -> Iterator[Nursery]:
+    yield hired
+    assert hired.failures() == ""
+
+
+@pytest.fixture(scope="module")
+def hired_to_fail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Of the build with fail points."""
+    report = tmp_path_factory.mktemp("nursery") / "report"
+    with Nursery(TREE, report, fail_build(), ACTORS) as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def failing(hired_to_fail: Nursery) -> Iterator[Nursery]:
+    yield hired_to_fail
+    assert hired_to_fail.failures() == ""
 
 
 class Deliverer:
@@ -36,40 +62,42 @@ class Deliverer:
 
     def __init__(
         self,
+        nursery: Nursery,
         store: Path,
         step: int | None = None,
         *,
-        tree: Path = ROOT,
-        environment: Mapping[str, str] | None = None,
+        environment: dict[str, str] | None = None,
     ) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.broker.deliverer", str(store), "" if step is None else str(step)],
-            cwd=store.parent,
-            env={**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{ROOT}", **(environment or {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        self._nursery = nursery
+        self._store = store
+        self.process = nursery.start("deliverer", root=store, step=step, environment=environment)
 
     def has_duties(self) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == b"in\n"
+        """Wait until it has."""
+        deadline = time.monotonic() + PATIENCE
+        while not (self._store / "mq" / "control").exists():
+            assert time.monotonic() < deadline, "nobody opens the store"
+            time.sleep(0.002)
+        with mq.open(self._store, read_only=True) as broker:
+            while broker._store.word(lib.MQ_DUTIES_PID) != self.process.pid:
+                assert time.monotonic() < deadline, "another one has the duties, or nobody"
+                time.sleep(0.002)
 
-    def kill(self) -> None:
-        self.process.kill()
+    def died(self) -> bool:
+        """Whether it ends of itself, which nobody does who is not killed."""
+        return self.process.wait(PATIENCE)
 
-    def end(self) -> int:
-        """Have it close; how it ended."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.stdout.close()
-        return self.process.wait(60)
+    def end(self) -> None:
+        """Have it close."""
+        self.process.stop()
+        assert self.process.wait(PATIENCE)
 
     def __enter__(self) -> Deliverer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
+        self._nursery.forget(self.process)
 
 
 def open_beside(path: Path) -> LocalBroker:
@@ -107,12 +135,12 @@ STEPS = 22  # Seven stores for each message, so that some deaths are those of it
 
 @pytest.mark.crash
 @pytest.mark.parametrize("step", range(STEPS))
-def test_death_before_any_change_of_what_is_shared(directory: Path, step: int) -> None:
-    with Deliverer(directory, step) as first:
+def test_death_before_any_change_of_what_is_shared(directory: Path, nursery: Nursery, step: int) -> None:
+    with Deliverer(nursery, directory, step) as first:
         first.has_duties()
         with open_beside(directory) as broker:
             sent_and_delivered(broker, 6)
-    assert first.process.returncode == -signal.SIGKILL
+            assert first.died()
 
 
 APPEND = ("LOCKED", "ARMED", "HALF_RECORD", "RECORD", "UNIT", "LOG_END", "PUBLISHED", "DISARMED")
@@ -121,18 +149,20 @@ APPEND = ("LOCKED", "ARMED", "HALF_RECORD", "RECORD", "UNIT", "LOG_END", "PUBLIS
 @pytest.mark.crash
 @pytest.mark.parametrize("passage", [1, 4])
 @pytest.mark.parametrize("point", APPEND)
-def test_death_inside_the_append_of_a_delivery(directory: Path, point: str, passage: int) -> None:
+def test_death_inside_the_append_of_a_delivery(
+    directory: Path, failing: Nursery, point: str, passage: int
+) -> None:
     environment = {"MQ_FAIL": f"{POINT[point]}:{passage}:kill"}
-    with Deliverer(directory, tree=fail_build(), environment=environment) as first:
+    with Deliverer(failing, directory, environment=environment) as first:
         first.has_duties()
         with open_beside(directory) as broker:
             sent_and_delivered(broker, 6)
-    assert first.process.returncode == -signal.SIGKILL
+            assert first.died()
 
 
 @pytest.mark.crash
 def test_whoever_has_the_duties_is_killed_again_and_again(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two levels of short delays, and several who wait for their turn; the one who sends has no part in
     it."""
@@ -142,7 +172,7 @@ def test_whoever_has_the_duties_is_killed_again_and_again(
     killed = 0
     with open_beside(directory) as broker, ExitStack() as stack:
         (queue,) = broker.create_topic("orders", 1).queues
-        crowd = [stack.enter_context(Deliverer(directory)) for _ in range(6)]
+        crowd = [stack.enter_context(Deliverer(nursery, directory)) for _ in range(6)]
         alive = {deliverer.process.pid: deliverer for deliverer in crowd}
         for number in range(600):
             delay = DELAYS_MS[number % 2]
@@ -154,7 +184,7 @@ def test_whoever_has_the_duties_is_killed_again_and_again(
                 while (pid := broker._store.word(lib.MQ_DUTIES_PID)) not in alive:
                     assert time.monotonic() < deadline, "nobody has taken over"
                     time.sleep(0.001)
-                alive.pop(pid).kill()
+                alive.pop(pid).process.kill()
                 killed += 1
         deadline = time.monotonic() + 60
         while len({message.msg_id for message in found}) < len(sent):
@@ -174,26 +204,30 @@ def test_whoever_has_the_duties_is_killed_again_and_again(
 
 
 @pytest.mark.crash
-def test_another_goes_on_at_once(directory: Path) -> None:
+def test_another_goes_on_at_once(directory: Path, nursery: Nursery) -> None:
     """Killed just before a message is due; and, the next one, closed."""
     # The promise is 250 ms; 50 of them are the message's own delay. In one of a few rounds: a machine may
     # have more to do than this test.
-    assert any(delay_of_a_take_over(directory) <= 0.05 + 0.25 for _ in range(4))
+    assert any(delay_of_a_take_over(directory, nursery) <= 0.05 + 0.25 for _ in range(4))
 
 
-def delay_of_a_take_over(directory: Path) -> float:
+def delay_of_a_take_over(directory: Path, nursery: Nursery) -> float:
     """In s, in the middle of six."""
     delays = []
-    for ending in ("kill", "end") * 3:
-        with Deliverer(directory) as first:
+    for is_killed in (True, False) * 3:
+        with Deliverer(nursery, directory) as first:
             first.has_duties()
             with open_beside(directory) as broker:
                 topic = broker.create_topic("orders", 1)
                 (queue,) = topic.queues
                 offset = queue.max_offset
                 topic.send(b"x", delay_level=1)
-                getattr(first, ending)()
                 before = time.monotonic()
+                if is_killed:
+                    first.process.kill()
+                else:
+                    first.end()
+                    before = time.monotonic()
                 assert queue.read(offset, wait=30).messages
                 delays.append(time.monotonic() - before)
     return sorted(delays)[len(delays) // 2]
@@ -206,8 +240,8 @@ def switches(thread: int) -> int:
     return int(line.split()[1])
 
 
-def test_who_waits_for_his_turn_sleeps(directory: Path) -> None:
-    with Deliverer(directory) as first:
+def test_who_waits_for_his_turn_sleeps(directory: Path, nursery: Nursery) -> None:
+    with Deliverer(nursery, directory) as first:
         first.has_duties()
         with open_beside(directory) as broker:
             assert broker._duties is not None
