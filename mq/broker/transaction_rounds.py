@@ -96,11 +96,16 @@ class Rounds:
             table.bell.wait(heard, wait_ms / 1000)
 
     def _begin(self, table: TransactionTable) -> None:
-        """Rounds go on where those of a dead one would have, unless that is long ago."""
+        """Rounds go on where those of a dead one would have, unless that is long ago: then one interval from
+        now, or at once where retention would come before that to what nobody was asked about."""
         now, last = self._clock(), table.round_ms
-        if not last <= now <= last + 2 * self._interval_ms:
-            table.round_ms = now
         self._ledger = None
+        if not last <= now <= last + 2 * self._interval_ms:
+            oldest = next(
+                self._halves.open_ones(self._known(table), self._halves.end(self._halves.halves)), None
+            )
+            is_old = oldest is not None and now - oldest.store_time_ms > self._rules.retention_ms // 2
+            table.round_ms = now - self._interval_ms if is_old else now
 
     def step(self) -> float:
         """Do what is due; in how many ms something will be."""

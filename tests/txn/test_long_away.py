@@ -1,0 +1,102 @@
+"""A directory that nobody opened for longer than messages are kept, with a transaction that is undecided.
+
+Whoever opens it then deletes what is too old, and must not begin with that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.store.commitlog import segment_files
+from mq.txn.half import GIVEN_UP_TOPIC
+from mq.txn.state import TransactionState, Undecided
+from tests.groups.conftest import eventually
+
+KEPT_SECONDS = 1.5
+PATIENCE = 60.0
+# No round comes by itself while this lasts.
+OPTIONS: dict[str, Any] = {
+    "commitlog_file_size": 1 << 20,
+    "queue_file_units": 64,
+    "index_slot_count": 64,
+    "index_unit_count": 1024,
+    "transaction_timeout": 0.001,
+    "transaction_check_interval": 3600.0,
+    "retention_hours": KEPT_SECONDS / 3600,
+}
+
+
+def undecided(broker: LocalBroker) -> Undecided:
+    (found,) = broker.undecided()
+    return found
+
+
+def left_behind(directory: Path, later: float) -> mq.SendResult:
+    """A half message, in a file of the log after which others came; and the machine was off."""
+    with mq.open(directory, **OPTIONS) as broker:
+        producer = mq.TransactionProducer(broker, "writers", lambda _message: TransactionState.UNKNOWN)
+        half = producer.begin(mq.Message("orders", b"undecided")).result
+        producer.close()
+        topic = broker.create_topic("noise", 1)
+        for _ in range(4):
+            topic.send(os.urandom(1 << 19))  # Which cannot be compressed.
+    time.sleep(later)
+    tomorrow = time.time() + 86_400
+    for path in segment_files(directory / "commitlog"):
+        os.utime(path, (tomorrow, tomorrow))  # Nobody but the test says when they are old.
+    for name in ("control", "transactions"):
+        (directory / "mq" / name).unlink()
+    return half
+
+
+def delete_what_is_old(broker: LocalBroker) -> None:
+    """Every file of the log but those of the last while."""
+    first, *_ = files = segment_files(broker.path / "commitlog")
+    end = int(undecided(broker).message.offset_msg_id[16:], 16)
+    for path in files:
+        if int(path.name) + OPTIONS["commitlog_file_size"] <= end:
+            os.utime(path, (0, 0))
+    broker.expire(retention_hours=1)
+    assert not first.exists()
+
+
+def test_what_is_older_than_retention_is_given_up_before_it_is_deleted(tmp_path: Path) -> None:
+    directory, asked = tmp_path / "store", threading.Event()
+    left_behind(directory, KEPT_SECONDS)
+    with mq.open(directory, **OPTIONS) as broker:
+        eventually(lambda: undecided(broker).given_up, lambda: "nobody looked at it")
+        delete_what_is_old(broker)
+    with mq.open(
+        directory, **{**OPTIONS, "retention_hours": 72, "transaction_check_interval": 0.1}
+    ) as broker:
+        given_up = broker.message(undecided(broker).message.offset_msg_id)
+        assert given_up.topic == GIVEN_UP_TOPIC
+
+        def check(_message: mq.MessageExt) -> TransactionState:
+            asked.set()
+            return TransactionState.COMMIT
+
+        with mq.TransactionProducer(broker, "writers", check):
+            broker.resume_transaction(given_up.msg_id)
+            assert asked.wait(PATIENCE)
+            eventually(lambda: not broker.undecided(), lambda: "it was not committed")
+        queues = broker.topic("orders").queues
+        assert [message.body for queue in queues for message in queue.read(0).messages] == [b"undecided"]
+
+
+def test_what_retention_comes_to_soon_is_stored_again_before_that(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    first = left_behind(directory, KEPT_SECONDS * 0.6)  # Or more, and it is given up: that is a copy too.
+    with mq.open(directory, **OPTIONS) as broker:
+        eventually(
+            lambda: undecided(broker).message.offset_msg_id != first.offset_msg_id,
+            lambda: "nobody looked at it",
+        )
+        delete_what_is_old(broker)
+        assert undecided(broker).message.body == b"undecided"
