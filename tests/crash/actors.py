@@ -214,15 +214,14 @@ def victim(
             time.sleep(0.0005)
 
 
-def poisoned(root: str, trace: str, run: int, *, sizes: Sizes, flush: str, go: str) -> None:
-    """Sends until the store is poisoned, which it must be soon after `go` exists; then reads on, closes."""
+def poisoned(root: str, trace: str, run: int, *, sizes: Sizes, flush: str) -> None:
+    """Sends until the store is poisoned; then reads on, closes."""
     with mq.open(root, flush=flush, flush_interval=0.01, **sizes) as broker:
         broker.create_topic(TOPIC, QUEUE_COUNT)
         sender = Sender(broker, trace, run, run, durable=flush == "sync")
-        while not Path(go).exists():
-            sender.send(1, 64)
+        until = time.monotonic() + 120
         try:
-            for _ in range(1000):
+            while time.monotonic() < until:
                 sender.send(1, 64)
                 broker.flush()
             raise AssertionError("a sync failed, and nobody is told")

@@ -3,13 +3,15 @@
 A Stopwatch runs around each call and notes the long ones, less the time that the thread was ready to run
 and had no processor (the kernel counts it). A pulse, in a process that never touches the store, sleeps a
 moment, touches a file, and notes when that took long: then the processors or the disk were busy, and
-everybody waited.
+everybody waited. A beat, a thread of a process that does, notes when this one stood still: whoever waits for
+a live one that gets no processor waits for the machine.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +19,7 @@ from types import TracebackType
 
 from tests.crash.processes import stopping
 
-__all__ = ["PROMISE", "Stopwatch", "longest", "pulse", "stalls", "unexplained"]
+__all__ = ["PROMISE", "Stopwatch", "beat", "longest", "pulse", "stalls", "unexplained"]
 
 PROMISE = 0.25  # s: a dead process never holds up a live one for longer.
 NOTED = 0.02
@@ -27,9 +29,10 @@ Span = tuple[float, float]
 
 
 class Stopwatch:
-    """`with watch:` around a call."""
+    """`with watch:` around a call. The process has a beat from then on."""
 
     def __init__(self, path: Path | str) -> None:
+        beat(_beat_of(path))
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
@@ -72,24 +75,50 @@ def pulse(path: str) -> None:
         last = now
 
 
+def beat(path: Path | str) -> None:
+    """Have a thread of this process note when it stood still, until it ends."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def note() -> None:
+        last = time.monotonic()
+        while True:
+            time.sleep(0.002)
+            now = time.monotonic()
+            if now - last > NOTED:
+                os.write(fd, RECORD.pack(last, now))
+            last = now
+
+    threading.Thread(target=note, name="beat", daemon=True).start()
+
+
+def _beat_of(watched: Path | str) -> Path:
+    return Path(f"{watched}.beat")
+
+
 def _spans(path: Path) -> list[Span]:
     data = path.read_bytes() if path.exists() else b""
     return [(begin, end) for begin, end in RECORD.iter_unpack(data[: len(data) - len(data) % RECORD.size])]
 
 
-def stalls(pulse_path: Path) -> list[Span]:
-    """When the machine stood still, as a pulse has it."""
-    return _spans(pulse_path)
+def stalls(*paths: Path) -> list[Span]:
+    """When the machine stood still, as a pulse has it, or one of these beats."""
+    merged: list[Span] = []
+    for since, until in sorted(span for path in paths for span in _spans(path)):
+        if merged and since <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], until)
+        else:
+            merged.append((since, until))
+    return merged
 
 
 def unexplained(begin: float, end: float, stalled: Iterable[Span]) -> float:
-    """How many of these seconds the machine does not explain."""
+    """How many of these seconds the machine does not explain; the spans do not overlap."""
     return end - begin - sum(max(0.0, min(end, until) - max(begin, since)) for since, until in stalled)
 
 
 def longest(watched: list[Path], pulse_path: Path) -> float:
     """Seconds of the longest pause that the machine does not explain."""
-    stalled = stalls(pulse_path)
+    stalled = stalls(pulse_path, *map(_beat_of, watched))
     return max(
         (unexplained(begin, end, stalled) for path in watched for begin, end in _spans(path)), default=0.0
     )

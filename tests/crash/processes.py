@@ -40,10 +40,12 @@ class Process:
         self.pid = pid
         self._fd = os.pidfd_open(pid)
 
-    def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+    def kill(self) -> int:
+        """SIGKILL, and wait until it is gone. When it was told, in ns of the monotonic clock."""
         self._signal(signal.SIGKILL)
+        told_ns = time.monotonic_ns()
         assert self.wait(120), "a killed process does not die"
+        return told_ns
 
     def stop(self) -> None:
         """Ask it to end."""

@@ -14,7 +14,9 @@ import pytest
 
 from tests.crash.conftest import SMALL, Crew
 from tests.crash.failbuild import fail_points
+from tests.crash.processes import Process
 from tests.crash.scene import Scene, Way
+from tests.crash.trace import acks
 
 pytestmark = pytest.mark.crash
 POINT = fail_points()
@@ -53,24 +55,25 @@ def test_no_space_is_raised_and_leaves_nothing_behind(failing_crew: Crew, tmp_pa
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_failed_sync_poisons_the_store_for_all(failing_crew: Crew, tmp_path: Path, flush: str) -> None:
-    root, go = tmp_path / "store", tmp_path / "go"
+    root = tmp_path / "store"
     traces = [tmp_path / "bystander", tmp_path / "poisoner"]
-    bystander, poisoner = (
-        failing_crew.nursery.start(
+
+    def start(run: int, passage: int) -> Process:
+        return failing_crew.nursery.start(
             "poisoned",
             environment={"MQ_FAIL": f"{POINT['SYNC']}:{passage}:fail"},
             root=root,
-            trace=trace,
+            trace=traces[run],
             run=run,
             sizes=SMALL,
             flush=flush,
-            go=go,
         )
-        for run, (trace, passage) in enumerate(zip(traces, (0, 20), strict=True))
-    )
-    go.touch()
-    for process in (bystander, poisoner):
-        assert process.wait(120)
+
+    bystander = start(0, 0)
+    while not acks(traces[0]):
+        assert not bystander.wait(0.002), failing_crew.nursery.failures()
+    for process in (bystander, start(1, 20)):
+        assert process.wait(240)
     answer = failing_crew.inspect(root, traces)
     assert answer.wrong == []
     assert answer.recovered, "the store was believed although a write to disk had failed"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import mq
-from tests.crash.pauses import pulse
+from tests.crash.pauses import beat, pulse
 from tests.crash.processes import stopping
 from tests.crash.trace import Log
 from tests.groups.trace import ACK, EVENT, LOOK, Kind
@@ -64,8 +64,20 @@ class Trace:
         return kind, self._process, queue, message.queue_offset, now, run, sequence, message.reconsume_times
 
 
-def sender(root: str, trace: str, run: int, *, sizes: Sizes, queues: int, pause: float, seed: int) -> None:
-    """Sends numbered messages to all queues, alone or in batches, until stopped."""
+def sender(
+    root: str,
+    trace: str,
+    run: int,
+    *,
+    sizes: Sizes,
+    queues: int,
+    pause: float,
+    seed: int,
+    heart: str | None = None,
+) -> None:
+    """Sends numbered messages to all queues, alone or in batches, until stopped. heart: for its beat."""
+    if heart is not None:
+        beat(heart)
     chance = random.Random(seed)
     log = Log(trace, ACK)
     sequence = 0
@@ -117,11 +129,15 @@ def consumer(
     fails: int = 0,
     work: float = 0.0,
     seed: int = 0,
+    heart: str | None = None,
 ) -> None:
     """A push consumer that writes down what its listener does, until stopped; then it leaves in good order.
 
     fails: every so many-th message fails the first time. work: seconds that a listener takes, now and then.
+    heart: it notes its beat there.
     """
+    if heart is not None:
+        beat(heart)
     log = Trace(trace, process)
     chance = random.Random(seed)
 
@@ -253,7 +269,7 @@ def dies_after_hand_back(root: str, trace: str, process: int, *, sizes: Sizes, g
         push = mq.PushConsumer(broker, group)
         push.subscribe(TOPIC, listener=fail)
         push.start()
-        threading.Event().wait(60)
+        threading.Event().wait(300)
 
 
 def _until_stopped() -> None:

@@ -86,11 +86,11 @@ class Member:
         self._troupe = troupe
 
     def kill(self) -> int:
-        """SIGKILL; the moment just before it."""
-        self._troupe.deaths[self.number] = before = time.monotonic_ns()
-        self.process.kill()
+        """SIGKILL; the moment at which it was told."""
+        self._troupe.deaths[self.number] = time.monotonic_ns()
+        told_ns = self.process.kill()
         self._troupe.forget(self.process)
-        return before
+        return told_ns
 
     def leave(self) -> None:
         """In good order."""

@@ -1,7 +1,7 @@
 """How soon queues have an owner again: after a kill, and after many members have come or gone.
 
 The time in which the machine stood still, for these processes as for one that has nothing to do with them,
-does not count.
+does not count; nor does that in which the one stood still that takes over, or the one whose messages show it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ PROCESSES = 8
 PER_PROCESS = 8
 
 
-@pytest.mark.timeout(120 + KILLS)
+@pytest.mark.timeout(300 + KILLS * 4)
 def test_the_queues_of_a_killed_member_are_taken_over(troupe: Troupe) -> None:
     trace = troupe.trace("sender")
-    troupe.start("sender", trace=trace, run=0, queues=QUEUES, pause=0.002, seed=1)
+    hearts = [troupe.trace("heart of the sender"), troupe.trace("heart of the survivor")]
+    troupe.start("sender", trace=trace, run=0, queues=QUEUES, pause=0.002, seed=1, heart=hearts[0])
     eventually(lambda: len(acks([trace])) > 0, troupe.failures)
     pulse = troupe.pulse()
-    survivor = troupe.consumer("takeover")
+    survivor = troupe.consumer("takeover", heart=hearts[1])
     spans = []
     for _ in range(KILLS):
         victim = troupe.consumer("takeover")
@@ -57,7 +58,7 @@ def test_the_queues_of_a_killed_member_are_taken_over(troupe: Troupe) -> None:
         eventually(all_taken, lambda: "queues of a dead member stay without an owner")
         spans.append((begin / 1e9, max(first[queue] for queue in lost) / 1e9))
     troupe.end_all()
-    stalled = stalls(pulse)
+    stalled = stalls(pulse, *hearts)
     took = [unexplained(begin, end, stalled) for begin, end in spans]
     p50, p99 = percentile(took, 0.5), percentile(took, 0.99)
     print(
@@ -67,7 +68,7 @@ def test_the_queues_of_a_killed_member_are_taken_over(troupe: Troupe) -> None:
     assert p99 <= TAKEOVER_PROMISE * MARGIN
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_many_members_share_many_queues_at_once(troupe: Troupe) -> None:
     pulse = troupe.pulse()
     with mq.open(troupe.root, **SIZES) as broker:

@@ -12,6 +12,7 @@ leaves at most one torn record, at the end. Times are of the monotonic clock, wh
 
 from __future__ import annotations
 
+import math
 import struct
 from bisect import bisect_right
 from collections import defaultdict
@@ -199,5 +200,5 @@ def unordered(happened: Iterable[Event]) -> list[str]:
 
 
 def percentile(figures: Sequence[float], fraction: float) -> float:
-    ordered = sorted(figures)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))]
+    """The least figure that this share of them does not exceed."""
+    return sorted(figures)[max(0, math.ceil(len(figures) * fraction) - 1)]
