@@ -21,6 +21,6 @@ def ends_well(directory: Path, code: str) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert (done.returncode, done.stderr) == (0, "")
