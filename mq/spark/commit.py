@@ -94,6 +94,8 @@ def commit_epoch(
             begun = Entry(txn, query_id, epoch, -1, 0, files, 0, now_ms, lasting)
             _append(broker, place, begun, chunk_bytes)
         if Step.SKIP in steps:
+            assert last is not None
+            _compare(last, sum(one.rows for one in staged))
             broker.flush()  # Whoever appended it may have died before that.
         try:
             finished(place)
@@ -103,6 +105,17 @@ def commit_epoch(
             # The epoch is in the log: whoever took that for a failure would write it again.
             _log.warning("%s: what is of no use any more stays for now: %s", place, error)
     return steps
+
+
+def _compare(last: Entry, rows: int) -> None:
+    """Tell where a replay has not as many rows as the epoch that the log has: nobody can say here whether
+    that is a query whose rows are others each time, or a checkpoint that lost its newest offsets."""
+    if last.chunk == 0 and last.rows != rows:
+        _log.warning(
+            "sink %r: epoch %d is in the log with %d rows, and is not written again with %d: if the"
+            " checkpoint is older than the log, as one from a backup, rows are missing",
+            *(last.txn, last.epoch, last.rows, rows),
+        )
 
 
 def discard_epoch(broker: LocalBroker, txn: str, staged: Sequence[Staged]) -> None:

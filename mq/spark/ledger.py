@@ -30,7 +30,8 @@ def decide(last: Entry | None, epoch: int, query_id: str, *, is_version_given: b
     """The steps of a commit, by the newest entry of its transaction id.
 
     Raises Refusal where the epochs that the ledger knows are of another query: to skip one would lose its
-    rows, unless the user counts them himself.
+    rows, unless the user counts them himself. So would it where the query is at one before the newest: Spark
+    only ever runs the last one again, and an older checkpoint has it plan others under the same numbers.
     """
     if last is None:
         return [Step.APPEND]
@@ -39,6 +40,14 @@ def decide(last: Entry | None, epoch: int, query_id: str, *, is_version_given: b
             "MQ_TXN_MISMATCH",
             f"txnAppId {last.txn!r} has epoch {last.epoch} of query {last.query_id}, and this is epoch"
             f" {epoch} of query {query_id}, which has another checkpoint: give a new txnAppId, or txnVersion",
+        )
+    if epoch < last.epoch and not is_version_given:
+        raise Refusal(
+            "MQ_TXN_MISMATCH",
+            f"sink {last.txn!r} has epoch {last.epoch} of this query in the log, and this is epoch {epoch}:"
+            " the checkpoint is older than the log, as one from a backup, or another driver runs the query."
+            " What is in this epoch now need not be what was written then, so it is not passed over: restore"
+            " the newer checkpoint, or start with a new one, which writes again what the query reads again",
         )
     steps = [] if last.is_whole else [Step.FINISH]
     if epoch > last.epoch:

@@ -173,7 +173,8 @@ class RowEncoder:
                 raise Refusal(
                     "MQ_ROW",
                     f"topic {self._topic or columns['topic'][place].as_py()} has no queue"
-                    f" {ids[place].as_py()} to write to: its queues are 0 to {at - 1}",
+                    f" {ids[place].as_py()} to write to: its queues are 0 to {at - 1}; a frame that was read"
+                    " from another topic has that one's queueId: drop('queueId')",
                 )
             chosen.append(ids)
         keys = columns.get("shardingKey")

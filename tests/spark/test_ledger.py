@@ -22,7 +22,6 @@ HALF = WHOLE._replace(chunk=1, files=("7/b", "7/c"), skip=4)
         (None, 0, [Step.APPEND]),
         (WHOLE, 8, [Step.APPEND]),
         (WHOLE, 7, [Step.SKIP]),
-        (WHOLE, 3, [Step.SKIP]),
         (HALF, 7, [Step.FINISH]),
         (HALF, 8, [Step.FINISH, Step.APPEND]),
         (HALF._replace(chunk=2, files=()), 7, [Step.SKIP]),
@@ -30,6 +29,16 @@ HALF = WHOLE._replace(chunk=1, files=("7/b", "7/c"), skip=4)
 )
 def test_steps(last: Entry | None, epoch: int, steps: list[Step]) -> None:
     assert decide(last, epoch, "query", is_version_given=False) == steps
+
+
+@pytest.mark.parametrize("last", [WHOLE, HALF])
+def test_an_epoch_before_the_newest_is_no_replay(last: Entry) -> None:
+    """Its checkpoint is from a backup, and has other rows under this number: to skip it would lose them."""
+    with pytest.raises(
+        Refusal, match=r"\[MQ_TXN_MISMATCH\].* epoch 7 .* this is epoch 6.*older than the log"
+    ):
+        decide(last, 6, "query", is_version_given=False)
+    assert Step.APPEND not in decide(last, 6, "query", is_version_given=True)
 
 
 def test_another_query_s_epochs_are_not_taken_for_replays() -> None:
