@@ -119,10 +119,13 @@ def test_handlers_of_the_same_keys_are_killed_at_any_time(directory: Path, tmp_p
             children = [
                 Child(at_work.keep_handling, str(directory), seed, key_count, str(journal)) for _ in range(3)
             ]
-            time.sleep(chance.uniform(0.15, 0.6))
+            # All together write some 14,000 bytes: about an equal part of them in each round.
+            enough = journal.stat().st_size + chance.randrange(2 * 14_000 // ROUNDS)
+            while journal.stat().st_size < enough and any(child.process.poll() is None for child in children):
+                time.sleep(0.001)
             for child in children:
                 child.kill()
-                if child.process.returncode == -signal.SIGKILL:
+                if child.process.poll() == -signal.SIGKILL:
                     killed.add(child.pid)
             for child in children:
                 child.__exit__(None, None, None)
