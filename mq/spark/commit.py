@@ -95,7 +95,7 @@ def commit_epoch(
             _append(broker, place, begun, chunk_bytes)
         if Step.SKIP in steps:
             assert last is not None
-            _compare(last, sum(one.rows for one in staged))
+            _compare(last, epoch, sum(one.rows for one in staged))
             broker.flush()  # Whoever appended it may have died before that.
         try:
             finished(place)
@@ -107,10 +107,10 @@ def commit_epoch(
     return steps
 
 
-def _compare(last: Entry, rows: int) -> None:
+def _compare(last: Entry, epoch: int, rows: int) -> None:
     """Tell where a replay has not as many rows as the epoch that the log has: nobody can say here whether
     that is a query whose rows are others each time, or a checkpoint that lost its newest offsets."""
-    if last.chunk == 0 and last.rows != rows:
+    if last.epoch == epoch and last.chunk == 0 and last.rows != rows:
         _log.warning(
             "sink %r: epoch %d is in the log with %d rows, and is not written again with %d: if the"
             " checkpoint is older than the log, as one from a backup, rows are missing",

@@ -43,12 +43,15 @@ def test_a_batch_before_the_newest_is_not_passed_over(broker: LocalBroker) -> No
     assert wrong_with(bodies_of(broker), 4) == []
 
 
-def test_numbers_that_the_user_counts_may_come_again(broker: LocalBroker) -> None:
+def test_numbers_that_the_user_counts_may_come_again(
+    broker: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     """Within foreachBatch several writes of a micro-batch are done again, of which the log has some."""
-    for version in (0, 1, 0):
-        staged = stage_epoch(broker.path, version, rows_of(version, 0))
+    for version, rows in ((0, 4), (1, 5), (0, 4)):
+        staged = stage_epoch(broker.path, version, rows_of(version, 0, rows))
         commit.commit_epoch(broker, TXN, f"batch-{version}", version, staged, is_version_given=True)
     assert wrong_with(bodies_of(broker), 2) == []
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(("rows", "is_told"), [(4, False), (5, True), (3, True)])
