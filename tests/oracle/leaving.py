@@ -47,7 +47,7 @@ def leave_killed(directory: Path, scratch: Path) -> Left:
     """The same in a process that is killed at the end."""
     process = multiprocessing.get_context("spawn").Process(target=_write_and_die, args=(directory, scratch))
     process.start()
-    process.join(120)
+    process.join(600)
     assert process.exitcode == -signal.SIGKILL
     left = pickle.loads(scratch.read_bytes())
     assert isinstance(left, Left)
@@ -73,7 +73,8 @@ def _write(directory: Path, left: Left, *, killed: Path | None) -> None:
             ledger.send_transactions(side, "old")
             ledger.send_levels(side, "old", [1, 1, 4, 4, HOUR_LEVEL])
             ledger.send_timers(side, "old", [1.5, 9.0], second=now_ms() // 1000 * 1000 + 10_000)
-            until(lambda: {body for body, _ in asked} == set(ledger.undecided), lambda: asked)
+            # One that ends at once is asked about too, where the machine halts before its end.
+            until(lambda: {body for body, _ in asked} >= set(ledger.undecided), lambda: asked)
             listener.wait_for([*(body for body in ledger.due if b"plain" in body), b"old after 1.5 s"])
             # A failure that was told may not be stored yet: that it came again shows that it is.
             until(lambda: 1 in listener.retries(), listener.retries)

@@ -27,7 +27,7 @@ from tests.oracle.oracle import Record, Report
 from tests.oracle.sending import SIZES
 from tests.oracle.server import Came, Server
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.oracle, pytest.mark.timeout(1200)]
 
 FAR_COUNT = 3  # timers that nobody waits for
 
@@ -86,6 +86,10 @@ def scene(
             break
         assert time.monotonic() < end, again
         came = rocketmq.received(GROUP, len(came) + 1, wait=1.0)
+    until(
+        lambda: {one.body for one in rocketmq.asked(PAYERS, 0, wait=0)} >= ledger.undecided.keys(),
+        lambda: rocketmq.asked(PAYERS, 0, wait=0),
+    )
     asked = rocketmq.asked(PAYERS, 0, wait=0)
     if request.param == "closed":
         # What came is delivered a moment before it counts as read from the wheel.

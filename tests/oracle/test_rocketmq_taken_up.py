@@ -30,7 +30,7 @@ from tests.oracle.crossing import (
 from tests.oracle.sending import SIZES
 from tests.oracle.server import Came, Server
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.oracle, pytest.mark.timeout(1200)]
 
 
 def rocketmq_retries(server: Server) -> list[int]:
@@ -45,7 +45,8 @@ class Scene:
     end: str
     ledger: Ledger
     came: list[Came]  # to RocketMQ's consumer
-    asked: list[Came]  # of RocketMQ's producer
+    asked: list[Came]  # of RocketMQ's producer, before the last messages were sent
+    late: set[bytes]  # what RocketMQ asked about although it had an end
     opened_ms: int  # when mq came
     found: list[mq.MessageExt]
     received: list[mq.MessageExt]
@@ -80,6 +81,12 @@ def scene(
     ledger.send_levels(side, "late", [1, 2, 2])
     ledger.send_after(side, b"late after 2.2 s", 2.2)
     came = rocketmq.received(GROUP, 15, wait=PATIENCE)
+    # RocketMQ's producer waits for no answer to a commit.
+    until(
+        lambda: b"old committed" in {one.body for one in rocketmq.received(GROUP, 0, wait=0)},
+        lambda: rocketmq.received(GROUP, 0, wait=0),
+    )
+    late = {one.body for one in rocketmq.asked("payers", 0, wait=0)} - ledger.undecided.keys()
     if request.param == "closed":
         came = rocketmq.stop_consumer(GROUP)
         rocketmq.stop()
@@ -106,6 +113,8 @@ def scene(
             # A killed consumer may not have got as far with it as it told.
             failures = sum(one.body == FAILING for one in came) if request.param == "closed" else 1
             until(lambda: max(listener.retries(), default=0) >= failures, listener.retries)
+            # What had failed once more, and was not counted when the broker was killed, waits besides.
+            until(lambda: {one.queue.topic for one in broker.delayed()} == {TOPIC}, broker.delayed)
         found = stored(broker)
         waiting = list(broker.delayed())
     return Scene(
@@ -113,6 +122,7 @@ def scene(
         ledger,
         came,
         asked,
+        late,
         opened_ms,
         found,
         listener.received,
@@ -157,8 +167,11 @@ def test_the_group_goes_on_from_its_offsets(scene: Scene) -> None:
 
 
 def test_a_transaction_is_decided_by_a_producer_of_mq(scene: Scene) -> None:
+    """And nobody is asked of others; unless a halted machine had RocketMQ ask before the end came. It stores
+    such a half message once more, and of that one no end is known."""
     undecided = scene.ledger.undecided
-    assert {message.body for message in scene.checked} == set(undecided)
+    checked = {message.body for message in scene.checked}
+    assert set(undecided) <= checked <= set(undecided) | scene.late
     times = Counter({one.body: int(one.properties["TRANSACTION_CHECK_TIMES"]) for one in scene.asked})
     for message in scene.checked:
         assert message.topic == TOPIC

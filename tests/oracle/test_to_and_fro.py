@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import mq
+from mq import MessageExt
 from tests.oracle.crossing import (
     COMMIT,
     GROUP,
@@ -15,6 +16,7 @@ from tests.oracle.crossing import (
     QUEUE_COUNT,
     SETTINGS,
     STATES,
+    TIMER_TOPIC,
     TOPIC,
     UNKNOWN,
     Ledger,
@@ -30,7 +32,7 @@ from tests.oracle.crossing import (
 from tests.oracle.sending import SIZES
 from tests.oracle.server import Server
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.oracle, pytest.mark.timeout(1200)]
 
 # Timers that are further away than these seconds are stored again and again until they are due.
 ROLLING: dict[str, object] = {**SETTINGS, "timerRollWindowSlot": 4}
@@ -48,6 +50,7 @@ class Turns:
         self.ledger = Ledger()
         self.received: list[bytes] = []
         self.second = 0  # around which timers of all turns are due
+        self.turns_of_rocketmq: list[tuple[int, int]] = []  # when they began and ended
         self._server = server
         self._before: list[str] = []
 
@@ -70,6 +73,7 @@ class Turns:
         """RocketMQ decides what was undecided before, and leaves as much behind."""
         server = self._server
         decidable = self._undecided()
+        begin_ms = now_ms()
         server.start(self.directory, SIZES, ROLLING)
         with pytest.raises(mq.StoreLocked, match="open in a RocketMQ broker"):
             open_beside(self.directory)
@@ -89,6 +93,7 @@ class Turns:
         wanted = committed(decidable) | {
             body for body in self.ledger.due if body.startswith(b"%s plain" % name.encode())
         }
+        wanted.add(b"%s committed" % name.encode())  # RocketMQ's producer waits for no answer to a commit.
 
         def all_came() -> bool:
             return wanted <= {one.body for one in server.received(GROUP, 0, wait=0)}
@@ -96,13 +101,18 @@ class Turns:
         until(all_came, lambda: wanted)
         self.received += [one.body for one in server.stop_consumer(GROUP)]
         server.stop()
+        self.turns_of_rocketmq.append((begin_ms, now_ms()))
 
     def mq(self, name: str, *, last: bool = False) -> None:
         """mq does the same, and at last waits for everything."""
         decidable = self._undecided()
 
         def check(message: mq.MessageExt) -> mq.TransactionState:
-            return self.ledger.undecided[message.body] if last else decidable.get(message.body, UNKNOWN)
+            """Of the turn before, and of this one if it is the last. What RocketMQ was told of earlier it may
+            ask again, for a halted machine has it ask twice before it hears the answer."""
+            if last and message.body.startswith(b"%s " % name.encode()):
+                return self.ledger.check(message)
+            return decidable.get(message.body, UNKNOWN)
 
         with open_beside(self.directory) as broker:
             with Listener(broker) as listener, MQSide(broker, check) as side:
@@ -120,6 +130,23 @@ class Turns:
             self.received += listener.bodies
             if last:
                 self.found = stored(broker)
+                self._excuse(stored(broker, TIMER_TOPIC))
+
+    def _excuse(self, timers: list[MessageExt]) -> None:
+        """A message or its recall that RocketMQ stores once more is on its way for a moment. Where the
+        machine halts then, the message's time comes before both are in the wheel again, and RocketMQ delivers
+        it. mq never does."""
+        for message in self.found:
+            names = (None, f"{TOPIC}+{message.msg_id}")
+            for begin_ms, end_ms in self.turns_of_rocketmq:
+                if begin_ms <= message.store_time_ms <= end_ms and any(
+                    begin_ms <= timer.store_time_ms <= end_ms
+                    and "TIMER_ROLL_TIMES" in timer.properties
+                    and timer.properties.get("UNIQ_KEY") == message.msg_id
+                    and timer.properties.get("TIMER_DEL_UNIQKEY") in names
+                    for timer in timers
+                ):
+                    self.ledger.forgive(message.body)
 
 
 def test_everything_is_handed_over_and_comes_once(directory: Path, rocketmq: Server) -> None:

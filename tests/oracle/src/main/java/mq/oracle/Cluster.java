@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.TreeMap;
+import java.util.concurrent.ThreadLocalRandom;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.broker.BrokerStartup;
 import org.apache.rocketmq.common.TopicConfig;
@@ -81,12 +82,16 @@ final class Cluster {
         return "127.0.0.1:" + nameServer.getNettyServerConfig().getListenPort();
     }
 
-    /** A port that was free a moment ago, and with it the one two below, where a broker listens as well. */
+    /**
+     * A port that was free a moment ago, and with it the one two below, where a broker listens as well: below those
+     * that the system gives to whoever connects, for a slow machine takes its time until the broker listens.
+     */
     private static int freePort() throws IOException {
         for (;;) {
-            try (ServerSocket first = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
-                ServerSocket second = new ServerSocket(first.getLocalPort() - 2, 1, InetAddress.getLoopbackAddress())) {
-                return first.getLocalPort();
+            int port = ThreadLocalRandom.current().nextInt(12_000, 32_000);
+            try (ServerSocket first = new ServerSocket(port, 1, InetAddress.getLoopbackAddress());
+                ServerSocket second = new ServerSocket(port - 2, 1, InetAddress.getLoopbackAddress())) {
+                return port;
             } catch (java.net.BindException taken) {
                 continue;
             }
@@ -139,7 +144,7 @@ final class Cluster {
         return answer;
     }
 
-    /** Where the broker's timer is. */
+    /** Where the broker's timer is, and how many bytes of the log are in no queue yet. */
     Map<String, Object> timer() {
         TimerMessageStore timer = broker.getTimerMessageStore();
         Map<String, Object> answer = new LinkedHashMap<>();
@@ -149,6 +154,7 @@ final class Cluster {
         answer.put("commit_queue_offset", timer.getCommitQueueOffset());
         answer.put("log_end", timer.getTimerLog().getMappedFileQueue().getMaxOffset());
         answer.put("pending", timer.getAllCongestNum());
+        answer.put("undispatched", broker.getMessageStore().dispatchBehindBytes());
         return answer;
     }
 }

@@ -55,7 +55,7 @@ final class Consumers {
             consumer.setInstanceName(group + "-" + System.nanoTime());
             consumer.setMqClientApiTimeout(Producers.PATIENCE_MS);
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-            consumer.setAwaitTerminationMillisWhenShutdown(5_000);
+            consumer.setAwaitTerminationMillisWhenShutdown(Producers.PATIENCE_MS);
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 boolean fails = false;
                 for (var message : messages) {
