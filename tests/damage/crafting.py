@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mq.store.control import Control
@@ -19,9 +20,11 @@ EXTREME = (
     -1, 0, 1, 7, 19, 20, 1 << 14, (1 << 14) - 1, 1 << 31, (1 << 31) - 1, 1 << 40, 1 << 58, (1 << 62) + 3,
     (1 << 63) - 1, -(1 << 63), -(1 << 62), (1 << 63) // 20, (1 << 63) // 20 + 1, (1 << 63) // 320 + 1,
 )  # fmt: skip
+SHARE = 1 if os.environ.get("MQ_HOSTILE") == "all" else 3
 WORDS = tuple(range(lib.MQ_WORD_COUNT))
 # Of a queue's entry in the table, relative to its topic: 8 bytes each, then 4.
 WIDE_FIELDS = (-64, -56, -48, -40)
+NARROW = (0, 1, 2, 3, 127, 255, 256, 300, 1 << 20, 1 << 30, (1 << 31) + 6, (1 << 32) - 1)
 NARROW_FIELDS = (-32, -28, -24, -20, -16)
 CRC_SIZE = 20
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
@@ -107,6 +110,11 @@ def hostile_units() -> Iterator[bytes]:
             yield struct.pack(">qiq", log_offset, size, 0)
 
 
+def some(values: Sequence[int], place: int) -> Sequence[int]:
+    """Those that this place meets; the next one meets others."""
+    return values[place % SHARE :: SHARE]
+
+
 def control_damage(root: Path) -> Iterator[tuple[str, int, bytes]]:
     """(what, byte offset in the control file, bytes)."""
     path = root / "mq" / "control"
@@ -123,23 +131,23 @@ def control_damage(root: Path) -> Iterator[tuple[str, int, bytes]]:
         control.set(word, was)
     control.close()
     for word, at in zip(WORDS, marks, strict=True):
-        for value in EXTREME:
+        for value in some(EXTREME, word):
             yield f"word {word} = {value}", at, struct.pack("@q", value)
     topic_at = head.index(b"orders\0")
     for field in WIDE_FIELDS:
-        for value in EXTREME:
+        for value in some(EXTREME, field // 8):
             yield f"queue field {field} = {value}", topic_at + field, struct.pack("@q", value)
     for field in NARROW_FIELDS:
-        for value in (0, 1, 2, 3, 127, 255, 256, 300, 1 << 20, 1 << 30, (1 << 31) + 6, (1 << 32) - 1):
+        for value in some(NARROW, field // 4):
             yield f"queue field {field} = {value}", topic_at + field, struct.pack("@I", value)
     for name in (b"../../", b"./././", b"or/ers", b"or\0ers", b"\xff" * 6):
         yield f"topic {name!r}", topic_at, name
     for at in range(0, marks[0], 4):
-        for value in (0, 1, 0x40000001, 0x7FFFFFFF, 0xFFFFFFFF):
+        for value in some((0, 1, 0x40000001, 0x7FFFFFFF, 0xFFFFFFFF), at // 4):
             yield f"head {at} = {value}", at, struct.pack("@I", value)
     behind = marks[-1] + 8
     for at in range(behind, topic_at - 64, 4):
-        for value in (1, 0x7FFFFFFF, 0xFFFFFFFF):
+        for value in some((1, 0x7FFFFFFF, 0xFFFFFFFF), at // 4):
             yield f"behind the words {at} = {value}", at, struct.pack("@I", value)
 
 

@@ -18,7 +18,7 @@ from tests.damage.known import Known
 
 CASES = int(os.environ.get("MQ_DAMAGE_CASES", "1200"))
 BATCH = max(1, min(100, CASES // 4))  # of each of four sorts
-SECONDS_EACH = 2.5
+SECONDS_EACH = 6.0
 
 
 def killed_store(root: Path, seed: int) -> Known:
@@ -50,13 +50,14 @@ def run_batch(root: Path, stored: Known, kind: str, first_seed: int, count: int)
     return result
 
 
+@pytest.mark.timeout(BATCH * SECONDS_EACH + 120)
 @pytest.mark.parametrize("kind", ["flip", "unmake"])
 @pytest.mark.parametrize("store", [closed_store, killed_store], ids=["closed", "killed"])
 @pytest.mark.parametrize("batch", range(max(1, CASES // BATCH // 4)))
-def test_damage_is_an_error_or_a_gap(tmp_path: Path, store: object, kind: str, batch: int) -> None:
+def test_damage_is_an_error_or_a_gap(quick_path: Path, store: object, kind: str, batch: int) -> None:
     assert callable(store)
-    stored = store(tmp_path / "store", batch)
-    found = run_batch(tmp_path / "store", stored, kind, batch * BATCH, BATCH)
+    stored = store(quick_path / "store", batch)
+    found = run_batch(quick_path / "store", stored, kind, batch * BATCH, BATCH)
     # The damage was felt, and by no means all was lost.
     assert found.keys() - {"delivered"}
     assert found["delivered"] > BATCH * len(stored.records) // 2

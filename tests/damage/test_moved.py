@@ -17,7 +17,7 @@ import mq
 from mq.store.native import lib
 from tests.store.small_store import bodies, contents, fill, numbered, open_small, send
 
-SOON = 30.0
+SOON = 120.0
 
 
 def refusal(call: Callable[[], object]) -> mq.StoreCorrupted:

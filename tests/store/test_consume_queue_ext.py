@@ -349,11 +349,18 @@ def test_a_sender_that_is_killed_anywhere_leaves_extensions_that_fit(directory: 
     for turn in range(8):
         peer = Peer(directory, **OPTIONS)
         peer.do("broker.create_topic('A', 2)")
-        peer.post("do", "while True: send(broker, 'A', 0, b'x' * 50, tags='wanted')")
+        # Slower the longer it lives: all that it sends is looked at, also where this process is halted.
+        peer.post(
+            "do",
+            "import itertools\n"
+            "for number in itertools.count():\n"
+            "    send(broker, 'A', 0, b'x' * 50, tags='wanted')\n"
+            "    time.sleep(max(0, number - 500) * 1e-5)",
+        )
         with open_extending(directory) as broker:
             queue = broker.topic("A").queues[0]
             before = queue.max_offset
-            assert queue.read(before, wait=30.0).messages
+            assert queue.read(before, wait=120.0).messages
             peer.kill()
             send(broker, "A", 0, b"%d" % turn, tags="last")
             end = queue.max_offset
