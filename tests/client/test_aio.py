@@ -87,7 +87,7 @@ def subscribed(broker: mq.Broker, group: str = "billing", **options: Any) -> mq.
 
 def test_what_one_task_sends_another_consumes(broker: mq.Broker) -> None:
     async def main() -> None:
-        async with mq.aio.Producer(broker) as producer, subscribed(broker) as consumer:
+        async with mq.aio.Producer(broker, timeout=SOON) as producer, subscribed(broker) as consumer:
 
             async def produce() -> None:
                 for number in range(100):
@@ -109,7 +109,7 @@ def test_what_one_task_sends_another_consumes(broker: mq.Broker) -> None:
 
 def test_a_batch_is_sent_as_a_whole(broker: mq.Broker) -> None:
     async def main() -> None:
-        async with mq.aio.Producer(broker) as producer:
+        async with mq.aio.Producer(broker, timeout=SOON) as producer:
             second = broker.topic("orders").queues[1]
             batch = (mq.Message("orders", body) for body in (b"1", b"2", b"3"))
             result = await producer.send_batch(batch, queue=second)
@@ -124,7 +124,7 @@ def test_a_batch_is_sent_as_a_whole(broker: mq.Broker) -> None:
 def test_sends_to_a_directory_do_not_hold_up_the_loop_for_a_disk(directory: Path, flush: str) -> None:
     async def main() -> None:
         with mq.open(directory, flush=flush) as broker:
-            async with mq.aio.Producer(broker, retries=0) as producer:
+            async with mq.aio.Producer(broker, retries=0, timeout=SOON) as producer:
                 loop_thread = threading.current_thread()
                 by: set[threading.Thread] = set()
                 producer._producer.before_send.append(lambda *_: by.add(threading.current_thread()))
@@ -184,7 +184,7 @@ def test_sending_lets_other_tasks_have_their_turn(directory: Path) -> None:
                 ticks += 1
 
         with mq.open(directory) as broker:
-            async with mq.aio.Producer(broker) as producer:
+            async with mq.aio.Producer(broker, timeout=SOON) as producer:
                 ticking = asyncio.create_task(tick())
                 for _ in range(200_000):
                     await producer.send(mq.Message("orders", b"x"))
