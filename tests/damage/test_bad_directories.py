@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import mq
 from mq.store import store as store_module
 from tests.damage import directories, known
 from tests.damage.children import Child, call
+from tests.store.small_store import copy_beside_others
 
 NOBODY = 65534
 
@@ -204,7 +204,7 @@ def test_a_store_that_a_rocketmq_broker_has(tmp_path: Path) -> None:
 def test_a_copied_directory_is_a_store_of_its_own(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     with mq.open(root) as broker:
-        shutil.copytree(root, tmp_path / "copy")
+        copy_beside_others(root, tmp_path / "copy")
         broker.topic("orders").send(b"only in the first")
     with mq.open(tmp_path / "copy") as copy:
         queue = copy.topic("orders").queues[0]

@@ -21,6 +21,7 @@ SMALL = {
     "index_slot_count": 16,
     "index_unit_count": 64,
 }
+COPIES_MAX = 20
 FOR_EVER_MS = 1 << 42  # a checkpoint that vouches for everything
 
 # Of every queue: the oldest offset, the next one, and what lies between.
@@ -114,12 +115,24 @@ def zero_log_from(root: Path, log_offset: int) -> None:
             overwrite(file, inside, bytes(LOG_FILE_SIZE - inside))
 
 
+def copy_beside_others(root: Path, target: Path, **options: Any) -> None:
+    """A copy of a directory that somebody has open. Files that duties put in the place of others may go
+    between the look at their names and the copying; then it is begun again."""
+    for _ in range(COPIES_MAX - 1):
+        try:
+            shutil.copytree(root, target, **options)
+            return
+        except shutil.Error:
+            shutil.rmtree(target)
+    shutil.copytree(root, target, **options)
+
+
 def crash_of(
     broker: LocalBroker, target: Path, *, physic_time: int = 0, logics_time: int | None = None
 ) -> Path:
     """A copy of the directory as it is now, as after a crash of the machine: with `abort`, and without what
     was shared in memory. The times are those of its checkpoint."""
-    shutil.copytree(broker.path, target, ignore=shutil.ignore_patterns("mq"))
+    copy_beside_others(broker.path, target, ignore=shutil.ignore_patterns("mq"))
     logics_time = physic_time if logics_time is None else logics_time
     write_checkpoint(target, Checkpoint(physic_time, logics_time, 0), sync=False)
     assert (target / "abort").exists()

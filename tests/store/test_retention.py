@@ -292,6 +292,9 @@ def test_a_reader_in_another_process_gets_messages_or_learns_that_they_are_gone(
                 for _ in range(50):
                     send(broker, "A", 0, b"message %d" % sent)
                     sent += 1
+                # It is there, and not halted all the time until it is told to stop.
+                while not reader.ask("sum(seen) > 0 or errors"):
+                    time.sleep(0.01)
                 broker.expire(retention_hours=0)
             reader.do("stopped.set(); thread.join()")
             assert reader.ask("errors") == []
