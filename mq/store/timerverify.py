@@ -1,7 +1,8 @@
 """Every invariant of the timer wheel and its log, as a list of what breaks it.
 
     sizes    wheel, files of the log and check have RocketMQ's lengths; the log has no gap
-    units    each has a sound magic, leads to one before it of the same slot, and stands where its record is
+    units    each has a sound magic, leads to one before it of the same slot, and stands where its record is;
+             one that is done with may be linked as slots of another length were
     slots    each is in its place, and its last unit, of that slot, is in the log; no unit that is to come is
              in no slot
     check    says no more than there is
@@ -31,6 +32,7 @@ __all__ = ["problems"]
 LISTED_MAX = 100
 TOPIC = "rmq_sys_wheel_timer"
 QUEUE_UNIT = struct.Struct(">qiq")
+SLOT_MS_MAX = 60_000  # timer_precision_ms
 BLANK_SIZE = (1 << 31) - 1  # of a unit before the first message of a queue that begins late
 
 
@@ -70,24 +72,34 @@ def _all(root: Path, is_used: bool, file_size: int) -> Iterator[str]:
             yield f"{before.parent}: no file between {before.name} and {after.name}"
     units, slots = list(timerlog.units(root)), list(timerwheel.slots(root))
     precision = _precision(units, slots)
-    yield from _of_units(units, precision, units[0].position if units else 0)
+    read = check.read_ms // precision if check is not None else 0
+    yield from _of_units(units, precision, units[0].position if units else 0, read)
     yield from _of_records(root, units)
     if is_used or check is None:
         return
     end = units[-1].position + timerlog.UNIT_SIZE if units else 0
     if check.log_end > end:
         yield f"timer log: it ends at {end}, and was on disk up to {check.log_end}"
-    yield from _of_slots(units, slots, check.read_ms // precision, precision)
+    yield from _of_slots(units, slots, read, precision)
 
 
-def _of_units(units: list[Unit], precision: int, begin: int) -> Iterator[str]:
-    slot_of: dict[int, int] = {}
+def _of_units(units: list[Unit], precision: int, begin: int, read: int) -> Iterator[str]:
+    time_of: dict[int, int] = {}
     for unit in units:
-        slot = slot_of[unit.position] = unit.time_ms // precision
+        time_of[unit.position] = unit.time_ms
         if not -1 <= unit.previous < unit.position:
             yield f"timer log, unit at {unit.position}: it leads to {unit.previous}"
-        elif unit.previous >= begin and slot_of.get(unit.previous) != slot:
+        elif unit.previous >= begin and not _is_one_slot(unit, time_of.get(unit.previous), precision, read):
             yield f"timer log, unit at {unit.position}: it leads to one of another slot, at {unit.previous}"
+
+
+def _is_one_slot(unit: Unit, before_ms: int | None, precision: int, read: int) -> bool:
+    """Whether a unit is in one slot with the one that it leads to."""
+    if before_ms is None:
+        return False
+    slot = unit.time_ms // precision
+    is_done = unit.mark != 0 or slot < read
+    return slot == before_ms // precision or (is_done and abs(unit.time_ms - before_ms) < SLOT_MS_MAX)
 
 
 def _of_records(root: Path, units: list[Unit]) -> Iterator[str]:
