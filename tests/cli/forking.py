@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import pkgutil
+import signal
 import socket
 import subprocess
 import sys
@@ -41,7 +42,10 @@ class Server:
         try:
             return self._run(self._started(), arguments, stdin)
         except BaseException:
-            self.close()  # What is under way there would be taken for the answer to the next one.
+            # What is under way there would be taken for the answer to the next one, and may hang.
+            if self._process is not None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self.close()
             raise
 
     def _run(
@@ -83,6 +87,7 @@ class Server:
                     pass_fds=[its.fileno()],
                     env=self._environment,
                     stdin=subprocess.DEVNULL,
+                    start_new_session=True,
                 )
             self._socket = ours
         return self._socket
