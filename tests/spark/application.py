@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import sys
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +21,48 @@ from tests.spark.session import session
 def main(store: str, place: Path, master: str, topics: list[str]) -> None:
     use_java()
     spark = session(place, master, **(CLUSTER if master.startswith("local-cluster") else {}))
-    ways = list(zip(islice(topics, 0, None, 2), islice(topics, 1, None, 2), strict=True))
-    queries = [stream(spark, store, place, *way) for way in ways]
+    application = Application(spark, store, place, topics)
     print(f"runs on {spark._jvm.java.lang.System.getProperty('java.home')}", flush=True)
     while not select.select([sys.stdin], [], [], 0.2)[0]:
-        for number, query in enumerate(queries):
-            if not query.isActive:  # Spark waits ten seconds for a new Python, which may not be enough.
-                print(f"{ways[number]} failed: {str(query.exception())[:2000]}", file=sys.stderr, flush=True)
-                queries[number] = stream(spark, store, place, *ways[number])
-    for query in queries:
-        query.stop()
-    read = spark.read.format("mq").schema("body binary").option("topic", topics[0]).load(store)
-    total = read.selectExpr("string(count(*)) AS body", f"'{topics[0]}' AS tags")
-    total.write.format("mq").option("topic", "totals").mode("append").save(store)
+        application.go_on()
+    application.end()
     spark.stop()
 
 
-def stream(spark: Any, store: str, place: Path, topic: str, to: str) -> Any:
-    options = {"topic": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "200"}
-    frame = (
-        spark.readStream.format("mq").options(**options).load(store).selectExpr("body", f"'{topic}' AS tags")
-    )
-    writer = frame.writeStream.format("mq").options(path=store, topic=to)
-    return writer.option("checkpointLocation", str(place / f"{topic} to {to}")).start()
+class Application:
+    """Its streams, in a session of whoever makes it."""
+
+    def __init__(self, spark: Any, store: str, place: Path, topics: Sequence[str]) -> None:
+        self._spark = spark
+        self._store = store
+        self._place = place
+        self._ways = list(zip(topics[::2], topics[1::2], strict=True))
+        self._queries = [self._stream(*way) for way in self._ways]
+
+    def go_on(self) -> None:
+        for number, query in enumerate(self._queries):
+            if not query.isActive:  # Spark waits ten seconds for a new Python, which may not be enough.
+                failed = f"{self._ways[number]} failed: {str(query.exception())[:2000]}"
+                print(failed, file=sys.stderr, flush=True)
+                self._queries[number] = self._stream(*self._ways[number])
+
+    def stop(self) -> None:
+        for query in self._queries:
+            query.stop()
+
+    def end(self) -> None:
+        self.stop()
+        topic = self._ways[0][0]
+        read = self._spark.read.format("mq").schema("body binary").option("topic", topic).load(self._store)
+        total = read.selectExpr("string(count(*)) AS body", f"'{topic}' AS tags")
+        total.write.format("mq").option("topic", "totals").mode("append").save(self._store)
+
+    def _stream(self, topic: str, to: str) -> Any:
+        options = {"topic": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "200"}
+        frame = self._spark.readStream.format("mq").options(**options).load(self._store)
+        writer = frame.selectExpr("body", f"'{topic}' AS tags").writeStream.format("mq")
+        writer = writer.options(path=self._store, topic=to)
+        return writer.option("checkpointLocation", str(self._place / f"{topic} to {to}")).start()
 
 
 if __name__ == "__main__":
