@@ -32,17 +32,24 @@ from examples.pipeline.plan import CHANGES, QUERY_GROUP, RESULTS
 EVENT = "time bigint, module string, added bigint, deleted bigint"
 # A life lasts for seconds: what a JVM does for speed in the long run would cost more than all else.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+# Spark gives the Python of a source ten seconds to start, and no setting gives it more on a busy machine.
+LATE = "Python worker failed to connect back"
 
 
 def main(store: str, checkpoint: str, master: str, per_trigger: str, batch_result: str) -> None:
-    from pyspark.errors import PySparkException
+    from pyspark.errors import PySparkException, StreamingQueryException
 
     try:
         spark = session(master)
         query = start(spark, store, checkpoint, per_trigger)
         while not select.select([sys.stdin], [], [], 0)[0]:
-            if query.awaitTermination(0.2):
-                sys.exit("the query ended by itself")
+            try:
+                if query.awaitTermination(0.2):
+                    sys.exit("the query ended by itself")
+            except StreamingQueryException as error:
+                if LATE not in str(error):
+                    raise
+                query = start(spark, store, checkpoint, per_trigger)
         query.stop()
         if sys.stdin.readline() == "finish\n":
             Path(batch_result).write_text(json.dumps([list(row) for row in batch(spark, store)]))

@@ -21,7 +21,7 @@ __all__ = ["Kill", "Run", "Status"]
 
 QUEUE_COUNT = 8
 LOOK_INTERVAL = 0.1
-STALLED_AFTER = 180.0  # seconds without progress; Spark takes a while to start
+STALLED_AFTER = 600.0  # seconds without progress; Spark takes a while to start, and more on a busy machine
 DELAY_MAX = 1.0  # of a kill, so that it falls anywhere in a micro-batch
 
 

@@ -22,7 +22,7 @@ import pytest
 
 import mq
 from examples.pipeline import __main__ as pipeline
-from examples.pipeline import drivers
+from examples.pipeline import drivers, query
 from examples.pipeline.drivers import essence
 from examples.pipeline.plan import RESULTS, Plan
 from examples.pipeline.plot import busiest, course, course_of_all, plot, span
@@ -185,6 +185,37 @@ def test_an_interrupt_at_a_bad_moment_leaves_no_driver(
     (driver,) = begun
     assert driver.returncode == -signal.SIGKILL
     assert in_use(tmp_path) == []
+
+
+def test_a_query_whose_python_starts_too_late_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that stands still for ten seconds. What else ends a query ends the driver."""
+    errors = pytest.importorskip("pyspark.errors")
+    ends = [query.LATE, query.LATE, "", query.LATE, "Task not serializable"]
+    receiving, sending = os.pipe()
+
+    class Session:
+        def awaitTermination(self, _: float) -> bool:  # noqa: N802 - the name is Spark's
+            if said := ends.pop(0):
+                raise errors.StreamingQueryException(said)
+            os.write(sending, b"finish\n")
+            return False
+
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr(query, "session", lambda _: Session())
+    monkeypatch.setattr(query, "start", lambda *_: Session())
+    monkeypatch.setattr(query, "batch", lambda *_: [("module", "day", 1, 2, 3)])
+    result = tmp_path / "result"
+    with os.fdopen(receiving) as given:
+        monkeypatch.setattr(sys, "stdin", given)
+        query.main("store", "checkpoint", "local", "1", str(result))
+        assert json.loads(result.read_text()) == [["module", "day", 1, 2, 3]]
+        with pytest.raises(SystemExit, match="Task not serializable"):
+            query.main("store", "checkpoint", "local", "1", str(result))
+    os.close(sending)
+    assert ends == []
 
 
 def test_what_counts_in_a_log_is_not_where_in_the_jvm_it_was() -> None:
