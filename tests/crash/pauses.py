@@ -75,16 +75,16 @@ def pulse(path: str) -> None:
         last = now
 
 
-def beat(path: Path | str) -> None:
-    """Have a thread of this process note when it stood still, until it ends."""
+def beat(path: Path | str, noted: float = NOTED) -> None:
+    """Have a thread of this process note when it stood still for so many seconds or more, until it ends."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def note() -> None:
         last = time.monotonic()
         while True:
-            time.sleep(0.002)
+            time.sleep(noted / 10)
             now = time.monotonic()
-            if now - last > NOTED:
+            if now - last > noted:
                 os.write(fd, RECORD.pack(last, now))
             last = now
 

@@ -216,8 +216,10 @@ def observer(root: str, trace: str, *, sizes: Sizes, groups: Sequence[str]) -> N
             time.sleep(0.002)
 
 
-def members(root: str, answer: str, *, sizes: Sizes, group: str, count: int) -> None:
+def members(root: str, answer: str, *, sizes: Sizes, group: str, count: int, heart: str) -> None:
     """Several consumers in one process, which keep in `answer` what each has, until stopped."""
+    # They keep each other waiting for processors, but not for so long.
+    beat(heart, 0.25)
     with mq.open(root, **sizes) as broker:
         consumers = [mq.PushConsumer(broker, group, threads=1) for _ in range(count)]
         for push in consumers:

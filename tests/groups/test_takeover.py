@@ -1,7 +1,7 @@
 """How soon queues have an owner again: after a kill, and after many members have come or gone.
 
 The time in which the machine stood still, for these processes as for one that has nothing to do with them,
-does not count; nor does that in which the one stood still that takes over, or the one whose messages show it.
+does not count; nor does that in which one stood still that takes over, or the one whose messages show it.
 """
 
 from __future__ import annotations
@@ -74,9 +74,12 @@ def test_many_members_share_many_queues_at_once(troupe: Troupe) -> None:
     with mq.open(troupe.root, **SIZES) as broker:
         broker.create_topic("events", MANY_QUEUES)
         answers = [troupe.trace(f"members{number}") for number in range(PROCESSES)]
+        hearts = [troupe.trace(f"heart{number}") for number in range(PROCESSES)]
 
         def start(number: int) -> Process:
-            return troupe.start("members", answer=answers[number], group="many", count=PER_PROCESS)
+            return troupe.start(
+                "members", answer=answers[number], group="many", count=PER_PROCESS, heart=hearts[number]
+            )
 
         def shares(of: list[Path]) -> list[list[int]]:
             return [share for path in of if path.exists() for share in json.loads(path.read_text())]
@@ -110,7 +113,7 @@ def test_many_members_share_many_queues_at_once(troupe: Troupe) -> None:
         eventually(lambda: settled(answers[:-1]), lambda: shares(answers[:-1]))
         kill = begin, time.monotonic()
         troupe.end_all()
-        after_joins, after_kill = (unexplained(*span, stalls(pulse)) for span in (joins, kill))
+        after_joins, after_kill = (unexplained(*span, stalls(pulse, *hearts)) for span in (joins, kill))
         members = PROCESSES * PER_PROCESS
         print(
             f"{members} members, {MANY_QUEUES} queues: all owned once {after_joins * 1e3:.0f} ms after the"
