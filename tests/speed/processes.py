@@ -84,9 +84,10 @@ def total_rate(
 
         def send() -> tuple[int, float, float]:
             begin, done = time.perf_counter(), 0
-            while (now := time.perf_counter()) - begin < seconds:
+            while True:
                 done += sender.send_each(chunk_count)
-            return done, begin, now
+                if (now := time.perf_counter()) - begin >= seconds:
+                    return done, begin, now
 
         with ThreadPoolExecutor(threads, thread_name_prefix="sender") as crew:
             ready()

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from tests.speed.cases import CASES, chosen
+from tests.speed.cases import CASES, chosen, due
 from tests.speed.cases.case import Bench, Case
+from tests.speed.peers import rocketmq
 from tests.speed.plan import Plan
 
 # Peers leave threads of their own behind in this process; what is forked here never touches them.
@@ -28,17 +30,39 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def broker(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[rocketmq.RocketMQ]:
+    """One RocketMQ for all cases that have it as a peer: a start takes longer than such a case."""
+    with rocketmq.running(cache, tmp_path_factory.mktemp("rocketmq")) as peer:
+        yield peer
+
+
+@pytest.mark.timeout(900)  # RocketMQ, and Spark, take long on a slow machine.
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case_runs(case: Case, cache: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_case_runs(
+    case: Case,
+    cache: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     if missing := case.missing():
         pytest.skip(f"{', '.join(missing)} cannot be installed here")
     if "pyspark" in case.needs:
         request.getfixturevalue("spark")
+    if case.tools == rocketmq.TOOLS:
+        peer = request.getfixturevalue("broker")
+        monkeypatch.setattr(rocketmq, "running", lambda *_: nullcontext(peer))
     measured = case.measure(Bench(Plan.smoke(), tmp_path / "data", cache, lambda _: None))
     figures = measured.figures()
     assert len(figures) == 1
     assert all(math.isfinite(figure) and figure > 0 for figure in figures)
     assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_who_is_slow_to_put_messages_aside_gets_more_time(tmp_path: Path) -> None:
+    bench = Bench(Plan.smoke(), tmp_path / "data", tmp_path, lambda _: None)
+    assert due.turn(bench, 0).figure > 0
 
 
 def test_names_are_unique() -> None:

@@ -92,6 +92,18 @@ def test_total_rate_counts_every_thread_of_every_process(tmp_path: Path) -> None
     assert 0 < found <= sent / seconds
 
 
+def test_who_is_halted_as_it_begins_sends_all_the_same() -> None:
+    """Where its time is over before it looks at the clock again."""
+
+    class Sender:
+        def send_each(self, count: int) -> int:
+            return count
+
+        def close(self) -> None: ...
+
+    assert total_rate(Sender, processes=1, threads=1, seconds=0.0, chunk_count=4) > 0
+
+
 def test_an_error_in_a_thread_is_not_lost() -> None:
     class Sender:
         def __init__(self) -> None:

@@ -30,7 +30,7 @@ SMALL_COUNT = 100  # rows of a small micro-batch
 BATCHES_MAX = 40  # of one turn
 FIRST_BATCHES = 3  # of a query, which take longer
 BEATS_MAX = 20
-LATE_SECONDS = 30
+LATE_SECONDS = 120
 BEAT_NS = 500_000_000  # 2 messages a second
 LEAD_NS_MAX = 4_000_000_000  # in which a query starts
 
