@@ -95,7 +95,7 @@ class TimerEngine:
         mended = self._mend_lengths(is_ours)
         out = ffi.new("mq_timer **")
         wanted = min(ROLL_SLOTS * precision_ms, ROLL_MAX_MS, ROLL_MAX_MS if roll_ms is None else roll_ms)
-        wanted = max(wanted, precision_ms)
+        wanted = max(wanted, 2 * precision_ms)  # Half of it is a slot: it is not stored again at once.
         check(
             lib.mq_timer_open(
                 self._log, self._words, bytes(timerwheel.path_of(root)), bytes(timerlog.directory_of(root)),

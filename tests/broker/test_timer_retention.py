@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker.timer import roll_window_ms
+from mq.broker.timer import TIMER_TOPIC, roll_window_ms
 from mq.store import retention, timerlog
 from tests.store.timers import BEGIN_MS, Bench
 
@@ -78,3 +78,19 @@ def test_a_broker_goes_by_its_own_retention(directory: Path, hours: float, roll_
         (unit,) = timerlog.units(directory)
         assert unit.magic & timerlog.ROLL
         assert before_ms - SECOND <= unit.time_ms - roll_s * SECOND <= after_ms
+
+
+@pytest.mark.parametrize("precision_ms", [1000, 7_000, 20_000, 30_000, 60_000])
+def test_the_shortest_window_stores_no_message_again_and_again(tmp_path: Path, precision_ms: int) -> None:
+    """Also where a slot is as long as that."""
+    delays = (59_999, 60_001, 61_000, 99_999, 120_000, 120_001, 150_000, 179_999, 180_000, 290_000)
+    with Bench(tmp_path / "store", precision_ms=precision_ms, roll_ms=roll_window_ms(0)) as bench:
+        sent = [bench.put_aside(BEGIN_MS + delay) for delay in delays]
+        while bench.now_ms < BEGIN_MS + delays[-1]:
+            bench.turn()
+            bench.now_ms += 5_000
+        bench.turn()
+        assert [message.msg_id for message in bench.delivered()] == sent
+        number = bench.copies.number(TIMER_TOPIC, 0, add=False)
+        assert number is not None
+        assert bench.copies.next_offset(number) <= len(sent) * 5
