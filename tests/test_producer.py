@@ -519,7 +519,8 @@ def test_bytes_bound_the_outbox_too(monkeypatch: pytest.MonkeyPatch) -> None:
     producer.send_async(mq.Message("orders", b"x" * 400))
     broker.blocked.set()
     producer.close()
-    with mq.Producer(broker, timeout=60.0) as another:  # one alone may be over the bound, else it could never be sent
+    # One alone may be over the bound, else it could never be sent.
+    with mq.Producer(broker, timeout=60.0) as another:
         another.send_async(mq.Message("orders", b"x" * 3000)).result(timeout=60)
     assert len(broker.stored()) == 3
 
