@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.spark.session import ROOT, environment
 
-SECONDS_MAX = 240.0  # for anything that is waited for, on a machine with other work
+SECONDS_MAX = 600.0  # for anything that is waited for, on a machine with other work
 CLUSTER = "local-cluster[2,1,1024]"
 GAVE_UP = 75  # what a driver exits with that is of no more use, though nothing of ours is lost
 

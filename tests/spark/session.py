@@ -6,6 +6,8 @@ import importlib.util
 import os
 import shutil
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,25 @@ def session(place: Path, master: str = "local[2]", **more: str) -> Any:
         "spark.sql.warehouse.dir": str(place / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.python.task.killTimeout": "60s",  # Else a task that outlives its query has two seconds.
+        "spark.python.authenticate.socketTimeout": "240s",  # Else a Python that starts has fifteen.
         **more,
     }
     builder: Any = SparkSession.builder
     return builder.master(master).appName("mq tests").config(map=conf).getOrCreate()
+
+
+def begun(start: Callable[[], Any]) -> Any:
+    """A query that was started, when it has found its sources. Spark gives the Python of one ten seconds to
+    start, which no setting changes; where the machine stood still meanwhile, it is started once more."""
+    while True:
+        query = start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.02)
+        if not is_late(query):
+            return query
+
+
+def is_late(query: Any) -> bool:
+    """Whether it ended because a Python did not start in time."""
+    error = query.exception()
+    return error is not None and "Python worker failed to connect back" in str(error)

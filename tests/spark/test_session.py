@@ -17,7 +17,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.spark import lag, register
 from tests.spark.reading import send
-from tests.spark.session import ROOT
+from tests.spark.session import ROOT, begun
 
 pytestmark = pytest.mark.spark
 
@@ -33,11 +33,11 @@ def bodies(frame: Any) -> list[bytes]:
 def available(frame: Any, checkpoint: Path) -> tuple[list[list[bytes]], Any]:
     """Run until what is available now is read: the batches, and the query."""
     batches: list[list[bytes]] = []
-    query = (
+    query = begun(
         frame.writeStream.option("checkpointLocation", str(checkpoint))
         .foreachBatch(lambda batch, _number: batches.append(bodies(batch)))
         .trigger(availableNow=True)
-        .start()
+        .start
     )
     query.awaitTermination()
     return batches, query
@@ -93,11 +93,11 @@ def test_a_running_query_sees_messages_and_topics_that_come(
     spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path
 ) -> None:
     frame = spark.readStream.format("mq").options(topicPattern="orders.*").load(str(directory))
-    query = (
+    query = begun(
         frame.writeStream.format("memory")
         .queryName("came")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
+        .start
     )
     query.processAllAvailable()
     send(broker, "orders", 0, *numbered(0, 5))
@@ -131,7 +131,7 @@ def test_a_first_batch_that_failed_is_the_same_again(
 
     def start() -> Any:
         written = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        return written.foreachBatch(fail_at_first).start()
+        return begun(written.foreachBatch(fail_at_first).start)
 
     sender = threading.Thread(target=send_on)
     sender.start()

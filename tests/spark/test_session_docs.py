@@ -6,6 +6,7 @@ Its stores lie where the test's do, and what a block takes for granted stands he
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import mq
 from mq.store.check import problems
+from tests.spark.session import begun
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 BLOCK = re.compile(r"^```py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -36,7 +38,13 @@ def of(codes: dict[str, str], block: str) -> str:
 
 
 @pytest.mark.spark
-def test_what_the_page_shows_runs(spark: Any, tmp_path: Path) -> None:
+def test_what_the_page_shows_runs(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql.streaming import DataStreamWriter
+
+    start = DataStreamWriter.start
+    monkeypatch.setattr(
+        DataStreamWriter, "start", lambda *given, **options: begun(partial(start, *given, **options))
+    )
     blocks = BLOCK.findall(PAGE.read_text())
     for begin in [*BEFORE, *AFTER]:
         assert any(block.startswith(begin) for block in blocks), f"the page has no block that begins: {begin}"

@@ -11,8 +11,10 @@ import pytest
 from mq.broker.local import LocalBroker
 from tests.spark.lasting import TIMES, LastingSource
 from tests.spark.reading import send
+from tests.spark.session import begun
 from tests.spark.test_session_sink import results, run
 from tests.spark.test_sink import numbered, staged_files
+from tests.store.small_store import open_small
 
 pytestmark = pytest.mark.spark
 
@@ -35,12 +37,12 @@ def test_a_task_goes_on_after_its_query_was_stopped(
     send(broker, "orders", 0, *numbered(0, 10))
     checkpoint = tmp_path / "checkpoint"
     reader = spark.readStream.format("mq").options(topic="orders", startingOffsets="earliest")
-    query = (
+    query = begun(
         reader.load(str(directory))
         .writeStream.format("lasting")
         .options(path=str(directory), topic="results", semantics=semantics)
         .option("checkpointLocation", str(checkpoint))
-        .start()
+        .start
     )
     wait_for(tmp_path / "writing")
     query.stop()
@@ -54,9 +56,12 @@ def test_a_task_goes_on_after_its_query_was_stopped(
     assert staged_files(directory) == []
 
 
-def test_a_store_that_tasks_do_not_find(spark: Any, broker: LocalBroker, directory: Path) -> None:
-    """As on another machine: the driver has planned with it. What the driver raises says what to do."""
-    send(broker, "orders", 0, *numbered(0, 10))
+def test_a_store_that_tasks_do_not_find(spark: Any, directory: Path) -> None:
+    """As on another machine: the driver has planned with it. What the driver raises says what to do. Nobody
+    has the store open meanwhile: an application would find out that its directory was moved."""
+    with open_small(directory) as broker:
+        broker.create_topic("orders", 2)
+        send(broker, "orders", 0, *numbered(0, 10))
     frame = spark.read.format("mq").option("topic", "orders").load(str(directory))
     assert frame.rdd.getNumPartitions() == 1
     moved = directory.rename(directory.with_name("moved"))

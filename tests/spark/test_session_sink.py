@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from mq.broker.local import LocalBroker
 from mq.spark.ledger import TOPIC
 from tests.spark.reading import send
+from tests.spark.session import begun
 from tests.spark.test_sink import numbered, staged_files, stored
 
 pytestmark = pytest.mark.spark
@@ -18,11 +19,11 @@ pytestmark = pytest.mark.spark
 
 def run(frame: Any, directory: Path, checkpoint: Path, **options: str) -> None:
     """From a stream into the topic results, until what is available now is there."""
-    query = (
+    query = begun(
         frame.writeStream.format("mq")
         .options(path=str(directory), topic="results", checkpointLocation=str(checkpoint), **options)
         .trigger(availableNow=True)
-        .start()
+        .start
     )
     query.awaitTermination()
 
@@ -56,7 +57,7 @@ def test_writes_within_foreach_batch(
             batch.write.format("mq").options(topic="results", **options).mode("append").save(str(directory))
 
         once = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
-        return once.option("checkpointLocation", str(tmp_path / name)).start()
+        return begun(once.option("checkpointLocation", str(tmp_path / name)).start)
 
     query("plain").awaitTermination()
     assert results(broker) == numbered(0, 3)
