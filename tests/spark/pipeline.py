@@ -1,4 +1,4 @@
-"""Two queries over one store, for tests that kill them: python pipeline.py STORE PLACE MASTER [once].
+"""Two queries over one store, for tests that kill them: python pipeline.py STORE PLACE MASTER.
 
     copy    the messages of orders, as they are, into results: the sink of a stream
     count   how many messages each batch has of each queue, from where to where, into counts: batch writes
@@ -10,7 +10,7 @@ time, the map may be left with a wrong count, and no plan of the session can be 
 second query starts when the first one runs.
 
 Says its JVM's process id on a line of its own once both run; each batch that is done again although the sink
-has it is one line of PLACE/replays. With once, ends after what is available now.
+has it is one line of PLACE/replays. A session that nobody kills does the rest with `finish`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pyspark.errors import PySparkException
 import mq
 from mq.spark.commit import last_entry
 from tests.spark.processes import GAVE_UP
-from tests.spark.session import session
+from tests.spark.session import begun, session
 
 COUNT = "count"  # the transaction id of its writes
 FAILURES_MAX = 15  # of a query without a batch in between
@@ -47,27 +47,18 @@ CLUSTER = {
 }
 
 
-def main(store: str, place: Path, master: str, once: bool) -> None:
+def main(store: str, place: Path, master: str) -> None:
     spark = session(place, master, **(CLUSTER if master.startswith("local-cluster") else {}))
-    frame = spark.readStream.format("mq").options(**SOURCE).load(store)
-    writers = {"copy": copying(frame, store), COUNT: counting(frame, store)}
-    for name, writer in writers.items():
-        writers[name] = writer.option("checkpointLocation", str(place / name))
-        if once:
-            writers[name] = writers[name].trigger(availableNow=True)
-    queries = {}
+    writers, queries = writers_of(spark, store, place), {}
     for name, writer in writers.items():
         queries[name] = started(name, writer, store, place)
         while queries[name].isActive and queries[name].lastProgress is None:
             time.sleep(0.05)
     print(spark._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
     failures: Counter[tuple[str, int]] = Counter()
-    while queries:
-        for name, query in list(queries.items()):
+    while True:
+        for name, query in queries.items():
             if query.isActive:
-                continue
-            if query.exception() is None:
-                del queries[name]
                 continue
             failures[name, len(numbers(place / name / "commits"))] += 1
             if max(failures.values()) > FAILURES_MAX:
@@ -76,7 +67,18 @@ def main(store: str, place: Path, master: str, once: bool) -> None:
             with suppress(PySparkException, Py4JJavaError):  # Who starts queries was killed too.
                 queries[name] = started(name, writers[name], store, place)
         time.sleep(0.05)
-    spark.stop()
+
+
+def finish(spark: Any, store: str, place: Path) -> None:
+    """One query after the other, until what is available now is done."""
+    for name, writer in writers_of(spark, store, place).items():
+        started(name, writer.trigger(availableNow=True), store, place).awaitTermination()
+
+
+def writers_of(spark: Any, store: str, place: Path) -> dict[str, Any]:
+    frame = spark.readStream.format("mq").options(**SOURCE).load(store)
+    writers = {"copy": copying(frame, store), COUNT: counting(frame, store)}
+    return {name: writer.option("checkpointLocation", str(place / name)) for name, writer in writers.items()}
 
 
 def copying(frame: Any, store: str) -> Any:
@@ -103,7 +105,7 @@ def started(name: str, writer: Any, store: str, place: Path) -> Any:
         if entry is not None and entry.epoch >= max(undone):
             with (place / "replays").open("a") as replays:
                 replays.write(f"{name} {entry.epoch}\n")
-    return writer.start()
+    return begun(writer.start)
 
 
 def told(trace: str) -> str:
@@ -117,4 +119,4 @@ def numbers(folder: Path) -> set[int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], "once" in sys.argv)
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

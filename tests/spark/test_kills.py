@@ -2,7 +2,8 @@
 
 The processes are the Python of the driver, its JVM, an executor's JVM, and any Python that a JVM has started:
 workers of tasks, what plans, what commits, and what watches the source. A query outlives its executors and
-workers, so a session lasts until its driver or JVM is killed, or Spark has made it useless.
+workers, so a session lasts until its driver or JVM is killed, or Spark has made it useless. What is left then
+is done in the session of all tests, which nobody kills.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mq
 from mq.broker.local import LocalBroker
+from tests.spark.pipeline import finish
 from tests.spark.processes import CLUSTER, GAVE_UP, SECONDS_MAX, Ended, Process
 from tests.spark.reading import send
 from tests.spark.test_sink import stored
@@ -83,14 +86,11 @@ class Rounds:
             stopping.set()
             sender.join()
 
-    def start(self, master: str, *more: str) -> Process:
-        arguments = (self.directory, self.place, master, *more)
-        return Process("tests.spark.pipeline", self.place, *arguments)
-
     def live(self, victims: list[str]) -> None:
         """One session: its victims, of which the last one ends it."""
         on_cluster = "executor" in victims or (len(victims) > 1 and self.chance.random() < 0.5)
-        process = self.start(CLUSTER if on_cluster else ALONE)
+        arguments = (self.directory, self.place, CLUSTER if on_cluster else ALONE)
+        process = Process("tests.spark.pipeline", self.place, *arguments)
         left = victims.copy()
         try:
             jvm = int(process.line())
@@ -135,17 +135,6 @@ class Rounds:
         self.killed[victim] += 1
         print(f"{self.killed.total()} of {ROUNDS}: {victim}, at {self.end_of('results'):,} rows", flush=True)
 
-    def finish(self) -> None:
-        """A last session, which nobody kills."""
-        process = self.start("local[2]", "once")
-        try:
-            code = process.driver.wait(SECONDS_MAX)
-        finally:
-            process.close()
-        if code != 0:
-            self.given_up(code, process.said())
-            self.finish()
-
 
 def lives(count: int, chance: random.Random) -> list[list[str]]:
     """So many victims, the first ones one of each kind; those of one session together."""
@@ -168,7 +157,7 @@ def counted(broker: LocalBroker) -> dict[int, list[tuple[int, int]]]:
 
 
 @pytest.mark.timeout((ROUNDS + 2) * SECONDS_MAX)
-def test_every_message_comes_out_once(directory: Path, tmp_path: Path) -> None:
+def test_every_message_comes_out_once(spark: Any, directory: Path, tmp_path: Path) -> None:
     seed = int(os.environ.get("MQ_SPARK_SEED", random.randrange(1 << 32)))
     with mq.open(directory, commitlog_file_size=1 << 20, queue_file_units=1000) as broker:
         for topic in ("orders", "results", "counts"):
@@ -177,7 +166,7 @@ def test_every_message_comes_out_once(directory: Path, tmp_path: Path) -> None:
         with rounds.sending():
             for victims in lives(ROUNDS, rounds.chance):
                 rounds.live(victims)
-        rounds.finish()
+        finish(spark, str(directory), tmp_path)
         found = sorted(int(message.body) for message in stored(broker, "results"))
         ends = {queue.queue_id: queue.max_offset for queue in broker.topic("orders").queues}
         spans = counted(broker)
