@@ -16,9 +16,9 @@ with mq.open("var/delayed") as broker, mq.PushConsumer(broker, "reminders") as c
         reminded.set()
 
     consumer.start()
-    at = int(time.time() * 1000) + 5000
-    paid = orders.send(b"order 1001 is not paid", deliver_at_ms=at)
-    orders.send(b"order 1002 is not paid", deliver_at_ms=at)
+    now_ms = int(time.time() * 1000)
+    paid = orders.send(b"order 1001 is not paid", deliver_at_ms=now_ms + 3_600_000)
+    orders.send(b"order 1002 is not paid", deliver_at_ms=now_ms + 1000)
 
     # The payment of order 1001 comes: its reminder is taken back, and surely never delivered.
     assert paid.recall_handle is not None

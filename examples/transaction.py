@@ -11,8 +11,8 @@ import time
 import mq
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
-# For an example: soon. But whoever takes longer than this finds his own deposit refused.
-OPTIONS = {"transaction_timeout": 3.0, "transaction_check_interval": 1.0}
+# For an example: soon. Not while deposits are made: who takes longer than this finds his own one refused.
+SOON = {"transaction_timeout": 0.5, "transaction_check_interval": 0.2}
 
 
 def connect() -> sqlite3.Connection:
@@ -43,7 +43,7 @@ def deposit(producer: mq.TransactionProducer, number: str, amount: int, *, dies:
 
 
 def one_that_dies() -> None:
-    with mq.open("var/transaction", **OPTIONS) as broker:
+    with mq.open("var/transaction") as broker:
         deposit(mq.TransactionProducer(broker, "tellers", check), "D3", 300, dies=True)
 
 
@@ -52,15 +52,14 @@ if child := os.fork():
 else:
     one_that_dies()
 
-with (
-    mq.open("var/transaction", **OPTIONS) as broker,
-    mq.TransactionProducer(broker, "tellers", check) as producer,
-):
+with mq.open("var/transaction") as broker, mq.TransactionProducer(broker, "tellers", check) as producer:
     deposit(producer, "D1", 100)
     try:
         deposit(producer, "D2", -200)
     except ValueError as error:
         print("rolled back:", error)
+
+with mq.open("var/transaction", **SOON) as broker, mq.TransactionProducer(broker, "tellers", check):
     while broker.undecided():
         time.sleep(0.05)
     found = [message for queue in broker.topic("deposits").queues for message in queue.read(0).messages]

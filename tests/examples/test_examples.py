@@ -22,7 +22,7 @@ SAYS = {
     "query_by_key.py": r".*\n  shipped .*\n  paid .*\n  ordered .*\nby its id: shipped\nnot there: .*\n",
     "dedup.py": r"billed: order 1001, first attempt, order 1002, first attempt, order 1003, first attempt\n",
     "transaction.py": r"rolled back: deposit D2 is negative\nmessages: D1 100 D3 300\nrows: D1 100 D3 300\n",
-    "async_consumer.py": r"10 express parcels have a label\n100 parcels delivered in 101 .* was parcel 7\n",
+    "async_consumer.py": r"10 express parcels have a label\n100 parcels .* 101 .*, parcel 7 in attempt 2\n",
     "delayed.py": r"order 1002 is not paid never early: True\norder 1001 was recalled\n",
     "arrow.py": r"(\d+ rows with the columns .*\n){3}",
     "outbox.py": r"not paid: .*cents >= 0.*\nann has 30 cents\nbob has 170 cents\nsent: ann pays .*\n",
