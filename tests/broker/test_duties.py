@@ -20,6 +20,7 @@ from mq.broker.local import LocalBroker
 from mq.store.native import lib
 from mq.store.turn import Turn
 from tests.broker.deliverer import LEVELS, SIZES
+from tests.broker.whose_duties import wait_for_duties
 from tests.crash.failbuild import TREE, fail_build, fail_points
 from tests.crash.processes import Nursery
 
@@ -74,14 +75,7 @@ class Deliverer:
 
     def has_duties(self) -> None:
         """Wait until it has."""
-        deadline = time.monotonic() + PATIENCE
-        while not (self._store / "mq" / "control").exists():
-            assert time.monotonic() < deadline, "nobody opens the store"
-            time.sleep(0.002)
-        with mq.open(self._store, read_only=True) as broker:
-            while broker._store.word(lib.MQ_DUTIES_PID) != self.process.pid:
-                assert time.monotonic() < deadline, "another one has the duties, or nobody"
-                time.sleep(0.002)
+        wait_for_duties(self._store, self.process)
 
     def died(self) -> bool:
         """Whether it ends of itself, which nobody does who is not killed."""

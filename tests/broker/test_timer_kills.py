@@ -16,8 +16,9 @@ from mq.broker.local import LocalBroker
 from mq.store.native import lib
 from tests.arrivals import wait_for
 from tests.broker.timer_actors import SIZES
+from tests.broker.whose_duties import wait_for_duties
 from tests.crash.failbuild import TREE, fail_build, fail_points
-from tests.crash.processes import Nursery, Process
+from tests.crash.processes import Nursery
 
 ACTORS = "tests.broker.timer_actors"
 POINT = fail_points()
@@ -45,19 +46,6 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
     with Nursery(TREE, tmp_path / "report", Path(mq.__file__).parents[1], ACTORS) as nursery:
         yield nursery
         assert nursery.failures() == ""
-
-
-def wait_for_duties(root: Path, process: Process) -> None:
-    """Until this process has them."""
-    deadline = time.monotonic() + PATIENCE
-    control = root / "mq" / "control"
-    while not control.exists():
-        assert time.monotonic() < deadline, "nobody opens the store"
-        time.sleep(0.002)
-    with mq.open(root, read_only=True) as broker:
-        while broker._store.word(lib.MQ_DUTIES_PID) != process.pid:
-            assert time.monotonic() < deadline, "nobody has the duties"
-            time.sleep(0.002)
 
 
 def wait_until_nothing_waits(broker: LocalBroker) -> None:

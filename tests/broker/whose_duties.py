@@ -1,0 +1,26 @@
+"""Who has the duties of a store, as the processes that share it tell each other."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import mq
+from mq.store.native import lib
+from tests.crash.processes import Process
+
+__all__ = ["wait_for_duties"]
+
+PATIENCE = 60.0
+
+
+def wait_for_duties(root: Path, process: Process) -> None:
+    """Until this process has them."""
+    deadline = time.monotonic() + PATIENCE
+    while not (root / "mq" / "control").exists():
+        assert time.monotonic() < deadline, "nobody opens the store"
+        time.sleep(0.002)
+    with mq.open(root, read_only=True) as broker:
+        while broker._store.word(lib.MQ_DUTIES_PID) != process.pid:
+            assert time.monotonic() < deadline, "another one has the duties, or nobody"
+            time.sleep(0.002)
