@@ -39,7 +39,8 @@ def decide(last: Entry | None, epoch: int, query_id: str, *, is_version_given: b
         raise Refusal(
             "MQ_TXN_MISMATCH",
             f"txnAppId {last.txn!r} has epoch {last.epoch} of query {last.query_id}, and this is epoch"
-            f" {epoch} of query {query_id}, which has another checkpoint: give a new txnAppId, or txnVersion",
+            f" {epoch} of query {query_id}, which is another write, or has another checkpoint: give a new"
+            " txnAppId, or txnVersion to count the writes",
         )
     if epoch < last.epoch and not is_version_given:
         raise Refusal(
