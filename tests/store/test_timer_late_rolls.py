@@ -1,4 +1,5 @@
-"""A recall that is still on its way in the wheel when its message is due: who delivers was away meanwhile."""
+"""A recall, or its message, that is still on its way in the wheel when the message is due: who delivers was
+away meanwhile."""
 
 from __future__ import annotations
 
