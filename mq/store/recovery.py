@@ -246,7 +246,8 @@ class Recovery:
     def clear_tail(self, files: list[Path]) -> None:
         log_files = lib.mq_log_files(self.log)
         end = self.found.log_end
-        for file in files:
+        # The last one first: who dies meanwhile must not leave a log that lacks a file between two others.
+        for file in reversed(files):
             if int(file.name) >= end and int(file.name) > self.found.log_min:
                 check(lib.mq_files_remove(log_files, int(file.name)), str(file))
             elif int(file.name) + self.geometry.commitlog_file_size > end:

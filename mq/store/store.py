@@ -375,7 +375,8 @@ class Store:
         size = self.geometry.commitlog_file_size
         # First of all: what is not allocated any more must not be taken for it, should this be cut short.
         control.set(lib.MQ_ALLOCATED_END, end)
-        for file in segment_files(self.root / "commitlog"):
+        # The last one first, as in a recovery: the log never lacks a file between two others.
+        for file in reversed(segment_files(self.root / "commitlog")):
             if int(file.name) >= end:
                 check(lib.mq_files_remove(lib.mq_log_files(self.log), int(file.name)), str(file))
             elif int(file.name) + size > end:
