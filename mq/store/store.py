@@ -14,6 +14,7 @@
             duties       who does what is done for all           mq.broker.duties
             groups/      members of groups, who has which queue  groupfile.py
             geometry.json    file sizes                          geometry.py
+            settings.json    identity, what all agree on         settings.py
 
 The first process in finds one of three things: a control file that is to be believed (all others died, or
 closed): attach, at once, whatever the size; another boot's: recover from the checkpoint on; none: the same.
@@ -48,6 +49,7 @@ from mq.store.members import Members
 from mq.store.named import named_errors
 from mq.store.native import check, lib
 from mq.store.recovery import Recovered, recover
+from mq.store.settings import Settings, SettingsFile
 from mq.store.uniqueid import seed_ids
 
 __all__ = ["Store"]
@@ -64,6 +66,7 @@ class Store:
 
     options: sizes that must agree with the directory's (see geometry.py), or None.
     sync: readers of this store see what is on disk, and nothing else.
+    settings: what the directory said of itself when it was opened.
     recovered: what a recovery found, None if none was needed.
     on_recovered: called after a recovery, before anybody else may come in.
     """
@@ -85,6 +88,7 @@ class Store:
         self.root = Path(os.fspath(root)).absolute()
         self.read_only = read_only
         self.sync = sync
+        self.settings = Settings()
         self.recovered: Recovered | None = None
         self._state = "opening"
         self._index_time = 0
@@ -118,6 +122,8 @@ class Store:
         self._listed = listed_topics(self.root)
         alone = self.gate.is_alone()
         self.geometry = agree(self.root, options)
+        file = SettingsFile(self.root)
+        self.settings = file.read() if self.read_only else file.identified()
         self.index = Index(
             self.root / "index",
             slot_count=self.geometry.index_slot_count,
@@ -144,8 +150,7 @@ class Store:
         assert self.control is not None
         self.control.set(lib.MQ_LOCK_MTIME, lock_mtime)
         if self.read_only:
-            # A reader is nobody's company: the last writer closes cleanly beside it, and the first one
-            # recovers.
+            # Not attached: the last writer closes cleanly beside a reader, and the first one recovers.
             self.gate.leave()
             return
         self.control.set(lib.MQ_CLEAN, 0)

@@ -1,0 +1,112 @@
+"""What a store says of itself in mq/settings.json: made once, kept, changed by one process at a time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from mq.store.settings import CHECKS, Settings, SettingsFile
+from tests.store.peer import Peer
+from tests.store.small_store import open_small
+
+
+def store_id(directory: Path) -> str:
+    return SettingsFile(directory).read().store_id
+
+
+def test_the_first_opener_makes_an_identity_and_it_stays(directory: Path, tmp_path: Path) -> None:
+    open_small(directory).close()
+    first = store_id(directory)
+    assert len(bytes.fromhex(first)) == 16
+    with open_small(directory), Peer(directory) as peer:
+        assert peer.ask("broker._store.settings.store_id") == first
+        peer.kill()
+    mq.open(tmp_path / "other").close()
+    assert store_id(tmp_path / "other") != first
+    shutil.copytree(directory, tmp_path / "copy")
+    mq.open(tmp_path / "copy").close()
+    assert store_id(tmp_path / "copy") == store_id(directory) == first
+
+
+def test_a_reader_makes_none(directory: Path) -> None:
+    mq.open(directory).close()
+    (directory / "mq" / "settings.json").unlink()
+    (directory / "mq" / "settings.lock").unlink()
+    before = sorted(path.name for path in (directory / "mq").iterdir())
+    with mq.open(directory, read_only=True) as broker:
+        assert broker._store.settings == Settings()
+    assert sorted(path.name for path in (directory / "mq").iterdir()) == before
+
+
+def test_members_that_are_unknown_here_are_kept(directory: Path) -> None:
+    mq.open(directory).close()
+    file = SettingsFile(directory)
+    table = {**json.loads(file.path.read_text()), "later_version": {"a": [1]}}
+    file.path.write_text(json.dumps(table))
+    changed = file.update(store_id="ab" * 16)
+    assert changed == file.read() == Settings("ab" * 16, others={"later_version": {"a": [1]}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"), [({"store_id": "x"}, ValueError), ({"shoe_size": 43}, TypeError)]
+)
+def test_what_no_setting_can_be_is_refused(directory: Path, changes: dict[str, Any], error: type) -> None:
+    mq.open(directory).close()
+    before = store_id(directory)
+    with pytest.raises(error, match="store_id"):
+        SettingsFile(directory).update(**changes)
+    assert store_id(directory) == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"\0" * 100, b"{", b"[1]", b"\xff\xfe", b'{"store_id": 17}', b"[" * 100_000, b" " * (2 << 20)],
+    ids=["empty", "zeroes", "cut", "list", "no-text", "number", "deep", "long"],
+)
+def test_damage_is_reported_and_the_state_before_counts(
+    directory: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    mq.open(directory).close()
+    file = SettingsFile(directory)
+    first = file.read().store_id
+    file.update(store_id=first)  # makes the .bak
+    file.path.write_bytes(damage)
+    with caplog.at_level(logging.WARNING, "mq.store"):
+        assert file.read().store_id == first
+    assert "settings.json is damaged" in caplog.text
+    file.path.with_name("settings.json.bak").write_bytes(damage)
+    file.path.write_bytes(damage)
+    with mq.open(directory) as broker:
+        anew = broker._store.settings.store_id
+    assert anew not in ("", first)
+    caplog.clear()
+    assert file.read().store_id == anew
+    assert not caplog.records
+
+
+def test_no_change_is_lost_among_several(directory: Path) -> None:
+    mq.open(directory).close()
+    names = [f"count_{number}" for number in range(4)]
+    file = SettingsFile(directory)
+
+    def raise_often(name: str) -> None:
+        for _ in range(10):
+            with file._changing():
+                settings = file.read()
+                others = {**settings.others, name: settings.others.get(name, 0) + 1}
+                file._save(Settings(settings.store_id, others=others))
+
+    threads = [threading.Thread(target=raise_often, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert file.read().others == dict.fromkeys(names, 10)
+    assert set(CHECKS) <= set(json.loads(file.path.read_text()))
