@@ -5,13 +5,15 @@ What config/topics.json says (see topics.py), looked up again after every change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mq.broker.options import QUEUE_COUNT_MAX, check_count
 from mq.broker.protocol import MessageQueue
 from mq.broker.retry import DEAD_PREFIX, RETRY_PREFIX
-from mq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topics, TopicSettings, grown
+from mq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topics, TopicSettings, grown, reshaped
+from mq.broker.unread import Unread, in_words
 from mq.errors import NotPermitted, TopicNotFound
 from mq.names import UNSENDABLE_TOPICS, check_topic, is_system_topic
 from mq.store.directory import BEGIN_MEMBER
@@ -20,8 +22,12 @@ from mq.store.store import Store
 __all__ = ["Catalog"]
 
 TEMPLATE_TOPIC = "TBW102"
+NEW_QUEUE_COUNT = 4
 TEMPLATE = TopicSettings(TEMPLATE_TOPIC, 8, 8, PERM_READ | PERM_WRITE | PERM_INHERIT)
 CLOSED = (-1,)
+
+# (topic, queue ids) -> what of these queues is not consumed.
+UnreadIn = Callable[[str, range], Mapping[int, Unread]]
 
 
 class Catalog:
@@ -42,33 +48,75 @@ class Catalog:
         # With the version for which they are so. A pair: what one thread read before is not taken for what
         # another one has seen since.
         self._known: tuple[int, dict[str, TopicSettings]] = -1, {}
+        self._shrinking: tuple[int, list[str]] = -1, []  # the same of those that are being shrunk
         self._adopt_queues()
 
     def create(
         self,
         name: str,
-        queue_count: int,
+        queue_count: int | None,
         read_queue_count: int | None,
         write_queue_count: int | None,
-        perm: str,
-        ordered: bool,
+        perm: str | None,
+        ordered: bool | None,
+        shrink: bool,
+        unread: UnreadIn,
     ) -> None:
         """See LocalBroker.create_topic."""
         check_topic(name)
         if is_system_topic(name):
             raise NotPermitted(f"{name} is one of RocketMQ's own topics: choose another name")
-        read = queue_count if read_queue_count is None else read_queue_count
-        write = queue_count if write_queue_count is None else write_queue_count
         for option, value in (
             ("queue_count", queue_count),
-            ("read_queue_count", read),
-            ("write_queue_count", write),
+            ("read_queue_count", read_queue_count),
+            ("write_queue_count", write_queue_count),
         ):
-            check_count(option, value, QUEUE_COUNT_MAX)
-        if not isinstance(perm, str) or set(perm) - {"r", "w"} or len(set(perm)) != len(perm):
-            raise ValueError(f"perm is {perm!r}: give 'r', 'w', 'rw' or ''")
-        bits = (PERM_READ if "r" in perm else 0) | (PERM_WRITE if "w" in perm else 0)
-        self._put(TopicSettings(name, read, write, bits, bool(ordered)))
+            if value is not None:
+                check_count(option, value, QUEUE_COUNT_MAX)
+        bits = None if perm is None else _bits(perm)
+        counts = queue_count, read_queue_count, write_queue_count
+        with self._topics.changing():
+            topics = self._topics.load() or dict(self._known[1])
+            known = topics.get(name)
+            if known is None:
+                fresh = TopicSettings(name, 0, NEW_QUEUE_COUNT, others={BEGIN_MEMBER: self._store.end()})
+                read = next((n for n in (read_queue_count, queue_count) if n is not None), NEW_QUEUE_COUNT)
+                settings = reshaped(fresh, queue_count, read, write_queue_count, bits, ordered)
+            else:
+                settings = reshaped(known, *counts, bits, ordered)
+                if settings.final_read_count < known.final_read_count and not shrink:
+                    gone = range(settings.final_read_count, known.read_queue_count)
+                    if held := unread(name, gone):
+                        raise NotPermitted(
+                            f"topic {name} cannot have {settings.final_read_count} queues to read:"
+                            f" {in_words(held)}. Give shrink=True (mq DIR create {name} --queues"
+                            f" {settings.final_read_count} --shrink) to send nothing more there, and have"
+                            " them read until all groups have consumed them"
+                        )
+            if settings != known:
+                topics[name] = settings
+                self._save(topics)
+            if settings.shrink_to is not None:
+                self._shrink(name, topics, unread)
+
+    def _shrink(self, name: str, topics: dict[str, TopicSettings], unread: UnreadIn) -> None:
+        """Take from a topic the queues to read that it is to lose, if all is consumed. Under `changing`."""
+        settings = topics[name]
+        if unread(name, range(settings.final_read_count, settings.read_queue_count)):
+            return
+        topics[name] = replace(settings, read_queue_count=settings.final_read_count, shrink_to=None)
+        self._save(topics)
+
+    def finish_shrinking(self, unread: UnreadIn) -> None:
+        """Take from topics the queues to read that they are to lose, where all is consumed by now."""
+        if self._shrinking[0] != self.version[0]:
+            version, topics = int(self.version[0]), self.current()
+            self._shrinking = version, [name for name, each in topics.items() if each.shrink_to is not None]
+        for name in self._shrinking[1]:
+            with self._topics.changing():
+                topics = self._topics.load()
+                if name in topics and topics[name].shrink_to is not None:
+                    self._shrink(name, topics, unread)
 
     def _put(self, settings: TopicSettings) -> None:
         with self._topics.changing():
@@ -83,7 +131,7 @@ class Catalog:
                 settings.write_queue_count,
                 settings.perm,
                 settings.ordered,
-                others,
+                others=others,
             )
             self._save(topics)
 
@@ -206,8 +254,8 @@ class Catalog:
             settings = self.current().get(topic) or self._auto_created(topic)
         except TopicNotFound:
             return None
-        if queue_id >= settings.read_queue_count > 0:
-            queue_id %= settings.read_queue_count
+        if queue_id >= settings.final_read_count > 0:
+            queue_id %= settings.final_read_count
         return topic, queue_id
 
     def readable(self, topic: str) -> Sequence[MessageQueue]:
@@ -222,7 +270,7 @@ class Catalog:
     def admit_write(self, topic: str, queue_id: int) -> None:
         """Raises what forbids a message there."""
         settings = self.sendable(topic)
-        count = max(settings.write_queue_count, settings.read_queue_count)
+        count = max(settings.write_queue_count, settings.final_read_count)
         if not isinstance(queue_id, int) or not 0 <= queue_id < count:
             raise ValueError(f"topic {topic} has queues 0 to {count - 1}, none of id {queue_id!r}")
 
@@ -242,6 +290,12 @@ class Catalog:
     def close(self) -> None:
         """Say of every topic that it may be another one by now."""
         self.version = CLOSED  # The word would keep the control file mapped.
+
+
+def _bits(perm: str) -> int:
+    if not isinstance(perm, str) or set(perm) - {"r", "w"} or len(set(perm)) != len(perm):
+        raise ValueError(f"perm is {perm!r}: give 'r', 'w', 'rw' or ''")
+    return (PERM_READ if "r" in perm else 0) | (PERM_WRITE if "w" in perm else 0)
 
 
 def _letters(perm: int) -> str:

@@ -15,13 +15,16 @@ from pathlib import Path
 
 from mq.broker import keycheck
 from mq.broker.offsets import Offsets
+from mq.broker.topics import Topics
+from mq.broker.unread import hidden_reason, in_words, unread
 from mq.errors import MQError
+from mq.names import is_system_group, is_system_topic
 from mq.store import check, timerverify
 from mq.store.groupfile import damage_of
 from mq.store.numbers import Numbers
 from mq.store.store import Store
 
-__all__ = ["problems"]
+__all__ = ["notes", "problems"]
 
 
 def problems(
@@ -49,6 +52,39 @@ def problems(
         yield f"{root}: {error}"
     finally:
         store.close()
+
+
+def notes(root: str | os.PathLike[str]) -> Iterator[str]:
+    """What is no problem, and a person may want to know: queues that hold messages and are not read, or are
+    about to go. Nothing of a store that cannot be opened, which problems() reports."""
+    try:
+        store = Store(Path(os.fspath(root)), create=False, read_only=True)
+    except (MQError, OSError):
+        return
+    try:
+        yield from _of_queues(store)
+    except (MQError, OSError) as error:
+        yield f"{root}: {error}"
+    finally:
+        store.close()
+
+
+def _of_queues(store: Store) -> Iterator[str]:
+    numbers, topics = Numbers(store), Topics(store.root).load()
+    offsets = Offsets(store.root).current(numbers, lambda _: True)
+    for name, settings in sorted(topics.items()):
+        final = settings.final_read_count
+        extents = {each: found for each, found in numbers.extents(name).items() if each >= final}
+        if is_system_topic(name) or not extents:
+            continue
+        of_groups = {g: ids[name] for g, ids in offsets.items() if name in ids and not is_system_group(g)}
+        held = unread(extents, of_groups)
+        hidden = {each: found for each, found in held.items() if each >= settings.read_queue_count}
+        if hidden:
+            why = hidden_reason(name, settings.read_queue_count, max(hidden))
+            yield f"topic {name}: {in_words(hidden)}; {why}"
+        if waited_for := {each: found for each, found in held.items() if each not in hidden}:
+            yield f"topic {name} is being shrunk to {final} queues: {in_words(waited_for)}"
 
 
 def _of_groups(store: Store) -> Iterator[str]:

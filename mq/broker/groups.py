@@ -28,6 +28,7 @@ from mq.broker.results import MessageQueue
 from mq.broker.retry import RETRY_PREFIX
 from mq.broker.roster import Roster
 from mq.broker.standstill import Owner, owned, queue_state, unowned_reason
+from mq.broker.unread import Unread, hidden_states, unread
 from mq.errors import MQError, NotPermitted, TopicNotFound
 from mq.names import check_group, check_topic, is_system_group
 from mq.store.groupfile import (
@@ -388,7 +389,15 @@ class Groups:
                 owners = {queue: owned(roster, self.numbers, fd, living, queue) for queue in queues}
             unowned = None, unowned_reason(list(living.values()), topic)
             owners = {queue: found if found[0] else unowned for queue, found in owners.items()}
-        return [queue_state(self._reader, queue, owners[queue], committed.get(queue)) for queue in queues]
+        states = [queue_state(self._reader, queue, owners[queue], committed.get(queue)) for queue in queues]
+        return states + hidden_states(topic, self._name, len(queues), self.numbers.extents(topic), committed)
+
+    def unread(self, topic: str, queue_ids: range) -> dict[int, Unread]:
+        """What some group has not consumed of these queues; without any group, what is kept."""
+        extents = {each: found for each, found in self.numbers.extents(topic).items() if each in queue_ids}
+        groups = [name for name in self.names() if topic in self.topics(name)] if extents else []
+        offsets = {name: self._table_of(name).get(topic) for name in groups}
+        return unread(extents, offsets)
 
     # For good.
 

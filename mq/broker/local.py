@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
@@ -216,7 +217,10 @@ class LocalBroker:
             self.undecided = transactions.undecided
             self.resume_transaction = transactions.resume_transaction
             if duties and not read_only:
-                others = [(OFFSETS_INTERVAL, groups.save)]
+                others: list[tuple[float, Callable[[], object]]] = [
+                    (OFFSETS_INTERVAL, groups.save),
+                    (OFFSETS_INTERVAL, partial(catalog.finish_shrinking, groups.unread)),
+                ]
                 threaded: list[Duty] = [schedule, timer, transactions.rounds]
                 self._duties = Duties(
                     store,
@@ -261,20 +265,34 @@ class LocalBroker:
     def create_topic(
         self,
         name: str,
-        queue_count: int = 4,
+        queue_count: int | None = None,
         *,
         read_queue_count: int | None = None,
         write_queue_count: int | None = None,
-        perm: str = "rw",
-        ordered: bool = False,
+        perm: str | None = None,
+        ordered: bool | None = None,
+        shrink: bool = False,
     ) -> Topic:
-        """Make a topic, or change one that is there. The same values again change nothing.
+        """Make a topic, or change one that is there: what is not given stays as it is. A new topic has 4
+        queues, may be read and written, and is not marked as ordered, unless told otherwise.
 
         queue_count queues to read and to write, unless one of the two counts is given on its own; perm is
-        "r", "w", "rw" or "". Raises TopicInvalid, NotPermitted for RocketMQ's own topics, ValueError.
+        "r", "w", "rw" or "". Fewer queues to read are refused (NotPermitted) where some group has not
+        consumed what the others hold. With shrink=True nothing more is sent to these, and they are read until
+        all groups have consumed them; then they are gone. Raises TopicInvalid, NotPermitted for RocketMQ's
+        own topics, ValueError.
         """
         self._catalog.check_writable()
-        self._catalog.create(name, queue_count, read_queue_count, write_queue_count, perm, ordered)
+        self._catalog.create(
+            name,
+            queue_count,
+            read_queue_count,
+            write_queue_count,
+            perm,
+            ordered,
+            shrink,
+            self._groups.unread,
+        )
         return Topic(self, name)
 
     def delete_topic(self, name: str) -> None:

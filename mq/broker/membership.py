@@ -174,17 +174,14 @@ class Group:
         return self._broker.group_offsets(self.name, topic)
 
     def states(self, topic: str) -> list[QueueState]:
-        """Each queue of a topic: owner, offset, lag, and why it does not move."""
+        """Each queue of a topic: owner, offset, lag, and why it does not move. A queue that the topic has no
+        more to read is among them while it holds messages that the group has not consumed."""
         return self._broker.group_states(self.name, topic)
 
     def lag(self, topic: str) -> int:
-        """How many messages of a topic are kept and not consumed."""
-        broker = self._broker
-        committed = broker.group_offsets(self.name, topic)
-        return sum(
-            max(0, broker.max_offset(queue) - max(broker.min_offset(queue), committed.get(queue, 0)))
-            for queue in broker.readable(topic)
-        )
+        """How many messages of a topic are kept and not consumed, those in queues that nobody reads
+        included."""
+        return sum(state.lag for state in self.states(topic))
 
     def reset(self, topic: str, *, to_ms: int | None = None, to: str | None = None) -> None:
         """Have the group consume from elsewhere: the messages stored at to_ms or later, or to "earliest" or

@@ -97,12 +97,13 @@ class Broker(Transactions, Protocol):
     def create_topic(
         self,
         name: str,
-        queue_count: int = 4,
+        queue_count: int | None = None,
         *,
         read_queue_count: int | None = None,
         write_queue_count: int | None = None,
-        perm: str = "rw",
-        ordered: bool = False,
+        perm: str | None = None,
+        ordered: bool | None = None,
+        shrink: bool = False,
     ) -> Topic: ...
     def delete_topic(self, name: str) -> None: ...
     def topics(self) -> list[str]: ...

@@ -33,19 +33,30 @@ __all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "TopicSettings", "Topics"]
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 LOCK_TIMEOUT = 10.0
 WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# Of a topic that is being shrunk: how many queues it is to have to read. A broker ignores it.
+SHRINK_MEMBER = "mqReadQueueNums"
 UNQUOTED_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What RocketMQ's TopicConfig says of one topic."""
+    """What RocketMQ's TopicConfig says of one topic.
+
+    shrink_to: the read queues it is to have once the others are consumed, which are read until then.
+    """
 
     name: str
     read_queue_count: int = 16
     write_queue_count: int = 16
     perm: int = PERM_READ | PERM_WRITE
     ordered: bool = False
+    shrink_to: int | None = None
     others: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def final_read_count(self) -> int:
+        """The queues to read that are there to stay."""
+        return self.read_queue_count if self.shrink_to is None else self.shrink_to
 
     def to_json(self) -> dict[str, Any]:
         table = {
@@ -59,17 +70,22 @@ class TopicSettings:
             "topicName": self.name,
             "writeQueueNums": self.write_queue_count,
         }
+        if self.shrink_to is not None:
+            table[SHRINK_MEMBER] = self.shrink_to
         return dict(sorted(table.items()))
 
     @staticmethod
     def from_json(name: str, table: dict[str, Any]) -> TopicSettings:
-        known = {"order", "perm", "readQueueNums", "topicName", "writeQueueNums"}
+        known = {"order", "perm", "readQueueNums", "topicName", "writeQueueNums", SHRINK_MEMBER}
+        read_queue_count = _count(table.get("readQueueNums", 16))
+        shrink_to = _count(table.get(SHRINK_MEMBER, read_queue_count))
         return TopicSettings(
             name,
-            _count(table.get("readQueueNums", 16)),
+            read_queue_count,
             _count(table.get("writeQueueNums", 16)),
             int(table.get("perm", 6)) & 15,
             bool(table.get("order", False)),
+            shrink_to if 0 < shrink_to < read_queue_count else None,
             {key: value for key, value in table.items() if key not in known},
         )
 
@@ -152,6 +168,30 @@ class Topics:
             unlock_byte(fd, 0)
         finally:
             os.close(fd)
+
+
+def reshaped(
+    settings: TopicSettings,
+    queue_count: int | None,
+    read_queue_count: int | None,
+    write_queue_count: int | None,
+    perm: int | None,
+    ordered: bool | None,
+) -> TopicSettings:
+    """The same topic with what is given changed; None leaves what is there.
+
+    Fewer queues to read are what it shrinks to: those that it has are read until somebody finds them
+    consumed, which is RocketMQ's order of shrinking (fewer to write, wait, fewer to read)."""
+    read = next((n for n in (read_queue_count, queue_count) if n is not None), settings.final_read_count)
+    write = next((n for n in (write_queue_count, queue_count) if n is not None), settings.write_queue_count)
+    return replace(
+        settings,
+        read_queue_count=max(read, settings.read_queue_count),
+        write_queue_count=write,
+        perm=settings.perm if perm is None else perm,
+        ordered=settings.ordered if ordered is None else bool(ordered),
+        shrink_to=read if read < settings.read_queue_count else None,
+    )
 
 
 def grown(settings: TopicSettings, queue_id: int) -> TopicSettings:

@@ -30,27 +30,33 @@ def _facts(topic: mq.Topic) -> dict[str, object]:
 
 @click.command()
 @click.argument("topic")
-@click.option("--queues", "queue_count", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--queues", "queue_count", type=click.IntRange(min=1), help="4 for a new topic.")
 @click.option(
     "--read-queues", "read_queue_count", type=click.IntRange(min=1), help="If not as many as --queues."
 )
 @click.option(
     "--write-queues", "write_queue_count", type=click.IntRange(min=1), help="If not as many as --queues."
 )
-@click.option("--perm", type=click.Choice(["r", "w", "rw"]), default="rw", show_default=True)
-@click.option("--ordered", is_flag=True, help="Mark the topic as one whose order matters.")
+@click.option("--perm", type=click.Choice(["r", "w", "rw"]), help="rw for a new topic.")
+@click.option("--ordered/--unordered", default=None, help="Mark the topic as one whose order matters.")
+@click.option("--shrink", is_flag=True, help="Give up queues that hold messages, once they are consumed.")
 @with_json
 @click.pass_obj
 def create(
     session: Session,
     topic: str,
-    queue_count: int,
+    queue_count: int | None,
     read_queue_count: int | None,
     write_queue_count: int | None,
-    perm: str,
-    ordered: bool,
+    perm: str | None,
+    ordered: bool | None,
+    shrink: bool,
 ) -> None:
-    """Make TOPIC; with the same values again, nothing changes."""
+    """Make TOPIC, or change it: what is not given stays as it is.
+
+    Fewer queues to read are refused where the others hold messages that are not consumed. With --shrink
+    nothing more is sent to these, and they are read until all groups have consumed them.
+    """
     with session.open(create=True) as broker:
         made = broker.create_topic(
             topic,
@@ -59,11 +65,14 @@ def create(
             write_queue_count=write_queue_count,
             perm=perm,
             ordered=ordered,
+            shrink=shrink,
         )
         if session.json:
             emit_json(_facts(made))
         else:
             click.echo(f"{visible(made.name)}: {len(made.queues)} queues")
+            if shrink and (left := len(made.queues) - len(broker.publishable(topic))) > 0:
+                click.echo(f"{left} of them get no more messages, and go once all groups have consumed them")
 
 
 @click.command()

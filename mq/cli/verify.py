@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from mq.broker.check import problems
+from mq.broker.check import notes, problems
 from mq.cli.printing import emit_json, visible
 from mq.cli.session import Session, with_json
 from mq.spark import check as sinks
@@ -23,7 +23,8 @@ from mq.spark import check as sinks
 def verify(session: Session) -> int:
     """Walk the whole directory and list what is wrong with it.
 
-    A note says what is no problem: what Spark's sinks have staged, and nobody has appended.
+    A note says what is no problem: messages in queues that nobody reads, and what Spark's sinks have staged,
+    and nobody has appended.
     """
     directory = Path(session.target)
     if not directory.is_dir():
@@ -36,7 +37,7 @@ def verify(session: Session) -> int:
                 emit_json({"problem": problem})
             else:
                 click.echo(visible(problem))
-    for note in sinks.remains(directory):
+    for note in chain(notes(directory), sinks.remains(directory)):
         if session.json:
             emit_json({"note": note})
         else:

@@ -35,6 +35,17 @@ class Numbers:
         assert self._store.control is not None
         return self._store.control.next_offset(number)
 
+    def extents(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Queue id to the offset of the oldest message and of the next to come, of each queue of a topic that
+        ever had a message or a reader."""
+        control = self._store.control
+        assert control is not None
+        return {
+            queue_id: (max(control.min_offset(number), 0), control.next_offset(number))
+            for number, (name, queue_id) in self.named().items()
+            if name == topic
+        }
+
     def named(self) -> dict[int, tuple[str, int]]:
         """(topic, queue id) of every number."""
         version = int(self._store.topics_version()[0]), self._store.word(lib.MQ_QUEUE_COUNT)

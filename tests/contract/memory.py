@@ -143,9 +143,10 @@ class _TopicState:
     perm: str
     ordered: bool
     queues: dict[int, list[MessageExt]] = field(default_factory=dict)
+    shrink_to: int | None = None  # once the queues to read from there on are consumed
 
-    def settings(self) -> tuple[int, int, str, bool]:
-        return self.read_queue_count, self.write_queue_count, self.perm, self.ordered
+    def settings(self) -> tuple[int, int, str, bool, int | None]:
+        return self.read_queue_count, self.write_queue_count, self.perm, self.ordered, self.shrink_to
 
 
 class MemoryBroker:
@@ -226,33 +227,59 @@ class MemoryBroker:
     def create_topic(
         self,
         name: str,
-        queue_count: int = 4,
+        queue_count: int | None = None,
         *,
         read_queue_count: int | None = None,
         write_queue_count: int | None = None,
-        perm: str = "rw",
-        ordered: bool = False,
+        perm: str | None = None,
+        ordered: bool | None = None,
+        shrink: bool = False,
     ) -> Topic:
         check_topic(name)
-        reads = queue_count if read_queue_count is None else read_queue_count
-        writes = queue_count if write_queue_count is None else write_queue_count
-        if min(reads, writes) < 1:
+        counts = queue_count, read_queue_count, write_queue_count
+        if any(each is not None and each < 1 for each in counts):
             raise ValueError("a topic has at least one queue")
-        if perm not in PERMS:
+        if perm is not None and perm not in PERMS:
             raise ValueError(f"perm is {perm!r}")
         if is_system_topic(name):
             raise NotPermitted(f"{name} is a system topic")
         with self._changed:
             self._check_open()
-            fresh = _TopicState(reads, writes, perm, ordered)
             known = self._topics.get(name)
-            if known is not None:
-                fresh.queues = known.queues
+            old = known or _TopicState(4, 4, "rw", False)
+            final = old.shrink_to or old.read_queue_count
+            reads = next((each for each in (read_queue_count, queue_count) if each is not None), final)
+            fresh = _TopicState(
+                max(reads, known.read_queue_count if known else 0),
+                next(e for e in (write_queue_count, queue_count, old.write_queue_count) if e is not None),
+                old.perm if perm is None else perm,
+                old.ordered if ordered is None else ordered,
+                old.queues,
+            )
+            if known is not None and reads < known.read_queue_count:
+                held = self._unread(name, known, reads)
+                if held and not shrink and reads < final:
+                    raise NotPermitted(f"{name}: queues {held} are not consumed: shrink=True")
+                fresh.shrink_to = reads if held else None
+                fresh.read_queue_count = known.read_queue_count if held else reads
             if known is None or known.settings() != fresh.settings():
                 self._topics[name] = fresh
                 self._version += 1
                 self._changed.notify_all()
         return Topic(self, name)
+
+    def _unread(self, name: str, state: _TopicState, first: int) -> list[int]:
+        """The queues to read, from `first` on, that some group has not consumed; without groups, those that
+        are not empty."""
+        offsets = [self._groups.offsets(group, name) for group in self._groups.names()]
+        of_groups = [each for each in offsets if each]
+        return [
+            queue_id
+            for queue_id, stored in sorted(state.queues.items())
+            if first <= queue_id < state.read_queue_count
+            and min((each.get(MessageQueue(name, self.name, queue_id), 0) for each in of_groups), default=0)
+            < len(stored)
+        ]
 
     def delete_topic(self, name: str) -> None:
         with self._changed:
@@ -536,7 +563,7 @@ class MemoryBroker:
         state = self._state(topic)
         if "w" not in state.perm:
             raise NotPermitted(f"{topic} may not be written")
-        if not 0 <= queue_id < max(state.write_queue_count, state.read_queue_count):
+        if not 0 <= queue_id < max(state.write_queue_count, state.shrink_to or state.read_queue_count):
             raise ValueError(f"{topic} has no queue {queue_id}")
         return state.queues.setdefault(queue_id, [])
 
@@ -677,6 +704,14 @@ class MemoryBroker:
         return self._store(topic, queue_id, queue, body, properties, header)
 
     # What groups ask: see memory_groups.Queues.
+
+    def hidden(self, topic: str) -> dict[MessageQueue, list[MessageExt]]:
+        state = self._topics[topic]
+        return {
+            MessageQueue(topic, self.name, queue_id): stored
+            for queue_id, stored in sorted(state.queues.items())
+            if queue_id >= state.read_queue_count
+        }
 
     def messages_of(self, queue: MessageQueue) -> list[MessageExt]:
         self.deliver_due()

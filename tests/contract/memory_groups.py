@@ -31,6 +31,7 @@ class Queues(Protocol):
     """What groups ask of their broker, its lock held."""
 
     def readable(self, topic: str) -> Sequence[MessageQueue]: ...
+    def hidden(self, topic: str) -> dict[MessageQueue, list[MessageExt]]: ...
     def messages_of(self, queue: MessageQueue) -> list[MessageExt]: ...
     def matches(self, position: Position) -> bool: ...
     def route_version(self) -> int: ...
@@ -149,6 +150,11 @@ class MemoryGroups:
                     reason,
                 )
             )
+        for queue, stored in self.broker.hidden(topic).items():
+            committed = state.offsets.get(queue)
+            if lag := len(stored[committed or 0 :]):
+                end = len(stored)
+                found.append(QueueState(queue, None, committed, end, lag, None, "nobody reads it"))
         return found
 
 

@@ -105,6 +105,94 @@ def test_a_queue_beyond_the_read_queues_cannot_be_read_but_keeps_what_it_got(bro
     assert [message.body for message in topic.queues[1].read(0).messages] == [b"x"]
 
 
+def filled(broker: mq.Broker, count: int) -> None:
+    """Ten messages in each of `count` queues of a topic."""
+    topic = broker.create_topic("orders", count)
+    for number in range(10 * count):
+        queue = topic.queues[number % count].message_queue
+        broker.append("orders", queue.queue_id, mq.Message("orders", b"x"), b"x", 0)
+
+
+def consume(broker: mq.Broker, group: str, queue_ids: range) -> None:
+    for queue_id in queue_ids:
+        broker.commit(group, mq.MessageQueue("orders", broker.name, queue_id), 10)
+
+
+def test_what_is_not_given_stays_as_it_is(broker: mq.Broker) -> None:
+    filled(broker, 8)
+    version = broker.route_version()
+    assert len(broker.create_topic("orders").queues) == 8
+    assert broker.route_version() == version
+    broker.create_topic("orders", perm="r", ordered=True)
+    assert len(broker.create_topic("orders", read_queue_count=9).queues) == 9
+    with pytest.raises(mq.NotPermitted):
+        send(broker, "orders")
+    broker.create_topic("orders", perm="rw")
+    assert len(broker.publishable("orders")) == 8
+    assert len(broker.topic("orders").queues) == 9
+
+
+def test_queues_that_nobody_has_consumed_are_not_given_up(broker: mq.Broker) -> None:
+    filled(broker, 8)
+    version = broker.route_version()
+    with pytest.raises(mq.NotPermitted, match=r"orders.*shrink=True"):
+        broker.create_topic("orders", 4)
+    assert broker.route_version() == version
+    assert len(broker.publishable("orders")) == len(broker.topic("orders").queues) == 8
+
+
+def test_queues_that_a_group_has_not_consumed_are_not_given_up(broker: mq.Broker) -> None:
+    filled(broker, 4)
+    consume(broker, "billing", range(4))
+    consume(broker, "audit", range(3))
+    with pytest.raises(mq.NotPermitted, match="3"):
+        broker.create_topic("orders", 2)
+    assert len(broker.create_topic("orders", 4).queues) == 4
+    consume(broker, "audit", range(4))
+    assert len(broker.create_topic("orders", 2).queues) == 2
+    assert broker.group("audit").lag("orders") == 0
+
+
+def test_a_topic_that_shrinks_is_read_until_all_is_consumed(broker: mq.Broker) -> None:
+    filled(broker, 4)
+    broker.commit("billing", mq.MessageQueue("orders", broker.name, 0), 0)
+    topic = broker.create_topic("orders", 2, shrink=True)
+    assert queue_ids(topic) == [0, 1, 2, 3]
+    assert [queue.queue_id for queue in broker.publishable("orders")] == [0, 1]
+    with pytest.raises(ValueError, match="queue"):
+        broker.append("orders", 3, mq.Message("orders", b"x"), b"x", 0)
+    assert broker.group("billing").lag("orders") == 40
+    assert len(broker.create_topic("orders").queues) == 4
+    consume(broker, "billing", range(4))
+    assert queue_ids(broker.create_topic("orders", 2)) == [0, 1]
+    assert broker.group("billing").lag("orders") == 0
+
+
+def test_a_topic_that_shrinks_may_grow_again(broker: mq.Broker) -> None:
+    filled(broker, 4)
+    broker.create_topic("orders", 2, shrink=True)
+    assert queue_ids(broker.create_topic("orders", 3)) == [0, 1, 2, 3]
+    assert len(broker.publishable("orders")) == 3
+    assert queue_ids(broker.create_topic("orders", 6)) == [0, 1, 2, 3, 4, 5]
+    consume(broker, "billing", range(6))
+    assert queue_ids(broker.create_topic("orders")) == [0, 1, 2, 3, 4, 5]
+
+
+def test_messages_where_nobody_reads_are_a_lag_with_a_reason(broker: mq.Broker) -> None:
+    broker.create_topic("orders", read_queue_count=1, write_queue_count=2)
+    with mq.Producer(broker) as producer:
+        producer.send(mq.Message("orders", b"x"), queue=mq.MessageQueue("orders", broker.name, 1))
+    group = broker.group("billing")
+    assert group.lag("orders") == 1
+    [state] = [state for state in group.states("orders") if state.lag]
+    assert (state.queue.queue_id, state.committed, state.end, state.owner) == (1, None, 1, None)
+    assert "nobody reads it" in state.reason
+    broker.create_topic("orders", 2)
+    broker.commit("billing", state.queue, 1)
+    broker.create_topic("orders", read_queue_count=1)
+    assert group.lag("orders") == 0
+
+
 @pytest.mark.parametrize("queue_id", [2, -1, 1 << 20])
 def test_a_queue_that_the_topic_does_not_have_takes_no_message(broker: mq.Broker, queue_id: int) -> None:
     broker.create_topic("orders", 2)
