@@ -20,6 +20,7 @@ SYSTEM_TOPICS = frozenset(
     CHECKPOINT_TOPIC""".split()  # noqa: SIM905 - as a list it would fill a screen
 )
 SYSTEM_PREFIX = "rmq_sys_"
+RETRY_PREFIX = "%RETRY%"  # with the name of a group: the topic of what it failed to consume
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 # Those of them that a user may not send to. The timer topic is our addition: what does not say when it is due
 # would never leave it.

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from mq.client.held_queue import HeldQueue
 from mq.client.holdings import Holdings
-from mq.client.rebalance import RETRY_PREFIX
 from mq.client.retry import RetriedMessage, Retry
 from mq.message import MessageExt
+from mq.names import RETRY_PREFIX
 
 logger = logging.getLogger("mq")
 

@@ -96,6 +96,10 @@ class Alarm:
         if due_ms < self.words[AT_WAKE]:
             self.ring()
 
+    def delivered(self, level: int) -> int:
+        """The next of a level to be delivered, where is_ours()."""
+        return max(self.words[AT_OFFSETS + level - 1], 0)
+
     def ring(self) -> None:
         self.bell.add()
         self.bell.wake()

@@ -27,7 +27,7 @@ from mq.broker.offsets import Offsets
 from mq.broker.results import MessageQueue
 from mq.broker.retry import RETRY_PREFIX
 from mq.broker.roster import Roster
-from mq.broker.standstill import Owner, owned, queue_state, unowned_reason
+from mq.broker.standstill import Owner, owned, queue_state, stopped, unowned_reason
 from mq.broker.unread import Unread, hidden_states, unread
 from mq.errors import MQError, NotPermitted, TopicNotFound
 from mq.names import check_group, check_topic, is_system_group
@@ -386,7 +386,8 @@ class Groups:
         else:
             with self._looking(roster) as fd:
                 living = roster.living(fd)
-                owners = {queue: owned(roster, self.numbers, fd, living, queue) for queue in queues}
+                halted = stopped(roster, living)
+                owners = {queue: owned(roster, self.numbers, fd, living, queue, halted) for queue in queues}
             unowned = None, unowned_reason(list(living.values()), topic)
             owners = {queue: found if found[0] else unowned for queue, found in owners.items()}
         states = [queue_state(self._reader, queue, owners[queue], committed.get(queue)) for queue in queues]

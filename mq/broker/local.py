@@ -43,6 +43,7 @@ from mq.broker.protocol import (
     Undecided,
 )
 from mq.broker.recall import Recall
+from mq.broker.retries import Retries
 from mq.broker.retry import send_back
 from mq.broker.schedule import Schedule
 from mq.broker.timer import Timer, roll_window_ms
@@ -206,6 +207,7 @@ class LocalBroker:
             self.group_topics = groups.topics
             self.group_offsets = groups.offsets
             self.group_states = groups.states
+            self.group_retrying = Retries(self.name, schedule, catalog.readable, groups.committed).of
             self.reset_offsets = groups.reset
             self.committed = groups.committed
             self.commit = groups.commit
@@ -251,6 +253,7 @@ class LocalBroker:
     group_topics: Callable[[str], list[str]]
     group_offsets: Callable[[str, str], dict[MessageQueue, int]]
     group_states: Callable[[str, str], list[QueueState]]
+    group_retrying: Callable[[str], dict[str, int]]
     reset_offsets: Callable[[str, Mapping[MessageQueue, int]], None]
     committed: Callable[[str, MessageQueue], int | None]
     commit: Callable[[str, MessageQueue, int], None]

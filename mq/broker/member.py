@@ -331,7 +331,7 @@ class LocalClaim:
             self._file.commit(self.number, offset)
 
     def note(self, reason: str) -> None:
-        """See Claim.note. Cut to 64 bytes."""
+        """See Claim.note. Cut to NOTE_SIZE bytes."""
         if reason != self._noted and not self._is_dropped():
             self._noted = reason
             text = reason.encode()[:NOTE_SIZE].decode("utf-8", "ignore").encode()

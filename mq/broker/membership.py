@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mq.broker.results import MessageQueue
+from mq.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from mq.broker.protocol import Broker
@@ -178,10 +179,20 @@ class Group:
         more to read is among them while it holds messages that the group has not consumed."""
         return self._broker.group_states(self.name, topic)
 
+    def retrying(self) -> dict[str, int]:
+        """Topic to how many of its messages failed and wait for another attempt: until they are due, or in
+        the retry topic."""
+        return self._broker.group_retrying(self.name)
+
     def lag(self, topic: str) -> int:
-        """How many messages of a topic are kept and not consumed, those in queues that nobody reads
-        included."""
-        return sum(state.lag for state in self.states(topic))
+        """How many messages of a topic the group is not done with: those that are kept and not consumed, also
+        in queues that nobody reads, and those that failed and wait for another attempt. 0 where all is done;
+        dead letters are."""
+        # First what is not consumed: what is sent back meanwhile is found behind.
+        unconsumed = sum(state.lag for state in self.states(topic))
+        if topic.startswith(RETRY_PREFIX):
+            return unconsumed  # What lies there counts for the topic that it was sent to as well.
+        return unconsumed + self._broker.group_retrying(self.name).get(topic, 0)
 
     def reset(self, topic: str, *, to_ms: int | None = None, to: str | None = None) -> None:
         """Have the group consume from elsewhere: the messages stored at to_ms or later, or to "earliest" or

@@ -14,6 +14,7 @@ from typing import Any
 
 from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, Delivery, parse_levels
 from mq.broker.delay_offsets import LEVEL_COUNT_MAX, Alarm, DelayOffsets
+from mq.broker.results import MessageQueue
 from mq.errors import MessageInvalid
 from mq.message import MessageExt
 from mq.store.copies import Copies, Copy, changed
@@ -50,13 +51,26 @@ class Schedule:
         self.copies = Copies(store)
         self._store = store
         self._broker_name = broker_name
-        self._reader = Reader(store, broker_name, version, lambda _queue: None)
+        self.reader = Reader(store, broker_name, version, lambda _queue: None)
         self._make_topic = make_topic
         self._place = place
         self._numbers: dict[int, int] = {}
         self._alarm: Alarm | None = None
         self._offsets: DelayOffsets | None = None
         self._lock = threading.Lock()
+
+    def delivered(self, level: int, queue: MessageQueue) -> int:
+        """The first message in the queue of a level that is not delivered yet."""
+        begin = self.reader.min_offset(queue)
+        if not self._store.read_only:
+            alarm = self.alarm()
+            if alarm.is_ours():
+                return max(begin, alarm.delivered(level))
+        delay_ms = self.delays_ms[level - 1] if level <= len(self.delays_ms) else 0
+        # Nobody has delivered in this life of the store: what is not due is not delivered.
+        if not delay_ms:
+            return begin
+        return max(begin, self.reader.offset_at(queue, time.time_ns() // 1_000_000 - delay_ms))
 
     def level(self, wanted: int) -> int:
         """The level that is meant: there is no higher one than the last."""
@@ -133,7 +147,7 @@ class Schedule:
             self.delays_ms,
             offsets,
             self.copies,
-            self._reader.pull,
+            self.reader.pull,
             self._place,
             self._was_stored,
             broker_name=self._broker_name,
@@ -186,4 +200,4 @@ class Schedule:
 
     def close(self) -> None:
         """Let go of the log."""
-        self._reader.close()
+        self.reader.close()

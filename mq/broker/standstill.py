@@ -10,21 +10,41 @@ from collections.abc import Mapping, Sequence
 from mq.broker.membership import Member, QueueState
 from mq.broker.results import MessageQueue
 from mq.broker.roster import Roster
-from mq.store.groupfile import OWNER, TURN, WANTED_BY, queue_byte, slot_word
+from mq.store.groupfile import NAMESPACE, OWNER, TURN, WANTED_BY, place_word, queue_byte, slot_word
 from mq.store.locks import byte_owner
+from mq.store.members import pid_namespace_here
 from mq.store.numbers import Numbers
+from mq.store.process_state import describe, process_state
 from mq.store.reader import Reader
 
-__all__ = ["Owner", "owned", "queue_state", "unowned_reason"]
+__all__ = ["Owner", "owned", "queue_state", "stopped", "unowned_reason"]
 
 # Who has a queue, and what is known of why it does not move.
 Owner = tuple[Member | None, str]
 
 
+def stopped(roster: Roster, living: Mapping[int, Member]) -> dict[int, str]:
+    """What there is to say of members whose process is stopped, by their place."""
+    words = roster.file.words
+    pids = {
+        place: member.pid
+        for place, member in living.items()
+        if words[place_word(place) + NAMESPACE] == pid_namespace_here()
+    }
+    texts = {pid: describe(pid) for pid in set(pids.values()) if process_state(pid).is_stopped}
+    return {place: texts[pid] for place, pid in pids.items() if pid in texts}
+
+
 def owned(
-    roster: Roster, numbers: Numbers, fd: int, living: Mapping[int, Member], queue: MessageQueue
+    roster: Roster,
+    numbers: Numbers,
+    fd: int,
+    living: Mapping[int, Member],
+    queue: MessageQueue,
+    halted: Mapping[int, str],
 ) -> Owner:
-    """Who has the queue, and what he or who waits for him says about it."""
+    """Who has the queue, and what its owner says about it, or a process that waits for it. halted: see
+    stopped()."""
     file = roster.file
     number = numbers.find(queue.topic, queue.queue_id)
     if not 0 <= number < file.slots_ready:
@@ -35,6 +55,9 @@ def owned(
     owner = living.get(file.words[at + OWNER] - 1)
     if owner is None:
         return None, ""
+    text = halted.get(file.words[at + OWNER] - 1)
+    if text is not None:
+        return owner, text
     note = file.note(number)
     waiting = living.get(file.words[at + WANTED_BY] - 1)
     if not note and waiting is not None and waiting is not owner:

@@ -80,6 +80,7 @@ class Dashboard(App[None]):
                 Column("consumed", self._consumed, _rate, is_number=True),
                 Column("lag", lambda group: group.lag, _count, is_number=True),
                 Column("oldest", self._oldest, _age, is_number=True),
+                Column("retry", lambda group: group.retrying, _count, is_number=True),
                 Column("dead", lambda group: group.dead_letters, _count, is_number=True),
                 Column("why it does not move", lambda group: "; ".join(group.reasons)),
             ),

@@ -2,16 +2,23 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import click
 
 import mq
 from mq.broker.membership import Group, Member, QueueState
+from mq.broker.results import MessageQueue
 from mq.broker.retry import DEAD_PREFIX, REDRIVE_GROUP
 from mq.cli.printing import counted, emit_json, emit_table, moment, span, visible
 from mq.cli.session import Session, with_json
 from mq.cli.session import moment as time_of
+from mq.names import RETRY_PREFIX
+
+LOOK_SECONDS = 1.0  # between two looks at what should move
+SILENT = "nothing was consumed for a second, and its consumer does not say why: look again"
 
 
 @click.command()
@@ -33,20 +40,59 @@ def groups(session: Session, group: str | None) -> int:
             click.echo(f"mq: there is no group {visible(group)}", err=True)
             return 1
         members = found.members()
-        states = [state for topic in found.topics() for state in states_of(found, topic)]
+        states, speeds = look(found)
         if session.json:
+            retrying = found.retrying()
             emit_json(
                 {
                     "group": group,
-                    "lag": sum(state.lag for state in states),
+                    "lag": undone(found.name, states, retrying),
+                    "retrying": retrying,
                     "dead_letters": dead_letters(broker, group),
                     "members": [member_facts(member) for member in members],
-                    "queues": [queue_facts(state) for state in states],
+                    "queues": [queue_facts(state, speeds.get(state.queue)) for state in states],
                 }
             )
         else:
-            _show(broker, found, members, states)
+            _show(broker, found, members, states, speeds)
     return 0
+
+
+def look(
+    group: Group, pause: Callable[[float], object] = time.sleep
+) -> tuple[list[QueueState], dict[MessageQueue, float]]:
+    """Each queue of a group, and how many messages a second were consumed of it. Where one has a lag and
+    nothing says why, it takes a second look; without one nothing is known of the speed."""
+
+    def all_states() -> list[QueueState]:
+        return [state for topic in group.topics() for state in states_of(group, topic)]
+
+    began, before = time.monotonic(), all_states()
+    if not any(state.lag and not state.reason for state in before):
+        return before, {}
+    pause(LOOK_SECONDS)
+    seconds, after = time.monotonic() - began, all_states()
+    known = {state.queue: state.committed or 0 for state in before}
+    speeds = {
+        state.queue: max(0, (state.committed or 0) - known[state.queue]) / seconds
+        for state in after
+        if state.queue in known
+    }
+    return [
+        replace(state, reason=SILENT) if is_silent(state, speeds.get(state.queue)) else state
+        for state in after
+    ], speeds
+
+
+def is_silent(state: QueueState, speed: float | None) -> bool:
+    """Whether a queue has something to consume, does not move, and nothing says why."""
+    return bool(state.lag) and not state.reason and speed == 0
+
+
+def undone(name: str, states: Iterable[QueueState], retrying: Mapping[str, int]) -> int:
+    """How many messages a group is not done with; what lies in its retry topic is among `retrying`."""
+    retry_topic = RETRY_PREFIX + name
+    return sum(state.lag for state in states if state.queue.topic != retry_topic) + sum(retrying.values())
 
 
 def known(broker: mq.Broker, name: str) -> bool:
@@ -95,7 +141,7 @@ def member_facts(member: Member) -> dict[str, Any]:
     }
 
 
-def queue_facts(state: QueueState) -> dict[str, Any]:
+def queue_facts(state: QueueState, speed: float | None = None) -> dict[str, Any]:
     """All that is known of a queue of a group, for machines."""
     owner = state.owner
     return {
@@ -110,6 +156,7 @@ def queue_facts(state: QueueState) -> dict[str, Any]:
         "committed": state.committed,
         "end": state.end,
         "lag": state.lag,
+        "consumed_per_s": speed,
         "oldest_unconsumed_ms": state.oldest_unconsumed_ms,
         "reason": state.reason,
     }
@@ -121,6 +168,7 @@ def _list(session: Session, broker: mq.Broker) -> None:
         group = broker.group(name)
         members = group.members()
         lags = {topic: lag_of(group, topic) for topic in group.topics()}
+        retrying = group.retrying()
         if session.json:
             emit_json(
                 {
@@ -129,17 +177,27 @@ def _list(session: Session, broker: mq.Broker) -> None:
                     "model": members[0].model if members else None,
                     "ordered": members[0].ordered if members else None,
                     "topics": lags,
-                    "lag": sum(lags.values()),
+                    "lag": _sum_of(name, lags, retrying),
+                    "retrying": retrying,
                     "dead_letters": dead_letters(broker, name),
                 }
             )
             continue
         kind = model_of(members)
-        rows += [(name, f"{len(members)}", kind, topic, f"{lag:,}") for topic, lag in lags.items()] or [
-            (name, f"{len(members)}", kind, "", "")
-        ]
+        rows += [
+            (name, f"{len(members)}", kind, topic, f"{lag:,}", f"{retrying.get(topic, 0):,}")
+            for topic, lag in lags.items()
+        ] or [(name, f"{len(members)}", kind, "", "", "")]
     if rows:
-        emit_table(("group", "members", "model", "topic", "lag"), rows, numbers={"members", "lag"})
+        emit_table(
+            ("group", "members", "model", "topic", "lag", "retry"), rows, numbers={"members", "lag", "retry"}
+        )
+
+
+def _sum_of(name: str, lags: Mapping[str, int], retrying: Mapping[str, int]) -> int:
+    """What Group.lag says of all topics together: what lies in the retry topic counts for its own topic."""
+    own = sum(lag for topic, lag in lags.items() if topic != RETRY_PREFIX + name)
+    return own + sum(count for topic, count in retrying.items() if topic not in lags)
 
 
 def model_of(members: list[Member]) -> str:
@@ -149,9 +207,19 @@ def model_of(members: list[Member]) -> str:
     return f"{members[0].model}, in order" if members[0].ordered else members[0].model
 
 
-def _show(broker: mq.Broker, group: Group, members: list[Member], states: list[QueueState]) -> None:
-    lag = sum(state.lag for state in states)
-    click.echo(f"{visible(group.name)}: {counted(len(members), 'member')} ({model_of(members)}), lag {lag:,}")
+def _show(
+    broker: mq.Broker,
+    group: Group,
+    members: list[Member],
+    states: list[QueueState],
+    speeds: Mapping[MessageQueue, float],
+) -> None:
+    retrying = group.retrying()
+    lag, waiting = undone(group.name, states, retrying), sum(retrying.values())
+    click.echo(
+        f"{visible(group.name)}: {counted(len(members), 'member')} ({model_of(members)}), lag {lag:,}"
+        + (f", {waiting:,} of which failed and wait for another attempt" if waiting else "")
+    )
     if dead := dead_letters(broker, group.name):
         click.echo(f"{counted(dead, 'dead letter')}; mq DIR redrive {visible(group.name)} sends them back")
     if members:
@@ -176,7 +244,7 @@ def _show(broker: mq.Broker, group: Group, members: list[Member], states: list[Q
         click.echo()
         now_ms = int(time.time() * 1000)
         emit_table(
-            ("queue", "owner", "committed", "end", "lag", "oldest", "why it does not move"),
+            ("queue", "owner", "committed", "end", "lag", "consumed", "oldest", "why it does not move"),
             (
                 (
                     f"{state.queue.topic}/{state.queue.queue_id}",
@@ -184,12 +252,13 @@ def _show(broker: mq.Broker, group: Group, members: list[Member], states: list[Q
                     "-" if state.committed is None else f"{state.committed:,}",
                     f"{state.end:,}",
                     f"{state.lag:,}",
+                    f"{speeds[state.queue]:,.0f}/s" if state.queue in speeds else "-",
                     "-" if state.oldest_unconsumed_ms is None else span(now_ms - state.oldest_unconsumed_ms),
                     state.reason,
                 )
                 for state in states
             ),
-            numbers={"committed", "end", "lag", "oldest"},
+            numbers={"committed", "end", "lag", "consumed", "oldest"},
         )
 
 

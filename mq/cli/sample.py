@@ -29,10 +29,11 @@ class GroupSample:
     topic: str
     member_count: int
     consumed: int  # the sum of what is committed
-    lag: int
+    lag: int  # of the queues of the topic
     oldest_unconsumed_ms: int | None
     dead_letters: int
     reasons: tuple[str, ...]  # why queues do not move, the most frequent first
+    retrying: int = 0  # messages of the topic that failed and wait for another attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _group(broker: mq.Broker, name: str) -> tuple[list[GroupSample], list[Member
     queue_counts: Counter[str | None] = Counter()
     lags: Counter[str | None] = Counter()
     reasons: dict[str | None, Counter[str]] = {}
-    dead = dead_letters(broker, name)
+    dead, retrying = dead_letters(broker, name), group.retrying()
     groups = []
     for topic in group.topics():
         states = states_of(group, topic)
@@ -97,6 +98,7 @@ def _group(broker: mq.Broker, name: str) -> tuple[list[GroupSample], list[Member
                 min(oldest, default=None),
                 dead,
                 _frequent(Counter(state.reason for state in states)),
+                retrying.get(topic, 0),
             )
         )
         for state in states:

@@ -77,6 +77,7 @@ def _print(broker: mq.Broker, interval: float, count: int | None) -> None:
                         "topic": group.topic,
                         "members": group.member_count,
                         "lag": group.lag,
+                        "retrying": group.retrying,
                         "consumed_per_s": moved.consumed.get((group.name, group.topic)),
                         "oldest_unconsumed_ms": group.oldest_unconsumed_ms,
                         "dead_letters": group.dead_letters,

@@ -22,8 +22,9 @@ from mq.broker.results import MessageQueue
 from mq.client.delivery import Delivery
 from mq.client.progress import LocalClaim, LocalOffsets
 from mq.client.puller import OwnedQueue
-from mq.client.rebalance import RETRY_PREFIX, AnyStrategy, allocate, sharing, takes_retries
+from mq.client.rebalance import AnyStrategy, allocate, sharing, takes_retries
 from mq.errors import BrokerClosed, ForkedBroker, NotPermitted, TopicNotFound
+from mq.names import RETRY_PREFIX
 
 logger = logging.getLogger("mq")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mq.client.rebalance import RETRY_PREFIX
 from mq.errors import MessageInvalid, MessageTooLarge
 from mq.message import Message
+from mq.names import RETRY_PREFIX
 from mq.objects import survey
 
 __all__ = ["BATCH_ENTRY_SIZE", "check_batch"]

@@ -269,6 +269,7 @@ class Consumption:
         due = self._assignment.save(now)
         expired: list[Work] = []
         with self._lock:
+            hung = self._runs.hung(now)
             for owned in list(self._owned.values()):
                 if owned.is_draining:
                     if owned.is_drained():
@@ -279,7 +280,7 @@ class Consumption:
                 elif owned.is_restarting:
                     owned.restart(now)
                 self._runs.offer(owned, now)
-                owned.note(self._runs.limits, now, self._runs.is_suspended)
+                owned.note(self._runs.limits, now, self._runs.is_suspended, hung)
                 due = min(due, self._next_look(owned, now, expired))
             is_over = self._is_closing and not self._owned
         for work in expired:

@@ -24,7 +24,6 @@ from mq.broker.protocol import Broker, MessageQueue
 from mq.client.held_queue import AssignedQueue, HeldQueue
 from mq.client.identity import new_client_id
 from mq.client.rebalance import (
-    RETRY_PREFIX,
     AnyStrategy,
     allocate,
     sharing,
@@ -34,7 +33,7 @@ from mq.client.rebalance import (
 from mq.errors import BrokerClosed, NotPermitted, StoreCorrupted, SubscriptionConflict, TopicNotFound
 from mq.filter.selection import Selection
 from mq.message import MessageExt
-from mq.names import check_group, check_topic
+from mq.names import RETRY_PREFIX, check_group, check_topic
 
 ROUND_SECONDS: Final = 20.0  # at least so often it looks whose the queues are, told or not
 NOTE_SECONDS: Final = 1.0  # at most so often it says when it was asked

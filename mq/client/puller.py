@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final
 
 from mq.broker.membership import Claim
 from mq.broker.protocol import Puller
 from mq.broker.results import MessageQueue, PullStatus
 from mq.client.delivery import Delivery
+from mq.client.hung import NOT_HUNG, Hung, clock
 from mq.client.process_queue import ProcessQueue, Run
 from mq.client.retry import RetriedMessage
 from mq.client.terms import Limits
@@ -29,7 +29,6 @@ PULL_SIZE_MAX = 256 << 10
 PULL_PAUSE = 1.0  # seconds, after an error
 # With others busy, a queue in which there was nothing is not looked at again sooner.
 COLD_SECONDS = 0.001
-NOTE_SECONDS = 1.0  # A listener that has been running longer is worth a note.
 
 
 Pulled = tuple[int, list[MessageExt], int]  # from an offset on, what is wanted before another
@@ -213,29 +212,30 @@ class OwnedQueue:
 
     # What is shown.
 
-    def note(self, limits: Limits, now: float, is_suspended: bool) -> None:
+    def note(self, limits: Limits, now: float, is_suspended: bool, hung: Hung = NOT_HUNG) -> None:
         """Say why the queue does not move."""
-        reason = self._reason(limits, now, is_suspended)
+        reason = self._reason(limits, now, is_suspended, hung)
         if reason != self._noted:
             self._noted = reason
             self.claim.note(reason)
 
-    def _reason(self, limits: Limits, now: float, is_suspended: bool) -> str:
-        oldest = min((run.started for run in self.cache.open), default=now)
-        if now - oldest > NOTE_SECONDS:
-            return f"listener running since {_clock(oldest - now)}"
+    def _reason(self, limits: Limits, now: float, is_suspended: bool, hung: Hung) -> str:
+        if text := hung.of(self.queue):
+            return text
         if is_suspended:
             return "paused"
         if self.suspended_until > now:
-            return f"suspended until {_clock(self.suspended_until - now)}: attempt {self.attempts} failed"
+            return f"suspended until {clock(self.suspended_until - now)}: attempt {self.attempts} failed"
         if self.trouble or self.trouble_of_group:
             return self.trouble or self.trouble_of_group
+        if hung.threads and self.cache.count:
+            return hung.of_all()
         if self.is_full:
             return limits.over(self.cache)
         due = self.cache.due
         if due is not None and due > now:
-            return f"could not be sent back: tried again at {_clock(due - now)}"
-        return ""
+            return f"could not be sent back: tried again at {clock(due - now)}"
+        return hung.of_lost(self.queue)
 
     @property
     def is_unsaved(self) -> bool:
@@ -245,8 +245,3 @@ class OwnedQueue:
     @property
     def has_note(self) -> bool:
         return bool(self._noted)
-
-
-def _clock(from_now: float) -> str:
-    """The time of day so many seconds from now."""
-    return datetime.fromtimestamp(datetime.now().timestamp() + from_now).strftime("%H:%M:%S")  # noqa: DTZ005, DTZ006 - shown to people here

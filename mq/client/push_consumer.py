@@ -26,12 +26,12 @@ from mq.client.delivery import Delivery, Listener
 from mq.client.handback import HandBack
 from mq.client.identity import new_client_id
 from mq.client.progress import LocalOffsets
-from mq.client.rebalance import RETRY_PREFIX, AnyStrategy, strategy_of
+from mq.client.rebalance import AnyStrategy, strategy_of
 from mq.client.terms import Terms
 from mq.errors import BrokerClosed, GroupInvalid, SubscriptionConflict
 from mq.filter.selection import Selection
 from mq.message import MessageExt
-from mq.names import check_group, check_topic
+from mq.names import RETRY_PREFIX, check_group, check_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from mq.broker.protocol import Member, MessageQueue
-
-RETRY_PREFIX: Final = "%RETRY%"
+from mq.names import RETRY_PREFIX
 
 Strategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], Iterable[MessageQueue]]
 AnyStrategy = str | Strategy

@@ -11,11 +11,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from threading import get_ident
 
 from mq.client.delivery import Delivery, Failure
 from mq.client.handback import RETRY_SECONDS, TIMEOUT_LEVEL, HandBack
+from mq.client.hung import NOT_HUNG, NOTE_SECONDS, Hung, Running
 from mq.client.process_queue import ProcessQueue, Run
-from mq.client.puller import NOTE_SECONDS, OwnedQueue
+from mq.client.puller import OwnedQueue
 from mq.client.terms import Limits
 from mq.message import MessageExt
 
@@ -25,13 +27,14 @@ logger = logging.getLogger("mq")
 class Work:
     """A run of a queue, for a thread to perform. `cache` is where it came from."""
 
-    __slots__ = ("cache", "delivery", "owned", "run")
+    __slots__ = ("cache", "delivery", "owned", "run", "thread")
 
     def __init__(self, owned: OwnedQueue, run: Run) -> None:
         self.owned = owned
         self.cache: ProcessQueue = owned.cache
         self.run = run
         self.delivery: Delivery = owned.delivery  # as it was: it may be replaced
+        self.thread = 0  # that performs it
 
     @property
     def is_wanted(self) -> bool:
@@ -61,11 +64,11 @@ class Runs:
         self._clock = clock
         self._tell = tell
         self._ready: deque[OwnedQueue] = deque()
-        self._running = 0
+        self._at_work: set[Work] = set()
 
     @property
     def may_run(self) -> bool:
-        return self._running < self._threads and not self.is_suspended
+        return len(self._at_work) < self._threads and not self.is_suspended
 
     def offer(self, owned: OwnedQueue, now: float) -> None:
         """See whether a queue has something to take."""
@@ -78,13 +81,14 @@ class Runs:
         if run is None:
             return None
         run.batch = owned.delivery.batch_size or 1
-        self._running += 1
-        return Work(owned, run)
+        work = Work(owned, run)
+        self._at_work.add(work)
+        return work
 
     def take(self) -> Work | None:
         """The next for a thread that has nothing to do, the queues in turn."""
         ready = self._ready
-        if not ready or self._running >= self._threads:
+        if not ready or len(self._at_work) >= self._threads:
             return None
         now = self._clock()
         for _ in range(len(ready)):
@@ -95,7 +99,7 @@ class Runs:
             work = self.take_from(owned, now)
             if work is not None:
                 self.offer(owned, now)
-                if ready and self._running < self._threads:
+                if ready and len(self._at_work) < self._threads:
                     self.more()
                 return work
         return None
@@ -105,11 +109,21 @@ class Runs:
 
     def look_at(self, now: float) -> float:
         """When to look whether a listener has been running for long."""
-        return now + NOTE_SECONDS if self._running else float("inf")
+        return now + NOTE_SECONDS if self._at_work else float("inf")
+
+    def hung(self, now: float) -> Hung:
+        """The listeners that have been running for long, and where they stand."""
+        long = [work for work in self._at_work if now - work.run.started > NOTE_SECONDS]
+        if not long:
+            return NOT_HUNG
+        threads = len(self._at_work) if len(self._at_work) >= self._threads else 0
+        running = [Running(work.owned.queue, work.run.started, work.thread, work.is_wanted) for work in long]
+        return Hung(running, threads, now)
 
     def perform(self, work: Work) -> None:
         """Run a listener, hand back what it did not consume, and commit. Raises nothing."""
         owned, run = work.owned, work.run
+        work.thread = get_ident()
         try:
             failures = work.delivery.run(run)
         except BaseException as error:  # noqa: BLE001 - sent to the thread from elsewhere, between two calls
@@ -125,7 +139,7 @@ class Runs:
                 again = self._handback.concurrent(owned, failures)
                 due = self._clock() + RETRY_SECONDS
         with self._lock:
-            self._running -= 1
+            self._at_work.discard(work)
             must_tell = bool(again) or owned.is_draining or owned.has_note
             if work.is_wanted:
                 work.cache.finish(run, again, due)

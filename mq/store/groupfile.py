@@ -24,7 +24,7 @@ From PLACES_AT, 1024 places of 64 bytes, one for each consumer:
         52       4  -
         56       8  refused      queues that it wanted and another one has
 
-From SLOTS_AT, 131072 slots of 128 bytes, by number of the queue:
+From SLOTS_AT, 131072 slots of 256 bytes, by number of the queue:
 
          0       8  committed    offset + 1; 0: nothing yet
          8       8  reset_to     offset + 1, instead of `committed` while `resets` is not `applied`
@@ -35,7 +35,7 @@ From SLOTS_AT, 131072 slots of 128 bytes, by number of the queue:
         48       8  turn         chooses the byte that is locked; raised where a dead owner's lock stays
         56       8  check        minus `committed`; the lower of two that differ counts: of a torn commit the
                                  one before, and of damage the one that skips nothing
-        64      64  note         why the queue does not move, UTF-8, filled up with zeros
+        64     192  note         why the queue does not move, UTF-8, filled up with zeros
 
 From TEXTS_AT, not mapped, a text of up to 64 KiB for each place: size, XXH32, then JSON on the member.
 
@@ -99,12 +99,12 @@ __all__ = [
     "slots_in",
 ]
 
-LAYOUT_STAMP, LAYOUT = b"mqgroup\0", 2
+LAYOUT_STAMP, LAYOUT = b"mqgroup\0", 3
 HEADER = struct.Struct("@8sqq16sqIIq")
 PLACES_AT, PLACE_SIZE, PLACE_COUNT = 4096, 64, 1024
-SLOTS_AT, SLOT_SIZE = PLACES_AT + PLACES_AT * 16, 128
+SLOTS_AT, SLOT_SIZE = PLACES_AT + PLACES_AT * 16, 256
 SLOT_COUNT: int = lib.MQ_QUEUE_MAX
-NOTE_AT, NOTE_SIZE = 64, 64
+NOTE_AT, NOTE_SIZE = 64, 192
 MAPPED_SIZE = SLOTS_AT + SLOT_SIZE * SLOT_COUNT
 TEXTS_AT, TEXT_SIZE = MAPPED_SIZE, 64 << 10
 TEXT_HEAD = struct.Struct("@II")

@@ -258,7 +258,7 @@ class TestRestart:
             came = wait_for(queue, 7)[-2:]
             assert bodies(came) == [b"delay", b"longest delay"]
             waiting = [
-                broker._schedule._reader.pull(
+                broker._schedule.reader.pull(
                     mq.MessageQueue(SCHEDULE_TOPIC, "mq", queue_id), 0, 1, 1 << 16, None, 0.0
                 ).messages[0]
                 for queue_id in (2, 17)

@@ -68,10 +68,11 @@ def test_the_list_has_members_and_lag_of_each_topic(run: Run, broker: mq.LocalBr
             "topics": {"orders": COUNT},
             "lag": COUNT,
             "dead_letters": 0,
+            "retrying": {},
         }
         heading, *rows = run("groups").out.splitlines()
-        assert heading.split() == ["group", "members", "model", "topic", "lag"]
-        assert rows[1].split() == ["billing", "2", "clustering", "orders", f"{COUNT}"]
+        assert heading.split() == ["group", "members", "model", "topic", "lag", "retry"]
+        assert rows[1].split() == ["billing", "2", "clustering", "orders", f"{COUNT}", "0"]
 
 
 def test_a_group_that_nobody_is_in_is_still_listed(run: Run, broker: mq.LocalBroker) -> None:

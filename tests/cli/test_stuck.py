@@ -2,6 +2,9 @@
 
 import os
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 
 import mq
+from mq.cli.groups import SILENT
 from tests.cli.conftest import ROOT, Run
 
 EXPLAINED = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
@@ -55,8 +59,68 @@ def reason(run: Run, broker: mq.Broker, beginning: str) -> str:
 def test_a_listener_that_hangs(run: Run, broker: mq.LocalBroker) -> None:
     done = threading.Event()
     with consumer(broker, lambda _: done.wait()):
-        reason(run, broker, "listener running since")
+        assert "test_stuck.py:" in reason(run, broker, "listener running since")
         done.set()
+
+
+def test_listeners_that_hang_in_all_threads(run: Run, broker: mq.LocalBroker) -> None:
+    done = threading.Event()
+    with consumer(broker, lambda _: done.wait(), threads=2, consume_timeout=0.5):
+        # What they have is sent back, and nobody is left for the others.
+        assert "test_stuck.py:" in reason(run, broker, "all 2 threads are in listeners")
+        done.set()
+
+
+def test_an_owner_that_is_stopped(run: Run, broker: mq.LocalBroker, directory: Path) -> None:
+    script = (
+        f"import mq, sys; broker = mq.open({str(directory)!r}, duties=False)\n"
+        "consumer = mq.PullConsumer(broker, 'billing'); consumer.subscribe('orders')\n"
+        "print(len(consumer.poll(60.0)), flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline()
+            other.send_signal(signal.SIGSTOP)
+            assert f"kill -CONT {other.pid}" in reason(run, broker, f"process {other.pid}")
+        finally:
+            other.kill()
+
+
+def test_what_failed_is_shown_until_it_is_consumed(run: Run, broker: mq.LocalBroker) -> None:
+    def fail(_: mq.MessageExt) -> None:
+        raise mq.Retry(delay_level=18)
+
+    with consumer(broker, fail):
+        deadline = time.monotonic() + PATIENCE
+        while broker.group("billing").retrying() != {"orders": 10}:
+            assert time.monotonic() < deadline, broker.group("billing").retrying()
+            time.sleep(0.02)
+        [shown] = run("groups", "billing", "--json").objects
+        assert (shown["lag"], shown["retrying"]) == (10, {"orders": 10})
+        assert "lag 10, 10 of which failed and wait for another attempt" in run("groups", "billing").out
+        [listed] = run("groups", "--json").objects
+        assert (listed["lag"], listed["topics"]["orders"], listed["retrying"]) == (10, 10, {"orders": 10})
+        assert run("groups").out.split("orders")[1].split()[:2] == ["10", "10"]
+        [looked] = run("top", "--json", "--count", "1").objects
+        assert {each["topic"]: each["retrying"] for each in looked["groups"]}["orders"] == 10
+
+
+def test_a_queue_that_does_not_move_without_a_word(run: Run, broker: mq.LocalBroker) -> None:
+    membership = broker.join(
+        "billing",
+        client_id="silent",
+        model="clustering",
+        consume_type="push",
+        ordered=False,
+        subscriptions=[mq.Subscription("orders")],
+    )
+    assert membership.claim(broker.readable("orders")[0])
+    [shown] = run("groups", "billing", "--json").objects
+    assert [(each["reason"], each["consumed_per_s"]) for each in shown["queues"]] == [(SILENT, 0.0)]
+    assert SILENT in run("groups", "billing").out
 
 
 def test_a_listener_that_fails_in_order(run: Run, broker: mq.LocalBroker) -> None:

@@ -65,7 +65,7 @@ def test_it_shows_topics_groups_and_the_members_of_the_first_group() -> None:
     async def steps(screen: Dashboard, pilot: Pilot[None]) -> None:
         assert [row[:3] for row in text(screen.topics)] == [["logs", "1", "9,000"], ["orders", "4", "100"]]
         assert text(screen.groups)[1] == [
-            "billing", "orders", "1", "-", "100", "2 s", "3", "listener running for 12 s"
+            "billing", "orders", "1", "-", "100", "2 s", "0", "3", "listener running for 12 s"
         ]  # fmt: skip
         assert [row[0] for row in text(screen.members)] == ["host@22"]
         assert screen.members.border_title == "members of audit"

@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -530,6 +531,23 @@ class MemoryBroker:
         with self._changed:
             self._check_open()
             return self._groups.states(group, topic)
+
+    def group_retrying(self, group: str) -> dict[str, int]:
+        retry_topic = RETRY_PREFIX + group
+        with self._changed:
+            self._check_open()
+            waiting = [
+                each
+                for queue, delivered in zip(self._schedule, self._delivered, strict=True)
+                for each in queue[delivered:]
+                if each.properties["REAL_TOPIC"] == retry_topic
+            ]
+            if retry_topic in self._topics:
+                offsets = self._groups.state(group).offsets
+                for queue_id, stored in self._topics[retry_topic].queues.items():
+                    committed = offsets.get(MessageQueue(retry_topic, self.name, queue_id), 0)
+                    waiting += stored[committed:]
+            return dict(Counter(each.properties["RETRY_TOPIC"] for each in waiting))
 
     def reset_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         with self._changed:
