@@ -10,8 +10,11 @@ where it comes from:
     ORIGIN_MESSAGE_ID      the offset id of the message that was sent
     DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID    the same of a dead letter
 
-Sent back, a dead letter is stored in its topic as if it had never been consumed, and DLQ_ORIGIN_MESSAGE_ID
-names the dead letter. So it is known which ones were sent back, whoever died in the middle of it.
+Sent back, a dead letter is stored in the group's retry topic, to be consumed at once and by this group alone.
+Where all groups are to have it, it is stored in its topic instead, in the queue that it was first sent to, as
+long as the log still has the message of ORIGIN_MESSAGE_ID; in any queue after that. Either way it is as if it
+had never been consumed, and DLQ_ORIGIN_MESSAGE_ID names the dead letter. So it is known which ones were sent
+back, also after the process that did it died.
 
 RocketMQ: broker/processor/AbstractSendMessageProcessor.java, consumerSendMsgBack.
 """
@@ -21,13 +24,13 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from mq.broker.results import MessageQueue, PullStatus
 from mq.broker.schedule import Schedule
-from mq.errors import NotPermitted, StoreCorrupted, TopicInvalid, TopicNotFound
+from mq.errors import MessageNotFound, NotPermitted, StoreCorrupted, TopicInvalid, TopicNotFound
 from mq.filter.selection import Selection
 from mq.message import MessageExt
 from mq.names import RETRY_PREFIX, check_group
@@ -124,7 +127,7 @@ def send_back(
 class Redriven(NamedTuple):
     """What became of a group's dead letters."""
 
-    sent: int  # back to their topics; with dry_run, that would be
+    sent: int  # to be consumed again; with dry_run, that would be
     left: int  # not selected
     known: int  # sent back before
     stuck: int  # whose topic is gone, or may not be written; the log says which
@@ -137,12 +140,17 @@ def redrive(
     selection: Selection | None = None,
     count_max: int | None = None,
     dry_run: bool = False,
+    all_groups: bool = False,
 ) -> Redriven:
-    """Send dead letters of a group back to the topics that they came from, oldest first; each one once.
+    """Have a group consume its dead letters again, oldest first; each one is sent once.
 
-    selection leaves out some, which a later call may send; count_max is how many to send at the most. Every
-    group of the topic gets what is sent there. Raises GroupInvalid; NotPermitted where another process is at
-    it.
+    They go to the group's retry topic, so no other group gets them; its push consumers see them under the
+    topic that they came from, and those of an ordered group in the order in which they are sent, beside what
+    the queues of the topic hold. With all_groups they are sent to that topic itself, each to the queue that
+    it was in, for every group to consume.
+
+    selection leaves out some, which a later call may send; count_max is how many to send at the most. Raises
+    GroupInvalid; NotPermitted where another process is at it.
     """
     check_group(group)
     try:
@@ -153,17 +161,19 @@ def redrive(
         total = Redriven(0, 0, 0, 0)
         for queue in queues:
             left = None if count_max is None else count_max - total.sent
-            counts = _redrive_queue(broker, queue, selection, left, dry_run)
+            counts = _redrive_queue(broker, group, queue, selection, left, dry_run, all_groups)
             total = Redriven(*(before + more for before, more in zip(total, counts, strict=True)))
     return total
 
 
 def _redrive_queue(
     broker: LocalBroker,
+    group: str,
     queue: MessageQueue,
     selection: Selection | None,
     count_max: int | None,
     dry_run: bool,
+    all_groups: bool,
 ) -> Redriven:
     sent = left = known = stuck = 0
     done = broker.committed(REDRIVE_GROUP, queue) or 0
@@ -189,43 +199,68 @@ def _redrive_queue(
             if message.queue_offset not in chosen:
                 left += 1
                 is_whole = False
-            elif topic is None or (target := _target(broker, topic, message)) is None:
+            elif topic is None or not _has_target(broker, topic, all_groups, message):
                 stuck += 1
                 is_whole = False
-            elif _was_sent(broker, topic, message):
+            elif _was_sent(broker, (RETRY_PREFIX + group, topic), message):
                 known += 1
             else:
                 sent += 1
                 if not dry_run:
-                    _send_again(broker._schedule, target, topic, message)
+                    to = topic if all_groups else RETRY_PREFIX + group
+                    _send_again(broker, _target(broker, to, message), topic, message)
             if is_whole and not dry_run:
                 broker.commit(REDRIVE_GROUP, queue, message.queue_offset + 1)
         offset = found.next_offset
     return Redriven(sent, left, known, stuck)
 
 
-def _target(broker: LocalBroker, topic: str, message: MessageExt) -> MessageQueue | None:
-    """A queue of the topic to send to; None where nobody may."""
+def _has_target(broker: LocalBroker, topic: str, all_groups: bool, message: MessageExt) -> bool:
+    """Whether there is still a topic to consume this from, or to send it to."""
     try:
-        return random.choice(broker.publishable(topic))
+        if all_groups:
+            broker.publishable(topic)
+        else:
+            broker.topic(topic)
+        return True
     except (TopicNotFound, TopicInvalid, NotPermitted) as error:
         log.warning("dead letter %s stays where it is: %s", message.msg_id, error)
+        return False
+
+
+def _target(broker: LocalBroker, topic: str, message: MessageExt) -> MessageQueue:
+    """The queue of a topic that has the place of the one in which the message was."""
+    queues = broker.publishable(topic)
+    queue_id = _origin_queue(broker, message) if len(queues) > 1 else 0
+    return random.choice(queues) if queue_id is None else queues[queue_id % len(queues)]
+
+
+def _origin_queue(broker: LocalBroker, message: MessageExt) -> int | None:
+    """The queue that a dead letter was first sent to; None if the log does not have that message any more."""
+    try:
+        return broker.message(message.properties.get("ORIGIN_MESSAGE_ID", "")).queue_id
+    except (MessageNotFound, StoreCorrupted):
         return None
 
 
-def _was_sent(broker: LocalBroker, topic: str, message: MessageExt) -> bool:
+def _was_sent(broker: LocalBroker, topics: Iterable[str], message: MessageExt) -> bool:
     return any(
         found.properties.get("DLQ_ORIGIN_MESSAGE_ID") == message.offset_msg_id
+        for topic in topics
+        if broker._catalog.exists(topic)
         for found in broker.query(topic, message.msg_id, count_max=COPIES_MAX)
     )
 
 
-def _send_again(schedule: Schedule, target: MessageQueue, topic: str, message: MessageExt) -> None:
+def _send_again(broker: LocalBroker, target: MessageQueue, topic: str, message: MessageExt) -> None:
     properties = {
         "DLQ_ORIGIN_TOPIC": topic,
         "DLQ_ORIGIN_MESSAGE_ID": message.offset_msg_id,
         **dict.fromkeys(("RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "DELAY", "WAIT")),
     }
+    if target.topic != topic:
+        properties["RETRY_TOPIC"] = topic  # by which a consumer knows where it is from
+    schedule = broker._schedule
     copy = schedule.copies.append(
         target.topic, target.queue_id, message, changed(message.encoded, properties), reconsume_times=0
     )

@@ -1,4 +1,4 @@
-"""`redrive`: what a group gave up is sent back to where it came from."""
+"""`redrive`: a group gets once more what it gave up."""
 
 import click
 
@@ -15,15 +15,24 @@ from mq.filter.selection import Selection
 @click.option("--tags", "expression", default="*", help='Only these, such as "paid || refunded".')
 @click.option("--sql", help="Only those whose properties an SQL92 expression selects.")
 @click.option("--limit", type=click.IntRange(min=1), help="Send so many at most.")
+@click.option(
+    "--all-groups", is_flag=True, help="Send them to their topics, for all groups to consume once more."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @with_json
 @click.pass_obj
 def redrive(
-    session: Session, group: str, expression: str, sql: str | None, limit: int | None, dry_run: bool
+    session: Session,
+    group: str,
+    expression: str,
+    sql: str | None,
+    limit: int | None,
+    all_groups: bool,
+    dry_run: bool,
 ) -> int:
-    """Send the dead letters of GROUP back to the topics they came from, each once, oldest first.
+    """Have GROUP consume its dead letters again, each once, oldest first.
 
-    Every group of such a topic gets them, as it gets all that is sent there.
+    They come through the group's retry topic, so no other group gets them.
     """
     if sql is not None and expression != "*":
         raise click.UsageError("--tags and --sql exclude each other")
@@ -32,7 +41,9 @@ def redrive(
         if not known(broker, group) and DEAD_PREFIX + group not in broker.topics():
             click.echo(f"mq: there is no group {visible(group)}", err=True)
             return 1
-        done = send_back(broker, group, selection=selection, count_max=limit, dry_run=dry_run)
+        done = send_back(
+            broker, group, selection=selection, count_max=limit, dry_run=dry_run, all_groups=all_groups
+        )
         if session.json:
             emit_json({**done._asdict(), "dry_run": dry_run})
         else:

@@ -1,10 +1,12 @@
-"""Dead letters sent back to their topic: each once, whatever was selected before and whoever died
-meanwhile."""
+"""Dead letters sent back to their group, or their topic: each once, whatever was selected before and
+whoever died meanwhile."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,13 +38,24 @@ def die(broker: LocalBroker, count: int) -> list[mq.MessageExt]:
 
 
 def sent_again(broker: LocalBroker, offset: int) -> list[mq.MessageExt]:
+    """What is in the topic from an offset on."""
     return list(broker.topic("orders").queues[0].read(offset, count_max=100).messages)
 
 
-def test_all_come_again_as_if_never_consumed(broker: LocalBroker) -> None:
+def retried(broker: LocalBroker) -> list[mq.MessageExt]:
+    """What was sent to the group alone."""
+    if "%RETRY%billing" not in broker.topics():
+        return []
+    [queue] = broker.topic("%RETRY%billing").queues
+    return list(queue.read(0, count_max=100).messages)
+
+
+@pytest.mark.parametrize("all_groups", [False, True])
+def test_all_come_again_as_if_never_consumed(broker: LocalBroker, all_groups: bool) -> None:
     messages = die(broker, 5)
-    assert redrive(broker, "billing") == Redriven(sent=5, left=0, known=0, stuck=0)
-    again = sent_again(broker, 5)
+    assert redrive(broker, "billing", all_groups=all_groups) == Redriven(sent=5, left=0, known=0, stuck=0)
+    again = sent_again(broker, 5) if all_groups else retried(broker)
+    assert (sent_again(broker, 5) == []) is not all_groups
     for message, copy in zip(messages, again, strict=True):
         assert (copy.body, copy.tags, copy.keys, copy.msg_id, copy.reconsume_times) == (
             message.body,
@@ -54,7 +67,8 @@ def test_all_come_again_as_if_never_consumed(broker: LocalBroker) -> None:
         assert copy.properties["p"] == "v"
         assert copy.properties["ORIGIN_MESSAGE_ID"] == message.offset_msg_id
         assert copy.properties["DLQ_ORIGIN_TOPIC"] == "orders"
-        assert not {"RETRY_TOPIC", "DELAY", "REAL_TOPIC", "REAL_QID", "WAIT"} & set(copy.properties)
+        assert copy.properties.get("RETRY_TOPIC") == (None if all_groups else "orders")
+        assert not {"DELAY", "REAL_TOPIC", "REAL_QID", "WAIT"} & set(copy.properties)
 
 
 def test_a_second_time_sends_nothing(broker: LocalBroker) -> None:
@@ -71,7 +85,7 @@ def test_what_was_left_out_is_sent_later_and_what_was_sent_is_not(broker: LocalB
     assert redrive(broker, "billing", selection=Selection.of("b")) == Redriven(0, 4, 2, 0)
     assert redrive(broker, "billing", selection=Selection.of(sql="TAGS = 'a'")) == Redriven(2, 4, 0, 0)
     assert redrive(broker, "billing").sent == 2
-    assert sorted(bodies(sent_again(broker, 6))) == [b"%d" % number for number in range(6)]
+    assert sorted(bodies(retried(broker))) == [b"%d" % number for number in range(6)]
 
 
 def test_no_more_than_asked_for(broker: LocalBroker) -> None:
@@ -79,14 +93,14 @@ def test_no_more_than_asked_for(broker: LocalBroker) -> None:
     assert redrive(broker, "billing", count_max=2).sent == 2
     assert redrive(broker, "billing", count_max=2).sent == 2
     assert redrive(broker, "billing", count_max=2).sent == 1
-    assert bodies(sent_again(broker, 5)) == [b"%d" % number for number in range(5)]
+    assert bodies(retried(broker)) == [b"%d" % number for number in range(5)]
 
 
 def test_a_dry_run_only_counts(broker: LocalBroker) -> None:
     die(broker, 3)
     for _ in range(2):
         assert redrive(broker, "billing", dry_run=True) == Redriven(3, 0, 0, 0)
-    assert sent_again(broker, 3) == []
+    assert sent_again(broker, 3) == retried(broker) == []
     assert redrive(broker, "billing").sent == 3
 
 
@@ -107,14 +121,14 @@ def test_who_dies_between_sending_and_remembering_sends_nothing_twice(
     with pytest.raises(KeyboardInterrupt):
         redrive(broker, "billing")
     assert redrive(broker, "billing") == Redriven(sent=1, left=0, known=1, stuck=0)
-    assert len(sent_again(broker, 3)) == 3
+    assert len(retried(broker)) == 3
 
 
 def test_a_message_that_dies_again_is_sent_again(broker: LocalBroker) -> None:
     (message,) = die(broker, 1)
     for times in range(1, 4):
         assert redrive(broker, "billing").sent == 1
-        (copy,) = sent_again(broker, times)
+        copy = retried(broker)[times - 1]
         assert copy.msg_id == message.msg_id
         broker.send_back(copy, "billing", delay_level=-1)
 
@@ -136,11 +150,76 @@ def test_those_whose_topic_refuses_stay_until_it_does_not(
     broker: LocalBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     die(broker, 2)
-    broker.create_topic("orders", 1, perm="r")
-    assert redrive(broker, "billing") == Redriven(0, 0, 0, 2)
+    broker.create_topic("orders", perm="r")
+    assert redrive(broker, "billing", all_groups=True) == Redriven(0, 0, 0, 2)
     assert "orders" in caplog.text
-    broker.create_topic("orders", 1)
-    assert redrive(broker, "billing").sent == 2
+    broker.create_topic("orders", perm="rw")
+    assert redrive(broker, "billing", all_groups=True).sent == 2
+
+
+def test_those_whose_topic_is_gone_stay(directory: Path) -> None:
+    with mq.open(directory, auto_create_topics=False) as broker:
+        broker.create_topic("orders", 1)
+        die(broker, 2)
+        broker.delete_topic("orders")
+        for all_groups in (False, True):
+            assert redrive(broker, "billing", all_groups=all_groups) == Redriven(0, 0, 0, 2)
+
+
+def consumed(broker: LocalBroker, group: str, count: int, **options: Any) -> list[mq.MessageExt]:
+    """What a push consumer of a group gets, until these are as many."""
+    got: list[mq.MessageExt] = []
+    enough = threading.Event()
+
+    def listener(message: mq.MessageExt) -> None:
+        got.append(message)
+        if len(got) >= count:
+            enough.set()
+
+    with mq.PushConsumer(broker, group, **options) as consumer:
+        consumer.subscribe("orders", listener=listener)
+        consumer.start()
+        assert enough.wait(60.0)
+    return got
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_group_that_failed_gets_them_and_no_other(broker: LocalBroker, ordered: bool) -> None:
+    die(broker, 5)
+    for group in ("billing", "shipping"):
+        assert len(consumed(broker, group, 5, ordered=ordered)) == 5
+    redrive(broker, "billing")
+    broker.topic("orders").send(b"marker")
+    assert bodies(consumed(broker, "shipping", 1, ordered=ordered)) == [b"marker"]
+    got = consumed(broker, "billing", 6, ordered=ordered)
+    again = [message for message in got if message.body != b"marker"]
+    assert {message.topic for message in got} == {"orders"}
+    assert {message.reconsume_times for message in got} == {0}
+    if ordered:
+        assert bodies(again) == [b"%d" % number for number in range(5)]
+    assert sorted(bodies(got)) == [*(b"%d" % number for number in range(5)), b"marker"]
+
+
+def test_in_the_topic_each_goes_to_the_queue_that_it_was_in(broker: LocalBroker) -> None:
+    topic = broker.create_topic("orders", 8)
+    for number in range(24):
+        queue_id = number % 8
+        broker.append("orders", queue_id, mq.Message("orders", b"x"), b"%d" % queue_id, 0)
+    for queue in topic.queues:
+        for message in queue.read(0).messages:
+            broker.send_back(message, "billing", delay_level=-1)
+    assert redrive(broker, "billing", count_max=8, all_groups=True).sent == 8
+    topic = broker.create_topic("orders", 4, shrink=True)
+    assert redrive(broker, "billing", all_groups=True).sent == 16
+    got = [bodies(list(queue.read(3).messages)) for queue in topic.queues]
+    assert [set(each) for each in got[:4]] == [{b"0", b"4"}, {b"1", b"5"}, {b"2", b"6"}, {b"3", b"7"}]
+    assert sum(map(len, got)) == 24
+
+
+def test_what_one_way_sent_the_other_does_not(broker: LocalBroker) -> None:
+    die(broker, 4)
+    assert redrive(broker, "billing", selection=Selection.of("a")).sent == 2
+    assert redrive(broker, "billing", all_groups=True) == Redriven(2, 0, 1, 0)
 
 
 def test_two_at_a_time_are_refused(broker: LocalBroker) -> None:
