@@ -18,7 +18,7 @@ from mq.client.retry import RetriedMessage, Retry
 from mq.message import MessageExt
 from mq.names import RETRY_PREFIX
 
-logger = logging.getLogger("mq")
+logger = logging.getLogger("mq.consumer")
 
 RETRY_SECONDS: Final = 5.0  # until a message that could not be sent back comes again
 

@@ -32,7 +32,7 @@ __all__ = ["Bulk"]
 
 CHECKPOINT_INTERVAL = 5.0  # seconds
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("mq.store")
 
 
 class Bulk:

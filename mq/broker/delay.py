@@ -43,7 +43,7 @@ SLICE = 64  # Messages of one level before the others have their turn.
 KEPT_AHEAD_MS = 1000  # What is due later than that is not kept in memory until then.
 AGAIN_MS = 100  # After a failure, such as a full disk.
 
-log = logging.getLogger("mq")
+log = logging.getLogger("mq.timer")
 
 
 def parse_levels(text: str) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ SIZE = 4096
 ALWAYS = 1 << 62  # As wake_ms: whatever is stored now is to be told.
 assert (AT_DOUBT + 1) * 8 <= SIZE
 
-log = logging.getLogger("mq")
+log = logging.getLogger("mq.timer")
 
 
 class Stated(NamedTuple):

@@ -14,6 +14,7 @@ messages due at any time, transactions to be asked about.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ QUEUES_INTERVAL = 1.0
 CHECKPOINT_INTERVAL = 5.0
 RETENTION_INTERVAL = 10.0
 AGAIN = 1.0
+
+log = logging.getLogger("mq.leader")
 
 
 class Duty(Protocol):
@@ -89,6 +92,7 @@ class Duties:
         self._others = others
         self._keep = keep
         self.last_error: BaseException | None = None
+        self._troubles: dict[object, type[BaseException]] = {}  # by what failed last time
         self._stopping = threading.Event()
         self._turn = Turn(store)
         self._thread = threading.Thread(target=self._run, name="mq-duties", daemon=True)
@@ -102,9 +106,11 @@ class Duties:
             if self._stopping.is_set():
                 return
             if turn.take():
+                log.info("%s: this process leads from now on", self._store.root)
                 try:
                     self._work()
                 finally:
+                    log.info("%s: this process leads no more", self._store.root)
                     turn.give_up()
                 return
             turn.wait(heard, TURN_INTERVAL)
@@ -150,7 +156,18 @@ class Duties:
             duty()
         except (MQError, OSError) as error:
             # A full disk, a damaged record: senders and readers meet it themselves. Duties go on.
-            self.last_error = error
+            self._note(duty, error)
+        else:
+            self._troubles.pop(duty, None)
+
+    def _note(self, duty: object, error: MQError | OSError) -> None:
+        """Log an error the first time that it comes: a full disk is met twice a second."""
+        self.last_error = error
+        if isinstance(error, (BrokerClosed, ForkedBroker)) or self._troubles.get(duty) is type(error):
+            return
+        self._troubles[duty] = type(error)
+        name = getattr(duty, "name", None) or getattr(duty, "__qualname__", duty)
+        log.warning("%s: %s failed, and is tried again: %s", self._store.root, name, error)
 
     def _serve(self, duty: Duty) -> None:
         while not self._stopping.is_set():
@@ -159,7 +176,7 @@ class Duties:
             except (BrokerClosed, ForkedBroker):
                 return
             except (MQError, OSError) as error:
-                self.last_error = error
+                self._note(duty, error)
                 self._stopping.wait(AGAIN)
 
     def _checkpoint(self) -> None:

@@ -17,12 +17,12 @@ RocketMQ: broker/filter/ConsumerFilterManager.java, CommitLogDispatcherCalcBitMa
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from logging import getLogger
 from typing import Any
 
 from mq.broker.member import LocalClaim, LocalMembership
@@ -44,6 +44,8 @@ BORN_MEMBER = "mqBornLogOffset"
 # Properties that a message gets when it is stored, after the bits are computed.
 ADDED_LATER = ("UNIQ_KEY", "__CRC32#")
 BLOOM = BloomFilter.of()
+
+log = logging.getLogger("mq.groups")
 
 
 class ConsumerFilters:
@@ -127,7 +129,7 @@ class ConsumerFilters:
                 try:
                     known = version, self.marks(*key)
                 except (MQError, OSError) as error:
-                    getLogger("mq").warning("%s: no bits for %s: %s", self._path, membership.group, error)
+                    log.warning("%s: no bits for %s: %s", self._path, membership.group, error)
                     known = version, None  # It gets all, as without bits.
                 self._marks[key] = known
             return known[1]
@@ -174,7 +176,7 @@ class ConsumerFilters:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            getLogger("mq").warning("%s cannot be read and is made anew: %s", self._path, error)
+            log.warning("%s cannot be read and is made anew: %s", self._path, error)
             return {}
         return {topic: groups for topic, groups in found.items() if groups}
 

@@ -26,7 +26,7 @@ from mq.broker.membership import Member, QueueState, Subscription
 from mq.broker.offsets import Offsets
 from mq.broker.results import MessageQueue
 from mq.broker.retry import RETRY_PREFIX
-from mq.broker.roster import Roster
+from mq.broker.roster import Roster, log_deaths, role_of
 from mq.broker.standstill import Owner, owned, queue_state, stopped, unowned_reason
 from mq.broker.unread import Unread, hidden_states, unread
 from mq.errors import MQError, NotPermitted, TopicNotFound
@@ -54,7 +54,7 @@ __all__ = ["OFFSETS_INTERVAL", "Groups"]
 OFFSETS_INTERVAL = 5.0
 TIME_MAX = 1 << 62
 
-log = logging.getLogger("mq")
+log = logging.getLogger("mq.groups")
 
 
 class Groups:
@@ -219,6 +219,8 @@ class Groups:
             for number, offset in numbers.items():
                 file.reset(number, offset)
         file.changed()
+        for queue, offset in offsets.items():
+            log.info("group %s: %s/%d goes on at %d", group, queue.topic, queue.queue_id, offset)
 
     # Coming and going.
 
@@ -249,7 +251,7 @@ class Groups:
         self.store.close_in_child(own)
         try:
             with file.changing() as fd:
-                roster.bury(fd)
+                dead = roster.bury(fd)
                 admit(group, roster.listed(fd), member)
                 self._start(group, file, member, consume_from)
                 place = roster.enter(fd, own, member)
@@ -265,7 +267,9 @@ class Groups:
         membership = LocalMembership(self, group, roster, member, place, own, subscribe)
         with self._lock:
             self._memberships.add(membership)
+        log_deaths(group, dead)
         file.changed()
+        log.info("group %s: %s (pid %d) joined, %s", group, client_id, member.pid, role_of(member))
         membership.members()  # Which has the others watched.
         return membership
 
@@ -274,13 +278,15 @@ class Groups:
     ) -> Member:
         wanted = replace(wanted, subscriptions=checked(wanted.subscriptions))
         with roster.file.changing() as fd:
-            roster.bury(fd)
+            dead = roster.bury(fd)
             others = {place: each for place, each in roster.listed(fd).items() if place != membership.place}
             admit(membership.group, others, wanted)
             self._start(membership.group, roster.file, wanted, consume_from)
             if not roster.rewrite(fd, membership.place, wanted):
                 check_room(membership.group, -1)
+        log_deaths(membership.group, dead)
         roster.file.changed()
+        log.info("group %s: %s is now %s", membership.group, membership.client_id, role_of(wanted))
         return wanted
 
     def _start(self, group: str, file: GroupFile, member: Member, consume_from: str | int) -> None:
@@ -358,6 +364,7 @@ class Groups:
         with roster.file.changing() as fd:
             found = roster.bury(fd, pid)
         if found:
+            log_deaths(roster.file.path.name, found)
             roster.file.changed()
 
     def wrest(self, roster: Roster, number: int, turn: int) -> bool:

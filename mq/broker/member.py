@@ -8,6 +8,7 @@ rings the bells of those who have one.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -45,6 +46,8 @@ __all__ = ["LocalClaim", "LocalMembership"]
 
 LOOK_AGAIN = 1.0  # seconds after which it is looked whether all who are listed live
 VERSION_WORD = 12  # of four bytes
+log = logging.getLogger("mq.groups")
+
 EMPTY = memoryview(bytes(1 << 10)).cast("q")  # What those look at who let go of the file: nothing changes.
 DROPPED = -1
 
@@ -125,7 +128,8 @@ class LocalMembership:
             self._refused.discard(queue)
             self._words[place_word(self.place) + REFUSED] = len(self._refused)
             claim = self._claims[queue] = LocalClaim(self, queue, number, turn)
-            return claim
+        log.info("group %s: %s owns %s/%d", self.group, self.client_id, queue.topic, queue.queue_id)
+        return claim
 
     def _mark_refused(self, queue: MessageQueue, number: int) -> None:
         version = self.version()
@@ -211,6 +215,8 @@ class LocalMembership:
             del self._claims[claim.queue]
             self._unlock(claim.number, claim.turn)
         self._tell()
+        queue = claim.queue
+        log.info("group %s: %s gave %s/%d up", self.group, self.client_id, queue.topic, queue.queue_id)
 
     def _unlock(self, number: int, turn: int) -> None:
         self._words[slot_word(number) + OWNER] = 0
@@ -266,6 +272,7 @@ class LocalMembership:
             self._bell.add()
             self._bell.wake()
             self._let_go()
+        log.info("group %s: %s left", self.group, self.client_id)
 
     def forked(self) -> None:
         """In a forked child: hands off what is the parent's."""

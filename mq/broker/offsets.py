@@ -48,7 +48,7 @@ QUEUE_ID_MAX = 65_535
 # Group to topic to queue id to offset.
 Table = dict[str, dict[str, dict[int, int]]]
 
-log = logging.getLogger("mq")
+log = logging.getLogger("mq.groups")
 
 
 class Offsets:

@@ -71,7 +71,7 @@ NUMBER_MAX = 1 << 60
 assert MARK.size == MARK_SIZE
 assert HEAD.size + 8 == HEAD_SIZE
 
-log = logging.getLogger("mq")
+log = logging.getLogger("mq.groups")
 
 
 class HandledKeys:

@@ -49,7 +49,7 @@ REDRIVE_GROUP = "CID_RMQ_SYS_redrive"  # Its offsets of %DLQ% topics are those u
 READ_COUNT, READ_SIZE = 32, 256 << 10
 COPIES_MAX = 1024  # How often one message may have died and been sent back.
 
-log = logging.getLogger("mq")
+log = logging.getLogger("mq.groups")
 
 
 class HandBack(NamedTuple):

@@ -8,7 +8,9 @@ a lock, so a member whose pid with its start time is gone is dead as well, judge
 from __future__ import annotations
 
 import json
+import logging
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from mq.broker.membership import Member, Subscription
@@ -27,7 +29,9 @@ from mq.store.groupfile import (
 from mq.store.locks import byte_owner, lock_byte
 from mq.store.members import pid_namespace_here, start_time_of
 
-__all__ = ["Roster"]
+__all__ = ["Roster", "log_deaths", "role_of"]
+
+log = logging.getLogger("mq.groups")
 
 
 class Roster:
@@ -70,14 +74,15 @@ class Roster:
         """Whether a member of this process is listed."""
         return any(self.file.words[place_word(place) + PID] == pid for place in self.file.taken())
 
-    def bury(self, fd: int, pid: int | None = None) -> bool:
-        """Under byte 0: strike the dead off, those of one process or all. Whether there were any."""
-        words, found = self.file.words, False
+    def bury(self, fd: int, pid: int | None = None) -> list[str]:
+        """Under byte 0: strike the dead off, those of one process or all. Their names, for the log."""
+        words, found = self.file.words, []
         for place in self.file.taken():
             at = place_word(place)
             if (pid is None or words[at + PID] == pid) and not self.lives(fd, place):
+                member = self.listed(fd).get(place)
+                found.append(f"{member.client_id if member else 'a member'} (pid {words[at + PID]})")
                 words[at + LIFE] += 1
-                found = True
         return found
 
     def enter(self, fd: int, own: int, member: Member) -> int | None:
@@ -110,6 +115,18 @@ class Roster:
 
     def leave(self, place: int) -> None:
         self.file.words[place_word(place) + LIFE] += 1
+
+
+def log_deaths(group: str, names: Sequence[str]) -> None:
+    """Log the members that bury() struck off; once the file is not locked any more."""
+    for name in names:
+        log.warning("group %s: %s died without leaving: others take over its queues", group, name)
+
+
+def role_of(member: Member) -> str:
+    """What a member is in its group, for the log."""
+    topics = ", ".join(f"{each.topic} by {each.kind} {each.expression!r}" for each in member.subscriptions)
+    return f"{member.model}, subscribed to {topics or 'nothing'}"
 
 
 def _text(member: Member) -> bytes:

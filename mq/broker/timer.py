@@ -30,7 +30,7 @@ AGAIN = 0.1  # after a failure, such as a full disk
 EXPIRE_INTERVAL = 30.0
 ROLL_MIN_MS = 60_000
 
-log = logging.getLogger("mq")
+log = logging.getLogger("mq.timer")
 
 
 def roll_window_ms(retention_ms: int) -> int:

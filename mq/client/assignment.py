@@ -26,7 +26,7 @@ from mq.client.rebalance import AnyStrategy, allocate, sharing, takes_retries
 from mq.errors import BrokerClosed, ForkedBroker, NotPermitted, TopicNotFound
 from mq.names import RETRY_PREFIX
 
-logger = logging.getLogger("mq")
+logger = logging.getLogger("mq.consumer")
 
 SAVE_SECONDS = 5.0
 

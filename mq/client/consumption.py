@@ -27,7 +27,7 @@ from mq.client.runs import Runs, Work
 from mq.client.terms import Terms
 from mq.errors import BrokerClosed, ForkedBroker
 
-logger = logging.getLogger("mq")
+logger = logging.getLogger("mq.consumer")
 
 ROUND_SECONDS = 20.0  # at which a rebalance is made that nothing asked for
 # What a filter leaves out wakes nobody; so often it is looked at, for its offsets to be committed.

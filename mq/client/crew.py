@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-logger = logging.getLogger("mq")
+logger = logging.getLogger("mq.consumer")
 
 WATCH_SECONDS = 0.02
 WATCH_ROUNDS = 5  # without a brief run, before the watcher sleeps

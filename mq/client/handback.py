@@ -18,7 +18,7 @@ from mq.client.puller import OwnedQueue
 from mq.client.retry import RetriedMessage, Retry, suspend_seconds
 from mq.message import MessageExt
 
-logger = logging.getLogger("mq")
+logger = logging.getLogger("mq.consumer")
 
 RETRY_SECONDS: Final = 5.0  # until a message that could not be sent back comes again
 TIMEOUT_LEVEL = 3  # at which a message comes again whose listener took too long

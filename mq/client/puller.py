@@ -23,7 +23,7 @@ from mq.client.terms import Limits
 from mq.errors import BrokerClosed, ForkedBroker, StoreCorrupted
 from mq.message import MessageExt
 
-logger = logging.getLogger("mq")
+logger = logging.getLogger("mq.consumer")
 
 PULL_SIZE_MAX = 256 << 10
 PULL_PAUSE = 1.0  # seconds, after an error

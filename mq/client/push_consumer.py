@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PushConsumer"]
 
-logger = logging.getLogger("mq")
+logger = logging.getLogger("mq.consumer")
 
 OFFSETS_DIR = "~/.rocketmq_offsets"
 TIMES_MAX = {False: 16, True: (1 << 31) - 1}  # what -1 stands for, by whether it is in order

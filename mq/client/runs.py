@@ -21,7 +21,7 @@ from mq.client.puller import OwnedQueue
 from mq.client.terms import Limits
 from mq.message import MessageExt
 
-logger = logging.getLogger("mq")
+logger = logging.getLogger("mq.consumer")
 
 
 class Work:

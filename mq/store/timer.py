@@ -28,7 +28,7 @@ ROLL_SLOTS = 172_800  # RocketMQ: timerRollWindowSlot, two days of seconds
 ROLL_MAX_MS = (1 << 30) - 1
 KEPT_SLOTS = 604_800 - 60  # what is due longer ago than that stands in one slot, the oldest of the wheel
 
-log = logging.getLogger("mq")
+log = logging.getLogger("mq.timer")
 
 
 class Event(NamedTuple):

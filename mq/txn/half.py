@@ -55,7 +55,7 @@ MARKS_OF_COPIES = (NAME.encode() + b"\x01", TIMES.encode() + b"\x01")
 READ_COUNT, READ_SIZE = 32, 256 << 10
 PLACE_MAX, DIGITS_MAX = 1 << 56, 18
 
-log = logging.getLogger("mq")
+log = logging.getLogger("mq.transactions")
 
 
 def belongs(group: str, topic: str, queue_id: int) -> bytes:

@@ -64,7 +64,7 @@ PASSING = (StoreFull, StoreLocked, StorePoisoned, RemotingError, RequestTimeout,
 Execute = Callable[[Message, Any], TransactionState]
 CheckState = Callable[[MessageExt], TransactionState]
 
-logger = logging.getLogger("mq")
+logger = logging.getLogger("mq.transactions")
 
 
 class TransactionProducer:

@@ -106,6 +106,15 @@ print("of one that is:", exact_check(message).name)
 """,
         3: "database.close()",
     },
+    "docs/logging.md": {
+        0: "import sys\nsys.stderr = sys.stdout",
+        2: """
+import mq
+with mq.open("var/orders") as broker, mq.PushConsumer(broker, "audit") as consumer:
+    consumer.subscribe("orders", listener=print)
+    consumer.start()
+""",
+    },
     "docs/asyncio.md": {
         0: """
 async def bill(message):
@@ -143,6 +152,10 @@ SAYS = {
         "ordered O2 lamp",
         "of one that is not there: ROLLBACK",
         "of one that is: COMMIT",
+    ],
+    "docs/logging.md": [
+        "INFO mq.groups: group audit: ",
+        "joined, clustering, subscribed to orders by TAG '*'",
     ],
     "docs/dedup.md": ["the same one: True", "charged for [b'order 1001']"],
     "docs/asyncio.md": ["bill for order 1001", "charged"],
