@@ -21,15 +21,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from mq.broker.admission import admit, check_consumer, check_room, checked
+from mq.broker.first_offsets import FirstOffsets
 from mq.broker.member import LocalMembership
 from mq.broker.membership import Member, QueueState, Subscription
 from mq.broker.offsets import Offsets
 from mq.broker.results import MessageQueue
-from mq.broker.retry import RETRY_PREFIX
 from mq.broker.roster import Roster, log_deaths, role_of
 from mq.broker.standstill import Owner, owned, queue_state, stopped, unowned_reason
 from mq.broker.unread import Unread, hidden_states, unread
-from mq.errors import MQError, NotPermitted, TopicNotFound
+from mq.errors import MQError, NotPermitted
 from mq.names import check_group, check_topic, is_system_group
 from mq.store.groupfile import (
     NAMESPACE,
@@ -83,6 +83,7 @@ class Groups:
         self._before_save = before_save
         self.numbers = Numbers(store)
         self._offsets = Offsets(store.root)
+        self._first_offsets = FirstOffsets(reader, readable)
         self._directory = store.root / "mq" / "groups"
         self._lock = threading.Lock()  # guards what follows
         self._rosters: dict[str, Roster] = {}
@@ -253,7 +254,7 @@ class Groups:
             with file.changing() as fd:
                 dead = roster.bury(fd)
                 admit(group, roster.listed(fd), member)
-                self._start(group, file, member, consume_from)
+                self._first_offsets.commit(group, file, member, consume_from)
                 place = roster.enter(fd, own, member)
             check_room(group, place)
         except BaseException:
@@ -281,38 +282,13 @@ class Groups:
             dead = roster.bury(fd)
             others = {place: each for place, each in roster.listed(fd).items() if place != membership.place}
             admit(membership.group, others, wanted)
-            self._start(membership.group, roster.file, wanted, consume_from)
+            self._first_offsets.commit(membership.group, roster.file, wanted, consume_from)
             if not roster.rewrite(fd, membership.place, wanted):
                 check_room(membership.group, -1)
         log_deaths(membership.group, dead)
         roster.file.changed()
         log.info("group %s: %s is now %s", membership.group, membership.client_id, role_of(wanted))
         return wanted
-
-    def _start(self, group: str, file: GroupFile, member: Member, consume_from: str | int) -> None:
-        """Commit where the group begins, in topics that it has not begun."""
-        if member.model != "clustering":
-            return  # Each consumer has offsets of its own.
-        for topic in [subscription.topic for subscription in member.subscriptions]:
-            try:
-                queues = self._readable(topic)
-            except (TopicNotFound, NotPermitted):
-                continue
-            numbers = [self.number(queue) for queue in queues]
-            if any(file.committed(number) is not None for number in numbers):
-                continue
-            # What is in the retry topic was taken by the group before.
-            first = consume_from == "first" or topic == RETRY_PREFIX + group
-            for number in numbers:
-                file.ready(number)
-            for queue, number in zip(queues, numbers, strict=True):
-                if first:
-                    offset = self._reader.min_offset(queue)
-                elif isinstance(consume_from, int):
-                    offset = self._reader.offset_at(queue, consume_from)
-                else:
-                    offset = self._reader.max_offset(queue)
-                file.raise_to(number, offset)
 
     def left(self, membership: LocalMembership) -> None:
         with self._lock:

@@ -1,0 +1,47 @@
+"""Where a group begins in a topic that it has no offset of: first, last, or at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mq.broker.membership import Member
+from mq.broker.results import MessageQueue
+from mq.broker.retry import RETRY_PREFIX
+from mq.errors import NotPermitted, TopicNotFound
+from mq.store.groupfile import GroupFile
+from mq.store.reader import Reader
+
+__all__ = ["FirstOffsets"]
+
+
+class FirstOffsets:
+    """For the groups of one store. `readable` are the queues of a topic to read from."""
+
+    def __init__(self, reader: Reader, readable: Callable[[str], Sequence[MessageQueue]]) -> None:
+        self._reader = reader
+        self._readable = readable
+
+    def commit(self, group: str, file: GroupFile, member: Member, consume_from: str | int) -> None:
+        """Commit where the group begins, in topics of this member that it has not begun."""
+        if member.model != "clustering":
+            return  # Each consumer has offsets of its own.
+        for topic in [subscription.topic for subscription in member.subscriptions]:
+            try:
+                queues = self._readable(topic)
+            except (TopicNotFound, NotPermitted):
+                continue
+            numbers = [self._reader.number(queue) for queue in queues]
+            if any(file.committed(number) is not None for number in numbers):
+                continue
+            # What is in the retry topic was taken by the group before.
+            first = consume_from == "first" or topic == RETRY_PREFIX + group
+            for number in numbers:
+                file.ready(number)
+            for queue, number in zip(queues, numbers, strict=True):
+                if first:
+                    offset = self._reader.min_offset(queue)
+                elif isinstance(consume_from, int):
+                    offset = self._reader.offset_at(queue, consume_from)
+                else:
+                    offset = self._reader.max_offset(queue)
+                file.raise_to(number, offset)
