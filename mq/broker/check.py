@@ -4,6 +4,7 @@ store       what mq.store.check looks at
 timers      the wheel, its log and its check say the same
 offsets     consumerOffset.json can be read, and speaks of queues that there are
 groups      no offset lies beyond the end of its queue, a group's file is whole
+broadcast   offsets of broadcasting consumers can be read
 keys        what was sent and handled under keys is remembered in files that are whole
 """
 
@@ -13,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mq.broker import keycheck
+from mq.broker import broadcast_groups, keycheck
 from mq.broker.offsets import Offsets
 from mq.broker.topics import Topics
 from mq.broker.unread import hidden_reason, in_words, unread
@@ -47,6 +48,7 @@ def problems(
         is_used = not store.gate.is_alone()
         store.gate.leave()  # Who wants to come in meanwhile may.
         yield from timerverify.problems(root, is_used=is_used)
+        yield from broadcast_groups.damaged(root)
         yield from keycheck.problems(root)
     except (MQError, OSError) as error:
         yield f"{root}: {error}"

@@ -11,7 +11,7 @@ from mq.errors import NotPermitted, TopicNotFound
 from mq.store.groupfile import GroupFile
 from mq.store.reader import Reader
 
-__all__ = ["FirstOffsets"]
+__all__ = ["FirstOffsets", "first_offset"]
 
 
 class FirstOffsets:
@@ -34,14 +34,17 @@ class FirstOffsets:
             if any(file.committed(number) is not None for number in numbers):
                 continue
             # What is in the retry topic was taken by the group before.
-            first = consume_from == "first" or topic == RETRY_PREFIX + group
+            begin = "first" if topic == RETRY_PREFIX + group else consume_from
             for number in numbers:
                 file.ready(number)
             for queue, number in zip(queues, numbers, strict=True):
-                if first:
-                    offset = self._reader.min_offset(queue)
-                elif isinstance(consume_from, int):
-                    offset = self._reader.offset_at(queue, consume_from)
-                else:
-                    offset = self._reader.max_offset(queue)
-                file.raise_to(number, offset)
+                file.raise_to(number, first_offset(self._reader, queue, begin))
+
+
+def first_offset(reader: Reader, queue: MessageQueue, consume_from: str | int) -> int:
+    """Where a queue begins for a consumer that has no offset of it."""
+    if consume_from == "first":
+        return reader.min_offset(queue)
+    if isinstance(consume_from, int):
+        return reader.offset_at(queue, consume_from)
+    return reader.max_offset(queue)

@@ -24,7 +24,7 @@ from mq.broker.admission import admit, check_consumer, check_room, checked
 from mq.broker.first_offsets import FirstOffsets
 from mq.broker.member import LocalMembership
 from mq.broker.membership import Member, QueueState, Subscription
-from mq.broker.offsets import Offsets
+from mq.broker.offsets import Offsets, check_offset
 from mq.broker.results import MessageQueue
 from mq.broker.roster import Roster, log_deaths, role_of
 from mq.broker.standstill import Owner, owned, queue_state, stopped, unowned_reason
@@ -52,7 +52,6 @@ from mq.store.watch import Watch
 __all__ = ["OFFSETS_INTERVAL", "Groups"]
 
 OFFSETS_INTERVAL = 5.0
-TIME_MAX = 1 << 62
 
 log = logging.getLogger("mq.groups")
 
@@ -111,7 +110,7 @@ class Groups:
 
     def _made(self, group: str) -> Roster:
         """The same, made out of what is known of the group if need be. Raises StoreFull."""
-        self._writable()
+        self.check_writable()
         roster = self._roster(group)
         if roster is not None:
             return roster
@@ -129,7 +128,7 @@ class Groups:
         with self._lock:
             return self._rosters.setdefault(group, Roster(file))
 
-    def _writable(self) -> None:
+    def check_writable(self) -> None:
         self.store.live()
         if self.store.read_only:
             raise NotPermitted(
@@ -196,23 +195,15 @@ class Groups:
     def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """See Broker.commit."""
         check_group(group)
-        _check_offset(offset)
+        check_offset(offset)
         file, number = self._made(group).file, self.number(queue)
         with file.changing():
             file.raise_to(number, offset)
 
     def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """See Broker.reset_offsets. Raises ValueError for an offset beyond the end of its queue."""
+        """See Broker.reset_offsets, of a clustering group."""
         check_group(group)
-        numbers = {}
-        for queue, offset in offsets.items():
-            _check_offset(offset)
-            numbers[self.number(queue)] = offset
-            end = self._reader.max_offset(queue)
-            if offset > end:
-                raise ValueError(
-                    f"{queue.topic}/{queue.queue_id} ends at {end:,}: an offset of {offset:,} is beyond that"
-                )
+        numbers = self.check_reset(offsets)
         file = self._made(group).file
         with file.changing():
             for number in numbers:
@@ -222,6 +213,26 @@ class Groups:
         file.changed()
         for queue, offset in offsets.items():
             log.info("group %s: %s/%d goes on at %d", group, queue.topic, queue.queue_id, offset)
+
+    def check_reset(self, offsets: Mapping[MessageQueue, int]) -> dict[int, int]:
+        """The offsets by number of the queue. Raises ValueError for one beyond the end of its queue."""
+        numbers = {}
+        for queue, offset in offsets.items():
+            check_offset(offset)
+            numbers[self.number(queue)] = offset
+            end = self._reader.max_offset(queue)
+            if offset > end:
+                raise ValueError(
+                    f"{queue.topic}/{queue.queue_id} ends at {end:,}: an offset of {offset:,} is beyond that"
+                )
+        return numbers
+
+    def announce(self, group: str, change: Callable[[], None]) -> None:
+        """Make a change that one process at a time makes, and have the members of the group look."""
+        file = self._made(group).file
+        with file.changing():
+            change()
+        file.changed()
 
     # Coming and going.
 
@@ -237,7 +248,7 @@ class Groups:
         consume_from: str | int = "first",
     ) -> LocalMembership:
         """See Broker.join."""
-        self._writable()
+        self.check_writable()
         check_group(group)
         check_consumer(client_id, model, consume_type, consume_from)
         now = time.time_ns() // 1_000_000
@@ -420,10 +431,3 @@ class Groups:
             self._rosters.clear()
         for roster in rosters:
             roster.file.close()
-
-
-def _check_offset(offset: int) -> None:
-    if isinstance(offset, bool) or not isinstance(offset, int):
-        raise TypeError(f"an offset is an int, not {type(offset).__name__}")
-    if not 0 <= offset < TIME_MAX:
-        raise ValueError(f"an offset is {offset}: it must be 0 or more")

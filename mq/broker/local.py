@@ -10,11 +10,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from mq.broker.asides import Asides
+from mq.broker.broadcast_groups import BroadcastGroups, clamp_all
 from mq.broker.bulk import Bulk
 from mq.broker.catalog import Catalog
 from mq.broker.dedup import Dedup
@@ -26,8 +28,7 @@ from mq.broker.groups import OFFSETS_INTERVAL, Groups
 from mq.broker.handled import Handled
 from mq.broker.keepsakes import Keepsakes
 from mq.broker.lookout import LocalLookout
-from mq.broker.membership import Group, Lookout, Member, Membership, QueueState
-from mq.broker.offsets import clamp_offsets
+from mq.broker.membership import BroadcastOffsets, Group, Lookout, Member, Membership, QueueState
 from mq.broker.once import OnceFiles
 from mq.broker.options import check_number, check_options, check_times
 from mq.broker.protocol import (
@@ -119,7 +120,7 @@ class LocalBroker:
             read_only=read_only,
             sync=flush == "sync",
             progress=progress,
-            on_recovered=clamp_offsets,
+            on_recovered=clamp_all,
             commitlog_file_size=commitlog_file_size,
             queue_file_units=queue_file_units,
             index_slot_count=index_slot_count,
@@ -176,6 +177,7 @@ class LocalBroker:
                 catalog.exists,
                 self._once.sync,
             )
+            self._broadcast = broadcast = BroadcastGroups(store, self.name, groups, self._reader, catalog)
             self._transactions = transactions = LocalTransactions(
                 store,
                 self.name,
@@ -208,7 +210,8 @@ class LocalBroker:
             self.group_offsets = groups.offsets
             self.group_states = groups.states
             self.group_retrying = Retries(self.name, schedule, catalog.readable, groups.committed).of
-            self.reset_offsets = groups.reset
+            self.reset_offsets = broadcast.reset
+            self.broadcast_offsets = broadcast.offsets
             self.committed = groups.committed
             self.commit = groups.commit
             self.prepare = transactions.prepare
@@ -255,6 +258,7 @@ class LocalBroker:
     group_states: Callable[[str, str], list[QueueState]]
     group_retrying: Callable[[str], dict[str, int]]
     reset_offsets: Callable[[str, Mapping[MessageQueue, int]], None]
+    broadcast_offsets: Callable[[str, str | None, Path | None], BroadcastOffsets]
     committed: Callable[[str, MessageQueue], int | None]
     commit: Callable[[str, MessageQueue, int], None]
     prepare: Callable[..., SendResult]
@@ -360,7 +364,7 @@ class LocalBroker:
 
     def groups(self) -> list[str]:
         """Names of all consumer groups but RocketMQ's own that have members or offsets, sorted."""
-        return self._groups.names()
+        return sorted({*self._groups.names(), *self._broadcast.names()})
 
     def group(self, name: str) -> Group:
         """A consumer group, which need not have been used before. Raises GroupInvalid."""

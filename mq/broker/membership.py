@@ -17,7 +17,7 @@ from mq.names import RETRY_PREFIX
 if TYPE_CHECKING:
     from mq.broker.protocol import Broker
 
-__all__ = ["Claim", "Group", "Member", "Membership", "QueueState", "Subscription"]
+__all__ = ["BroadcastOffsets", "Claim", "Group", "Member", "Membership", "QueueState", "Subscription"]
 
 
 class Subscription(NamedTuple):
@@ -135,6 +135,29 @@ class Membership(Protocol):
         ...
 
 
+class BroadcastOffsets(Protocol):
+    """How far one consumer of a broadcasting group is; nobody else has its client id until close()."""
+
+    client_id: str
+    is_dirty: bool  # whether there is something to save
+
+    def begin(self, topic: str, consume_from: str | int) -> None:
+        """Set where the consumer begins with a topic that it has no offset of, or that was made anew."""
+        ...
+
+    def claim(self, queue: MessageQueue, membership: Membership) -> Claim:
+        """A queue of the consumer, which has all of them."""
+        ...
+
+    def save(self) -> None:
+        """Have everything on disk that was committed before. Raises OSError, MQError."""
+        ...
+
+    def close(self) -> None:
+        """Let another consumer have the client id. Twice is fine."""
+        ...
+
+
 class Lookout(Protocol):
     """Waits for several consumers of one broker at once, by one thread at a time."""
 
@@ -196,7 +219,8 @@ class Group:
 
     def reset(self, topic: str, *, to_ms: int | None = None, to: str | None = None) -> None:
         """Have the group consume from elsewhere: the messages stored at to_ms or later, or to "earliest" or
-        "latest". Members that are at work go on from there at once."""
+        "latest". Members that are at work go on from there at once. Of a broadcasting group every consumer
+        does, those that are not at work when they start."""
         if (to is None) == (to_ms is None):
             raise ValueError("give either to_ms, or to: 'earliest' or 'latest'")
         if to not in (None, "earliest", "latest"):

@@ -39,7 +39,7 @@ from mq.store.locks import lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
 
-__all__ = ["Offsets", "Table", "clamp_offsets"]
+__all__ = ["Offsets", "Table", "check_offset", "clamp_offsets"]
 
 LOCK_TIMEOUT = 10.0
 OFFSET_MAX = 1 << 56
@@ -235,6 +235,14 @@ def clamp_offsets(control: Control) -> None:
     """After a recovery, before anybody sends: see Offsets.clamp."""
     ends = {(topic, queue_id): control.next_offset(number) for number, topic, queue_id in control.queues()}
     Offsets(control.path.parents[1]).clamp(ends)
+
+
+def check_offset(offset: int) -> None:
+    """Raises TypeError, ValueError."""
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise TypeError(f"an offset is an int, not {type(offset).__name__}")
+    if not 0 <= offset < 1 << 62:
+        raise ValueError(f"an offset is {offset}: it must be 0 or more")
 
 
 def _of(topics: Mapping[str, dict[int, int]], exists: Callable[[str], bool]) -> dict[str, dict[int, int]]:

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import xxhash
 
 from mq.broker.handled import DEDUP_KEY, Handled
-from mq.broker.membership import Claim, Group, Lookout, Member, Membership, QueueState, Subscription
+from mq.broker.membership import (
+    BroadcastOffsets,
+    Claim,
+    Group,
+    Lookout,
+    Member,
+    Membership,
+    QueueState,
+    Subscription,
+)
 from mq.broker.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from mq.compression import compressor
 from mq.errors import MessageTooLarge
@@ -26,6 +35,8 @@ from mq.message import Message, MessageExt
 from mq.txn.state import Check, Checker, Ender, Preparer, Transactions, TransactionState, Undecided
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from typing_extensions import Self
 
 __all__ = [
@@ -231,6 +242,15 @@ class Broker(Transactions, Protocol):
         """
         ...
 
+    def broadcast_offsets(
+        self, group: str, client_id: str | None, directory: Path | None
+    ) -> BroadcastOffsets:
+        """The offsets of a broadcasting consumer, which take its client id, or a free one, for it alone.
+
+        Kept in the broker's own place, or in a directory, below what tells this store from others there.
+        Raises GroupInvalid for a client id in use, StoreCorrupted, NotPermitted, StoreFull."""
+        ...
+
     def lookout(self) -> Lookout:
         """For a thread that waits for several consumers, or for queues of no group."""
         ...
@@ -258,7 +278,8 @@ class Broker(Transactions, Protocol):
         ...
 
     def reset_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set offsets, also downwards; members that are at work go on from there."""
+        """Set offsets, also downwards; members that are at work go on from there. Of a broadcasting group
+        those of every consumer. Raises ValueError for an offset beyond the end of its queue."""
         ...
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:

@@ -294,6 +294,7 @@ def reset(session: Session, group: str, topic: str, place: str | int, create: bo
     """Have GROUP consume TOPIC from elsewhere.
 
     Members that are at work go on from there at once. What they are consuming at this moment they finish.
+    Of a broadcasting group every consumer goes on from there, the others when they start.
     """
     with session.open() as broker:
         broker.topic(topic)
@@ -307,9 +308,16 @@ def reset(session: Session, group: str, topic: str, place: str | int, create: bo
         else:
             found.reset(topic, to=place)
         after = found.offsets(topic)
-        if session.json:
+        if session.json and not after:
+            emit_json({"group": group, "topic": topic, "model": "broadcasting"})
+        elif session.json:
             for queue, offset in after.items():
                 emit_json({**queue._asdict(), "before": before.get(queue), "committed": offset})
+        elif not after:
+            click.echo(
+                f"{visible(group)} is broadcasting: each of its consumers goes on from there, those that are"
+                " not at work when they start"
+            )
         else:
             rows = (
                 (

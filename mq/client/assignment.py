@@ -16,14 +16,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from mq.broker.membership import Claim, Membership
+from mq.broker.membership import BroadcastOffsets, Claim, Membership
 from mq.broker.protocol import Broker
 from mq.broker.results import MessageQueue
 from mq.client.delivery import Delivery
-from mq.client.progress import LocalClaim, LocalOffsets
 from mq.client.puller import OwnedQueue
 from mq.client.rebalance import AnyStrategy, allocate, sharing, takes_retries
-from mq.errors import BrokerClosed, ForkedBroker, NotPermitted, TopicNotFound
+from mq.errors import BrokerClosed, ForkedBroker, MQError, NotPermitted, TopicNotFound
 from mq.names import RETRY_PREFIX
 
 logger = logging.getLogger("mq.consumer")
@@ -45,7 +44,7 @@ class Assignment:
         deliveries: dict[str, Delivery],
         *,
         strategy: AnyStrategy,
-        local: LocalOffsets | None,
+        local: BroadcastOffsets | None,
         consume_from: str | int,
         listener: AssignmentListener | None,
     ) -> None:
@@ -109,7 +108,7 @@ class Assignment:
                 local.save()
                 self._save_at = None
                 return float("inf")
-            except OSError as error:
+            except (MQError, OSError) as error:
                 logger.error("group %s: offsets could not be saved: %s", self.group, error)
                 self._save_at = now + SAVE_SECONDS
         return self._save_at
@@ -131,20 +130,8 @@ class Assignment:
 
     def begin(self, topic: str) -> None:
         """Set where a broadcasting consumer begins with a topic that it has no offset of."""
-        local = self._local
-        if local is None or topic in local.topics():
-            return
-        try:
-            queues = self._broker.readable(topic)
-        except (TopicNotFound, NotPermitted):
-            return
-        for queue in queues:
-            if self._consume_from == "first":
-                local.put(queue, self._broker.min_offset(queue))
-            elif self._consume_from == "last":
-                local.put(queue, self._broker.max_offset(queue))
-            elif isinstance(self._consume_from, int):
-                local.put(queue, self._broker.offset_at(queue, self._consume_from))
+        if self._local is not None:
+            self._local.begin(topic, self._consume_from)
 
     def _work_out(self) -> bool:
         route_version = self._broker.route_version()
@@ -190,9 +177,10 @@ class Assignment:
         broker = self._broker
         try:
             claim: Claim | None
-            claim = (
-                LocalClaim(self._local, queue) if self._local is not None else self.membership.claim(queue)
-            )
+            if self._local is not None:
+                claim = self._local.claim(queue, self.membership)
+            else:
+                claim = self.membership.claim(queue)
             if claim is None:
                 return True
             owned = OwnedQueue(

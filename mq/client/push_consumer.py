@@ -25,7 +25,6 @@ from mq.client.consumption import Consumption
 from mq.client.delivery import Delivery, Listener
 from mq.client.handback import HandBack
 from mq.client.identity import new_client_id
-from mq.client.progress import LocalOffsets
 from mq.client.rebalance import AnyStrategy, strategy_of
 from mq.client.terms import Terms
 from mq.errors import BrokerClosed, GroupInvalid, SubscriptionConflict
@@ -40,7 +39,6 @@ __all__ = ["PushConsumer"]
 
 logger = logging.getLogger("mq.consumer")
 
-OFFSETS_DIR = "~/.rocketmq_offsets"
 TIMES_MAX = {False: 16, True: (1 << 31) - 1}  # what -1 stands for, by whether it is in order
 CLOSE_SECONDS = 30.0
 RESERVED_GROUPS = {"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"}
@@ -63,7 +61,7 @@ class PushConsumer:
     a queue are held here, and none that is consume_message_span offsets or more from the first (this does
     not go for ordered ones); thresholds for_topic are divided among the queues held.
 
-    Only for broadcasting: `offsets_dir` is where offsets are kept, RocketMQ's place by default.
+    Only for broadcasting: `offsets_dir` is where offsets are kept, the store's own directory by default.
     """
 
     def __init__(
@@ -123,7 +121,7 @@ class PushConsumer:
         self._allocate = allocate
         self._client_id = client_id
         self._assignment_listener = assignment_listener
-        self._offsets_dir = Path(offsets_dir if offsets_dir is not None else OFFSETS_DIR).expanduser()
+        self._offsets_dir = None if offsets_dir is None else Path(offsets_dir).expanduser().absolute()
         self._terms = Terms(
             threads=threads,
             pull_count=pull_count,
@@ -230,7 +228,9 @@ class PushConsumer:
             if not self._subscriptions:
                 raise ValueError("nothing is subscribed to: call subscribe(topic) first")
             is_broadcasting = self._terms.is_broadcasting
-            local = LocalOffsets(self._offsets_dir, self.group, self._client_id) if is_broadcasting else None
+            local = None
+            if is_broadcasting:
+                local = self._broker.broadcast_offsets(self.group, self._client_id, self._offsets_dir)
             try:
                 self._membership = self._broker.join(
                     self.group,

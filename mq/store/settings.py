@@ -2,7 +2,8 @@
 
 On disk: mq/settings.json, one JSON object. Members that are unknown here are kept as they are.
 
-    store_id    32 hex digits, random: the store's own identity
+    store_id        32 hex digits, random: the store's own identity
+    had_messages    whether the log had messages when the store got its identity: it is older than that
 
 The identity is made once, by the first process that opens the store for writing, and goes with a copy of the
 directory. The file is replaced as a whole, under the lock of mq/settings.lock; settings.json.bak is the state
@@ -22,7 +23,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mq.store.commitlog import segment_files
 from mq.store.configfile import write_config
+from mq.store.directory import size_of
 from mq.store.locks import lock_byte, open_own_file, unlock_byte
 
 __all__ = ["Settings", "SettingsFile"]
@@ -39,6 +42,7 @@ class Settings:
     """store_id is "" where a store has none yet. others: members of the file that are unknown here."""
 
     store_id: str = ""
+    had_messages: bool = False
     others: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -47,8 +51,13 @@ def _check_store_id(value: Any) -> None:
         raise ValueError(f"store_id is {value!r:.100}: it has 32 hex digits")
 
 
+def _check_had_messages(value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"had_messages is {value!r:.100}: it is true or false")
+
+
 # What each member of the file must be: a function that raises ValueError for anything else.
-CHECKS: dict[str, Callable[[Any], None]] = {"store_id": _check_store_id}
+CHECKS: dict[str, Callable[[Any], None]] = {"store_id": _check_store_id, "had_messages": _check_had_messages}
 
 
 class SettingsFile:
@@ -98,7 +107,11 @@ class SettingsFile:
         settings = self.read()
         if settings.store_id:
             return settings
-        return self.update(store_id=secrets.token_hex(16))
+        # What was there and is damaged says nothing of that.
+        is_new = self.path.exists() or not any(
+            map(size_of, segment_files(self.path.parents[1] / "commitlog"))
+        )
+        return self.update(store_id=secrets.token_hex(16), had_messages=not is_new)
 
     def _save(self, settings: Settings) -> None:
         table = asdict(settings)

@@ -138,6 +138,16 @@ def test_reset_moves_a_group_in_either_direction(run: Run, broker: mq.LocalBroke
     assert group.lag("orders") == 0
 
 
+def test_reset_of_a_broadcasting_group_says_whose_offsets_it_sets(run: Run, broker: mq.LocalBroker) -> None:
+    with mq.PushConsumer(broker, "caches", model="broadcasting") as consumer:
+        consumer.subscribe("orders", listener=lambda _: None)
+        consumer.start()
+    assert "each of its consumers goes on from there" in run("reset", "caches", "orders").out
+    assert run("reset", "caches", "orders", "--json").objects == [
+        {"group": "caches", "topic": "orders", "model": "broadcasting"}
+    ]
+
+
 def test_reset_reaches_a_member_that_is_at_work(run: Run, broker: mq.LocalBroker) -> None:
     with member(broker) as me:
         queue = claim(me, broker, 0)

@@ -1,19 +1,22 @@
-"""Broadcasting: every consumer gets everything, keeps its own offsets, and loses what fails."""
+"""Broadcasting: every consumer gets everything, keeps its own offsets, and loses what fails.
+
+Here with the broker in memory; tests/broker/test_broadcast_groups.py has what is particular to a directory.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+import xxhash
 from hypothesis import given
 
 import mq
+from mq.broker.broadcast_format import TopicOffsets, parse, parse_of_client, write_out
 from mq.broker.results import MessageQueue
-from mq.client.progress import parse, write_out
 from tests.client.hearing import Heard, consuming, dead_letters, eventually, send
 from tests.contract.memory import MemoryBroker
 
@@ -26,6 +29,14 @@ def make(queues: int = 2) -> MemoryBroker:
 
 def broadcasting(path: Path, **options: Any) -> dict[str, Any]:
     return {"model": "broadcasting", "offsets_dir": path, **options}
+
+
+def file_of(path: Path, client_id: str) -> Path:
+    return path / "memory" / "g" / client_id / "offsets.json"
+
+
+def offsets_in(file: Path) -> dict[int, int]:
+    return parse(file.read_text())["orders"].offsets
 
 
 def test_every_consumer_gets_every_message(tmp_path: Path) -> None:
@@ -56,9 +67,9 @@ def test_a_consumer_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None
         assert heard.bodies == [body.encode()]
     assert client_id is not None
     assert client_id.endswith("@DEFAULT")
-    text = (tmp_path / client_id / "g" / "offsets.json").read_text()
-    assert parse(text) == {MessageQueue("orders", "mq", 0): 2, MessageQueue("orders", "mq", 1): 0}
-    assert (tmp_path / client_id / "g" / "offsets.json.bak").exists()
+    file = file_of(tmp_path, client_id)
+    assert offsets_in(file) == {0: 2, 1: 0}
+    assert file.with_name("offsets.json.bak").exists()
 
 
 def test_offsets_are_saved_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,15 +79,8 @@ def test_offsets_are_saved_while_it_runs(tmp_path: Path, monkeypatch: pytest.Mon
     with consuming(broker, heard, **broadcasting(tmp_path, client_id="box")):
         send(broker, "a", "b")
         heard.wait(2)
-        path = tmp_path / "box" / "g" / "offsets.json"
-
-        def is_saved() -> bool:
-            try:
-                return parse(path.read_text()) == {MessageQueue("orders", "mq", 0): 2}
-            except FileNotFoundError:
-                return False  # It takes its name from the one before.
-
-        eventually(is_saved)
+        file = file_of(tmp_path, "box")
+        eventually(lambda: file.exists() and offsets_in(file) == {0: 2})
 
 
 def test_a_client_id_is_one_consumers_at_a_time(tmp_path: Path) -> None:
@@ -119,8 +123,7 @@ def test_what_fails_is_lost_and_the_log_says_so(tmp_path: Path, caplog: pytest.L
     assert dead_letters(broker) == []
     assert "%RETRY%g" not in broker.topics()
     assert "is lost: a broadcasting group has no retry topic" in caplog.text
-    text = (tmp_path / client_id / "g" / "offsets.json").read_text()
-    assert parse(text)[MessageQueue("orders", "mq", 0)] == 2
+    assert offsets_in(file_of(tmp_path, client_id)) == {0: 2}
 
 
 def test_in_order_a_failure_blocks_this_consumers_queue_and_is_lost_in_the_end(tmp_path: Path) -> None:
@@ -139,15 +142,17 @@ def test_in_order_a_failure_blocks_this_consumers_queue_and_is_lost_in_the_end(t
 
 
 def offsets_file(path: Path) -> Path:
-    (path / "box" / "g").mkdir(parents=True)
-    return path / "box" / "g" / "offsets.json"
+    file = file_of(path, "box")
+    file.parent.mkdir(parents=True)
+    return file
 
 
 def test_a_broken_file_is_replaced_by_its_backup(tmp_path: Path) -> None:
     file = offsets_file(tmp_path)
-    file.write_text('{"offsetTable":{{"brokerName"')
-    file.with_name("offsets.json.bak").write_text(write_out({MessageQueue("orders", "mq", 0): 1}))
     broker = make(1)
+    text = write_out({"orders": TopicOffsets(broker.made_at("orders"), {0: 1})})
+    file.write_text(text.replace(":1}", ":2}"))  # which the checksum tells
+    file.with_name("offsets.json.bak").write_text(text)
     send(broker, "a", "b")
     heard = Heard()
     with consuming(broker, heard, **broadcasting(tmp_path, client_id="box")):
@@ -161,7 +166,7 @@ def test_with_both_files_broken_it_does_not_start_and_overwrites_nothing(tmp_pat
     file.with_name("offsets.json.bak").write_text("")
     consumer = mq.PushConsumer(make(1), "g", model="broadcasting", offsets_dir=tmp_path, client_id="box")
     consumer.subscribe("orders", listener=print)
-    with pytest.raises(mq.StoreCorrupted, match="repair the file"):
+    with pytest.raises(mq.StoreCorrupted, match="remove the files"):
         consumer.start()
     consumer.close()
     assert file.read_text() == "{"
@@ -176,12 +181,60 @@ def test_clustering_and_broadcasting_do_not_mix(tmp_path: Path) -> None:
             other.start()
 
 
-queues = st.builds(MessageQueue, st.text(min_size=1, alphabet="abc%_-"), st.text("xy"), st.integers(0, 9))
+topics = st.dictionaries(
+    st.text(min_size=1, alphabet="abc%_-"),
+    st.builds(
+        TopicOffsets,
+        st.none() | st.integers(0, 1 << 62),
+        st.dictionaries(st.integers(0, 65_535), st.integers(0, (1 << 56) - 1)),
+        st.text("xy"),
+    ),
+)
 
 
-@given(st.dictionaries(queues, st.integers(0, 1 << 62)))
-def test_an_offsets_file_says_what_was_written(offsets: dict[MessageQueue, int]) -> None:
+@given(topics)
+def test_an_offsets_file_says_what_was_written(offsets: dict[str, TopicOffsets]) -> None:
     assert parse(write_out(offsets)) == offsets
+
+
+@given(topics, st.data())
+def test_a_changed_byte_is_noticed(offsets: dict[str, TopicOffsets], data: st.DataObject) -> None:
+    text = write_out(offsets)
+    place = data.draw(st.integers(0, len(text) - 1))
+    changed = text[:place] + data.draw(st.sampled_from('0189x"{}')) + text[place + 1 :]
+    try:
+        assert parse(changed) == offsets
+    except ValueError:
+        assert changed != text
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        None,
+        [],
+        {},
+        {"made_at": -1, "offsets": {}, "reset": ""},
+        {"made_at": 0, "offsets": {"0": -1}, "reset": ""},
+        {"made_at": 0, "offsets": {"0": True}, "reset": ""},
+        {"made_at": 0, "offsets": {"a": 1}, "reset": ""},
+        {"made_at": 0, "offsets": {"70000": 1}, "reset": ""},
+        {"made_at": 0, "offsets": {"0": 1 << 56}, "reset": ""},
+        {"made_at": 0, "offsets": {}, "reset": 1},
+        {"made_at": 0, "offsets": {}, "reset": "", "more": 1},
+    ],
+)
+def test_what_no_topic_can_have_is_refused(topic: Any) -> None:
+    table = json.dumps({"orders": topic}, sort_keys=True, separators=(",", ":"))
+    text = f'{{"checksum":"{xxhash.xxh64_hexdigest(table.encode())}","topics":{table}}}'
+    with pytest.raises(ValueError):  # noqa: PT011 - the parser of JSON has its own words
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "17", '{"topics":{}}', "[" * 100_000])
+def test_what_is_no_table_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the parser of JSON has its own words
+        parse(text)
 
 
 def test_what_rocketmq_writes_is_read() -> None:
@@ -193,7 +246,7 @@ def test_what_rocketmq_writes_is_read() -> None:
             }:0
         }
     }"""
-    assert parse(text) == {
+    assert parse_of_client(text) == {
         MessageQueue("TopicTest", "broker-a", 3): 250,
         MessageQueue("TopicTest", "broker-a", 2): 0,
     }
@@ -213,14 +266,6 @@ def test_what_rocketmq_writes_is_read() -> None:
         '{"offsetTable":{{bad}:5}}',
     ],
 )
-def test_what_is_no_offsets_file_is_refused(text: str) -> None:
+def test_what_is_no_file_of_rocketmqs_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the parser of JSON has its own words
-        parse(text)
-
-
-def test_the_keys_are_objects_as_rocketmq_wants_them() -> None:
-    text = write_out({MessageQueue("orders", "mq", 1): 7})
-    assert text == '{"offsetTable":{{"brokerName":"mq","queueId":1,"topic":"orders"}:7}}'
-    with pytest.raises(json.JSONDecodeError):
-        json.loads(text)
-    assert re.search(r"\}:7", text)
+        parse_of_client(text)

@@ -8,6 +8,7 @@ this file put together, and not what the code under test did.
 from __future__ import annotations
 
 import struct
+import tempfile
 import threading
 import time
 import zlib
@@ -16,9 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mq.broker.broadcast_offsets import BroadcastOffsets
 from mq.broker.membership import Claim, Group, Member, Membership, QueueState, Subscription
 from mq.broker.protocol import Appender, Puller, Topic
 from mq.broker.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
@@ -26,6 +29,7 @@ from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
 from mq.filter.tags import tag_hash
 from mq.message import Message, MessageExt
 from mq.names import SYSTEM_TOPICS, UNSENDABLE_TOPICS, check_group, check_topic, is_system_topic
+from tests.contract.memory_broadcast import MemorySource
 from tests.contract.memory_groups import (
     RETRY_PREFIX,
     MemoryGroups,
@@ -143,6 +147,7 @@ class _TopicState:
     write_queue_count: int
     perm: str
     ordered: bool
+    made_at: int = 0
     queues: dict[int, list[MessageExt]] = field(default_factory=dict)
     shrink_to: int | None = None  # once the queues to read from there on are consumed
 
@@ -178,6 +183,7 @@ class MemoryBroker:
         self._log_end = 0
         self._version = 0
         self._closed = False
+        self._directory: tempfile.TemporaryDirectory[str] | None = None  # of broadcasting consumers
         # A queue for each level, as in RocketMQ's SCHEDULE_TOPIC_XXXX, and how far each was delivered.
         self._schedule: list[list[MessageExt]] = [[] for _ in DELAYS_MS]
         self._delivered = [0] * len(DELAYS_MS)
@@ -221,6 +227,8 @@ class MemoryBroker:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+            if self._directory is not None:
+                self._directory.cleanup()
 
     def flush(self) -> None:
         self._check_open()
@@ -247,7 +255,7 @@ class MemoryBroker:
         with self._changed:
             self._check_open()
             known = self._topics.get(name)
-            old = known or _TopicState(4, 4, "rw", False)
+            old = known or _TopicState(4, 4, "rw", False, self._log_end)
             final = old.shrink_to or old.read_queue_count
             reads = next((each for each in (read_queue_count, queue_count) if each is not None), final)
             fresh = _TopicState(
@@ -255,6 +263,7 @@ class MemoryBroker:
                 next(e for e in (write_queue_count, queue_count, old.write_queue_count) if e is not None),
                 old.perm if perm is None else perm,
                 old.ordered if ordered is None else ordered,
+                old.made_at,
                 old.queues,
             )
             if known is not None and reads < known.read_queue_count:
@@ -315,7 +324,7 @@ class MemoryBroker:
                 if not self._auto_create and not groups_own:
                     raise TopicNotFound(topic)
                 writes = 1 if groups_own else min(self._default_queue_count, AUTO_QUEUES_MAX)
-                self._topics[topic] = _TopicState(writes, writes, "rw", False)
+                self._topics[topic] = _TopicState(writes, writes, "rw", False, self._log_end)
                 self._version += 1
                 self._changed.notify_all()
             state = self._topics[topic]
@@ -478,6 +487,19 @@ class MemoryBroker:
             self._check_open()
             member = new_member(client_id, self._clock(), model, consume_type, ordered)
             return self._groups.join(group, member, subscriptions, consume_from)
+
+    def broadcast_offsets(
+        self, group: str, client_id: str | None, directory: Path | None
+    ) -> BroadcastOffsets:
+        self._check_open()
+        if directory is None:
+            self._directory = self._directory or tempfile.TemporaryDirectory()
+            directory = Path(self._directory.name)
+        base = directory / "memory" / group
+        return BroadcastOffsets(base, group, client_id, MemorySource(self, self._groups, group))
+
+    def made_at(self, topic: str) -> int:
+        return self._state(topic).made_at
 
     def lookout(self) -> MemoryLookout:
         return MemoryLookout(self._groups)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mq.broker.broadcast_format import TopicOffsets
 from mq.broker.membership import Member, Membership, QueueState, Subscription
 from mq.broker.results import MessageQueue
 from mq.errors import GroupInvalid, NotPermitted, SubscriptionConflict, TopicNotFound
@@ -35,6 +36,7 @@ class Queues(Protocol):
     def messages_of(self, queue: MessageQueue) -> list[MessageExt]: ...
     def matches(self, position: Position) -> bool: ...
     def route_version(self) -> int: ...
+    def made_at(self, topic: str) -> int: ...
     def until_due(self) -> float: ...
 
 
@@ -45,6 +47,7 @@ class _GroupState:
     offsets: dict[MessageQueue, int] = field(default_factory=dict)
     resets: defaultdict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
     owners: dict[MessageQueue, MemoryClaim] = field(default_factory=dict)
+    broadcast_resets: dict[str, TopicOffsets] = field(default_factory=dict)
     version: int = 0
 
 
@@ -95,6 +98,15 @@ class MemoryGroups:
 
     def reset(self, name: str, offsets: Mapping[MessageQueue, int]) -> None:
         state = self.state(name)
+        if any(membership.member.model == "broadcasting" for membership in state.members.values()):
+            for queue, offset in offsets.items():
+                made_at = self.broker.made_at(queue.topic)
+                fresh = TopicOffsets(made_at, {queue.queue_id: offset}, reset=f"{state.version}")
+                known = state.broadcast_resets.setdefault(queue.topic, fresh)
+                known.offsets[queue.queue_id] = offset
+                known.made_at, known.reset = made_at, fresh.reset
+            self.touch(state)
+            return
         for queue, offset in offsets.items():
             state.offsets[queue] = offset
             state.resets[queue] += 1

@@ -161,6 +161,50 @@ def test_broadcast_messages_reach_every_member(
     assert broker.group("billing").offsets("orders") == {}
 
 
+def test_a_broadcasting_consumer_at_work_starts_a_topic_made_again_at_its_beginning(
+    broker: mq.Broker, other: mq.Broker, push: Push
+) -> None:
+    send(broker, *numbers(20))
+    heard = Heard()
+    push(heard, of=other, model="broadcasting", consume_from="first")
+    heard.wait(20)
+    broker.delete_topic("orders")
+    broker.create_topic("orders", 2)
+    send(broker, *numbers(30, 100))
+    eventually(lambda: set(heard.bodies[20:]) == {number.encode() for number in numbers(30, 100)})
+
+
+def test_a_broadcasting_consumer_that_comes_back_begins_a_topic_made_again_where_it_is_told_to(
+    broker: mq.Broker, other: mq.Broker, push: Push
+) -> None:
+    send(broker, *numbers(20))
+    heard = Heard()
+    consumer = push(heard, model="broadcasting")
+    heard.wait(20)
+    consumer.close()
+    broker.delete_topic("orders")
+    broker.create_topic("orders", 2)
+    send(broker, *numbers(30, 100))
+    again = Heard()
+    push(again, of=other, model="broadcasting")
+    again.wait(30)
+    assert again.bodies == [number.encode() for number in numbers(30, 100)]
+
+
+def test_a_reset_of_a_broadcasting_group_is_each_consumers(
+    broker: mq.Broker, other: mq.Broker, push: Push
+) -> None:
+    send(broker, *numbers(20))
+    all_heard = Heard(), Heard()
+    for heard, of in zip(all_heard, (broker, other), strict=True):
+        push(heard, of=of, model="broadcasting")
+        heard.wait(20)
+    broker.reset_offsets("billing", {mq.MessageQueue("orders", "mq", 0): 15})
+    send(broker, *numbers(1, 20))
+    again = {b"%03d" % each for each in range(15, 21)}
+    eventually(lambda: [set(heard.bodies[20:]) for heard in all_heard] == [again, again])
+
+
 @pytest.mark.parametrize(
     "filtered", [{"expression": "paid || refunded"}, {"sql": "amount > 10 AND TAGS IS NOT NULL"}]
 )
