@@ -18,25 +18,21 @@ RocketMQ: broker/schedule/ScheduleMessageService.java; messageDelayLevel of Mess
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from mq.broker.delay_offsets import LEVEL_COUNT_MAX, DelayOffsets, Stated
+from mq.broker.delay_offsets import DelayOffsets, Stated
 from mq.broker.results import MessageQueue, PullResult, PullStatus
 from mq.errors import BrokerClosed, ForkedBroker, MessageInvalid, MQError, StoreCorrupted
 from mq.message import MessageExt
 from mq.names import UNSENDABLE_TOPICS, check_topic
 from mq.properties import value_of
 from mq.store.copies import Copy, changed
+from mq.store.delaylevels import DELAY_MAX_MS
 
-__all__ = ["LEVELS", "SCHEDULE_TOPIC", "Delivery", "destination", "due_ms", "parse_levels"]
+__all__ = ["SCHEDULE_TOPIC", "Delivery", "destination", "due_ms"]
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-LEVEL = re.compile(r"(\d+)(ms|s|m|h|d)", re.ASCII)
-UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-DELAY_MAX_MS = 366 * UNIT_MS["d"]
 
 READ_COUNT, READ_SIZE = 64, 256 << 10
 SLICE = 64  # Messages of one level before the others have their turn.
@@ -44,28 +40,6 @@ KEPT_AHEAD_MS = 1000  # What is due later than that is not kept in memory until 
 AGAIN_MS = 100  # After a failure, such as a full disk.
 
 log = logging.getLogger("mq.timer")
-
-
-def parse_levels(text: str) -> tuple[int, ...]:
-    """The delays of all levels in ms, from RocketMQ's messageDelayLevel: units s m h d, and ms besides.
-
-    Raises ValueError.
-    """
-    if not isinstance(text, str):
-        raise TypeError(f"message_delay_level is a text such as '1s 5s 10s', not {type(text).__name__}")
-    delays = []
-    for word in text.split():
-        found = LEVEL.fullmatch(word)
-        delay = int(found[1]) * UNIT_MS[found[2]] if found and len(word) < 20 else 0
-        if not 0 < delay <= DELAY_MAX_MS:
-            raise ValueError(
-                f"message_delay_level has {word!r}: a level is a number above 0 with its unit,"
-                " one of ms s m h d, and at most 366d"
-            )
-        delays.append(delay)
-    if not 1 <= len(delays) <= LEVEL_COUNT_MAX:
-        raise ValueError(f"message_delay_level has {len(delays)} levels: give 1 to {LEVEL_COUNT_MAX}")
-    return tuple(delays)
 
 
 def due_ms(store_time_ms: int, delay_ms: int, seen_ms: int) -> int:

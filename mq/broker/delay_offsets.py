@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 
 from mq.broker.topics import UNQUOTED_KEY
 from mq.store.configfile import write_config
+from mq.store.delaylevels import LEVEL_COUNT_MAX
 from mq.store.directory import sync_names
 from mq.store.locks import open_own_file
 from mq.store.named import named_errors
@@ -48,7 +49,6 @@ __all__ = ["Alarm", "DelayOffsets", "Stated"]
 STAMP = int.from_bytes(b"mqdelay1", "little")
 AT_STAMP, AT_EPOCH, AT_WAKE, AT_LEVEL, AT_OFFSET, AT_QUEUE, AT_BEGIN, AT_OFFSETS = 0, 1, 2, 3, 4, 5, 6, 8
 AT_BELL = 56  # in bytes
-LEVEL_COUNT_MAX = 64
 AT_DOUBT = AT_OFFSETS + LEVEL_COUNT_MAX
 SIZE = 4096
 ALWAYS = 1 << 62  # As wake_ms: whatever is stored now is to be told.

@@ -22,7 +22,6 @@ from contextlib import suppress
 from typing import Protocol
 
 from mq.errors import BrokerClosed, ForkedBroker, MQError
-from mq.store import retention
 from mq.store.store import Store
 from mq.store.turn import Turn
 
@@ -71,26 +70,23 @@ class Duty(Protocol):
 class Duties:
     """The thread of one broker that does the duties, or waits for its turn.
 
-    others: what else is to be done, each with its interval in seconds. keep: see retention.expire.
+    flush_interval() is asked when it is this broker's turn. others: what else is to be done, each with its
+    interval in seconds.
     """
 
     def __init__(
         self,
         store: Store,
-        flush_interval: float,
-        retention_ms: int,
-        disk_ratio_max: float | None,
+        flush_interval: Callable[[], float],
+        expire: Callable[[], object],
         threaded: Sequence[Duty],
         others: Sequence[tuple[float, Callable[[], object]]] = (),
-        keep: retention.Keep | None = None,
     ) -> None:
         self._store = store
         self._flush_interval = flush_interval
-        self._retention_ms = retention_ms
-        self._disk_ratio_max = disk_ratio_max
+        self._expire = expire
         self._threaded = threaded
         self._others = others
-        self._keep = keep
         self.last_error: BaseException | None = None
         self._troubles: dict[object, type[BaseException]] = {}  # by what failed last time
         self._stopping = threading.Event()
@@ -134,11 +130,13 @@ class Duties:
 
     def _go_round(self) -> None:
         rounds: list[tuple[float, Callable[[], object]]] = [
-            (self._flush_interval, self._store.flush_log),
+            (self._flush_interval(), self._store.flush_log),
             (QUEUES_INTERVAL, self._store.flush_queues),
             (QUEUES_INTERVAL, self._store.bring_index_up),
             (CHECKPOINT_INTERVAL, self._checkpoint),
             (RETENTION_INTERVAL, self._expire),
+            # Files that another process deleted are let go of.
+            (RETENTION_INTERVAL, self._store.release_old),
             *((duty.save_interval, duty.save) for duty in self._threaded),
             *self._others,
         ]
@@ -182,14 +180,6 @@ class Duties:
     def _checkpoint(self) -> None:
         self._store.sync_index()
         self._store.write_checkpoint(sync=True)
-
-    def _expire(self) -> None:
-        now = time.time_ns() // 1_000_000
-        retention.expire(
-            self._store, now, self._retention_ms, disk_ratio_max=self._disk_ratio_max, keep=self._keep
-        )
-        # Who only reads and writes lets go of what another process deleted.
-        self._store.release_old()
 
     def close(self) -> None:
         self._stopping.set()

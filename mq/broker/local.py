@@ -7,7 +7,6 @@ store. A broker may be used from any thread, and is of no use in a forked child,
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
+from mq.broker.agreed import AgreedSettings
 from mq.broker.asides import Asides
 from mq.broker.broadcast_groups import BroadcastGroups, clamp_all
 from mq.broker.bulk import Bulk
@@ -22,6 +22,7 @@ from mq.broker.catalog import Catalog
 from mq.broker.dedup import Dedup
 from mq.broker.delayed import Delayed, delayed
 from mq.broker.duties import Duties, Duty
+from mq.broker.expiry import Retention
 from mq.broker.filters import ConsumerFilters
 from mq.broker.finding import Finder
 from mq.broker.groups import OFFSETS_INTERVAL, Groups
@@ -30,7 +31,7 @@ from mq.broker.keepsakes import Keepsakes
 from mq.broker.lookout import LocalLookout
 from mq.broker.membership import BroadcastOffsets, Group, Lookout, Member, Membership, QueueState
 from mq.broker.once import OnceFiles
-from mq.broker.options import check_number, check_options, check_times
+from mq.broker.options import check_options, settle
 from mq.broker.protocol import (
     Appender,
     Checker,
@@ -52,7 +53,7 @@ from mq.broker.topics import TopicSettings
 from mq.broker.transactions import LocalTransactions
 from mq.message import MessageExt
 from mq.names import check_group, check_topic
-from mq.store import aside, retention
+from mq.store import aside
 from mq.store.arrow import ArrowReader
 from mq.store.bulk import BulkWriter
 from mq.store.reader import Reader
@@ -74,22 +75,23 @@ class LocalBroker:
         path: str | os.PathLike[str],
         *,
         flush: str = "async",
-        flush_interval: float = 0.5,
+        flush_interval: float | None = None,
         commitlog_file_size: int | None = None,
         queue_file_units: int | None = None,
         index_slot_count: int | None = None,
         index_unit_count: int | None = None,
-        retention_hours: float = 72,
+        retention_hours: float | None = None,
         disk_ratio_max: float | None = None,
         auto_create_topics: bool = True,
         default_queue_count: int = 4,
         message_size_max: int = 4 << 20,
         message_delay_level: str | None = None,
-        timer_precision_ms: int = 1000,
+        timer_precision_ms: int | None = None,
         timer_max_delay_ms: int = 259_200_000,
-        transaction_timeout: float = 6.0,
-        transaction_check_interval: float = 30.0,
-        transaction_check_max: int = 15,
+        transaction_timeout: float | None = None,
+        transaction_check_interval: float | None = None,
+        transaction_check_max: int | None = None,
+        change_settings: bool = False,
         enable_consume_queue_ext: bool = False,
         consume_queue_ext_file_size: int | None = None,
         read_only: bool = False,
@@ -97,23 +99,23 @@ class LocalBroker:
         duties: bool = True,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        # Without the duties this process never does what one does for all (see duties.py), such as delivering
-        # by delays that are options of the application.
-        check_options(
-            flush, flush_interval, retention_hours, disk_ratio_max, default_queue_count, message_size_max
-        )
-        check_times(
-            timer_precision_ms,
-            timer_max_delay_ms,
-            transaction_timeout,
-            transaction_check_interval,
-            transaction_check_max,
-        )
+        # What one does for all (see duties.py) goes by options that the store keeps: None is what it has.
+        kept = {
+            "flush_interval": flush_interval,
+            "retention_hours": retention_hours,
+            "disk_ratio_max": disk_ratio_max,
+            "message_delay_level": message_delay_level,
+            "timer_precision_ms": timer_precision_ms,
+            "transaction_timeout": transaction_timeout,
+            "transaction_check_interval": transaction_check_interval,
+            "transaction_check_max": transaction_check_max,
+        }
+        given = {name: value for name, value in kept.items() if value is not None}
+        check_options(flush, default_queue_count, message_size_max, timer_max_delay_ms, given)
+        takes_part = duties and not read_only
         self.name: Final = "mq"
         self.message_size_max: Final = message_size_max
         self.may_wait: Final = flush == "sync"
-        self._retention_ms = int(retention_hours * 3_600_000)
-        self._disk_ratio_max = disk_ratio_max
         self._store = store = Store(
             path,
             create=create,
@@ -121,6 +123,7 @@ class LocalBroker:
             sync=flush == "sync",
             progress=progress,
             on_recovered=clamp_all,
+            settle=partial(settle, given, str(path), takes_part=takes_part, change=change_settings),
             commitlog_file_size=commitlog_file_size,
             queue_file_units=queue_file_units,
             index_slot_count=index_slot_count,
@@ -130,20 +133,27 @@ class LocalBroker:
         self.path: Final = store.root
         self._duties: Duties | None = None
         self._watch = Watch()
+        self._settings = settings = AgreedSettings(store)
+        option = store.settings.option
         try:
             self._catalog = catalog = Catalog(
                 store, self.name, auto_create=auto_create_topics, default_queue_count=default_queue_count
             )
             self._schedule = schedule = Schedule(
-                store, self.name, catalog.version, message_delay_level, catalog.have, catalog.due_place
+                store,
+                self.name,
+                catalog.version,
+                option("message_delay_level"),
+                catalog.have,
+                catalog.due_place,
             )
             self._timer = timer = Timer(
                 store,
                 schedule.copies,
-                timer_precision_ms,
+                option("timer_precision_ms"),
                 catalog.have,
                 catalog.due_place,
-                roll_ms=roll_window_ms(self._retention_ms),
+                roll_ms=lambda: roll_window_ms(settings.current().retention_ms),
             )
             self._filters = ConsumerFilters(store) if enable_consume_queue_ext and not read_only else None
             log_file_size = store.geometry.commitlog_file_size
@@ -160,7 +170,7 @@ class LocalBroker:
             self._finder = Finder(store, self._reader, catalog.current)
             self._dedup = Dedup(store, self.name, self._reader, writer.append, catalog.current)
             self._once = OnceFiles(store)
-            self._keepsakes = Keepsakes(
+            self._keepsakes = keepsakes = Keepsakes(
                 self.name,
                 self._reader,
                 self._finder.query,
@@ -187,11 +197,11 @@ class LocalBroker:
                 schedule,
                 groups.committed,
                 groups.commit,
-                timeout=transaction_timeout,
-                check_interval=transaction_check_interval,
-                check_max=transaction_check_max,
-                retention_ms=self._retention_ms,
+                settings=settings.current,
             )
+            self.kept_settings = settings.kept
+            self.change_settings = settings.change_kept
+            self.retention: Final = Retention(store, settings, groups, keepsakes.kept)
             # Straight to the store: a layer here would cost a tenth of a send.
             self.append = writer.append
             self.route_version = catalog.route_version
@@ -221,7 +231,8 @@ class LocalBroker:
             self.enlist = transactions.enlist
             self.undecided = transactions.undecided
             self.resume_transaction = transactions.resume_transaction
-            if duties and not read_only:
+            if takes_part:
+                self.retention.warn_if_held()
                 others: list[tuple[float, Callable[[], object]]] = [
                     (OFFSETS_INTERVAL, groups.save),
                     (OFFSETS_INTERVAL, partial(catalog.finish_shrinking, groups.unread)),
@@ -229,12 +240,10 @@ class LocalBroker:
                 threaded: list[Duty] = [schedule, timer, transactions.rounds]
                 self._duties = Duties(
                     store,
-                    flush_interval,
-                    self._retention_ms,
-                    disk_ratio_max,
+                    lambda: settings.current().option("flush_interval"),
+                    self.retention.work,
                     threaded,
                     others,
-                    self._keepsakes.kept,
                 )
         except BaseException:
             store.close()
@@ -268,6 +277,8 @@ class LocalBroker:
     enlist: Callable[[str, str], Checker]
     undecided: Callable[[], list[Undecided]]
     resume_transaction: Callable[[str], None]
+    kept_settings: Callable[[], dict[str, Any]]
+    change_settings: Callable[..., None]
 
     def create_topic(
         self,
@@ -399,22 +410,12 @@ class LocalBroker:
         self._store.flush()
 
     def expire(self, *, retention_hours: float | None = None) -> int:
-        """Delete commit log files whose last change is longer ago than retention_hours (the broker's own if
-        None).
+        """Delete commit log files whose last change is longer ago than retention_hours (the store's if None).
 
-        Returns how many files went; the newest stays in any case.
+        Returns how many files went; the newest stays in any case. See Retention.expire.
         """
         self._catalog.check_writable()
-        if retention_hours is not None:
-            check_number("retention_hours", retention_hours, 0, 24 * 365 * 100)
-        kept_ms = self._retention_ms if retention_hours is None else int(retention_hours * 3_600_000)
-        return retention.expire(
-            self._store,
-            time.time_ns() // 1_000_000,
-            kept_ms,
-            disk_ratio_max=self._disk_ratio_max,
-            keep=self._keepsakes.kept,
-        )
+        return self.retention.expire(retention_hours)
 
     def close(self) -> None:
         """Close; sends and reads under way in other threads end with BrokerClosed. Twice is fine."""

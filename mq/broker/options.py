@@ -1,59 +1,85 @@
-"""What the options of a broker may be, said before anything is opened."""
+"""What the options of a broker may be, said before anything is opened; and which of them the store keeps.
+
+What duties go by is the store's, and not the process's (USUAL in mq/store/settings.py). The first process
+that gives such an option settles it; what decides about deletion, the first that takes part in the duties, as
+usual if it says nothing. One that asks for something else later is told so in the log, and the store's
+counts, unless it was opened with change_settings=True.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["QUEUE_COUNT_MAX", "check_count", "check_number", "check_options", "check_times"]
+from mq.store.delaylevels import DELAY_MAX_MS
+from mq.store.settings import CHECKS, USUAL, Settings, check_count
+
+__all__ = ["QUEUE_COUNT_MAX", "check_count", "check_kept", "check_options", "settle"]
 
 QUEUE_COUNT_MAX = 65_536
 MESSAGE_SIZE_MAX = (1 << 31) - (1 << 17)
-HOURS_MAX = 24 * 365 * 100
-DELAY_MAX_MS = 366 * 86_400_000
+OF_RETENTION = ("retention_hours", "disk_ratio_max")
 
 
 def check_options(
     flush: str,
-    flush_interval: float,
-    retention_hours: float,
-    disk_ratio_max: float | None,
     default_queue_count: int,
     message_size_max: int,
+    timer_max_delay_ms: int,
+    kept: Mapping[str, Any],
 ) -> None:
-    """Raises TypeError, ValueError."""
+    """kept: the options that the store keeps, as far as they are given. Raises TypeError, ValueError."""
     if flush not in ("async", "sync"):
         raise ValueError(f"flush is {flush!r}: give 'async' or 'sync'")
-    check_number("flush_interval", flush_interval, 0.001, 3600.0)
-    check_number("retention_hours", retention_hours, 0, HOURS_MAX)
     check_count("default_queue_count", default_queue_count, QUEUE_COUNT_MAX)
     check_count("message_size_max", message_size_max, MESSAGE_SIZE_MAX)
-    if disk_ratio_max is not None:
-        check_number("disk_ratio_max", disk_ratio_max, 0.0, 1.0)
-
-
-def check_count(name: str, value: Any, high: int) -> None:
-    check_number(name, value, 1, high)
-    if not isinstance(value, int):
-        raise TypeError(f"{name} is a number of type int, not {type(value).__name__}")
-
-
-def check_number(name: str, value: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is a number, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value:,}: it must be from {low:,} to {high:,}")
-
-
-def check_times(
-    timer_precision_ms: int,
-    timer_max_delay_ms: int,
-    transaction_timeout: float,
-    transaction_check_interval: float,
-    transaction_check_max: int,
-) -> None:
-    """Raises TypeError, ValueError."""
-    check_count("timer_precision_ms", timer_precision_ms, 60_000)
     check_count("timer_max_delay_ms", timer_max_delay_ms, DELAY_MAX_MS)
-    check_number("transaction_timeout", transaction_timeout, 0.001, 86_400.0)
-    check_number("transaction_check_interval", transaction_check_interval, 0.001, 86_400.0)
-    check_count("transaction_check_max", transaction_check_max, 1_000_000)
+    check_kept(kept)
+
+
+def check_kept(kept: Mapping[str, Any]) -> None:
+    """Options that the store keeps. Raises TypeError, also for another name; ValueError."""
+    for name, value in kept.items():
+        if name not in USUAL:
+            raise TypeError(f"{name} is no option that a store keeps: those are {', '.join(USUAL)}")
+        CHECKS[name](value)
+
+
+def settle(
+    given: Mapping[str, Any], path: str, settings: Settings, *, takes_part: bool, change: bool
+) -> dict[str, Any]:
+    """What is to be changed in the settings of the store at `path` when it is opened with these options.
+
+    takes_part: in the duties. change: what is given counts from now on, whatever the store had.
+    """
+    changes = {}
+    for name, usual in USUAL.items():
+        asked, kept = given.get(name), settings.options.get(name)
+        if kept is None:
+            if asked is not None:
+                changes[name] = asked
+            elif takes_part and name in OF_RETENTION:
+                changes[name] = usual
+        elif asked is not None and asked != kept:
+            if change:
+                changes[name] = asked
+            else:
+                _tell(path, name, asked, kept)
+    return changes
+
+
+def _tell(path: str, name: str, asked: Any, kept: Any) -> None:
+    of_retention = name in OF_RETENTION
+    logging.getLogger("mq.retention" if of_retention else "mq.store").warning(
+        "%s: %s=%s was asked for, but the store keeps %s=%s, and that counts for all processes."
+        " Leave the option out, or change it on purpose: mq DIR settings %s=%s, or"
+        " mq.open(..., change_settings=True)",
+        path,
+        name,
+        asked,
+        name,
+        kept,
+        name,
+        asked,
+    )

@@ -12,13 +12,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from mq.broker.delay import SCHEDULE_TOPIC
-from mq.broker.delay_offsets import LEVEL_COUNT_MAX
 from mq.broker.results import MessageQueue, PullStatus
 from mq.broker.schedule import Schedule
 from mq.errors import NotPermitted, StoreCorrupted, TopicNotFound
 from mq.message import MessageExt
 from mq.names import RETRY_PREFIX
 from mq.properties import value_of
+from mq.store.delaylevels import LEVEL_COUNT_MAX
 
 __all__ = ["Retries"]
 

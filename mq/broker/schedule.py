@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from mq.broker.delay import LEVELS, SCHEDULE_TOPIC, Delivery, parse_levels
-from mq.broker.delay_offsets import LEVEL_COUNT_MAX, Alarm, DelayOffsets
+from mq.broker.delay import SCHEDULE_TOPIC, Delivery
+from mq.broker.delay_offsets import Alarm, DelayOffsets
 from mq.broker.results import MessageQueue
 from mq.errors import MessageInvalid
 from mq.message import MessageExt
 from mq.store.copies import Copies, Copy, changed
+from mq.store.delaylevels import LEVEL_COUNT_MAX, LEVELS, parse_levels
 from mq.store.lookup import is_delivery, stored
 from mq.store.reader import Reader
 from mq.store.store import Store

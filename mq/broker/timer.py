@@ -44,8 +44,8 @@ class Timer:
 
     make_topic(name, queue_count) has the settings of a topic in place; place(topic, queue_id) is the queue
     where such a message can be read, or None where there is no such topic any more and it may not be made.
-    roll_ms: a message that is due later than that is stored once more on the way; RocketMQ's two days if
-    that is less, or nothing is said.
+    roll_ms(): a message that is due later than that is stored once more on the way; RocketMQ's two days if
+    that is less, or nothing is said. Asked when this broker begins to deliver.
     """
 
     name = "mq-timer"
@@ -59,14 +59,14 @@ class Timer:
         make_topic: Callable[[str, int], None],
         place: Callable[[str, int], tuple[str, int] | None],
         *,
-        roll_ms: int | None = None,
+        roll_ms: Callable[[], int] | None = None,
     ) -> None:
         self._store = store
         self._copies = copies
         self.precision_ms = precision_ms
         self._make_topic = make_topic
         self._place = place
-        self.roll_ms = roll_ms
+        self._roll_ms = roll_ms
         self._number: int | None = None
         self._alarm: Alarm | None = None
         self._engine: TimerEngine | None = None
@@ -126,7 +126,7 @@ class Timer:
         if number is None or not self._copies.next_offset(number):
             return None
         self._engine = engine = TimerEngine(
-            self._store, alarm, number, self.precision_ms, roll_ms=self.roll_ms
+            self._store, alarm, number, self.precision_ms, roll_ms=self._roll_ms and self._roll_ms()
         )
         return engine
 

@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterator
 from mq.broker.results import MessageQueue
 from mq.message import MessageExt
 from mq.store.bell import Bell
+from mq.store.settings import Settings
 from mq.store.transactions import UNWRITTEN_AT_ONCE, Entry, TransactionTable
 from mq.txn.check import Action, Half, Ledger, Rules, due
 from mq.txn.half import GROUP, HalfTopic, half_of, names_of
 
-__all__ = ["Rounds"]
+__all__ = ["Rounds", "times_of"]
 
 OP_INTERVAL_MS = 3000
 OP_SIZE = 4096
@@ -33,11 +34,19 @@ READ_AHEAD = 32
 IDLE = 3600.0  # seconds
 
 
+def times_of(settings: Settings) -> tuple[Rules, int]:
+    """The rules of a round by a store's settings, and the ms from one round to the next."""
+    names = ("transaction_timeout", "transaction_check_interval")
+    timeout_ms, interval_ms = (int(settings.option(name) * 1000) for name in names)
+    return Rules(timeout_ms, settings.option("transaction_check_max"), settings.retention_ms), interval_ms
+
+
 class Rounds:
     """The duty of whoever does it for all: see mq.broker.duties.Duty.
 
     table() is the table of transactions, opened once is_in_use(); the store's bell rings when that comes to
-    be. commit(group, queue, offset) says how far a queue is done.
+    be. commit(group, queue, offset) says how far a queue is done. times() are the rules of a round, and the
+    ms from one to the next.
     """
 
     name = "mq-transactions"
@@ -50,8 +59,7 @@ class Rounds:
         bell: Bell,
         halves: HalfTopic,
         commit: Callable[[str, MessageQueue, int], None],
-        rules: Rules,
-        interval_ms: int,
+        times: Callable[[], tuple[Rules, int]],
         clock: Callable[[], int] | None = None,
     ) -> None:
         self._open_table = table
@@ -59,8 +67,8 @@ class Rounds:
         self._bell = bell
         self._halves = halves
         self._commit = commit
-        self._rules = rules
-        self._interval_ms = interval_ms
+        self._times = times
+        self._rules, self._interval_ms = times()
         self._clock = clock or (lambda: time.time_ns() // 1_000_000)
         self._lock = threading.Lock()  # Of what is told by save() as well as by run().
         self._table: TransactionTable | None = None
@@ -98,6 +106,7 @@ class Rounds:
     def _begin(self, table: TransactionTable) -> None:
         """Rounds go on where those of a dead one would have, unless that is long ago: then one interval from
         now, or at once where retention would come before that to what nobody was asked about."""
+        self._rules, self._interval_ms = self._times()
         now, last = self._clock(), table.round_ms
         self._ledger = None
         if not last <= now <= last + 2 * self._interval_ms:
@@ -116,6 +125,7 @@ class Rounds:
             next_round = table.round_ms + self._interval_ms
             if now >= next_round or table.round_ms > now:
                 table.round_ms = now
+                self._rules, self._interval_ms = self._times()
                 self._round(table, now)
                 next_round = now + self._interval_ms
             return max(PAUSE_MS, min(wait_ms, next_round - self._clock()))

@@ -21,7 +21,7 @@ from mq.broker.delay import SCHEDULE_TOPIC, destination
 from mq.broker.protocol import Ender, MessageQueue, Preparer, SendResult, TransactionState, Undecided
 from mq.broker.schedule import Schedule
 from mq.broker.timer import TIMER_TOPIC
-from mq.broker.transaction_rounds import Rounds
+from mq.broker.transaction_rounds import Rounds, times_of
 from mq.errors import BrokerClosed, MessageInvalid, MessageNotFound, NotPermitted, StoreLocked, TopicNotFound
 from mq.message import Message, MessageExt
 from mq.names import check_group
@@ -30,10 +30,11 @@ from mq.store.bell import Bell
 from mq.store.copies import Copies, changed
 from mq.store.lookup import stored
 from mq.store.reader import Reader
+from mq.store.settings import Settings
 from mq.store.store import Store
 from mq.store.transactions import End, Entry, TransactionTable
 from mq.store.writer import Writer
-from mq.txn.check import Ledger, Rules
+from mq.txn.check import Ledger
 from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, HalfTopic, belongs, immunity_ms, name_of, named
 from mq.txn.state import HalfMessage
 
@@ -61,10 +62,7 @@ class LocalTransactions:
         committed: Callable[[str, MessageQueue], int | None],
         commit: Callable[[str, MessageQueue, int], None],
         *,
-        timeout: float,
-        check_interval: float,
-        check_max: int,
-        retention_ms: int,
+        settings: Callable[[], Settings],
     ) -> None:
         self._store = store
         self._broker_name = broker_name
@@ -72,7 +70,7 @@ class LocalTransactions:
         self._writer = writer
         self._asides = asides
         self._schedule = schedule
-        self._timeout_ms = int(timeout * 1000)
+        self._timeout_ms = int(settings().option("transaction_timeout") * 1000)
         self._reader = Reader(store, broker_name, catalog.version, lambda _queue: None)
         self._copies = Copies(store)
         self.halves = halves = HalfTopic(
@@ -86,11 +84,9 @@ class LocalTransactions:
         self._ops_read = 0
         self._preparers: dict[tuple[MessageQueue, str], Preparer] = {}
         self._checkers: set[LocalChecker] = set()
-        rules = Rules(self._timeout_ms, check_max, retention_ms)
         self._commit = commit
-        interval_ms = int(check_interval * 1000)
         self.rounds = Rounds(
-            self.table, self._is_in_use, Bell(store), halves, self._say_done, rules, interval_ms
+            self.table, self._is_in_use, Bell(store), halves, self._say_done, lambda: times_of(settings())
         )
 
     def table(self) -> TransactionTable:

@@ -20,6 +20,7 @@ from mq.cli.printing import visible
 from mq.cli.read import query, show
 from mq.cli.recall import recall
 from mq.cli.redrive import redrive
+from mq.cli.retention import retention, settings
 from mq.cli.send import send
 from mq.cli.session import Session
 from mq.cli.sinks import sinks
@@ -73,7 +74,7 @@ for verb in (
     *(topics, create, delete, send, tail, query, show),
     *(timers, recall),
     *(groups, consume, reset, redrive, transactions, sinks, top),
-    *(verify, expire, bench),
+    *(verify, retention, settings, expire, bench),
 ):
     command.add_command(verb)
 

@@ -12,6 +12,7 @@ import mq
 from mq.broker.membership import Group, Member, QueueState
 from mq.broker.results import MessageQueue
 from mq.broker.retry import DEAD_PREFIX, REDRIVE_GROUP
+from mq.cli.expire import expiring_by_group, warn_if_held, warn_of_expiring
 from mq.cli.printing import counted, emit_json, emit_table, moment, span, visible
 from mq.cli.session import Session, with_json
 from mq.cli.session import moment as time_of
@@ -32,8 +33,10 @@ def groups(session: Session, group: str | None) -> int:
     not consumed, and why it does not move.
     """
     with session.open() as broker:
+        warn_if_held(broker)
+        expiring = expiring_by_group(broker)
         if group is None:
-            _list(session, broker)
+            _list(session, broker, expiring)
             return 0
         found = broker.group(group)
         if not known(broker, group):
@@ -49,12 +52,14 @@ def groups(session: Session, group: str | None) -> int:
                     "lag": undone(found.name, states, retrying),
                     "retrying": retrying,
                     "dead_letters": dead_letters(broker, group),
+                    "expiring": expiring[group],
                     "members": [member_facts(member) for member in members],
                     "queues": [queue_facts(state, speeds.get(state.queue)) for state in states],
                 }
             )
         else:
             _show(broker, found, members, states, speeds)
+            warn_of_expiring(broker, group, expiring)
     return 0
 
 
@@ -162,7 +167,7 @@ def queue_facts(state: QueueState, speed: float | None = None) -> dict[str, Any]
     }
 
 
-def _list(session: Session, broker: mq.Broker) -> None:
+def _list(session: Session, broker: mq.LocalBroker, expiring: Mapping[str, int]) -> None:
     rows: list[tuple[str, ...]] = []
     for name in broker.groups():
         group = broker.group(name)
@@ -180,6 +185,7 @@ def _list(session: Session, broker: mq.Broker) -> None:
                     "lag": _sum_of(name, lags, retrying),
                     "retrying": retrying,
                     "dead_letters": dead_letters(broker, name),
+                    "expiring": expiring[name],
                 }
             )
             continue
@@ -192,6 +198,8 @@ def _list(session: Session, broker: mq.Broker) -> None:
         emit_table(
             ("group", "members", "model", "topic", "lag", "retry"), rows, numbers={"members", "lag", "retry"}
         )
+    for name in () if session.json else sorted(expiring):
+        warn_of_expiring(broker, name, expiring)
 
 
 def _sum_of(name: str, lags: Mapping[str, int], retrying: Mapping[str, int]) -> int:

@@ -16,7 +16,8 @@ def recall(session: Session, handle: str) -> int:
 
     HANDLE is what `send --deliver-at` or `--delay-ms` printed; `timers --list` shows those of all that wait.
     """
-    with session.open() as broker:
+    # With the duties, which put a recall into effect: perhaps no application is there that does them.
+    with session.open(duties=True) as broker:
         try:
             msg_id = broker.recall(handle)
         except mq.MessageNotFound as error:

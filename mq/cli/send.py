@@ -3,9 +3,10 @@
 import os
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import BinaryIO
 
 import click
@@ -18,6 +19,7 @@ from mq.cli.session import Session, instant, with_json
 
 CHUNK_SIZE = 1 << 18
 BATCH_COUNT_MAX = 1000
+FLUSH_SECONDS = 0.5
 PROPERTIES_SIZE = 512  # What a line may take in a batch beside itself, generously.
 
 
@@ -82,10 +84,12 @@ def send(
             # No batch has a delayed message.
             alone = delay_level > 0 or delay_ms is not None or deliver_at is not None
             count_max = 1 if alone else BATCH_COUNT_MAX
-            _send_lines(session, producer, broker.message_size_max, count_max, message, shard_key)
+            with _flushed(broker) as sent:
+                _send_lines(session, producer, broker.message_size_max, count_max, message, shard_key, sent)
             return
         content = sys.stdin.buffer.read() if body is None else os.fsencode(body)
         result = producer.send(message(content), shard_key=shard_key)
+        broker.flush()  # Perhaps no application is there that does.
         waits = delay_level > 0 or result.recall_handle is not None
         if session.json:
             queue = result.queue
@@ -121,6 +125,7 @@ def _send_lines(
     count_max: int,
     message: Callable[[bytes], mq.Message],
     shard_key: str | None,
+    is_sent: threading.Event,
 ) -> None:
     started = time.monotonic()
     sent = lines_read = 0
@@ -137,6 +142,7 @@ def _send_lines(
                     f"mq: stopped at line {lines_read + 1}; {sent} messages were sent before", err=True
                 )
                 raise
+            is_sent.set()
             sent += len(contents)
             lines_read += len(batch)
             if progress:
@@ -147,6 +153,31 @@ def _send_lines(
     else:
         left_out = f", {lines_read - sent:,} empty lines left out" if lines_read > sent else ""
         click.echo(f"{sent:,} messages sent in {seconds:.2f} s{left_out}")
+
+
+@contextmanager
+def _flushed(broker: mq.LocalBroker) -> Iterator[threading.Event]:
+    """Have on disk what is sent inside, a moment after the event was set and at the end.
+
+    A command takes no part in the duties, and perhaps no application is there that flushes.
+    """
+    is_sent, is_over = threading.Event(), threading.Event()
+
+    def flush() -> None:
+        while is_sent.wait() and not is_over.wait(FLUSH_SECONDS):
+            is_sent.clear()
+            with suppress(mq.MQError, OSError):  # Which the next send meets itself.
+                broker.flush()
+
+    thread = threading.Thread(target=flush, name="mq-flush", daemon=True)
+    thread.start()
+    try:
+        yield is_sent
+    finally:
+        is_over.set()
+        is_sent.set()
+        thread.join()
+    broker.flush()
 
 
 def _batches(stream: BinaryIO, size_max: int, count_max: int = BATCH_COUNT_MAX) -> Iterator[list[bytes]]:

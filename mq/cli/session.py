@@ -28,14 +28,16 @@ class Session:
     target: str
     json: bool
 
-    def open(self, *, create: bool = False, flush: Literal["async", "sync"] = "async") -> mq.LocalBroker:
+    def open(
+        self, *, create: bool = False, flush: Literal["async", "sync"] = "async", duties: bool = False
+    ) -> mq.LocalBroker:
         """The broker of the target. Only verbs that write make a directory that is not there.
 
-        Retention is the application's affair: while the duties are this process's, nothing becomes too old.
+        Duties are the application's affair: a command does none, unless it would wait for them in vain.
         """
         if not create and "://" not in self.target and not Path(self.target).exists():
             raise FileNotFoundError(errno.ENOENT, "there is no such directory", self.target)
-        return mq.open(self.target, create=create, flush=flush, retention_hours=RETENTION_HOURS_MAX)
+        return mq.open(self.target, create=create, flush=flush, duties=duties)
 
 
 def _set_json(context: click.Context, _option: click.Parameter, asked: bool) -> None:

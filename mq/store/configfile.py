@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from mq.store.directory import sync_names
@@ -11,17 +12,20 @@ from mq.store.named import named_errors
 __all__ = ["write_config"]
 
 
-def write_config(path: Path, text: str) -> None:
-    """Replace a config file so that either the old or the new state is found; the old one stays as .bak."""
+def write_config(path: Path, text: str | Callable[[int], str]) -> None:
+    """Replace a config file so that either the old or the new state is found; the old one stays as .bak.
+
+    text may be a function that gets the descriptor of the new file: a file that tells of itself.
+    """
     with named_errors(path):
         _write_config(path, text)
 
 
-def _write_config(path: Path, text: str) -> None:
+def _write_config(path: Path, text: str | Callable[[int], str]) -> None:
     fresh = path.with_name(path.name + ".new")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        data = text.encode()
+        data = (text if isinstance(text, str) else text(fd)).encode()
         while data:
             data = data[os.write(fd, data) :]
         os.fsync(fd)

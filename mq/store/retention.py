@@ -1,4 +1,4 @@
-"""What is too old goes: whole commit log files first, then the queue and index files that only spoke of them.
+"""Old messages are deleted: whole commit log files, then queue and index files that only told of it.
 
 A file of the log expires when its last change is longer ago than the retention; the newest never does.
 Readers are not disturbed: the marks of what is kept move up first, and a file that someone still has mapped
@@ -12,10 +12,11 @@ full of other things.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mq.store.commitlog import segment_files
 from mq.store.consumequeueext import extension_files, remove_old_extensions
@@ -23,12 +24,9 @@ from mq.store.control import Control
 from mq.store.native import check, lib
 from mq.store.store import Store
 
-__all__ = ["Aged", "Keep", "disk_ratio", "expire", "expired"]
+__all__ = ["Aged", "Away", "Due", "Range", "delete", "disk_ratio", "due", "expired", "ranges"]
 
 LOCK_TIMEOUT_MS = 10_000
-
-# Entered with the log offset before which all goes and the time, in ms; it goes inside.
-Keep = Callable[[int, int], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +37,52 @@ class Aged:
     changed_ms: int
 
 
-def expired(files: Sequence[Aged], now_ms: int, retention_ms: int, *, force_count: int = 0) -> int:
+class Away(NamedTuple):
+    """A time in which no process had the store open: what was there before does not age in it."""
+
+    begin_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is to be deleted: the oldest files of the log, with all that begins before log_min."""
+
+    files: tuple[Path, ...]
+    log_min: int
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Messages of one queue, from queue offset `first` to `last`."""
+
+    topic: str
+    queue_id: int
+    first: int
+    last: int
+
+
+def age_ms(changed_ms: int, now_ms: int, away: Away | None) -> int:
+    """How old a file counts for that was last written then. Pure.
+
+    An `away` that lies ahead is of a clock that was wrong.
+    """
+    age = now_ms - changed_ms
+    if away is not None and changed_ms < away.end_ms <= now_ms:
+        age -= away.end_ms - max(away.begin_ms, changed_ms)
+    return age
+
+
+def expired(
+    files: Sequence[Aged], now_ms: int, retention_ms: int, *, force_count: int = 0, away: Away | None = None
+) -> int:
     """How many of these files, oldest first, are to go. Pure.
 
     The first that is young enough ends it; the last one stays; the first force_count go whatever their age.
     """
     count = 0
     for file in files[:-1]:
-        if count >= force_count and now_ms < file.changed_ms + retention_ms:
+        if count >= force_count and age_ms(file.changed_ms, now_ms, away) < retention_ms:
             break
         count += 1
     return count
@@ -59,46 +95,53 @@ def disk_ratio(path: Path) -> float:
     return used / max(1, used + status.f_bavail)
 
 
-def expire(
+def due(
     store: Store,
     now_ms: int,
     retention_ms: int,
     *,
-    disk_ratio_max: float | None = None,
-    keep: Keep | None = None,
-) -> int:
-    """Delete what is expired now; how many files of the log went. One caller at a time: the duties, or the
-    user. keep moves on what is needed for longer."""
+    disk_ratio_max: float = 1.0,
+    away: Away | None = None,
+) -> Due | None:
+    """What is expired at a time; None if nothing is."""
     store.stay_in_place()  # Files of another store in the same place are not ours to delete.
-    files = segment_files(store.root / "commitlog")
     log_end = store.word(lib.MQ_LOG_END)
-    aged = []
-    for file in files:
+    files, aged = [], []
+    for file in segment_files(store.root / "commitlog"):
         with suppress(FileNotFoundError):  # Somebody else is at it too.
             if int(file.name) < log_end:
                 aged.append(Aged(int(file.name), file.stat().st_mtime_ns // 1_000_000))
-    count = expired(aged, now_ms, retention_ms)
-    if disk_ratio_max is not None and disk_ratio(store.root) > disk_ratio_max:
+                files.append(file)
+    count = expired(aged, now_ms, retention_ms, away=away)
+    if disk_ratio_max < 1.0 and disk_ratio(store.root) > disk_ratio_max:
         # One at a time: the next round looks again.
-        count = expired(aged, now_ms, retention_ms, force_count=max(count, 1))
-    if count == 0:
-        return 0
-    log_min = aged[count].log_offset
-    with keep(log_min, now_ms) if keep else nullcontext():
-        _delete(store, files, log_min)
-    return count
+        count = expired(aged, now_ms, retention_ms, force_count=max(count, 1), away=away)
+    return Due(tuple(files[:count]), aged[count].log_offset) if count else None
 
 
-def _delete(store: Store, files: Sequence[Path], log_min: int) -> None:
+def ranges(store: Store, log_min: int) -> list[Range]:
+    """Which messages go with all that begins before a log offset. Of a queue that cannot be read: none."""
     log, control = store.live(), store.control
+    assert control is not None
+    found = []
+    for number, topic, queue_id in control.queues():
+        first = max(control.min_offset(number), 0)
+        end = int(lib.mq_queue_first(log, number, log_min))
+        if end > first:
+            found.append(Range(topic, queue_id, first, end - 1))
+    return found
+
+
+def delete(store: Store, due: Due) -> None:
+    """Delete it. One caller at a time: the duties, or the user."""
+    log, control, log_min = store.live(), store.control, due.log_min
     assert control is not None
     control.raise_to(lib.MQ_LOG_MIN, log_min)
     for number, topic, queue_id in control.queues():
         oldest = check(lib.mq_queue_trim(log, number, log_min), str(store.root))
         _delete_units(store, control, number, topic, queue_id, oldest)
-    for file in files:
-        if int(file.name) < log_min:
-            file.unlink(missing_ok=True)
+    for file in due.files:
+        file.unlink(missing_ok=True)
     store.index.delete_before(log_min)
     store.release_old()
 

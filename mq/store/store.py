@@ -29,7 +29,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Store:
 
     options: sizes that must agree with the directory's (see geometry.py), or None.
     sync: readers of this store see what is on disk, and nothing else.
-    settings: what the directory said of itself when it was opened.
+    settings: what the directory said of itself when it was opened; settle(settings): what to change then.
     recovered: what a recovery found, None if none was needed.
     on_recovered: called after a recovery, before anybody else may come in.
     """
@@ -80,6 +80,7 @@ class Store:
         sync: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
         on_recovered: Callable[[Control], None] | None = None,
+        settle: Callable[[Settings], Mapping[str, Any]] = lambda _settings: {},
         **options: int | None,
     ) -> None:
         if not os.fspath(root):
@@ -96,7 +97,7 @@ class Store:
         self._listed: dict[str, Any] | None = None
         self._descriptors: set[int] = set()
         self._holders: list[Callable[[], None]] = []
-        self._on_recovered = on_recovered
+        self._on_recovered, self._settle = on_recovered, settle
         self._last_words: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
         self._closing = threading.Lock()
@@ -122,8 +123,7 @@ class Store:
         self._listed = listed_topics(self.root)
         alone = self.gate.is_alone()
         self.geometry = agree(self.root, options)
-        file = SettingsFile(self.root)
-        self.settings = file.read() if self.read_only else file.identified()
+        self.settings = SettingsFile(self.root).opened(self._settle, read_only=self.read_only)
         self.index = Index(
             self.root / "index",
             slot_count=self.geometry.index_slot_count,

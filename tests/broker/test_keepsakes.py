@@ -13,9 +13,9 @@ from mq.broker import duties
 from mq.broker.local import LocalBroker
 from mq.broker.sinkledger import KEPT_MS, TOPIC, Entry, newer
 from mq.errors import StoreFull
-from mq.store import retention
 from tests.store.small_store import (
     LOG_FILE_SIZE,
+    expire_at,
     fill,
     log_files,
     messages_of,
@@ -59,7 +59,7 @@ def expire_all(broker: LocalBroker, at_ms: int | None = None) -> None:
     fill(broker, "A", 40)
     begin, end = log_files(broker.path)[0], broker._store.end()
     at_ms = now_ms() + 3_600_000 if at_ms is None else at_ms
-    retention.expire(broker._store, at_ms, 1, keep=broker._keepsakes.kept)
+    expire_at(broker, at_ms)
     assert not begin.exists()
     assert int(log_files(broker.path)[0].name) == (end - 1) // LOG_FILE_SIZE * LOG_FILE_SIZE
 

@@ -23,7 +23,11 @@ def expire(bench: Bench, kept_ms: int) -> int:
     for file in (bench.root / "commitlog").iterdir():
         if file.stat().st_mtime_ns > (bench.now_ms + DAY) * 1_000_000:
             os.utime(file, ns=(0, bench.now_ms * 1_000_000))
-    return retention.expire(bench.store, bench.now_ms, kept_ms)
+    due = retention.due(bench.store, bench.now_ms, kept_ms)
+    if due is None:
+        return 0
+    retention.delete(bench.store, due)
+    return len(due.files)
 
 
 @pytest.mark.parametrize("precision_ms", [100, 1000, 60_000])

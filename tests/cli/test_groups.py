@@ -68,6 +68,7 @@ def test_the_list_has_members_and_lag_of_each_topic(run: Run, broker: mq.LocalBr
             "topics": {"orders": COUNT},
             "lag": COUNT,
             "dead_letters": 0,
+            "expiring": 0,
             "retrying": {},
         }
         heading, *rows = run("groups").out.splitlines()

@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
@@ -60,7 +61,8 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # Reaped by the server since the look.
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self._process.kill()

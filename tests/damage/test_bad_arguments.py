@@ -146,11 +146,15 @@ def test_texts(broker: mq.LocalBroker, value: Any) -> None:
 BAD_OPTIONS: list[tuple[str, Any]] = [
     *[(name, value) for name in SIZES for value in (-1, 0, 1 << 60, 1 << 200, 1.5, "64", True, b"")],
     *[("flush", value) for value in ("never", "", None, 1, True, b"sync")],
-    *[("flush_interval", value) for value in (0, -1, math.nan, math.inf, "1", None, True)],
-    *[("retention_hours", value) for value in (-1, math.nan, math.inf, "72", None, True)],
+    *[("flush_interval", value) for value in (0, -1, math.nan, math.inf, "1", True)],
+    *[("retention_hours", value) for value in (-1, math.nan, math.inf, "72", True)],
     *[("default_queue_count", value) for value in (0, -1, 1 << 20, 2.5, "4", None)],
     *[("message_size_max", value) for value in (0, -1, 1 << 31, 1 << 200, 2.5, "4", None)],
     *[("disk_ratio_max", value) for value in (-0.1, 1.1, math.nan, "1")],
+    *[("message_delay_level", value) for value in ("", "soon", "1", "1s " * 65, 5)],
+    *[("timer_precision_ms", value) for value in (0, 60_001, 1.5, "1000")],
+    *[("transaction_timeout", value) for value in (0, 86_401, math.nan, "6")],
+    *[("transaction_check_max", value) for value in (0, 2.5, 1 << 60)],
     *[("no_such_option", value) for value in (1, None)],
 ]
 

@@ -24,10 +24,9 @@ from mq.spark.appending import append_batches
 from mq.spark.ledger import Entry, Step, key_of
 from mq.spark.refusal import Refusal
 from mq.spark.staging import StagedBatch, directory, locked, remove, stage
-from mq.store import retention
 from mq.store.native import lib
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
-from tests.store.small_store import fill, open_small
+from tests.store.small_store import expire_at, fill, open_small
 
 pa = pytest.importorskip("pyarrow")
 
@@ -262,7 +261,7 @@ def test_a_query_that_rests_for_longer_than_messages_are_kept(
     for _ in range(2):
         fill(broker, "others", 40)
         later_ms = time.time_ns() // 1_000_000 + 3_600_000
-        assert retention.expire(broker._store, later_ms, 1, keep=broker._keepsakes.kept)
+        assert expire_at(broker, later_ms)
     assert bodies_of(broker) == []
     commit._known.clear()
     assert commit_one(broker, 0, 1) == [Step.FINISH if is_half_done else Step.SKIP]

@@ -24,10 +24,9 @@ import mq
 from mq.spark import commit
 from mq.spark.refusal import Refusal
 from mq.spark.staging import Staged
-from mq.store import retention
 from mq.store.check import problems
 from tests.spark.committers import TOPIC, stage_epoch
-from tests.store.small_store import fill, open_small
+from tests.store.small_store import expire_at, fill, open_small
 
 QUERIES = ["one", "two"]
 STEPS = ["last_entry", "force", "append_batches", "finished", "drop", "sweep"]
@@ -166,7 +165,7 @@ class Epochs(RuleBasedStateMachine):
         self.look()
         fill(self.broker, "others", 40)
         now_ms = time.time_ns() // 1_000_000 + DAYS_MS
-        retention.expire(self.broker._store, now_ms, 1, keep=self.broker._keepsakes.kept)
+        expire_at(self.broker, now_ms)
 
     @rule()
     def all_are_new(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import mq
 from mq.broker.local import LocalBroker
+from mq.store import retention
 from mq.store.checkpoint import Checkpoint, write_checkpoint
 from mq.store.recovery import Recovered
 
@@ -125,6 +126,16 @@ def copy_beside_others(root: Path, target: Path, **options: Any) -> None:
         except shutil.Error:
             shutil.rmtree(target)
     shutil.copytree(root, target, **options)
+
+
+def expire_at(broker: LocalBroker, now_ms: int, kept_ms: int = 1) -> int:
+    """Retention at a time to come; how many files of the log went."""
+    due = retention.due(broker._store, now_ms, kept_ms)
+    if due is None:
+        return 0
+    with broker._keepsakes.kept(due.log_min, now_ms):
+        retention.delete(broker._store, due)
+    return len(due.files)
 
 
 def crash_of(

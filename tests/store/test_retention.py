@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import mq
 from mq.broker.local import LocalBroker
 from mq.store import retention
-from mq.store.retention import Aged, expired
+from mq.store.retention import Aged, Away, age_ms, expired
 from tests.store.peer import Peer
 from tests.store.small_store import (
     LOG_FILE_SIZE,
@@ -62,11 +62,24 @@ def test_the_oldest_go_up_to_the_first_that_is_young_and_never_the_last(
     count = expired(files_of(ages), 100, retention_ms, force_count=force_count)
     assert 0 <= count <= max(0, len(ages) - 1)
     assert count >= min(force_count, len(ages) - 1)
-    for place, age_ms in enumerate(ages[:-1]):
+    for place, age in enumerate(ages[:-1]):
         if place < count:
-            assert age_ms >= retention_ms or place < force_count
+            assert age >= retention_ms or place < force_count
         elif place == count:
-            assert age_ms < retention_ms
+            assert age < retention_ms
+
+
+@given(
+    changed_ms=st.integers(0, 100), now_ms=st.integers(100, 200), away=st.tuples(*[st.integers(0, 250)] * 2)
+)
+def test_what_was_there_before_does_not_age_while_nobody_has_the_store_open(
+    changed_ms: int, now_ms: int, away: tuple[int, int]
+) -> None:
+    """By counting: every ms from the change to now that is not one of `away`."""
+    begin, end = sorted(away)
+    aged = sum(end > now_ms or not begin <= ms < end for ms in range(changed_ms, now_ms))
+    assert age_ms(changed_ms, now_ms, Away(begin, end)) == aged
+    assert age_ms(changed_ms, now_ms, None) == now_ms - changed_ms
 
 
 def test_nothing_is_no_file() -> None:

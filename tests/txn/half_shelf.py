@@ -140,9 +140,8 @@ class Shelf(HalfTopic):
         """Somebody who makes the rounds from now on."""
         table: Any = self.table  # as much of a table as rounds ask for
         bell: Any = None
-        return Rounds(
-            lambda: table, lambda: True, bell, self, self.commit, rules, interval_ms, lambda: self.now
-        )
+        times = rules, interval_ms
+        return Rounds(lambda: table, lambda: True, bell, self, self.commit, lambda: times, lambda: self.now)
 
 
 class Table:

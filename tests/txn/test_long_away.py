@@ -73,7 +73,9 @@ def test_what_is_older_than_retention_is_given_up_before_it_is_deleted(tmp_path:
         eventually(lambda: undecided(broker).given_up, lambda: "nobody looked at it")
         delete_what_is_old(broker)
     with mq.open(
-        directory, **{**OPTIONS, "retention_hours": 72, "transaction_check_interval": 0.1}
+        directory,
+        **{**OPTIONS, "retention_hours": 72, "transaction_check_interval": 0.1},
+        change_settings=True,
     ) as broker:
         given_up = broker.message(undecided(broker).message.offset_msg_id)
         assert given_up.topic == GIVEN_UP_TOPIC

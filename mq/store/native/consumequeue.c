@@ -264,7 +264,7 @@ int mq_queue_seal(mq_log *log, int number) {
     return result && result != MQ_MISSING ? result : mq_extensions_seal(log, queue);
 }
 
-int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
+int64_t mq_queue_first(mq_log *log, int number, int64_t log_min) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
@@ -285,6 +285,15 @@ int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
         if (gone) low = middle + 1;
         else high = at;
     }
+    return low;
+}
+
+int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
+    int64_t low = mq_queue_first(log, number, log_min);
+    if (low < 0) return low;
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    if (!queue) return error;
     /* Two may be at it: what the one who knows more has taken away does not come back. */
     int64_t min = mq_control_queue_min(log->control, number);
     mq_fail_at(MQ_FAIL_TRIMMED);

@@ -61,7 +61,9 @@ int mq_queue_load(mq_log *log, int queue, int64_t first, int64_t last, int64_t l
 /* After the log was walked from log offset `from` on: cut units at the queue's end that point there and to no record
  * of this queue, unless to a damaged one. They are of messages that were never published. */
 int mq_queue_settle(mq_log *log, int queue, int64_t from, const int64_t *damaged, int32_t damaged_count);
-/* The oldest offset whose record is at or above log_min; the end if none. Sets min. */
+/* The oldest offset whose record is at or above log_min; the end if none. */
+int64_t mq_queue_first(mq_log *log, int queue, int64_t log_min);
+/* The same, and sets min to it. */
 int64_t mq_queue_trim(mq_log *log, int queue, int64_t log_min);
 /* Zero what is allocated behind the last unit and the last extension, and unlink queue files without any. */
 int mq_queue_seal(mq_log *log, int queue);

@@ -184,6 +184,8 @@ int64_t mq_control_checksum(mq_control *control) {
     return crc;
 }
 
+int64_t mq_birth_ns(int fd) { return mq_linux_birth_ns(fd); }
+
 void mq_control_set_boot(mq_control *control, const char *boot_id) {
     memcpy(control->shared->boot_id, boot_id, sizeof control->shared->boot_id);
 }

@@ -83,6 +83,10 @@ int mq_control_new_locks(mq_control *control);
  * one time: the kernel wrote them when it pleased. */
 int64_t mq_control_checksum(mq_control *control);
 
+/* When the inode of an open file was made, in ns; 0 where the file system does not say. With the inode's number it
+ * tells a file from a copy of it, also where that got the number again. */
+int64_t mq_birth_ns(int fd);
+
 /* Say that it is of this boot: after a clean end it is believed over a reboot too. */
 void mq_control_set_boot(mq_control *control, const char *boot_id);
 

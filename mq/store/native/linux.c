@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -122,6 +123,12 @@ void mq_linux_will_need(const void *address, int64_t size) {
     int saved = errno;
     madvise((void *)page, (size_t)((uintptr_t)address - page) + (size_t)size, MADV_WILLNEED);
     errno = saved;
+}
+
+int64_t mq_linux_birth_ns(int fd) {
+    struct statx status;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &status) || !(status.stx_mask & STATX_BTIME)) return 0;
+    return status.stx_btime.tv_sec * 1000000000 + status.stx_btime.tv_nsec;
 }
 
 int64_t mq_linux_now_ms(void) {

@@ -36,6 +36,9 @@ void mq_linux_expect_all(void *address, int64_t size);
 /* Have the pages of a mapped file read, these and no others: a fault would read megabytes around them. */
 void mq_linux_will_need(const void *address, int64_t size);
 
+/* When the inode of an open file was made, in ns; 0 where the file system does not say. */
+int64_t mq_linux_birth_ns(int fd);
+
 int64_t mq_linux_now_ms(void);        /* wall clock */
 int64_t mq_linux_coarse_ms(void);     /* the same as of the last tick: a few ms late, and cheaper */
 int64_t mq_linux_monotonic_ns(void);

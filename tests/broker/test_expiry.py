@@ -1,0 +1,393 @@
+"""What is deleted when: by the settings of the store, where nothing has to be confirmed, never in silence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from mq.broker.expiry import Expiring, Unread
+from mq.broker.local import LocalBroker
+from mq.store.retention import Range
+from mq.store.settings import USUAL, SettingsFile
+from tests.store.peer import Peer
+from tests.store.small_store import LOG_FILE_SIZE, fill, log_files, open_small
+
+COUNT = 120
+HOUR_MS = 3_600_000
+
+
+def filled(directory: Path, **options: Any) -> list[Path]:
+    """A closed store with messages in several files of the log, which are its files."""
+    with open_small(directory, **options) as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", COUNT)
+    return log_files(directory)
+
+
+def age(directory: Path, hours: float) -> None:
+    """As if everything in the store, the store itself included, had been left so long ago."""
+    moment = time.time() - hours * 3600
+    for file in (*log_files(directory), directory / "mq" / "settings.lock"):
+        os.utime(file, (moment, moment))
+
+
+def alive(directory: Path, hours: float) -> None:
+    """As if the leader had been at work for the last time so long ago."""
+    moment = time.time() - hours * 3600
+    os.utime(directory / "mq" / "settings.lock", (moment, moment))
+
+
+def after_work(directory: Path, **options: Any) -> list[Path]:
+    """The files of the log once a process has been the leader for a while."""
+    with open_small(directory, duties=False, **options) as broker:
+        broker.retention.work()
+    return [file for file in log_files(directory) if any(file.read_bytes())]
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[int], list[str]]]:
+    """What the log of retention has of this level."""
+    with caplog.at_level(logging.INFO, "mq.retention"):
+        yield lambda level: [
+            record.getMessage()
+            for record in caplog.records
+            if (record.name, record.levelno) == ("mq.retention", level)
+        ]
+
+
+# Whose retention.
+
+
+def test_a_script_with_usual_options_goes_by_the_retention_of_the_store(directory: Path) -> None:
+    files = filled(directory, retention_hours=1000)
+    age(directory, 100)
+    alive(directory, 0)
+    with Peer(directory) as script:
+        script.do("broker.retention.work()")
+        assert script.ask("broker.retention.hours") == 1000
+    assert log_files(directory) == files
+
+
+def test_a_new_store_keeps_messages_for_three_days_and_says_so_to_all(directory: Path) -> None:
+    filled(directory)
+    assert json.loads((directory / "mq" / "settings.json").read_text())["retention_hours"] == 72
+    age(directory, 73)
+    alive(directory, 0)
+    assert len(after_work(directory)) == 1
+
+
+def test_another_retention_is_refused_with_a_word(directory: Path, told: Callable[[int], list[str]]) -> None:
+    files = filled(directory, retention_hours=1000)
+    age(directory, 100)
+    alive(directory, 0)
+    assert after_work(directory, retention_hours=1) == files
+    (warning,) = told(logging.WARNING)
+    for part in (str(directory), "retention_hours=1 ", "retention_hours=1000", "mq DIR settings"):
+        assert part in warning
+
+
+def test_the_same_again_is_nothing_to_tell(directory: Path, told: Callable[[int], list[str]]) -> None:
+    filled(directory, retention_hours=1000, disk_ratio_max=0.5)
+    filled(directory, retention_hours=1000.0, disk_ratio_max=0.5)
+    assert told(logging.WARNING) == []
+
+
+def test_it_is_changed_on_purpose(directory: Path) -> None:
+    filled(directory, retention_hours=1000)
+    with open_small(directory, retention_hours=500, change_settings=True) as broker, Peer(directory) as other:
+        assert broker.retention.hours == other.ask("broker.retention.hours") == 500
+        broker.retention.change(hours=10, disk_ratio_max=0.9)
+        assert other.ask("broker.retention.hours, broker.retention.disk_ratio_max") == (10, 0.9)
+        other.do("broker.change_settings(retention_hours=20)")
+        assert broker.retention.hours == 20
+        with pytest.raises(ValueError, match="retention_hours"):
+            broker.retention.change(hours=-1)
+        with pytest.raises(TypeError, match="shoe_size"):
+            broker.change_settings(shoe_size=43)
+        with pytest.raises(TypeError, match="held"):
+            broker.change_settings(held="")
+    with mq.open(directory, read_only=True) as reader, pytest.raises(mq.NotPermitted):
+        reader.retention.change(hours=1)
+    with open_small(directory) as broker:
+        assert broker.retention.hours == 20
+
+
+OTHERS = {
+    "flush_interval": 7.0,
+    "message_delay_level": "1s 7s",
+    "timer_precision_ms": 700,
+    "transaction_timeout": 7.5,
+    "transaction_check_interval": 77.0,
+    "transaction_check_max": 7,
+    "disk_ratio_max": 0.7,
+    "retention_hours": 7,
+}
+
+
+def test_duties_go_by_the_store_s_settings_whoever_does_them(directory: Path) -> None:
+    assert OTHERS.keys() == USUAL.keys()
+    with mq.open(directory, duties=False):
+        pass  # A command made the store, and settled nothing.
+    with mq.open(directory, **OTHERS), mq.open(directory) as other:
+        assert other.kept_settings() == OTHERS
+        assert other._schedule.delays_ms == (1000, 7000)
+        assert other._timer.precision_ms == 700
+        rounds = other._transactions.rounds
+        assert (rounds._rules, rounds._interval_ms) == ((7500, 7, 7 * HOUR_MS), 77_000)
+        assert other._duties is not None
+        assert other._duties._flush_interval() == 7.0
+        other.change_settings(transaction_check_max=8, flush_interval=0.25)
+        assert rounds._times()[0].check_max == 8
+        assert other._duties._flush_interval() == 0.25
+
+
+# Not in silence.
+
+
+@pytest.fixture
+def read_in_part(directory: Path) -> Iterator[LocalBroker]:
+    """Two topics whose messages are old; `slow` has read ten of A, `fast` all, nobody ever B."""
+    with open_small(directory, duties=False) as broker:
+        broker.create_topic("A", 2)
+        broker.create_topic("B", 1)
+        fill(broker, "A", COUNT, 2)
+        fill(broker, "B", 20)
+        fill(broker, "A", 20, 1)
+        queues = {queue.queue_id: queue.message_queue for queue in broker.topic("A").queues}
+        broker.commit("slow", queues[0], 10)
+        for queue in queues.values():
+            broker.commit("fast", queue, broker.max_offset(queue))
+        broker.flush()
+        age(directory, 100)
+        yield broker
+
+
+def everything(broker: LocalBroker) -> Expiring:
+    """What goes, in the words of somebody who looks at the queues before and after."""
+    before = {queue: broker.min_offset(queue) for topic in ("A", "B") for queue in broker.readable(topic)}
+    expected = broker.retention.expiring()
+    files = len(log_files(broker.path))
+    assert broker.expire() == expected.file_count
+    assert len(log_files(broker.path)) == files - expected.file_count
+    ranges = [
+        Range(queue.topic, queue.queue_id, low, broker.min_offset(queue) - 1)
+        for queue, low in before.items()
+        if broker.min_offset(queue) > low
+    ]
+    assert sorted(ranges, key=repr) == sorted(expected.ranges, key=repr)
+    return expected
+
+
+def test_what_would_go_is_what_goes(read_in_part: LocalBroker) -> None:
+    found = everything(read_in_part)
+    assert found.byte_count == found.file_count * LOG_FILE_SIZE
+    last = {(each.topic, each.queue_id): each.last for each in found.ranges}
+    assert last["A", 1] == COUNT // 2 - 1
+    assert found.unread == (
+        Unread("slow", "A", 0, 10, last["A", 0]),
+        Unread("slow", "A", 1, 0, last["A", 1]),
+    )
+    assert read_in_part.retention.expiring() == Expiring(0, 0, (), ())
+
+
+def test_every_deletion_is_told_with_those_who_had_not_read_it(
+    read_in_part: LocalBroker, told: Callable[[int], list[str]]
+) -> None:
+    found = read_in_part.retention.expiring()
+    read_in_part.expire()
+    (of_a,) = told(logging.WARNING)
+    count = sum(each.count for each in found.unread)
+    assert f"topic A: queue 0 offsets 0 to {found.unread[0].last}, queue 1 offsets 0 to 59;" in of_a
+    assert of_a.endswith(f"; group slow had not read {count} of them")
+    whole, of_b = told(logging.INFO)
+    assert f"deleted {found.file_count} files of the commit log" in whole
+    assert "topic B: queue 0 offsets 0 to " in of_b
+
+
+def test_a_group_is_warned_a_day_before(read_in_part: LocalBroker, directory: Path) -> None:
+    retention = read_in_part.retention
+    retention.change(hours=100 + 23)
+    assert retention.expiring().file_count == 0
+    assert {each.group for each in retention.warned().unread} == {"slow"}
+    retention.change(hours=100 + 25)
+    assert retention.warned() == Expiring(0, 0, (), ())
+    retention.change(hours=3)
+    assert retention.warned_hours == 1
+
+
+def test_consumers_that_broadcast_are_no_group_that_lags(read_in_part: LocalBroker) -> None:
+    membership = read_in_part.join(
+        "slow", client_id="me", model="broadcasting", consume_type="pull", ordered=False, subscriptions=[]
+    )
+    assert read_in_part.retention.expiring().unread == ()
+    membership.leave()
+
+
+# Not before somebody confirms it.
+
+
+def copied(directory: Path, copy: Path) -> Path:
+    shutil.copytree(directory, copy)  # As cp -a does: with the times of the files.
+    return copy
+
+
+def test_a_copy_deletes_nothing_before_it_is_confirmed(
+    directory: Path, tmp_path: Path, told: Callable[[int], list[str]]
+) -> None:
+    files = filled(directory)
+    age(directory, 100)
+    alive(directory, 0)
+    copy = copied(directory, tmp_path / "copy")
+    for _ in range(2):  # Also the second time.
+        with open_small(copy) as broker:
+            assert "copy" in broker.retention.held
+            broker.retention.work()
+            assert broker.expire() == 0
+            assert broker.retention.expiring().file_count > 3
+        assert any("mq DIR retention --confirm" in line for line in told(logging.WARNING))
+    with open_small(copy, retention_hours=1, change_settings=True) as broker:
+        assert broker.retention.held, "a change of settings is no word on what is there"
+        assert len(log_files(copy)) == len(files)
+        broker.retention.confirm()
+        assert broker.retention.held == ""
+        broker.retention.work()
+    assert len(after_work(copy)) == 1
+    # A number is said by somebody who means it.
+    again = copied(directory, tmp_path / "again")
+    with open_small(again, duties=False) as broker:
+        assert broker.expire(retention_hours=50) > 3
+        assert broker.retention.held
+
+
+def test_what_is_put_back_in_its_own_place_is_a_copy(directory: Path, tmp_path: Path) -> None:
+    """The file system gives the new files the numbers that the old ones had."""
+    filled(directory)
+    saved = copied(directory, tmp_path / "saved")
+    shutil.rmtree(directory)
+    time.sleep(0.01)  # Births are told apart by the tick of the clock.
+    copied(saved, directory)
+    with open_small(directory) as broker:
+        assert "copy" in broker.retention.held
+
+
+def test_a_directory_that_is_moved_goes_on(directory: Path, tmp_path: Path) -> None:
+    filled(directory, retention_hours=50)
+    age(directory, 100)
+    alive(directory, 0)
+    directory.rename(tmp_path / "moved")
+    try:
+        with open_small(tmp_path / "moved") as broker:
+            assert broker.retention.held == ""
+        assert len(after_work(tmp_path / "moved")) == 1
+    finally:
+        (tmp_path / "moved").rename(directory)
+
+
+@pytest.mark.parametrize("harm", ["deleted", "damaged", "own files deleted", "rocketmq's"])
+def test_without_its_settings_a_store_deletes_nothing(directory: Path, harm: str) -> None:
+    files = filled(directory, retention_hours=1000)
+    age(directory, 2000)
+    own = directory / "mq"
+    if harm == "damaged":
+        (own / "settings.json").write_bytes(b"\0" * 100)
+    elif harm == "deleted":
+        (own / "settings.json").unlink()
+    else:
+        shutil.rmtree(own)
+    # Who says a number at open settles it; that what is there may go is another matter.
+    with open_small(directory, retention_hours=50) as broker:
+        assert "settings.json" in broker.retention.held
+        broker.retention.work()
+        assert log_files(directory)[: len(files)] == files
+        broker.retention.confirm()
+        broker.retention.work()
+        assert len(log_files(directory)) < len(files)
+
+
+def test_settings_that_go_under_an_open_store_stop_retention(directory: Path) -> None:
+    files = filled(directory, retention_hours=1000)
+    age(directory, 100)
+    alive(directory, 0)
+    with open_small(directory, duties=False) as broker:
+        for path in (directory / "mq").glob("settings.json*"):
+            path.unlink()
+        broker.retention.work()
+        assert log_files(directory)[: len(files)] == files
+        assert "settings.json" in broker.retention.held
+
+
+def test_a_new_store_is_never_held(directory: Path) -> None:
+    for options in ({"duties": False}, {}, {"retention_hours": 5}):
+        with open_small(directory, **options) as broker:
+            assert broker.retention.held == ""
+    with open_small(directory) as broker:
+        broker.create_topic("A", 1)
+        fill(broker, "A", 20)
+        broker.retention.change(hours=7)
+    Peer(directory).kill()
+    with open_small(directory) as broker:
+        assert broker.retention.held == ""
+
+
+# Not seconds after it is opened.
+
+
+def test_the_time_in_which_nobody_had_it_open_does_not_count(
+    directory: Path, told: Callable[[int], list[str]]
+) -> None:
+    files = filled(directory, retention_hours=72)
+    with open_small(directory, duties=False) as broker:
+        age(directory, 1000)  # Over months.
+        broker.retention.work()
+        assert [file for file in log_files(directory) if file in files] == files
+        (warning,) = told(logging.WARNING)
+        assert "no process had the store open from" in warning
+        begin, end = broker.retention.away or (0, 0)
+        assert abs(end - begin - 1000 * HOUR_MS) < HOUR_MS
+        broker.retention.work()
+        assert len(told(logging.WARNING)) == 1
+        # What was too old when it was left is so as well now.
+        left = time.time() - 1000 * 3600
+        os.utime(files[0], (left - 73 * 3600, left - 73 * 3600))
+        assert broker.expire() == 1
+        # A short while closed is another matter, and does not take the place of the long one.
+        alive(directory, 1)
+        broker.retention.work()
+        assert broker.retention.away == (begin, end)
+        broker.retention.confirm()
+        broker.retention.work()
+    assert len(after_work(directory)) == 1
+
+
+def test_a_clock_that_was_ahead_stops_nothing(directory: Path) -> None:
+    filled(directory, retention_hours=72)
+    age(directory, 73)
+    now_ms = time.time_ns() // 1_000_000
+    SettingsFile(directory).update(away=(now_ms - 73 * HOUR_MS, now_ms + 9000 * HOUR_MS))
+    alive(directory, -9000)
+    assert len(after_work(directory)) == 1
+    assert (directory / "mq" / "settings.lock").stat().st_mtime < time.time() + 60
+
+
+def test_the_leader_does_all_this(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mq.broker.duties.RETENTION_INTERVAL", 0.05)
+    filled(directory, retention_hours=72)
+    age(directory, 73)
+    alive(directory, 0.001)
+    with open_small(directory):
+        deadline = time.monotonic() + 60
+        while len(log_files(directory)) > 3:
+            assert time.monotonic() < deadline, "nothing is deleted"
+            time.sleep(0.02)
+    alive_ms = SettingsFile(directory).alive_ms()
+    assert alive_ms is not None
+    assert time.time() * 1000 - alive_ms < 60_000
