@@ -1,6 +1,7 @@
 """Every invariant of a store and of its groups, as a list of what breaks it.
 
 store       what mq.store.check looks at
+settings    mq/settings.json can be read
 timers      the wheel, its log and its check say the same
 offsets     consumerOffset.json can be read, and speaks of queues that there are
 groups      no offset lies beyond the end of its queue, a group's file is whole
@@ -23,6 +24,7 @@ from mq.names import is_system_group, is_system_topic
 from mq.store import check, timerverify
 from mq.store.groupfile import damage_of
 from mq.store.numbers import Numbers
+from mq.store.settings import SettingsFile
 from mq.store.store import Store
 
 __all__ = ["notes", "problems"]
@@ -47,6 +49,7 @@ def problems(
         yield from _of_groups(store)
         is_used = not store.gate.is_alone()
         store.gate.leave()  # Who wants to come in meanwhile may.
+        yield from SettingsFile(root).problems()
         yield from timerverify.problems(root, is_used=is_used)
         yield from broadcast_groups.damaged(root)
         yield from keycheck.problems(root)

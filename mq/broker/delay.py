@@ -255,7 +255,14 @@ class Delivery:
             elif self._sync and found.max_offset < end:
                 self._store.flush()  # Read when it is on disk, for which somebody has to see.
             elif offset < found.min_offset:
-                offset = self._offsets[level.number] = found.min_offset  # Retention took what was there.
+                log.warning(
+                    "retention deleted messages of delay level %d before they were delivered:"
+                    " offsets %d to %d",
+                    level.number,
+                    offset,
+                    found.min_offset - 1,
+                )
+                offset = self._offsets[level.number] = found.min_offset
             elif offset > end:
                 # Damaged memory, or a file of another time: on from where it surely was, and what is due by
                 # now is looked for.

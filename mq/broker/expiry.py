@@ -25,7 +25,7 @@ from mq.errors import MQError
 from mq.names import is_system_topic
 from mq.store import retention
 from mq.store.retention import Away, Due, Range
-from mq.store.settings import COPIED, Settings, check_number
+from mq.store.settings import COPIED, LOST, check_number
 from mq.store.store import Store
 
 __all__ = ["Expiring", "Retention", "Unread"]
@@ -37,7 +37,7 @@ WARNED_AHEAD = 24.0  # hours
 RANGES_SHOWN = 20
 WHY_HELD = {
     COPIED: "this directory is a copy, or was restored from one",
-    "lost": "mq/settings.json, which says how long messages are kept, is lost or damaged",
+    LOST: "mq/settings.json, which says how long messages are kept, is lost or damaged",
 }
 
 
@@ -83,6 +83,7 @@ class Retention:
         self._settings = settings
         self._groups = groups
         self._kept = kept
+        self._unsaved: tuple[int, int] | None = None  # a time away that could not be written down
 
     @property
     def hours(self) -> float:
@@ -104,7 +105,7 @@ class Retention:
     def away(self) -> tuple[int, int] | None:
         """The latest time, from and to (ms), in which no process had the store open. What was there before
         does not age in it."""
-        return self._settings.current().away
+        return self._unsaved or self._settings.current().away
 
     def change(self, *, hours: float | None = None, disk_ratio_max: float | None = None) -> None:
         """Change how long messages are kept, for all processes, within 10 s and for good.
@@ -118,6 +119,7 @@ class Retention:
         """Have messages deleted again where retention is held, and all that is too old now. Raises
         NotPermitted."""
         self._settings.change(held="", away=None)
+        self._settings.file.say_alive(_now_ms())  # Else the next look finds once more that nobody was here.
 
     def expiring(self, *, hours: float | None = None, within_hours: float = 0.0) -> Expiring:
         """What would be deleted now, or within so many hours; held or not.
@@ -158,7 +160,9 @@ class Retention:
         with self._kept(due.log_min, now_ms):
             retention.delete(self._store, due)
         if found is not None:
-            _tell(self._store.root, found, self.hours if hours is None else hours)
+            ratio = settings.option("disk_ratio_max")
+            why = f"retention of {self.hours if hours is None else hours:g} h"
+            _tell(self._store.root, found, why + (f", disk_ratio_max {ratio:g}" if ratio < 1 else ""))
         return len(due.files)
 
     def work(self) -> None:
@@ -184,7 +188,14 @@ class Retention:
         alive_ms = file.alive_ms()
         long_ms = max(settings.retention_ms // 10, AWAY_MIN_MS)
         if alive_ms is not None and now_ms - alive_ms > long_ms:
-            self._settings.change(away=(alive_ms, now_ms))
+            self._unsaved = alive_ms, now_ms
+            try:
+                self._settings.change(away=self._unsaved)
+            except (MQError, OSError) as error:
+                # A full disk, for one: what goes now makes room, and the next look tries again.
+                log.warning("%s: the settings cannot be written: %s", self._store.root, error)
+                return
+            self._unsaved = None
             level = logging.WARNING if now_ms - alive_ms > settings.retention_ms else logging.INFO
             log.log(
                 level,
@@ -203,7 +214,7 @@ class Retention:
             now_ms,
             settings.retention_ms if hours is None else int(hours * 3_600_000),
             disk_ratio_max=settings.option("disk_ratio_max"),
-            away=_away(settings, hours),
+            away=Away(*self.away) if self.away is not None and hours is None else None,
         )
 
     def _expiring(self, due: Due | None) -> Expiring:
@@ -233,12 +244,12 @@ class Retention:
                         yield Unread(group, topic, each.queue_id, first, each.last)
 
 
-def _tell(root: Path, gone: Expiring, hours: float) -> None:
+def _tell(root: Path, gone: Expiring, why: str) -> None:
     """Say in the log what was deleted: a line for each topic, a warning if a group had not read all of it."""
     log.info(
-        "%s: retention of %g h deleted %d files of the commit log, %d bytes",
+        "%s: %s: deleted %d files of the commit log, %d bytes",
         root,
-        hours,
+        why,
         gone.file_count,
         gone.byte_count,
     )
@@ -262,10 +273,6 @@ def _tell(root: Path, gone: Expiring, hours: float) -> None:
             ", ".join(shown),
             groups,
         )
-
-
-def _away(settings: Settings, hours: float | None) -> Away | None:
-    return Away(*settings.away) if settings.away is not None and hours is None else None
 
 
 def _now_ms() -> int:

@@ -44,6 +44,8 @@ def redrive(
         done = send_back(
             broker, group, selection=selection, count_max=limit, dry_run=dry_run, all_groups=all_groups
         )
+        if done.sent and not dry_run:
+            broker.flush()  # Perhaps no application is there that does.
         if session.json:
             emit_json({**done._asdict(), "dry_run": dry_run})
         else:

@@ -49,6 +49,8 @@ def _resume(session: Session, broker: mq.LocalBroker, ids: tuple[str, ...]) -> i
             emit_json({"msg_id": msg_id, "resumed": True})
         else:
             click.echo(f"{visible(msg_id)} is checked again")
+    if missing < len(ids):
+        broker.flush()  # Perhaps no application is there that does.
     return 1 if missing else 0
 
 

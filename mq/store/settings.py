@@ -162,8 +162,18 @@ class SettingsFile:
 
         Writes nothing; the log tells of damage. held where the file is not the one that was written here.
         """
+        settings, problems = self._load()
+        for problem in problems:
+            logger.warning("%s", problem)
+        return settings
+
+    def problems(self) -> list[str]:
+        """What is wrong with the file, in words."""
+        return self._load()[1]
+
+    def _load(self) -> tuple[Settings, list[str]]:
         table: dict[str, Any] = {}
-        held = LOST
+        held, found = LOST, []
         for path in (self.path, self.path.with_name("settings.json.bak")):
             try:
                 members, problems, in_place = _parsed(path)
@@ -174,14 +184,11 @@ class SettingsFile:
                 if path is self.path:
                     held = "" if in_place else COPIED
                 break
-            logger.warning(
-                "%s is damaged (%s): the state before it counts there, or the defaults",
-                path,
-                "; ".join(problems),
-            )
+            why = "; ".join(problems)
+            found.append(f"{path} is damaged ({why}): the state before it counts there, or the defaults")
         away = table.pop("away", None)
         options = {name: table.pop(name) for name in USUAL if name in table}
-        return Settings(
+        settings = Settings(
             store_id=table.pop("store_id", ""),
             had_messages=table.pop("had_messages", False),
             held=table.pop("held", "") or held,
@@ -189,6 +196,7 @@ class SettingsFile:
             options=options,
             others=table,
         )
+        return settings, found
 
     def update(self, **changes: Any) -> Settings:
         """Change members, for all processes; the settings as they are then.

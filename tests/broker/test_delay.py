@@ -186,7 +186,9 @@ class TestDelivery:
         assert bodies(shelf.delivered()) == [b"0", b"1", b"2"]
         assert times == [BEGIN_MS + 1001, BEGIN_MS + 1101, BEGIN_MS + 1201]
 
-    def test_messages_that_retention_took_are_passed_over(self, tmp_path: Path) -> None:
+    def test_messages_that_retention_took_are_passed_over_with_a_word(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         shelf = Shelf()
         deliverer = Deliverer(shelf, tmp_path, (1000,))
         for number in range(4):
@@ -201,6 +203,7 @@ class TestDelivery:
         deliverer.delivery._pull = pull
         list(until_done(shelf, deliverer.deliver))
         assert bodies(shelf.delivered()) == [b"2", b"3"]
+        assert "delay level 1 before they were delivered: offsets 0 to 1" in caplog.text
 
     def test_a_damaged_message_is_passed_over(self, tmp_path: Path) -> None:
         shelf = Shelf()

@@ -350,7 +350,7 @@ def test_the_time_in_which_nobody_had_it_open_does_not_count(
         broker.retention.work()
         assert [file for file in log_files(directory) if file in files] == files
         (warning,) = told(logging.WARNING)
-        assert "no process had the store open from" in warning
+        assert "no process had the store open from" in warning, warning
         begin, end = broker.retention.away or (0, 0)
         assert abs(end - begin - 1000 * HOUR_MS) < HOUR_MS
         broker.retention.work()
@@ -366,6 +366,37 @@ def test_the_time_in_which_nobody_had_it_open_does_not_count(
         broker.retention.confirm()
         broker.retention.work()
     assert len(after_work(directory)) == 1
+
+
+def test_confirmed_the_time_counts(directory: Path) -> None:
+    filled(directory, retention_hours=72)
+    age(directory, 1000)
+    with open_small(directory, duties=False) as broker:
+        broker.retention.confirm()
+    assert len(after_work(directory)) == 1
+
+
+def test_on_a_full_disk_what_is_too_old_goes_and_nothing_else(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, told: Callable[[int], list[str]]
+) -> None:
+    files = filled(directory, retention_hours=72)
+    age(directory, 1000)
+    left = time.time() - 1073 * 3600
+    os.utime(files[0], (left, left))
+    with open_small(directory, duties=False) as broker:
+        with monkeypatch.context() as patch:
+            patch.setattr("mq.store.settings.write_config", no_room)
+            for _ in range(2):
+                broker.retention.work()
+                assert [file for file in log_files(directory) if file in files] == files[1:]
+        assert any("no room" in line for line in told(logging.WARNING))
+        broker.retention.work()
+        assert SettingsFile(directory).read().away == broker.retention.away
+    assert set(files[1:]) >= set(after_work(directory)) > set()
+
+
+def no_room(path: Path, _text: object) -> None:
+    raise mq.StoreFull("no room", path=str(path))
 
 
 def test_a_clock_that_was_ahead_stops_nothing(directory: Path) -> None:

@@ -150,6 +150,11 @@ def test_what_a_command_sends_is_on_disk_though_nobody_does_duties(
 
         assert run("send", "orders", "two").status == 0
         assert flushed()
+        (message,) = bystander.topic("orders").queues[0].read(0, count_max=1).messages
+        bystander.send_back(message, "billing", delay_level=-1)
+        assert not flushed()
+        assert run("redrive", "billing").out == "1 message sent back\n"
+        assert flushed()
         sender = start("send", "orders", "--lines", stdin=subprocess.PIPE)
         assert sender.stdin is not None
         end = bystander._store.end()

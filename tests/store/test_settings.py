@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import mq
+from mq.broker.check import problems
 from mq.store.settings import LOST, Settings, SettingsFile
 from tests.store.peer import Peer
 from tests.store.small_store import open_small
@@ -84,6 +85,8 @@ def test_damage_is_reported_and_the_state_before_counts(
     with caplog.at_level(logging.WARNING, "mq.store"):
         assert file.read().store_id == first
     assert "settings.json is damaged" in caplog.text
+    (problem,) = problems(directory)
+    assert problem in caplog.text
     file.path.with_name("settings.json.bak").write_bytes(damage)
     file.path.write_bytes(damage)
     with mq.open(directory) as broker:
