@@ -409,6 +409,22 @@ def test_a_clock_that_was_ahead_stops_nothing(directory: Path) -> None:
     assert (directory / "mq" / "settings.lock").stat().st_mtime < time.time() + 60
 
 
+def test_a_clock_that_jumps_ahead_deletes_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = filled(directory, retention_hours=72)
+    with open_small(directory, duties=False) as broker:
+        broker.retention.work()
+        now_ms = time.time_ns() // 1_000_000
+        monkeypatch.setattr("mq.broker.expiry._now_ms", lambda: now_ms + 8766 * HOUR_MS)
+        for _ in range(2):
+            broker.retention.work()
+        assert log_files(directory)[: len(files)] == files
+        monkeypatch.undo()
+        broker.retention.work()
+        age(directory, 73)
+        alive(directory, 0)
+        assert broker.expire() > 3
+
+
 def test_the_leader_does_all_this(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mq.broker.duties.RETENTION_INTERVAL", 0.05)
     filled(directory, retention_hours=72)
