@@ -21,6 +21,8 @@ QUEUE_COUNT_MAX = 65_536
 MESSAGE_SIZE_MAX = (1 << 31) - (1 << 17)
 OF_RETENTION = ("retention_hours", "disk_ratio_max")
 
+retention_log, store_log = logging.getLogger("mq.retention"), logging.getLogger("mq.store")
+
 
 def check_options(
     flush: str,
@@ -70,8 +72,7 @@ def settle(
 
 
 def _tell(path: str, name: str, asked: Any, kept: Any) -> None:
-    of_retention = name in OF_RETENTION
-    logging.getLogger("mq.retention" if of_retention else "mq.store").warning(
+    (retention_log if name in OF_RETENTION else store_log).warning(
         "%s: %s=%s was asked for, but the store keeps %s=%s, and that counts for all processes."
         " Leave the option out, or change it on purpose: mq DIR settings %s=%s, or"
         " mq.open(..., change_settings=True)",

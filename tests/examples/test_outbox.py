@@ -31,6 +31,7 @@ def options(timeout: float, interval: float) -> dict[str, Any]:
         "transaction_timeout": timeout,
         "transaction_check_interval": interval,
         "transaction_check_max": 100_000,
+        "change_settings": True,
     }
 
 
