@@ -31,16 +31,8 @@ from mq.broker.standstill import Owner, owned, queue_state, stopped, unowned_rea
 from mq.broker.unread import Unread, hidden_states, unread
 from mq.errors import MQError, NotPermitted
 from mq.names import check_group, check_topic, is_system_group
-from mq.store.groupfile import (
-    NAMESPACE,
-    OWNER,
-    PID,
-    START_TIME,
-    TURN,
-    GroupFile,
-    place_word,
-    slot_word,
-)
+from mq.store.groupfile import NAMESPACE, PID, START_TIME, GroupFile, place_word
+from mq.store.groupslots import OWNER, TURN, slot_word
 from mq.store.locks import open_own_file
 from mq.store.members import pid_namespace_here
 from mq.store.named import named_errors

@@ -19,20 +19,19 @@ from typing import TYPE_CHECKING, Any
 from mq.broker.membership import Member, Subscription
 from mq.broker.results import MessageQueue
 from mq.errors import NotPermitted, TopicNotFound
-from mq.store.groupfile import (
+from mq.store.groupfile import NEWS, REFUSED, GroupFile, place_word
+from mq.store.groupslots import (
     CHECK,
-    NEWS,
     NOTE_AT,
     NOTE_SIZE,
+    OFFSET_MAX,
     OWNER,
-    REFUSED,
     RESETS,
     TURN,
     WANTED_BY,
-    GroupFile,
-    place_word,
     queue_byte,
     slot_word,
+    tag_of,
 )
 from mq.store.locks import lock_byte, unlock_byte
 from mq.store.numbers import topics_view
@@ -146,6 +145,8 @@ class LocalMembership:
         words, at = self._words, slot_word(number)
         while True:
             turn = words[at + TURN]
+            if not self._file.has(number):
+                return None  # Its topic was deleted just now, and the slot is another queue's.
             if not lock_byte(self._fd, queue_byte(number, turn)):
                 words[at + WANTED_BY] = self.place + 1
                 if not self._groups.wrest(self._roster, number, turn):
@@ -160,8 +161,9 @@ class LocalMembership:
             unlock_byte(self._fd, queue_byte(number, turn))
 
     def write_note(self, number: int, text: bytes) -> None:
-        start = slot_word(number) * 8 + NOTE_AT
-        self._file.bytes[start : start + NOTE_SIZE] = text.ljust(NOTE_SIZE, b"\0")
+        if self._file.has(number):
+            start = slot_word(number) * 8 + NOTE_AT
+            self._file.bytes[start : start + NOTE_SIZE] = text.ljust(NOTE_SIZE, b"\0")
 
     def committed(self, queue: MessageQueue) -> int | None:
         """See Membership.committed."""
@@ -219,7 +221,8 @@ class LocalMembership:
         log.info("group %s: %s gave %s/%d up", self.group, self.client_id, queue.topic, queue.queue_id)
 
     def _unlock(self, number: int, turn: int) -> None:
-        self._words[slot_word(number) + OWNER] = 0
+        if self._file.has(number):
+            self._words[slot_word(number) + OWNER] = 0
         self.write_note(number, b"")
         unlock_byte(self._fd, queue_byte(number, turn))
 
@@ -305,6 +308,7 @@ class LocalClaim:
         self.number = number
         self.turn = turn
         self._at = slot_word(number)
+        self._tag = tag_of(number)
         self._words: Any = self._file.words
         self._topics: Any = self._membership._topics
         self._topics_seen = self._topics[0]
@@ -326,9 +330,11 @@ class LocalClaim:
                 return False
             if words[at + RESETS] != self._seen:
                 return False
-        if offset >= words[at]:
-            words[at] = offset + 1
-            words[at + CHECK] = -1 - offset
+        # What is no offset of this queue counts as nothing: see groupslots.py.
+        if not offset < words[at] - self._tag <= OFFSET_MAX:
+            value = offset + 1 + self._tag
+            words[at] = value
+            words[at + CHECK] = -value
         return True
 
     def correct(self, offset: int) -> None:

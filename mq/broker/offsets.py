@@ -34,7 +34,8 @@ from mq.errors import StoreLocked
 from mq.store.configfile import write_config
 from mq.store.control import Control
 from mq.store.directory import sync_names
-from mq.store.groupfile import offsets_in, slots_in
+from mq.store.groupfile import slots_in
+from mq.store.groupslots import offsets_in
 from mq.store.locks import lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
@@ -241,8 +242,8 @@ def check_offset(offset: int) -> None:
     """Raises TypeError, ValueError."""
     if isinstance(offset, bool) or not isinstance(offset, int):
         raise TypeError(f"an offset is an int, not {type(offset).__name__}")
-    if not 0 <= offset < 1 << 62:
-        raise ValueError(f"an offset is {offset}: it must be 0 or more")
+    if not 0 <= offset < OFFSET_MAX - 1:
+        raise ValueError(f"an offset is {offset}: it must be 0 or more, and less than {OFFSET_MAX - 1:,}")
 
 
 def _of(topics: Mapping[str, dict[int, int]], exists: Callable[[str], bool]) -> dict[str, dict[int, int]]:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from mq.broker.membership import Member, QueueState
 from mq.broker.results import MessageQueue
 from mq.broker.roster import Roster
-from mq.store.groupfile import NAMESPACE, OWNER, TURN, WANTED_BY, place_word, queue_byte, slot_word
+from mq.store.groupfile import NAMESPACE, place_word
+from mq.store.groupslots import OWNER, TURN, WANTED_BY, queue_byte, slot_word
 from mq.store.locks import byte_owner
 from mq.store.members import pid_namespace_here
 from mq.store.numbers import Numbers
@@ -47,7 +48,7 @@ def owned(
     stopped()."""
     file = roster.file
     number = numbers.find(queue.topic, queue.queue_id)
-    if not 0 <= number < file.slots_ready:
+    if not file.has(number):
         return None, ""
     at = slot_word(number)
     if byte_owner(fd, queue_byte(number, file.words[at + TURN])) is None:

@@ -27,6 +27,7 @@ from mq.store.store import Store
 __all__ = ["problems"]
 
 PROBLEMS_LISTED = 100
+PROBLEMS_MAX = 1 << 20  # that are looked at: most may be of deleted topics, and no problem
 LOCK_TIMEOUT_MS = 60_000
 WORDS = {
     lib.MQ_WRONG_RECORD: "log offset {log}: no whole record; the message there is lost",
@@ -110,15 +111,16 @@ def _of_records(store: Store) -> Iterator[str]:
     assert store.control is not None
     control = store.control
     begin, end = control.get(lib.MQ_LOG_MIN), control.get(lib.MQ_LOG_END)
-    found = ffi.new("mq_problem[]", PROBLEMS_LISTED)
-    records = ffi.new("int64_t *")
+    records, room, count = ffi.new("int64_t *"), 0, PROBLEMS_LISTED
     names = {number: f"{topic}/{queue_id}" for number, topic, queue_id in control.queues()}
-    count = check(
-        lib.mq_log_check(store.live(), begin, end, found, PROBLEMS_LISTED, records), str(store.root)
-    )
+    while room < min(count, PROBLEMS_MAX):
+        room = min(2 * count, PROBLEMS_MAX)
+        found = ffi.new("mq_problem[]", room)
+        count = check(lib.mq_log_check(store.live(), begin, end, found, room, records), str(store.root))
     reported = set(store.recovered.damaged if store.recovered else ())
     listed = listed_topics(store.root)  # Now, and not when the store was opened.
-    for place in range(min(count, PROBLEMS_LISTED)):
+    listed_count = 0
+    for place in range(min(count, room)):
         problem = found[place]
         if problem.kind == lib.MQ_WRONG_RECORD and problem.log_offset in reported:
             continue
@@ -133,11 +135,15 @@ def _of_records(store: Store) -> Iterator[str]:
             listed, _topic_at(store, problem.log_offset), problem.log_offset
         ):
             continue  # Of a deleted topic: the log keeps its records until they are too old.
+        listed_count += 1
+        if listed_count > PROBLEMS_LISTED:
+            continue
         yield f"{store.root}: " + WORDS[problem.kind].format(
             log=problem.log_offset, offset=problem.queue_offset, queue=names.get(problem.queue, "no queue")
         )
-    if count > PROBLEMS_LISTED:
-        yield f"{store.root}: and {count - PROBLEMS_LISTED:,} more of these"
+    listed_count += max(0, count - room)
+    if listed_count > PROBLEMS_LISTED:
+        yield f"{store.root}: and {listed_count - PROBLEMS_LISTED:,} more of these"
     for name, word in (("flushed end", lib.MQ_FLUSHED_END), ("indexed end", lib.MQ_INDEXED_END)):
         if control.get(word) > control.get(lib.MQ_LOG_END):
             yield f"{store.root}/mq/control: the {name} {control.get(word)} lies beyond the log's end {end}"

@@ -71,12 +71,20 @@ class Control:
     def queues(self) -> Iterator[tuple[int, str, int]]:
         """(number, topic, queue id) of every live queue in the table."""
         buffer = ffi.new("char[]", lib.MQ_TOPIC_MAX)
-        for number in range(self.get(lib.MQ_QUEUE_COUNT)):
-            if lib.mq_control_queue_state(self.handle, number) != lib.MQ_QUEUE_LIVE:
+        for place in range(self.get(lib.MQ_PLACE_COUNT)):
+            number = lib.mq_control_at_place(self.handle, place)
+            if number == lib.MQ_MISSING:
                 continue
-            size = check(lib.mq_control_queue_topic(self.handle, number, buffer), str(self.path))
-            topic = ffi.buffer(buffer, size)[:].decode("utf-8", "replace")
-            yield number, topic, int(lib.mq_control_queue_id(self.handle, number))
+            size = lib.mq_control_queue_topic(self.handle, number, buffer)
+            queue_id = int(lib.mq_control_queue_id(self.handle, number))
+            if lib.mq_control_at_place(self.handle, place) != number:
+                continue  # Its topic was deleted while it was looked at.
+            topic = ffi.buffer(buffer, check(size, str(self.path)))[:].decode("utf-8", "replace")
+            yield number, topic, queue_id
+
+    def is_live(self, number: int) -> bool:
+        """Whether there is a queue of this number."""
+        return bool(lib.mq_control_queue_state(self.handle, number) == lib.MQ_QUEUE_LIVE)
 
     def next_offset(self, number: int) -> int:
         return int(lib.mq_control_queue_next(self.handle, number))

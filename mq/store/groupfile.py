@@ -24,15 +24,16 @@ From PLACES_AT, 1024 places of 64 bytes, one for each consumer:
         52       4  -
         56       8  refused      queues that it wanted and another one has
 
-From SLOTS_AT, 131072 slots of 256 bytes, by number of the queue:
+From SLOTS_AT, 131072 slots of 256 bytes, by the place of the queue in the table (see groupslots.py):
 
-         0       8  committed    offset + 1; 0: nothing yet
+         0       8  committed    offset + 1, 0: nothing yet; from bit 56 on the last 6 bits of `use`
          8       8  reset_to     offset + 1, instead of `committed` while `resets` is not `applied`
         16       8  resets
         24       8  applied
         32       8  owner        place + 1
         40       8  wanted_by    place + 1 of the last one who was refused
-        48       8  turn         chooses the byte that is locked; raised where a dead owner's lock stays
+        48       4  turn         chooses the byte that is locked; raised where a dead owner's lock stays
+        52       4  use          of the place, by the queue that has this slot: it is none of another use
         56       8  check        minus `committed`; the lower of two that differ counts: of a torn commit the
                                  one before, and of damage the one that skips nothing
         64     192  note         why the queue does not move, UTF-8, filled up with zeros
@@ -61,63 +62,66 @@ from pathlib import Path
 
 import xxhash
 
-from mq.errors import StoreFull, StoreLocked
+from mq.errors import NotPermitted, StoreFull, StoreLocked
 from mq.store.control import boot_id
+from mq.store.groupslots import (
+    APPLIED,
+    CHECK,
+    COMMITTED,
+    NOTE_AT,
+    NOTE_SIZE,
+    OWNER,
+    RESET_TO,
+    RESETS,
+    SLOT_COUNT,
+    SLOT_SIZE,
+    SLOTS_AT,
+    TURN,
+    WANTED_BY,
+    place_of,
+    slot_word,
+    tag_of,
+    use_of,
+    value_of,
+)
 from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
-from mq.store.native import lib
 from mq.store.numbers import Numbers
 from mq.store.store import Store
 from mq.store.waiting import Futex
 
 __all__ = [
-    "CHECK",
     "HIGH",
     "LIFE",
     "NAMESPACE",
     "NEWS",
-    "NOTE_AT",
-    "NOTE_SIZE",
-    "OWNER",
     "PID",
     "PLACE_COUNT",
     "READY",
     "REFUSED",
-    "RESETS",
     "SINCE",
     "START_TIME",
-    "TURN",
-    "WANTED_BY",
     "GroupFile",
     "Header",
     "damage_of",
-    "offsets_in",
     "place_byte",
     "place_word",
-    "queue_byte",
-    "slot_word",
     "slots_in",
 ]
 
-LAYOUT_STAMP, LAYOUT = b"mqgroup\0", 3
+LAYOUT_STAMP, LAYOUT = b"mqgroup\0", 4
 HEADER = struct.Struct("@8sqq16sqIIq")
 PLACES_AT, PLACE_SIZE, PLACE_COUNT = 4096, 64, 1024
-SLOTS_AT, SLOT_SIZE = PLACES_AT + PLACES_AT * 16, 256
-SLOT_COUNT: int = lib.MQ_QUEUE_MAX
-NOTE_AT, NOTE_SIZE = 64, 192
 MAPPED_SIZE = SLOTS_AT + SLOT_SIZE * SLOT_COUNT
 TEXTS_AT, TEXT_SIZE = MAPPED_SIZE, 64 << 10
 TEXT_HEAD = struct.Struct("@II")
 READY_STEP = 512  # slots that are allocated at a time
-CHANGING_BYTE, PLACE_BYTES, READY_BYTE, QUEUE_BYTES = 0, 1, 2048, 4096
-TURN_MASK = (1 << 32) - 1
+CHANGING_BYTE, PLACE_BYTES, READY_BYTE = 0, 1, 2048
 CHANGE_TIMEOUT = 10.0
 MADV_POPULATE_WRITE = 23
 # Words of eight bytes, counted from the beginning of the file, of a place, of a slot.
 EPOCH, READY, HIGH = 2, 5, 7
 LIFE, PID, START_TIME, NAMESPACE, SINCE, NEWS, REFUSED = 0, 1, 2, 3, 4, 5, 7
-COMMITTED, RESET_TO, RESETS, APPLIED, OWNER, WANTED_BY, TURN, CHECK = 0, 1, 2, 3, 4, 5, 6, 7
-OFFSET_MAX = 1 << 56
 VERSION_AT, BELL_AT = 48, 48
 assert PLACES_AT + PLACE_SIZE * PLACE_COUNT == SLOTS_AT
 assert HEADER.size == 64
@@ -125,15 +129,6 @@ assert HEADER.size == 64
 
 def place_byte(place: int) -> int:
     return PLACE_BYTES + place
-
-
-def queue_byte(number: int, turn: int) -> int:
-    return QUEUE_BYTES + number + (turn & TURN_MASK) * SLOT_COUNT
-
-
-def slot_word(number: int) -> int:
-    """The first word of a slot."""
-    return (SLOTS_AT + SLOT_SIZE * number) // 8
 
 
 def place_word(place: int) -> int:
@@ -176,29 +171,6 @@ def slots_in(path: Path, epoch: int) -> bytes | None:
         return data[: len(data) // SLOT_SIZE * SLOT_SIZE]
     finally:
         os.close(fd)
-
-
-def offsets_in(slots: bytes) -> dict[int, int]:
-    """Queue number to what is committed of it."""
-    words = memoryview(slots).cast("q")
-    found = {}
-    for at in range(0, len(words), SLOT_SIZE // 8):
-        if words[at] or words[at + RESETS] != words[at + APPLIED] or words[at + CHECK]:
-            value = _value(words, at)
-            if value > 0:
-                found[at * 8 // SLOT_SIZE] = value - 1
-    return found
-
-
-def _value(words: memoryview, at: int) -> int:
-    """What is committed, plus one, by the words of a slot; 0 for nothing."""
-    if words[at + RESETS] != words[at + APPLIED]:
-        value = words[at + RESET_TO]
-        return int(value) if 0 <= value <= OFFSET_MAX else 0
-    value, check = words[at], -words[at + CHECK]
-    if value != check or not 0 <= value <= OFFSET_MAX:
-        value = min((each for each in (value, check) if 0 <= each <= OFFSET_MAX), default=0)
-    return int(value)
 
 
 def damage_of(path: Path) -> str | None:
@@ -307,21 +279,46 @@ class GroupFile:
                 raise StoreFull(f"no space left for {self.path}: free some", path=str(self.path)) from error
 
     def ready(self, number: int) -> None:
-        """Have the slot of a queue allocated, so that it may be touched. Raises StoreFull."""
-        if number < self.words[READY]:
+        """Have the slot of a queue, so that it may be touched. Raises StoreFull; NotPermitted for a queue
+        that was deleted, and whose slot another one may have."""
+        if self.has(number):
             return
-        count = min((number // READY_STEP + 1) * READY_STEP, SLOT_COUNT)
+        count = min((place_of(number) // READY_STEP + 1) * READY_STEP, SLOT_COUNT)
         with named_errors(self.path):
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             self._store.close_in_child(fd)
             try:
                 # One at a time: else the lower one of two may be what remains.
                 _lock(fd, self.path, READY_BYTE)
-                os.posix_fallocate(fd, SLOTS_AT, count * SLOT_SIZE)
-                self._populate(SLOTS_AT, count * SLOT_SIZE)
-                self.words[READY] = max(count, self.words[READY])
+                if count > self.words[READY]:
+                    os.posix_fallocate(fd, SLOTS_AT, count * SLOT_SIZE)
+                    self._populate(SLOTS_AT, count * SLOT_SIZE)
+                    self.words[READY] = max(count, self.words[READY])
+                if not self.has(number):
+                    self._hand_on(number)
             finally:
                 self._store.closed_here(fd)
+
+    def has(self, number: int) -> bool:
+        """Whether there is a slot, and it is of this queue."""
+        words = self.words
+        return (
+            number >= 0
+            and place_of(number) < words[READY]
+            and words[slot_word(number) + TURN] >> 32 == use_of(number)
+        )
+
+    def _hand_on(self, number: int) -> None:
+        """Have a slot be of the queue that has the place now. A death on the way leaves it the old one's."""
+        control, words, at = self._store.control, self.words, slot_word(number)
+        if control is None or not control.is_live(number):
+            raise NotPermitted(f"{self.path}: the topic of a queue was deleted just now: try again")
+        words[at + APPLIED] = words[at + RESETS]
+        for word in (COMMITTED, CHECK, OWNER, WANTED_BY):
+            words[at + word] = 0
+        self.bytes[at * 8 + NOTE_AT : at * 8 + NOTE_AT + NOTE_SIZE] = bytes(NOTE_SIZE)
+        self.version.add(0)  # A barrier: whoever sees that it is the new one's sees nothing of the old one.
+        words[at + TURN] = use_of(number) << 32
 
     @property
     def slots_ready(self) -> int:
@@ -329,17 +326,16 @@ class GroupFile:
 
     def committed(self, number: int) -> int | None:
         """What is committed of a queue."""
-        words = self.words
-        if number < 0 or number >= words[READY]:
+        if not self.has(number):
             return None
-        value = _value(words, slot_word(number))
+        value = value_of(self.words, slot_word(number))
         return value - 1 if value > 0 else None
 
     def commit(self, number: int, offset: int) -> None:
         """Set what is committed. For the owner of the queue, or under byte 0."""
-        at = slot_word(number)
-        self.words[at] = offset + 1
-        self.words[at + CHECK] = -1 - offset
+        at, value = slot_word(number), offset + 1 + tag_of(number)
+        self.words[at] = value
+        self.words[at + CHECK] = -value
 
     def apply_reset(self, number: int) -> int:
         """Have `committed` be what is committed, and sound; how many resets there were. For the owner of the
@@ -348,7 +344,7 @@ class GroupFile:
         while True:
             resets = words[at + RESETS]
             self.version.add(0)  # A barrier: what follows is read after the count.
-            self.commit(number, _value(words, at) - 1)
+            self.commit(number, value_of(words, at) - 1)
             if resets == words[at + APPLIED]:
                 return resets
             words[at + APPLIED] = resets
@@ -365,7 +361,7 @@ class GroupFile:
         """Under byte 0: commit for a queue that nobody needs to own."""
         self.ready(number)
         self.apply_reset(number)
-        if offset >= self.words[slot_word(number)]:
+        if offset >= value_of(self.words, slot_word(number)):
             self.commit(number, offset)
 
     def note(self, number: int) -> str:

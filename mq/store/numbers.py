@@ -1,7 +1,9 @@
-"""The numbers of queues: places in the table of the control file, by which other shared files go.
+"""The numbers of queues, by which other shared files go: a place in the table of the control file, and which
+use of that place it is.
 
-A number is never given to another queue, also not to one of the same name after its topic was deleted; but
-when the control file is made anew, which its epoch tells, all numbers are.
+The place of a deleted queue is used again, under another number. So a number is never another queue's, also
+not one of the same name after its topic was deleted; but when the control file is made anew, which its epoch
+tells, all numbers are.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class Numbers:
 
     def named(self) -> dict[int, tuple[str, int]]:
         """(topic, queue id) of every number."""
-        version = int(self._store.topics_version()[0]), self._store.word(lib.MQ_QUEUE_COUNT)
+        version = int(self._store.topics_version()[0]), self._store.word(lib.MQ_QUEUES_MADE)
         if self._named[0] != version:
             assert self._store.control is not None
             found = {number: (topic, queue_id) for number, topic, queue_id in self._store.control.queues()}

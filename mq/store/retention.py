@@ -138,7 +138,10 @@ def delete(store: Store, due: Due) -> None:
     assert control is not None
     control.raise_to(lib.MQ_LOG_MIN, log_min)
     for number, topic, queue_id in control.queues():
-        oldest = check(lib.mq_queue_trim(log, number, log_min), str(store.root))
+        oldest = lib.mq_queue_trim(log, number, log_min)
+        if oldest == lib.MQ_GONE:
+            continue  # Its topic was deleted meanwhile.
+        check(oldest, str(store.root))
         _delete_units(store, control, number, topic, queue_id, oldest)
     for file in due.files:
         file.unlink(missing_ok=True)

@@ -57,8 +57,8 @@ class Spans:
         return check(reached, str(self._store.root)), int(size[0])
 
     def queue_count(self) -> int:
-        """How many queues have a number, deleted ones included."""
-        return self._store.word(lib.MQ_QUEUE_COUNT)
+        """How many queues ever got a number."""
+        return self._store.word(lib.MQ_QUEUES_MADE)
 
     def log_min(self) -> int:
         """Where the log begins: what was before, retention took."""

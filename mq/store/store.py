@@ -280,7 +280,7 @@ class Store:
         try:
             for number, name, _ in list(control.queues()):
                 if name == topic:
-                    lib.mq_control_queue_set_state(control.handle, number, lib.MQ_QUEUE_DELETED)
+                    lib.mq_control_queue_delete(control.handle, number)
             remove_queues(self.root, topic)
         finally:
             lib.mq_log_unlock(self.log)

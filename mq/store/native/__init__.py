@@ -64,8 +64,10 @@ def check(result: int, path: str = "") -> int:
         raise OSError(number, f"{os.strerror(number)} ({errno.errorcode.get(number, number)})", path or None)
     if result == lib.MQ_TABLE_FULL:
         raise MQError(
-            f"this store already has {lib.MQ_QUEUE_MAX} queues, its limit: delete topics that are not used"
+            f"this store already has {lib.MQ_QUEUE_MAX:,} queues, its limit: delete topics that are not used"
         )
+    if result in (lib.MQ_GONE, lib.MQ_STALE):
+        raise MQError(f"{path or 'the store'}: a topic was deleted while this was under way: look again")
     if result == lib.MQ_READ_ONLY:
         raise NotPermitted("this broker was opened with read_only=True")
     if result == lib.MQ_CLOSED:

@@ -40,6 +40,7 @@ SOURCES = (
     "hash.c",
     "record.c",
     "control.c",
+    "queuetable.c",
     "mappedfiles.c",
     "uniqueid.c",
     "draft.c",

@@ -100,7 +100,9 @@ static int write_all(mq_log *log, bulk *all, mq_receipt *receipt) {
     if (atomic_load_explicit(&log->stopping, memory_order_relaxed)) return MQ_CLOSED;
     for (int32_t i = 0; i < all->part_count; i++) {
         mq_queue_entry *entry = all->parts[i].queue->entry;
-        if (atomic_load_explicit(&entry->state, memory_order_relaxed) != MQ_QUEUE_LIVE) return MQ_GONE;
+        if (atomic_load_explicit(&entry->state, memory_order_relaxed) != MQ_QUEUE_LIVE ||
+            !mq_queue_is_current(all->parts[i].queue))
+            return MQ_GONE;
         all->parts[i].first = all->parts[i].next = atomic_load(&entry->next);
         all->parts[i].ext_end = atomic_load(&entry->ext_end);
         if (all->parts[i].first < 0 || all->parts[i].first > MQ_OFFSET_MAX) return MQ_CORRUPT;

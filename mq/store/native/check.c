@@ -10,6 +10,8 @@ typedef struct {
     int64_t room;
     int64_t count;
     int missing_count;
+    int64_t known;      /* places that had a queue when the check began */
+    int32_t *numbers;   /* of their queues; negative: none */
     uint32_t missing[MISSING_MAX];
 } findings;
 
@@ -18,8 +20,8 @@ static void find(findings *to, int32_t kind, int32_t queue, int64_t log_offset, 
     to->count++;
 }
 
-/* expected[number]: the queue offset that comes next, -1 before the first. */
-static void check_record(mq_log *log, findings *to, int64_t *expected, int64_t *seen, int64_t known, int64_t at,
+/* expected[place]: the queue offset that comes next, -1 before the first. */
+static void check_record(mq_log *log, findings *to, int64_t *expected, int64_t *seen, int64_t at,
                          const uint8_t *bytes, const mq_record *record) {
     int transaction = record->sys_flag & MQ_FLAG_TRANSACTION;
     if (transaction == 4 || transaction == 12 || record->topic_size >= MQ_TOPIC_MAX) return;
@@ -33,7 +35,8 @@ static void check_record(mq_log *log, findings *to, int64_t *expected, int64_t *
         find(to, MQ_WRONG_QUEUE, -1, at, record->queue_offset);
         return;
     }
-    if (number >= known) return; /* made since the check began */
+    int place = mq_place_of(number);
+    if (place >= to->known || to->numbers[place] != number) return; /* made since the check began */
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     int64_t log_offset;
@@ -51,9 +54,9 @@ static void check_record(mq_log *log, findings *to, int64_t *expected, int64_t *
     if (log_offset != at || size != record->size) find(to, MQ_WRONG_UNIT, number, at, offset);
     else if (mq_is_address(tags_code) && !mq_extension_fits(queue, tags_code, bytes, record))
         find(to, MQ_WRONG_EXTENSION, number, at, offset);
-    if (expected[number] >= 0 && expected[number] != offset) find(to, MQ_WRONG_OFFSET, number, at, offset);
-    expected[number] = offset + 1;
-    seen[number]++;
+    if (expected[place] >= 0 && expected[place] != offset) find(to, MQ_WRONG_OFFSET, number, at, offset);
+    expected[place] = offset + 1;
+    seen[place]++;
 }
 
 /* The queue's end without what was sent since the check began. */
@@ -72,17 +75,22 @@ static int64_t next_below(mq_log *log, int number, int64_t next, int64_t until) 
 int64_t mq_log_check(mq_log *log, int64_t from, int64_t until, mq_problem *problems, int32_t problem_max,
                      int64_t *records) {
     findings to = {.list = problems, .room = problem_max};
-    int64_t known = mq_control_get(log->control, MQ_QUEUE_COUNT);
+    int64_t known = to.known = mq_control_get(log->control, MQ_PLACE_COUNT);
+    to.numbers = malloc((size_t)(known + 1) * sizeof *to.numbers);
     int64_t *expected = malloc((size_t)(known + 1) * sizeof *expected);
     int64_t *seen = calloc((size_t)known + 1, sizeof *seen);
     int64_t last_time = 0;
     *records = 0;
-    if (!expected || !seen) {
+    if (!to.numbers || !expected || !seen) {
+        free(to.numbers);
         free(expected);
         free(seen);
         return MQ_MEMORY;
     }
-    for (int64_t i = 0; i < known; i++) expected[i] = -1;
+    for (int64_t i = 0; i < known; i++) {
+        expected[i] = -1;
+        to.numbers[i] = mq_control_at_place(log->control, (int)i);
+    }
     while (from < until) {
         int64_t at;
         const uint8_t *bytes;
@@ -100,18 +108,21 @@ int64_t mq_log_check(mq_log *log, int64_t from, int64_t until, mq_problem *probl
         }
         if (record.store_time < last_time) find(&to, MQ_WRONG_TIME, -1, at, -1);
         last_time = record.store_time;
-        check_record(log, &to, expected, seen, known, at, bytes, &record);
+        check_record(log, &to, expected, seen, at, bytes, &record);
         mq_files_unpin(pin);
         ++*records;
         from = next;
     }
     for (int64_t i = 0; i < known && !to.count; i++) {
-        mq_queue_entry *entry = &log->shared->queues[i];
+        int number = to.numbers[i];
+        mq_queue_entry *entry = mq_shared_queue(log->control, number);
+        if (!entry) continue;
         int64_t next = atomic_load(&entry->next);
-        int64_t units = next_below(log, (int)i, next, until) - atomic_load(&entry->min);
-        if (atomic_load(&entry->state) == MQ_QUEUE_LIVE && units > seen[i])
-            find(&to, MQ_WRONG_COUNT, (int32_t)i, -1, units - seen[i]);
+        int64_t units = next_below(log, number, next, until) - atomic_load(&entry->min);
+        if (mq_control_at_place(log->control, (int)i) == number && units > seen[i])
+            find(&to, MQ_WRONG_COUNT, number, -1, units - seen[i]);
     }
+    free(to.numbers);
     free(expected);
     free(seen);
     return to.count;

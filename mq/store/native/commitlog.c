@@ -60,6 +60,13 @@ void mq_log_close(mq_log *log) {
         mq_files_close(queue->extensions);
         free(queue);
     }
+    while (log->retired) {
+        mq_queue *queue = log->retired;
+        log->retired = queue->retired;
+        mq_files_close(queue->files);
+        mq_files_close(queue->extensions);
+        free(queue);
+    }
     mq_files_close(log->files);
     pthread_mutex_destroy(&log->queues_lock);
     free(log->queues);
@@ -122,7 +129,7 @@ int mq_log_repair(mq_log *log) {
         return 0;
     }
     mq_queue *queue = mq_log_open_queue(log, intent->queue, &error);
-    if (!queue && error != MQ_INVALID) return error;
+    if (!queue && error != MQ_INVALID && error != MQ_GONE) return error;
     if (!queue || !is_honest(log, queue, intent, log_end)) {
         /* Damaged bytes: to act on them would destroy what is sound. */
         atomic_store(&intent->armed, 0);
@@ -227,7 +234,8 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     mq_intent *intent = &log->shared->intent;
     if (mq_control_get(control, MQ_POISONED_WORD)) return MQ_POISONED;
     if (atomic_load_explicit(&log->stopping, memory_order_relaxed)) return MQ_CLOSED;
-    if (atomic_load_explicit(&entry->state, memory_order_relaxed) != MQ_QUEUE_LIVE) return MQ_GONE;
+    if (atomic_load_explicit(&entry->state, memory_order_relaxed) != MQ_QUEUE_LIVE || !mq_queue_is_current(common->queue))
+        return MQ_GONE;
     int64_t log_end = mq_control_get(control, MQ_LOG_END);
     if (log_end < 0 || log_end > INT64_MAX / 2 || atomic_load(&entry->next) > MQ_OFFSET_MAX) return MQ_CORRUPT;
     int64_t now = mq_linux_now_ms();

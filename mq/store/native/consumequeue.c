@@ -13,6 +13,7 @@
 
 enum {
     ALLOCATE_STEP = 65536,
+    HOLD_TIMEOUT_MS = 10000, /* only a stopped process holds the append lock that long */
     FILL_UNITS = 512 /* blank units written at a time */
 };
 
@@ -34,30 +35,50 @@ static int open_files(mq_log *log, mq_queue *queue) {
 
 mq_queue *mq_log_open_queue(mq_log *log, int number, int *error) {
     mq_queue_entry *entry = mq_shared_queue(log->control, number);
-    *error = MQ_INVALID;
+    *error = number < 0 || mq_place_of(number) >= mq_control_get(log->control, MQ_PLACE_COUNT) ? MQ_INVALID : MQ_GONE;
     if (!entry) return NULL;
-    mq_queue *queue = atomic_load_explicit(&log->queues[number], memory_order_acquire);
-    if (queue) return queue;
+    _Atomic(mq_queue *) *place = &log->queues[mq_place_of(number)];
+    mq_queue *queue = atomic_load_explicit(place, memory_order_acquire);
+    if (queue && queue->number == number) return queue;
     pthread_mutex_lock(&log->queues_lock);
-    queue = atomic_load(&log->queues[number]);
-    if (!queue) {
+    mq_queue *before = atomic_load(place);
+    queue = before && before->number == number ? before : NULL;
+    if (!queue && mq_shared_queue(log->control, number)) {
         queue = calloc(1, sizeof *queue);
         *error = queue ? 0 : MQ_MEMORY;
         if (queue) {
             queue->entry = entry;
             queue->number = number;
             *error = open_files(log, queue);
+            /* The name may have become another queue's while it was read. */
+            if (!mq_queue_is_current(queue)) {
+                if (!*error) mq_files_close(queue->files);
+                *error = MQ_GONE;
+            }
         }
         if (*error) {
             if (queue && queue->extensions) mq_files_close(queue->extensions);
             free(queue);
             queue = NULL;
         } else {
-            atomic_store_explicit(&log->queues[number], queue, memory_order_release);
+            atomic_store_explicit(place, queue, memory_order_release);
+            if (before) {
+                before->retired = log->retired;
+                log->retired = before;
+                mq_files_release(before->files, INT64_MAX);
+                mq_files_release(before->extensions, INT64_MAX);
+            }
         }
     }
     pthread_mutex_unlock(&log->queues_lock);
     return queue;
+}
+
+int mq_queue_hold(mq_log *log, const mq_queue *queue) {
+    int result = mq_control_lock(log->control, MQ_LOCK_APPEND, HOLD_TIMEOUT_MS);
+    if (result < 0 || mq_queue_is_current(queue)) return result < 0 ? result : 0;
+    mq_log_unlock(log);
+    return MQ_GONE;
 }
 
 mq_files *mq_log_queue_files(mq_log *log, int number) {
@@ -297,7 +318,11 @@ int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
     /* Two may be at it: what the one who knows more has taken away does not come back. */
     int64_t min = mq_control_queue_min(log->control, number);
     mq_fail_at(MQ_FAIL_TRIMMED);
+    if (min >= low) return low;
+    int held = mq_queue_hold(log, queue); /* else it could be the oldest message of another queue */
+    if (held < 0) return held;
     while (min < low && !atomic_compare_exchange_weak(&queue->entry->min, &min, low)) continue;
+    mq_log_unlock(log);
     return low;
 }
 

@@ -21,29 +21,10 @@ _Static_assert(offsetof(mq_shared, queues) % 64 == 0, "entries start on a cache 
 _Static_assert((int)MQ_WORD_COUNT <= (int)MQ_SHARED_WORDS, "words fit their array");
 
 enum {
-    TABLE_STEP = 65536, /* the table is allocated in steps of this size */
-    HASH_SIZE = 4096,   /* buckets of the process-local look-up */
     SPIN_COUNT = 200
 };
 
 static const char STAMP[8] = "mqctrl";
-
-static int64_t table_bytes(int64_t count) {
-    return (int64_t)offsetof(mq_shared, queues) + count * (int64_t)sizeof(mq_queue_entry);
-}
-
-/* Everything up to here can be touched: no page is, unless it is allocated. */
-static int allocate_table(mq_control *control, int64_t count) {
-    int64_t wanted = (table_bytes(count) + TABLE_STEP - 1) / TABLE_STEP * TABLE_STEP;
-    if (wanted > (int64_t)sizeof(mq_shared)) wanted = (int64_t)sizeof(mq_shared);
-    if (wanted <= atomic_load(&control->shared->table_allocated)) return 0;
-    int result = mq_linux_allocate(control->fd, 0, wanted);
-    int64_t from = atomic_load(&control->shared->table_allocated);
-    if (!result) result = mq_linux_populate((char *)control->shared + from, wanted - from);
-    if (result < 0) return result;
-    atomic_store(&control->shared->table_allocated, wanted);
-    return 0;
-}
 
 static int make_locks(mq_shared *shared) {
     pthread_mutexattr_t attributes;
@@ -56,55 +37,17 @@ static int make_locks(mq_shared *shared) {
     return failed ? MQ_IO : 0;
 }
 
-static uint32_t bucket_of(const char *topic, int topic_size, int32_t queue_id) {
-    uint32_t hash = 2166136261u ^ (uint32_t)queue_id * 2654435761u;
-    for (int i = 0; i < topic_size; i++) hash = (hash ^ (uint8_t)topic[i]) * 16777619u;
-    return (hash ^ hash >> 15) % HASH_SIZE;
-}
-
-/* Bring the process-local look-up up to the table's count. Under control->local. */
-static int learn(mq_control *control) {
-    int64_t count = atomic_load_explicit(&control->shared->words[MQ_QUEUE_COUNT], memory_order_acquire);
-    if (count < control->known || count > MQ_QUEUE_MAX) return MQ_CORRUPT;
-    if (count > control->known_room) {
-        int64_t room = count + count / 2 + 64;
-        int32_t *chain = realloc(control->chain, (size_t)room * sizeof *chain);
-        if (!chain) return MQ_MEMORY;
-        control->chain = chain;
-        control->known_room = room;
-    }
-    for (; control->known < count; control->known++) {
-        mq_queue_entry *entry = &control->shared->queues[control->known];
-        if (entry->topic_size == 0 || entry->topic_size >= MQ_TOPIC_MAX) return MQ_CORRUPT;
-        uint32_t bucket = bucket_of(entry->topic, (int)entry->topic_size, entry->queue_id);
-        control->chain[control->known] = control->heads[bucket];
-        control->heads[bucket] = (int32_t)control->known + 1;
-    }
-    return 0;
-}
-
-static int look_up(mq_control *control, const char *topic, int topic_size, int32_t queue_id) {
-    int32_t next = control->heads[bucket_of(topic, topic_size, queue_id)];
-    for (; next; next = control->chain[next - 1]) {
-        mq_queue_entry *entry = &control->shared->queues[next - 1];
-        if (atomic_load(&entry->state) == MQ_QUEUE_LIVE && entry->queue_id == queue_id && entry->topic_size == (uint32_t)topic_size &&
-            memcmp(entry->topic, topic, (size_t)topic_size) == 0)
-            return next - 1;
-    }
-    return MQ_MISSING;
-}
-
 int mq_control_open(const char *path, const char *boot_id, int create, mq_control **out) {
     mq_control *control = calloc(1, sizeof *control);
     if (!control) return MQ_MEMORY;
-    control->heads = calloc(HASH_SIZE, sizeof *control->heads);
+    control->heads = calloc(MQ_TABLE_BUCKETS, sizeof *control->heads);
     int result = control->heads ? 0 : MQ_MEMORY;
     control->fd = result < 0 ? -1 : open(path, create ? O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW : O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (!result && control->fd < 0) result = errno == ENOENT ? MQ_MISSING : MQ_IO;
     struct stat status = {0};
     if (!result && create && (ftruncate(control->fd, 0) || ftruncate(control->fd, sizeof(mq_shared))))
         result = errno == ENOSPC ? MQ_FULL : MQ_IO;
-    if (!result && create) result = mq_linux_allocate(control->fd, 0, TABLE_STEP);
+    if (!result && create) result = mq_linux_allocate(control->fd, 0, MQ_TABLE_STEP);
     if (!result && fstat(control->fd, &status)) result = MQ_IO;
     if (!result && status.st_size != (off_t)sizeof(mq_shared)) result = MQ_CORRUPT;
     if (!result) {
@@ -112,13 +55,13 @@ int mq_control_open(const char *path, const char *boot_id, int create, mq_contro
         if (map == MAP_FAILED) result = MQ_IO;
         else control->shared = map;
     }
-    if (!result && create) result = mq_linux_populate(control->shared, TABLE_STEP);
+    if (!result && create) result = mq_linux_populate(control->shared, MQ_TABLE_STEP);
     if (!result && create) {
         mq_shared *shared = control->shared;
         shared->layout = MQ_CONTROL_LAYOUT;
         shared->size = sizeof(mq_shared);
         memcpy(shared->boot_id, boot_id, sizeof shared->boot_id);
-        atomic_store(&shared->table_allocated, TABLE_STEP);
+        atomic_store(&shared->table_allocated, MQ_TABLE_STEP);
         mq_control_set(control, MQ_INODE, (int64_t)status.st_ino);
         result = make_locks(shared);
         if (!result) memcpy(shared->stamp, STAMP, sizeof STAMP);
@@ -130,9 +73,9 @@ int mq_control_open(const char *path, const char *boot_id, int create, mq_contro
             result = MQ_CORRUPT;
         else if (mq_control_get(control, MQ_INODE) != (int64_t)status.st_ino)
             result = MQ_CORRUPT;
-        else if (mq_control_get(control, MQ_QUEUE_COUNT) < 0 || mq_control_get(control, MQ_QUEUE_COUNT) > MQ_QUEUE_MAX)
+        else if (mq_control_get(control, MQ_PLACE_COUNT) < 0 || mq_control_get(control, MQ_PLACE_COUNT) > MQ_QUEUE_MAX)
             result = MQ_CORRUPT;
-        else if (table_bytes(mq_control_get(control, MQ_QUEUE_COUNT)) > atomic_load(&shared->table_allocated) ||
+        else if (mq_table_bytes(mq_control_get(control, MQ_PLACE_COUNT)) > atomic_load(&shared->table_allocated) ||
                  atomic_load(&shared->table_allocated) > (int64_t)sizeof(mq_shared))
             result = MQ_CORRUPT;
     }
@@ -155,6 +98,7 @@ void mq_control_close(mq_control *control) {
     close(control->fd);
     pthread_mutex_destroy(&control->local);
     free(control->chain);
+    free(control->buckets);
     free(control->heads);
     free(control);
 }
@@ -173,11 +117,12 @@ int64_t mq_control_checksum(mq_control *control) {
         int64_t value = word == MQ_CHECKSUM || word == MQ_CLEAN ? 0 : mq_control_get(control, word);
         crc = mq_crc32(crc, &value, sizeof value);
     }
-    int64_t count = mq_control_get(control, MQ_QUEUE_COUNT);
+    int64_t count = mq_control_get(control, MQ_PLACE_COUNT);
     for (int64_t i = 0; i < count; i++) {
         mq_queue_entry *entry = &control->shared->queues[i];
         int64_t values[] = {atomic_load(&entry->next), atomic_load(&entry->min), atomic_load(&entry->begin),
-                            atomic_load(&entry->state), entry->queue_id, entry->topic_size, atomic_load(&entry->ext_end)};
+                            atomic_load(&entry->state), entry->queue_id, entry->topic_size, atomic_load(&entry->ext_end),
+                            atomic_load(&entry->use)};
         crc = mq_crc32(crc, values, sizeof values);
         crc = mq_crc32(crc, entry->topic, sizeof entry->topic);
     }
@@ -248,85 +193,6 @@ int mq_control_lock(mq_control *control, int which, int timeout_ms) {
 
 void mq_control_unlock(mq_control *control, int which) {
     pthread_mutex_unlock(&control->shared->locks[which].mutex);
-}
-
-int mq_control_queue(mq_control *control, const char *topic, int topic_size, int32_t queue_id, int add) {
-    if (topic_size <= 0 || topic_size >= MQ_TOPIC_MAX || queue_id < 0) return MQ_INVALID;
-    pthread_mutex_lock(&control->local);
-    int result = learn(control);
-    if (!result) result = look_up(control, topic, topic_size, queue_id);
-    if (result == MQ_MISSING && add) {
-        mq_shared *shared = control->shared;
-        int64_t count = atomic_load(&shared->words[MQ_QUEUE_COUNT]);
-        result = count >= MQ_QUEUE_MAX ? MQ_TABLE_FULL : allocate_table(control, count + 1);
-        if (!result) {
-            mq_queue_entry *entry = &shared->queues[count];
-            /* A dead owner may have left half an entry here: it was never counted. */
-            memset(entry, 0, sizeof *entry);
-            memcpy(entry->topic, topic, (size_t)topic_size);
-            entry->topic_size = (uint32_t)topic_size;
-            entry->queue_id = queue_id;
-            if (add == 1) atomic_store(&entry->begin, atomic_load(&shared->words[MQ_LOG_END]));
-            atomic_store(&entry->state, MQ_QUEUE_LIVE);
-            atomic_store_explicit(&shared->words[MQ_QUEUE_COUNT], count + 1, memory_order_release);
-            result = learn(control);
-            if (!result) result = (int)count;
-        }
-    }
-    pthread_mutex_unlock(&control->local);
-    return result;
-}
-
-mq_queue_entry *mq_shared_queue(mq_control *control, int number) {
-    if (number < 0 || number >= mq_control_get(control, MQ_QUEUE_COUNT)) return NULL;
-    return &control->shared->queues[number];
-}
-
-int mq_control_queue_topic(mq_control *control, int number, char *topic) {
-    mq_queue_entry *entry = mq_shared_queue(control, number);
-    if (!entry) return MQ_INVALID;
-    if (entry->topic_size == 0 || entry->topic_size >= MQ_TOPIC_MAX) return MQ_CORRUPT;
-    memcpy(topic, entry->topic, entry->topic_size);
-    return (int)entry->topic_size;
-}
-
-void mq_control_queue_set_begin(mq_control *control, int number, int64_t log_offset) {
-    mq_queue_entry *entry = mq_shared_queue(control, number);
-    if (entry) atomic_store(&entry->begin, log_offset);
-}
-
-int32_t mq_control_queue_id(mq_control *control, int number) {
-    mq_queue_entry *entry = mq_shared_queue(control, number);
-    return entry ? entry->queue_id : MQ_INVALID;
-}
-
-int mq_control_queue_state(mq_control *control, int number) {
-    mq_queue_entry *entry = mq_shared_queue(control, number);
-    return entry ? (int)atomic_load(&entry->state) : MQ_INVALID;
-}
-
-void mq_control_queue_set_state(mq_control *control, int number, int state) {
-    mq_queue_entry *entry = mq_shared_queue(control, number);
-    if (entry) atomic_store(&entry->state, (uint32_t)state);
-}
-
-int64_t mq_control_queue_next(mq_control *control, int number) {
-    mq_queue_entry *entry = mq_shared_queue(control, number);
-    return entry ? atomic_load_explicit(&entry->next, memory_order_acquire) : MQ_INVALID;
-}
-
-int64_t mq_control_queue_min(mq_control *control, int number) {
-    mq_queue_entry *entry = mq_shared_queue(control, number);
-    return entry ? atomic_load_explicit(&entry->min, memory_order_acquire) : MQ_INVALID;
-}
-
-void mq_control_queue_set(mq_control *control, int number, int64_t min_offset, int64_t next_offset) {
-    mq_queue_entry *entry = mq_shared_queue(control, number);
-    if (!entry) return;
-    atomic_store_explicit(&entry->min, min_offset, memory_order_release);
-    atomic_store_explicit(&entry->next, next_offset, memory_order_release);
-    atomic_store_explicit(&entry->flushed, 0, memory_order_release);
-    atomic_store_explicit(&entry->ext_flushed, 0, memory_order_release);
 }
 
 uint32_t mq_control_bell(mq_control *control) {

@@ -21,8 +21,11 @@
  * needed to rebuild it.
  */
 enum {
-    MQ_CONTROL_LAYOUT = 9,      /* raised when a field moves */
-    MQ_QUEUE_MAX = 131072,
+    MQ_CONTROL_LAYOUT = 10,     /* raised when a field moves */
+    MQ_QUEUE_MAX = 131072,      /* queues at a time */
+    MQ_PLACE_BITS = 17,         /* a number is a place in the table and, above that, which use of the place it is */
+    MQ_USES_MAX = 16384,        /* of a place, before they are counted from 0 again */
+    MQ_SPARE_PLACES = 1024,     /* places that are left alone after their queue was deleted, while the table can grow */
     MQ_TOPIC_MAX = 256,         /* bytes of a topic in the table, final zero included */
 
     /* words for mq_control_get and mq_control_set */
@@ -41,7 +44,7 @@ enum {
     MQ_QUEUE_FILE_SIZE = 12,
     MQ_INDEX_SLOTS = 13,
     MQ_INDEX_UNITS = 14,
-    MQ_QUEUE_COUNT = 15,
+    MQ_PLACE_COUNT = 15,        /* places of the table of queues that were ever used */
     MQ_REPAIRS = 16,            /* how often a dead owner's work was repaired */
     MQ_INODE = 17,              /* of the control file itself: a copied directory is not trusted */
     MQ_DUTIES_PID = 18,
@@ -51,14 +54,17 @@ enum {
     MQ_EPOCH = 22,              /* random, another one whenever this file is made anew: numbers of queues are right in it */
     MQ_EXT_FILE_SIZE = 23,      /* of the queues' extensions */
     MQ_FILTERS_VERSION = 24,    /* grows with the set of filters that bitmaps are made for; holder of the append lock */
-    MQ_WORD_COUNT = 25,
+    MQ_QUEUES_MADE = 25,        /* how often a queue got a place */
+    MQ_PLACES_FREE = 26,        /* about how many places have no queue: a hint, a death may leave it wrong */
+    MQ_PLACE_NEXT = 27,         /* where a free place is looked for next */
+    MQ_WORD_COUNT = 28,
 
     MQ_LOCK_APPEND = 0,
     MQ_LOCK_FLUSH = 1,
     MQ_LOCK_INDEX = 2,
     MQ_LOCK_COUNT = 3,
 
-    MQ_QUEUE_LIVE = 1,
+    MQ_QUEUE_LIVE = 1,          /* any other state: the place is free */
     MQ_QUEUE_DELETED = 2
 };
 
@@ -104,16 +110,23 @@ int mq_control_lock(mq_control *control, int which, int timeout_ms);
 int mq_control_try_lock(mq_control *control, int which);
 void mq_control_unlock(mq_control *control, int which);
 
-/* The queue table. `add` 1 makes an entry for messages to come, 2 one for messages that the log may hold already.
- * An entry is never used for another queue: one that is deleted stays, and the same name gets
- * a new entry, so that whoever still has the old one's files mapped cannot take them for the new one's. Find, or with `add` append, the entry of (topic, queue_id). The
- * caller holds the append lock to add. Returns its number or MQ_MISSING. */
+/* The queue table. A place whose queue was deleted is used again, for a queue of another number: number = use of the
+ * place * MQ_QUEUE_MAX + place. So a number is right or out of date, and never another queue's; with one that is out of
+ * date the functions below say MQ_INVALID or nothing, and those of the log MQ_GONE or MQ_STALE. It would take
+ * MQ_USES_MAX uses of one place to make it right again, and a place is left alone until MQ_SPARE_PLACES are free, or
+ * the table is full: some 16 million queues that come and go.
+ *
+ * Find, or with `add` enter, the queue (topic, queue_id): 1 for messages to come, 2 for messages that the log may hold
+ * already. The caller holds the append lock to add. Returns its number, MQ_MISSING, or MQ_TABLE_FULL. */
 int mq_control_queue(mq_control *control, const char *topic, int topic_size, int32_t queue_id, int add);
+/* The number of the live queue that has a place now, or MQ_MISSING. */
+int mq_control_at_place(mq_control *control, int place);
 /* Copy an entry's topic (up to MQ_TOPIC_MAX bytes). Returns its size. */
 int mq_control_queue_topic(mq_control *control, int number, char *topic);
 int32_t mq_control_queue_id(mq_control *control, int number);
 int mq_control_queue_state(mq_control *control, int number);
-void mq_control_queue_set_state(mq_control *control, int number, int state);
+/* The queue is deleted: its place is free. The caller holds the append lock, and has nothing more to do with it. */
+void mq_control_queue_delete(mq_control *control, int number);
 int64_t mq_control_queue_next(mq_control *control, int number);
 int64_t mq_control_queue_min(mq_control *control, int number);
 void mq_control_queue_set(mq_control *control, int number, int64_t min_offset, int64_t next_offset);

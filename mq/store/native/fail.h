@@ -39,7 +39,10 @@ enum {
     MQ_FAIL_TIMER_COPIED = 28, /* the copy is stored, its unit is not marked */
     MQ_FAIL_TIMER_MARKED = 29, /* the unit is marked, the statement still stands */
     MQ_FAIL_TRIMMED = 30,    /* the first unit to keep is found, and not told to others */
-    MQ_FAIL_POINT_COUNT = 31
+    MQ_FAIL_PLACE_TAKEN = 31,  /* a place of the table of queues is chosen for another queue, which it does not tell yet */
+    MQ_FAIL_PLACE_FILLED = 32, /* it has the queue's name, and nobody is told */
+    MQ_FAIL_PLACE_TOLD = 33,   /* all are told where to look, the place is not live */
+    MQ_FAIL_POINT_COUNT = 34
 };
 
 #ifdef MQ_FAIL_POINTS

@@ -76,7 +76,10 @@ static int flush_extensions(mq_log *log, mq_queue *queue) {
     if (!result && (from == 0 || (from - 1) / log->ext_file_size != (end - 1) / log->ext_file_size))
         result = sync_names_of(log, queue->extensions);
     if (result && result != MQ_MISSING) return result; /* what is gone needs no flush any more */
+    result = mq_queue_hold(log, queue);
+    if (result) return result == MQ_GONE ? 0 : result;
     atomic_store_explicit(&queue->entry->ext_flushed, end, memory_order_release);
+    mq_log_unlock(log);
     return 0;
 }
 
@@ -172,14 +175,17 @@ int mq_log_flush_queues(mq_log *log) {
     if (mq_control_get(log->control, MQ_POISONED_WORD)) return MQ_POISONED;
     /* As for the log: the units of every record up to this time are written before they are synced. */
     int64_t time = mq_control_get(log->control, MQ_LAST_STORE_TIME);
-    int64_t count = mq_control_get(log->control, MQ_QUEUE_COUNT);
-    for (int number = 0; number < count; number++) {
-        mq_queue_entry *entry = &log->shared->queues[number];
+    int64_t count = mq_control_get(log->control, MQ_PLACE_COUNT);
+    for (int place = 0; place < count; place++) {
+        int number = mq_control_at_place(log->control, place);
+        mq_queue_entry *entry = number < 0 ? NULL : mq_shared_queue(log->control, number);
+        if (!entry) continue;
         int64_t next = atomic_load_explicit(&entry->next, memory_order_acquire);
         int64_t flushed = atomic_load_explicit(&entry->flushed, memory_order_acquire);
         if (flushed >= next || atomic_load(&entry->state) != MQ_QUEUE_LIVE) continue;
         int result;
         mq_queue *queue = mq_log_open_queue(log, number, &result);
+        if (!queue && result == MQ_GONE) continue;
         if (!queue) return result;
         int64_t oldest = atomic_load(&entry->min);
         if (flushed < oldest) flushed = oldest;
@@ -190,7 +196,12 @@ int mq_log_flush_queues(mq_log *log) {
             result = sync_names_of(log, queue->files);
         if (!result) result = flush_extensions(log, queue);
         if (result) return result;
+        /* Said of another queue that has the place by now, it would be a lie. */
+        result = mq_queue_hold(log, queue);
+        if (result == MQ_GONE) continue;
+        if (result) return result;
         atomic_store_explicit(&entry->flushed, next, memory_order_release);
+        mq_log_unlock(log);
     }
     mq_control_raise(log->control, MQ_QUEUES_FLUSHED_TIME, time);
     return 0;

@@ -18,11 +18,12 @@
 #include "shared.h"
 #include "window.h"
 
-typedef struct {
+typedef struct mq_queue {
     mq_queue_entry *entry;
     mq_files *files;
     mq_files *extensions;
     int number;
+    struct mq_queue *retired; /* the next one that is out of date */
 } mq_queue;
 
 struct mq_log {
@@ -38,7 +39,8 @@ struct mq_log {
     int sync;
     int extend;                       /* appends write extensions */
     uint8_t store_host[8];
-    _Atomic(mq_queue *) *queues;      /* by number in the table */
+    _Atomic(mq_queue *) *queues;      /* by place in the table, of the number that was asked for last */
+    mq_queue *retired;                /* of numbers that are out of date: other threads may still be at them */
     pthread_mutex_t queues_lock;
     _Atomic int64_t prepare_at;       /* an append that ends beyond wakes the thread that prepares pages */
     _Atomic uint32_t prepare_wanted;
@@ -80,8 +82,19 @@ static inline void mq_put64(uint8_t *at, int64_t value) {
 #error "mq_get and mq_put swap bytes: they are written for little-endian machines"
 #endif
 
-/* The handle of a queue, opened on first use. NULL and a code if that fails. */
+/* The handle of a queue, opened on first use. NULL and a code if that fails: MQ_GONE for a number that is out of
+ * date. */
 mq_queue *mq_log_open_queue(mq_log *log, int number, int *error);
+
+/* Whether the place still is this queue's, after what was read from it. */
+static inline int mq_queue_is_current(const mq_queue *queue) {
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(&queue->entry->use, memory_order_relaxed) == mq_use_of(queue->number);
+}
+
+/* Have the place stay this queue's until mq_log_unlock: 0, MQ_GONE if it is not any more, or why there is no lock.
+ * What a dead owner left is not repaired. */
+int mq_queue_hold(mq_log *log, const mq_queue *queue);
 
 /* Write a unit at `offset`, which is the queue's end: makes the file if it is the first of it.
  * The holder of the append lock calls this. */

@@ -45,11 +45,13 @@ int64_t mq_queue_visible(mq_log *log, mq_queue *queue) {
 int64_t mq_queue_max(mq_log *log, int number) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
-    return queue ? mq_queue_visible(log, queue) : error;
+    if (!queue) return error;
+    int64_t max = mq_queue_visible(log, queue);
+    return mq_queue_is_current(queue) ? max : MQ_GONE;
 }
 
-int mq_pull_each(mq_log *log, mq_queue *queue, int64_t offset, int64_t end, int32_t count_max, const mq_wanted *wanted,
-                 mq_sink *to, mq_pull_result *result) {
+static int pull_each(mq_log *log, mq_queue *queue, int64_t offset, int64_t end, int32_t count_max,
+                     const mq_wanted *wanted, mq_sink *to, mq_pull_result *result) {
     int64_t max = mq_queue_visible(log, queue);
     if (max < 0) return (int)max;
     int64_t min = atomic_load_explicit(&queue->entry->min, memory_order_acquire);
@@ -116,6 +118,12 @@ int mq_pull_each(mq_log *log, mq_queue *queue, int64_t offset, int64_t end, int3
     return 0;
 }
 
+int mq_pull_each(mq_log *log, mq_queue *queue, int64_t offset, int64_t end, int32_t count_max, const mq_wanted *wanted,
+                 mq_sink *to, mq_pull_result *result) {
+    int code = pull_each(log, queue, offset, end, count_max, wanted, to, result);
+    return mq_queue_is_current(queue) ? code : MQ_STALE;
+}
+
 typedef struct {
     mq_sink sink;
     char *buffer;
@@ -149,7 +157,7 @@ int mq_pull_wanted(mq_log *log, int number, int64_t topics_version, int64_t offs
     int error;
     if (topics_version >= 0 && mq_control_get(log->control, MQ_TOPICS_VERSION) != topics_version) return MQ_STALE;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
-    if (!queue) return error;
+    if (!queue) return error == MQ_GONE ? MQ_STALE : error;
     copier into = {{copy}, buffer, buffer_size, byte_max, sizes};
     return mq_pull_each(log, queue, offset, INT64_MAX, count_max, wanted, &into.sink, result);
 }
@@ -198,5 +206,5 @@ int64_t mq_queue_offset_at(mq_log *log, int number, int64_t time_ms) {
         if (time < time_ms) low = middle + 1;
         else high = middle;
     }
-    return low;
+    return mq_queue_is_current(queue) ? low : MQ_GONE;
 }

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MQ_SHARED_WORDS = 32, MQ_NEWS_APPENDED = 0, MQ_NEWS_FLUSHED = 1, MQ_NEWS_KINDS = 2 };
+enum { MQ_MADE_KEPT = 4096, MQ_SHARED_WORDS = 32, MQ_NEWS_APPENDED = 0, MQ_NEWS_FLUSHED = 1, MQ_NEWS_KINDS = 2 };
 
 /* Who sleeps until there is news of one kind, and which news may wake them: see wait.c. */
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
     _Atomic uint32_t state;
     int32_t queue_id;
     uint32_t topic_size;
-    uint32_t spare;
+    _Atomic uint32_t use;      /* how often the place had a queue before; raised before anything else changes */
     _Alignas(64) mq_sleepers sleepers[MQ_NEWS_KINDS]; /* on a line that a sender only reads while nobody sleeps */
     _Atomic int64_t ext_allocated;
     _Atomic int64_t ext_flushed;
@@ -41,7 +41,7 @@ typedef struct {
  * `start` on and the units from `queue_offset` on are void unless log_end is `end`. */
 typedef struct {
     _Atomic int32_t armed;
-    int32_t queue;             /* number in the table */
+    int32_t queue;             /* its number */
     int64_t start;
     int64_t end;
     int64_t queue_offset;
@@ -71,6 +71,7 @@ typedef struct {
     uint32_t flush_seen;              /* arrivals that earlier flushes served; holder of the flush lock */
     uint32_t flush_company;           /* how many the last flush served, and how many came while it ran */
     int64_t flush_cost_ns;            /* what the last flush took */
+    _Alignas(64) _Atomic int32_t made[MQ_MADE_KEPT]; /* the places of the queues made last, by MQ_QUEUES_MADE */
     _Alignas(64) mq_queue_entry queues[131072];
 } mq_shared;
 
@@ -78,12 +79,26 @@ struct mq_control {
     mq_shared *shared;
     int fd;
     pthread_mutex_t local; /* guards the look-up below */
-    int32_t *heads;        /* bucket -> entry number + 1 */
-    int32_t *chain;        /* entry number -> next entry number + 1 of its bucket */
-    int64_t known;
-    int64_t known_room;
+    int32_t *heads;        /* bucket -> place + 1 */
+    int32_t *chain;        /* place -> next place + 1 of its bucket */
+    int32_t *buckets;      /* place -> its bucket + 1 */
+    int64_t known_room;    /* places that these have */
+    int64_t known_made;    /* queues made until then are known */
 };
 
+enum {
+    MQ_TABLE_STEP = 65536,   /* the table is allocated in steps of this size */
+    MQ_TABLE_BUCKETS = 4096  /* of the process-local look-up */
+};
+
+static inline int64_t mq_table_bytes(int64_t count) {
+    return (int64_t)offsetof(mq_shared, queues) + count * (int64_t)sizeof(mq_queue_entry);
+}
+
+static inline int mq_place_of(int number) { return number & (MQ_QUEUE_MAX - 1); }
+static inline uint32_t mq_use_of(int number) { return (uint32_t)number >> MQ_PLACE_BITS; }
+
+/* The entry of a number; NULL if it is out of date. */
 mq_queue_entry *mq_shared_queue(struct mq_control *control, int number);
 
 /* Which of 32 kinds of tags one is of. Two tags may share a bit: who is woken for the other one looks, and sleeps on. */

@@ -9,7 +9,7 @@ int mq_queues_limits(mq_log *log, int64_t topics_version, const int32_t *queues,
         oldest[i] = ends[i] = 0;
         if (queues[i] < 0) continue;
         mq_queue_entry *entry = mq_shared_queue(log->control, queues[i]);
-        if (!entry) return MQ_INVALID;
+        if (!entry) return MQ_STALE; /* its topic was deleted, and the place has another queue */
         /* The end first: retention may take everything in between. */
         int64_t end = atomic_load_explicit(&entry->next, memory_order_acquire);
         if (log->sync) {

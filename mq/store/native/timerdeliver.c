@@ -162,7 +162,7 @@ static int has_copy(mq_timer *timer, int number, int64_t begin, const mq_timer_r
     mq_log *log = timer->log;
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
-    if (!queue) return error == MQ_INVALID ? 0 : error;
+    if (!queue) return error == MQ_INVALID || error == MQ_GONE ? 0 : error;
     if (mq_control_queue_state(log->control, number) != MQ_QUEUE_LIVE) return 0;
     int64_t next = atomic_load_explicit(&queue->entry->next, memory_order_acquire);
     for (int64_t offset = begin < 0 ? 0 : begin; offset < next; offset++) {

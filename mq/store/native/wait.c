@@ -56,7 +56,7 @@ void mq_wake_flushed(mq_control *control) {
     int64_t told = atomic_load(&shared->told_end);
     if (end <= told) return;
     atomic_thread_fence(memory_order_seq_cst);
-    int64_t count = atomic_load(&shared->wait_flushed) ? mq_control_get(control, MQ_QUEUE_COUNT) : 0;
+    int64_t count = atomic_load(&shared->wait_flushed) ? mq_control_get(control, MQ_PLACE_COUNT) : 0;
     for (int64_t i = 0; i < count; i++) wake(&shared->queues[i].sleepers[MQ_NEWS_FLUSHED], MQ_EVERY_TAG);
     wake(&shared->any[MQ_NEWS_FLUSHED], MQ_EVERY_TAG);
     /* Not before they are told: who dies on the way leaves that to the next. */
@@ -72,7 +72,7 @@ static void wake_up(mq_sleepers *sleepers) {
 void mq_control_wake_all(mq_control *control) {
     mq_shared *shared = control->shared;
     atomic_thread_fence(memory_order_seq_cst);
-    int64_t count = mq_control_get(control, MQ_QUEUE_COUNT);
+    int64_t count = mq_control_get(control, MQ_PLACE_COUNT);
     for (int kind = 0; kind < MQ_NEWS_KINDS; kind++) {
         for (int64_t i = 0; i < count; i++) {
             mq_sleepers *sleepers = &shared->queues[i].sleepers[kind];
@@ -129,12 +129,12 @@ static int look(mq_log *log, mq_waiting *what, int *more) {
         return MQ_STALE;
     for (int32_t i = 0; i < what->count; i++) {
         if (what->queues[i] < 0) {
-            if (mq_control_get(log->control, MQ_QUEUE_COUNT) > what->offsets[i]) return i;
+            if (mq_control_get(log->control, MQ_QUEUES_MADE) > what->offsets[i]) return i;
             continue;
         }
         int error;
         mq_queue *queue = mq_log_open_queue(log, what->queues[i], &error);
-        if (!queue) return error;
+        if (!queue) return error == MQ_GONE ? MQ_STALE : error;
         int found = look_at(log, queue, &what->offsets[i], hashes, hash_count(what, i));
         if (found == 1) return i;
         if (found == 2) *more = 1;
@@ -178,7 +178,7 @@ static int sleep_once(mq_log *log, mq_waiting *what, int64_t timeout_ns) {
         if (count > 0) hashes += count;
         together |= tags;
         if (!one_by_one) continue;
-        want(&log->shared->queues[what->queues[i]].sleepers[kind], tags, &words[word_count], &seen[word_count]);
+        want(&log->shared->queues[mq_place_of(what->queues[i])].sleepers[kind], tags, &words[word_count], &seen[word_count]);
         word_count++;
     }
     /* Without any queue as well: closing wakes who sleeps there. */

@@ -125,7 +125,7 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
     if (*number < 0) return *number;
     mq_queue *queue = mq_log_open_queue(log, *number, &error);
     if (!queue) return error;
-    if (mq_control_queue_state(log->control, *number) == MQ_QUEUE_DELETED) return 0;
+    if (mq_control_queue_state(log->control, *number) != MQ_QUEUE_LIVE) return 0;
     if (record->log_offset < atomic_load(&queue->entry->begin)) return 0;
     int64_t next = atomic_load(&queue->entry->next);
     int64_t offset = record->queue_offset;
@@ -227,11 +227,15 @@ int mq_log_walk(mq_log *log, int64_t from, int64_t until, int with_dispatch, int
 
 int mq_log_release(mq_log *log, int64_t log_offset) {
     int released = mq_files_release(log->files, log_offset);
-    for (int i = 0; i < mq_control_get(log->control, MQ_QUEUE_COUNT); i++) {
+    for (int i = 0; i < mq_control_get(log->control, MQ_PLACE_COUNT); i++) {
         mq_queue *queue = atomic_load(&log->queues[i]);
         if (!queue) continue;
+        if (!mq_shared_queue(log->control, queue->number) || atomic_load(&queue->entry->state) != MQ_QUEUE_LIVE) {
+            released += mq_files_release(queue->files, INT64_MAX) + mq_files_release(queue->extensions, INT64_MAX);
+            continue;
+        }
         released += mq_files_release(queue->files, atomic_load(&queue->entry->min) * MQ_UNIT_SIZE);
-        if (atomic_load(&queue->entry->ext_end) > 0) released += mq_files_release(queue->extensions, mq_extensions_begin(log, i));
+        if (atomic_load(&queue->entry->ext_end) > 0) released += mq_files_release(queue->extensions, mq_extensions_begin(log, queue->number));
     }
     return released;
 }
