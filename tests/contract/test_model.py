@@ -90,6 +90,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS), count=st.integers(1, 5))
     def create(self, topic: str, count: int) -> None:
+        queues = self.model.get(topic, {})
+        if any(messages for queue_id, messages in queues.items() if queue_id >= count):
+            with pytest.raises(mq.NotPermitted, match="shrink=True"):  # Nobody has consumed them.
+                self.broker.create_topic(topic, count)
+            return
         queues = self.model.setdefault(topic, {})
         assert len(self.broker.create_topic(topic, count).queues) == count
         self.write_counts[topic] = count
