@@ -50,6 +50,8 @@ class Catalog:
         self._known: tuple[int, dict[str, TopicSettings]] = -1, {}
         self._shrinking: tuple[int, list[str]] = -1, []  # the same of those that are being shrunk
         self._adopt_queues()
+        if not store.read_only:
+            store.at_last_close(self.fold)
 
     def create(
         self,
@@ -76,7 +78,7 @@ class Catalog:
         bits = None if perm is None else _bits(perm)
         counts = queue_count, read_queue_count, write_queue_count
         with self._topics.changing():
-            topics = self._topics.load() or dict(self._known[1])
+            topics = self._topics.load() or self._known[1]
             known = topics.get(name)
             if known is None:
                 fresh = TopicSettings(name, 0, NEW_QUEUE_COUNT, others={BEGIN_MEMBER: self._store.end()})
@@ -94,51 +96,50 @@ class Catalog:
                             " them read until all groups have consumed them"
                         )
             if settings != known:
-                topics[name] = settings
-                self._save(topics)
+                self._save(topics, {name: settings})
             if settings.shrink_to is not None:
-                self._shrink(name, topics, unread)
+                self._shrink(name, settings, unread)
 
-    def _shrink(self, name: str, topics: dict[str, TopicSettings], unread: UnreadIn) -> None:
+    def _shrink(self, name: str, settings: TopicSettings, unread: UnreadIn) -> None:
         """Take from a topic the queues to read that it is to lose, if all is consumed. Under `changing`."""
-        settings = topics[name]
         if unread(name, range(settings.final_read_count, settings.read_queue_count)):
             return
-        topics[name] = replace(settings, read_queue_count=settings.final_read_count, shrink_to=None)
-        self._save(topics)
+        shrunk = replace(settings, read_queue_count=settings.final_read_count, shrink_to=None)
+        self._save(self._topics.load(), {name: shrunk})
 
     def finish_shrinking(self, unread: UnreadIn) -> None:
         """Take from topics the queues to read that they are to lose, where all is consumed by now."""
         if self._shrinking[0] != self.version[0]:
             version, topics = int(self.version[0]), self.current()
-            self._shrinking = version, [name for name, each in topics.items() if each.shrink_to is not None]
+            shrinking = [name for name, each in list(topics.items()) if each.shrink_to is not None]
+            self._shrinking = version, shrinking
         for name in self._shrinking[1]:
             with self._topics.changing():
-                topics = self._topics.load()
-                if name in topics and topics[name].shrink_to is not None:
-                    self._shrink(name, topics, unread)
+                settings = self._topics.load().get(name)
+                if settings is not None and settings.shrink_to is not None:
+                    self._shrink(name, settings, unread)
 
     def _put(self, settings: TopicSettings) -> None:
         with self._topics.changing():
-            topics = self._topics.load() or dict(self._known[1])
+            topics = self._topics.load() or self._known[1]
             known = topics.get(settings.name)
             if known == settings:
                 return
             others = known.others if known else {BEGIN_MEMBER: self._store.end()}
-            topics[settings.name] = TopicSettings(
-                settings.name,
-                settings.read_queue_count,
-                settings.write_queue_count,
-                settings.perm,
-                settings.ordered,
-                others=others,
-            )
-            self._save(topics)
+            settings = replace(settings, others=others)
+            self._save(topics, {settings.name: settings})
 
-    def _save(self, topics: dict[str, TopicSettings]) -> None:
-        topics.setdefault(TEMPLATE_TOPIC, TEMPLATE)
-        self._topics.save(topics)
+    def _save(self, topics: dict[str, TopicSettings], changed: Mapping[str, TopicSettings | None]) -> None:
+        if TEMPLATE_TOPIC not in topics:
+            changed = {TEMPLATE_TOPIC: TEMPLATE, **changed}
+        self._topics.change(topics, changed)
         self._store.topics_changed()
+
+    def fold(self) -> None:
+        """Have all topics in config/topics.json, where a RocketMQ broker looks for them."""
+        if self._topics.has_journal():
+            with self._topics.changing():
+                self._topics.fold()
 
     def delete(self, name: str, forget: Callable[[str], None]) -> None:
         """Delete a topic and its queues; forget(name) is told when they are gone. See
@@ -147,11 +148,10 @@ class Catalog:
         if is_system_topic(name):
             raise NotPermitted(f"{name} is one of RocketMQ's own topics and stays")
         with self._topics.changing():
-            topics = self._topics.load() or dict(self._known[1])
+            topics = self._topics.load() or self._known[1]
             if name not in topics:
                 raise TopicNotFound(name)
-            del topics[name]
-            self._save(topics)
+            self._save(topics, {name: None})
             self._store.delete_queues(name)
             # Again: whoever looked between the two may have found the queues of the deleted topic.
             self._store.topics_changed()
@@ -159,7 +159,7 @@ class Catalog:
 
     def names(self) -> list[str]:
         """Of all topics but RocketMQ's own, sorted."""
-        return sorted(name for name in self.current() if not is_system_topic(name))
+        return sorted(name for name in list(self.current()) if not is_system_topic(name))
 
     def settings(self, name: str) -> TopicSettings:
         """Queue counts, permissions and order of a topic. Raises TopicNotFound."""
@@ -202,7 +202,8 @@ class Catalog:
             found_now = {topic for topic, _ in self._store.queues()}
             fresh = {topic: topics[topic] for topic in unknown if topic in found_now}
             if fresh:
-                self._save({**fresh, **self._topics.load()})
+                known = self._topics.load()
+                self._save(known, {name: each for name, each in fresh.items() if name not in known})
 
     def check_writable(self) -> None:
         """Raises NotPermitted for a directory that is open to be read alone."""

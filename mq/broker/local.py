@@ -236,6 +236,7 @@ class LocalBroker:
                 others: list[tuple[float, Callable[[], object]]] = [
                     (OFFSETS_INTERVAL, groups.save),
                     (OFFSETS_INTERVAL, partial(catalog.finish_shrinking, groups.unread)),
+                    (OFFSETS_INTERVAL, catalog.fold),
                 ]
                 threaded: list[Duty] = [schedule, timer, transactions.rounds]
                 self._duties = Duties(

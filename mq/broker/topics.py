@@ -4,8 +4,10 @@ On disk: config/topics.json, as RocketMQ has it (store-wide table of topic name 
 version), and topics.json.bak, the state before. Strict JSON with quoted keys, which RocketMQ reads; what a
 broker wrote is read with its unquoted keys too. Members that are unknown here are kept as they are.
 
-A file is never seen half written: the new one is complete and on disk before it takes the name. Processes
-learn of a change through a version word in shared memory, which grows after the file is in place.
+A file is never seen half written: the new one is complete and on disk before it takes the name. A store of
+many topics has the latest changes in mq/topics.journal, for as long as somebody has it open (see
+mq/store/topicjournal.py). Processes learn of a change through a version word in shared memory, which grows
+after the change is on disk.
 
 RocketMQ: broker/topic/TopicConfigManager.java, common/TopicConfig.java, common/ConfigManager.java.
 """
@@ -16,8 +18,9 @@ import errno
 import json
 import os
 import re
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,11 +30,15 @@ from mq.errors import StoreCorrupted
 from mq.store.configfile import write_config
 from mq.store.directory import sync_names
 from mq.store.locks import lock_byte, open_own_file, unlock_byte
+from mq.store.topicjournal import FOLDED_MEMBER, Entry, TopicJournal
 
 __all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "TopicSettings", "Topics"]
 
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 LOCK_TIMEOUT = 10.0
+JOURNAL_FROM = 64  # topics: with fewer, topics.json is written at once
+JOURNAL_SPARE = 4096  # lines of a journal, beyond as many as there are topics
+READ_MAX = 8
 WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # Of a topic that is being shrunk: how many queues it is to have to read. A broker ignores it.
 SHRINK_MEMBER = "mqReadQueueNums"
@@ -95,17 +102,55 @@ def _count(value: Any) -> int:
 
 
 class Topics:
-    """config/topics.json of one store."""
+    """The topics of one store on disk: config/topics.json, and the journal of what is new."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / "config" / "topics.json"
         self._root = root
+        self._journal = TopicJournal(root)
         self._data_version: dict[str, Any] = {}
         self._others: dict[str, Any] = {}
+        self._lock = threading.Lock()  # guards what follows
+        self._table: dict[str, TopicSettings] = {}  # as of what was read last; grows in place
+        self._seen: tuple[Any, Any] = None, None  # of which file and journal that is
+        self._journal_id, self._journal_end, self._line_count = "", 0, 0
 
     def load(self) -> dict[str, TopicSettings]:
-        """All topics by name. Raises StoreCorrupted if neither the file nor the one before it can be read,
-        and OSError where that is for want of descriptors or memory: an older state would take its place."""
+        """All topics by name, not to be changed; of a journal that grew only what is new is read. Raises
+        StoreCorrupted if neither the file nor the one before it can be read, and OSError where that is for
+        want of descriptors or memory: an older state would take its place."""
+        with self._lock:
+            journal = self._journal.signature()
+            seen = _signature(self.path), journal and journal[0]
+            if self._seen[0] is None or self._seen != seen:
+                self._load_all()
+            elif journal is not None and journal[1] > self._journal_end:
+                _, entries, self._journal_end = self._journal.read(self._journal_end)
+                self._apply(entries)
+            return self._table
+
+    def _load_all(self) -> None:
+        for _ in range(READ_MAX):
+            journal = self._journal.signature()
+            name, entries, end = self._journal.read()
+            seen = _signature(self.path), journal and journal[0]
+            table = self._read()
+            if journal == self._journal.signature() and seen[0] == _signature(self.path):
+                break
+        is_folded = self._others.pop(FOLDED_MEMBER, None) == name or not name
+        self._table, self._seen, self._line_count = table, seen, 0
+        self._journal_id, self._journal_end = ("", 0) if is_folded else (name, end)
+        if not is_folded:
+            self._apply(entries)
+
+    def _apply(self, entries: list[Entry]) -> None:
+        self._line_count += len(entries)
+        for name, settings in entries:
+            self._table.pop(name, None)
+            if settings is not None:
+                self._table[name] = TopicSettings.from_json(name, settings)
+
+    def _read(self) -> dict[str, TopicSettings]:
         problems = []
         for path in (self.path, self.path.with_name("topics.json.bak")):
             try:
@@ -137,8 +182,35 @@ class Topics:
         self._others = {k: v for k, v in table.items() if k not in ("topicConfigTable", "dataVersion")}
         return {name: TopicSettings.from_json(name, settings) for name, settings in topics.items()}
 
-    def save(self, topics: dict[str, TopicSettings]) -> None:
-        """Put a new state on disk. Called under `changing`."""
+    def change(self, topics: dict[str, TopicSettings], changed: Mapping[str, TopicSettings | None]) -> None:
+        """Put on disk what is changed of these topics; None is deleted. Called under `changing`, with what
+        was loaded under it."""
+        entries = [(name, None if each is None else each.to_json()) for name, each in changed.items()]
+        with self._lock:
+            many = len(topics) >= JOURNAL_FROM and self._line_count < len(topics) + JOURNAL_SPARE
+            if many and topics is self._table and self._seen[0] is not None:
+                if not self._journal_end:
+                    self._journal.remove()  # One that topics.json has.
+                self._journal_end = self._journal.append(entries, self._journal_end)
+                self._apply(entries)
+                if not self._journal_id:
+                    self._journal_id, journal = self._journal.read()[0], self._journal.signature()
+                    self._seen = self._seen[0], journal and journal[0]
+                return
+            fresh = {**topics, **changed}
+            self._save({name: each for name, each in fresh.items() if each is not None})
+
+    def fold(self) -> None:
+        """Have in topics.json what the journal says. Called under `changing`."""
+        topics = self.load()
+        with self._lock:
+            if self._journal_end:
+                self._save(topics)
+
+    def has_journal(self) -> bool:
+        return self._journal.signature() is not None
+
+    def _save(self, topics: dict[str, TopicSettings]) -> None:
         version = {
             "counter": int(self._data_version.get("counter", 0)) + 1,
             "stateVersion": int(self._data_version.get("stateVersion", 0)),
@@ -146,11 +218,15 @@ class Topics:
         }
         table = {
             **self._others,
+            **({FOLDED_MEMBER: self._journal_id} if self._journal_id else {}),
             "dataVersion": version,
             "topicConfigTable": {name: topics[name].to_json() for name in sorted(topics)},
         }
         write_config(self.path, json.dumps(table, indent="\t", separators=(",", ":"), ensure_ascii=False))
+        self._journal.remove()
         self._data_version = version
+        self._table, self._seen, self._line_count = topics, (_signature(self.path), None), 0
+        self._journal_id, self._journal_end = "", 0
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -192,6 +268,14 @@ def reshaped(
         ordered=settings.ordered if ordered is None else bool(ordered),
         shrink_to=read if read < settings.read_queue_count else None,
     )
+
+
+def _signature(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def grown(settings: TopicSettings, queue_id: int) -> TopicSettings:

@@ -20,9 +20,10 @@ from pathlib import Path
 from mq.errors import MQError
 from mq.message import MessageExt
 from mq.store.commitlog import segment_files
-from mq.store.directory import is_listed, listed_topics, size_of
+from mq.store.directory import is_listed, size_of
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
+from mq.store.topicjournal import listed_topics
 
 __all__ = ["problems"]
 

@@ -6,7 +6,6 @@ takes locks; and either empty, or hold what RocketMQ or mq put there.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import stat
@@ -22,7 +21,6 @@ __all__ = [
     "BEGIN_MEMBER",
     "is_listed",
     "listed_queues",
-    "listed_topics",
     "prepare",
     "private_copy",
     "size_of",
@@ -131,15 +129,6 @@ def _file_system(path: Path) -> str:
         if left.split()[2] == wanted:
             return right.split()[0]
     return ""
-
-
-def listed_topics(root: Path) -> dict[str, Any] | None:
-    """The table in config/topics.json, which mq.broker.topics owns; None if it cannot tell."""
-    try:
-        table = json.loads((root / "config" / "topics.json").read_bytes())["topicConfigTable"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return table if isinstance(table, dict) and table else None
 
 
 def listed_queues(table: dict[str, Any] | None) -> set[tuple[str, int]]:

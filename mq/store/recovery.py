@@ -30,10 +30,11 @@ from mq.store.configfile import write_config
 from mq.store.consumequeue import queue_directories
 from mq.store.consumequeueext import discard_extensions, load_extensions
 from mq.store.control import Control
-from mq.store.directory import BEGIN_MEMBER, listed_topics, sync_file, sync_names
+from mq.store.directory import BEGIN_MEMBER, sync_file, sync_names
 from mq.store.directory import topics_begin as begins_of
 from mq.store.geometry import Geometry
 from mq.store.native import check, ffi, lib
+from mq.store.topicjournal import listed_topics
 
 __all__ = ["Recovered", "recover"]
 
@@ -265,7 +266,8 @@ def lower_begins(root: Path, log_end: int) -> None:
     if late:
         content = json.loads(path.read_bytes())
         for name in late:
-            content["topicConfigTable"][name][BEGIN_MEMBER] = log_end
+            if name in content["topicConfigTable"]:
+                content["topicConfigTable"][name][BEGIN_MEMBER] = log_end
         write_config(path, json.dumps(content, indent="\t", separators=(",", ":"), ensure_ascii=False))
 
 

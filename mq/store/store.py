@@ -40,7 +40,7 @@ from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories, remove_queues
 from mq.store.control import Control, Word
-from mq.store.directory import is_listed, listed_queues, listed_topics, prepare, private_copy, topics_begin
+from mq.store.directory import is_listed, listed_queues, prepare, private_copy, topics_begin
 from mq.store.gate import Gate
 from mq.store.geometry import agree, keep, validated
 from mq.store.index import Index
@@ -50,6 +50,7 @@ from mq.store.named import named_errors
 from mq.store.native import check, lib
 from mq.store.recovery import Recovered, recover
 from mq.store.settings import Settings, SettingsFile
+from mq.store.topicjournal import listed_topics
 from mq.store.uniqueid import seed_ids
 
 __all__ = ["Store"]
@@ -120,8 +121,7 @@ class Store:
 
     def _open(self, options: dict[str, int | None], progress: Callable[[str, int, int], None] | None) -> None:
         lock_mtime = self.gate.keep_brokers_out()
-        self._listed = listed_topics(self.root)
-        alone = self.gate.is_alone()
+        self._listed = listed_topics(self.root, fold=(alone := self.gate.is_alone()) and not self.read_only)
         self.geometry = agree(self.root, options)
         self.settings = SettingsFile(self.root).opened(self._settle, read_only=self.read_only)
         self.index = Index(
