@@ -18,6 +18,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -78,15 +79,16 @@ class Peer:
         self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        """Close its broker and have it exit."""
+        """Close its broker and have it exit. Of one that is dead, only close the pipes to it."""
         if self._process.poll() is None:
             self._call("do", "broker.close()")
-            self._end()
+        self._end()
 
     def _end(self) -> None:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
-            stream.close()
+            with suppress(BrokenPipeError):  # of what it was told last
+                stream.close()
         self._process.wait(timeout=60)
 
     def __enter__(self) -> Peer:

@@ -37,7 +37,7 @@ def test_of_two_that_trim_at_once_the_one_who_knows_more_is_right(
         assert control is not None
         (number,) = [number for number, topic, _ in control.queues() if topic == "A"]
         code = TRIM.format(root=str(directory), number=number, log_min=offsets[there])
-        child = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-c", code],
             env={
                 **os.environ,
@@ -47,16 +47,16 @@ def test_of_two_that_trim_at_once_the_one_who_knows_more_is_right(
             cwd=directory.parent,  # Not the tree, whose build has no points to stop at.
             stdout=subprocess.PIPE,
             text=True,
-        )
-        try:
-            assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
-            assert control.min_offset(number) == 0
-            assert lib.mq_queue_trim(broker._store.live(), number, offsets[here]) == here
-            assert control.min_offset(number) == here
-            os.kill(child.pid, signal.SIGCONT)
-            assert child.communicate(timeout=240)[0] == f"{there}\n"
-        finally:
-            child.kill()
+        ) as child:
+            try:
+                assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
+                assert control.min_offset(number) == 0
+                assert lib.mq_queue_trim(broker._store.live(), number, offsets[here]) == here
+                assert control.min_offset(number) == here
+                os.kill(child.pid, signal.SIGCONT)
+                assert child.communicate(timeout=240)[0] == f"{there}\n"
+            finally:
+                child.kill()
         assert control.min_offset(number) == max(here, there)
         assert broker.topic("A").queues[0].read(max(here, there)).messages[0].body == b"message 60"
 
