@@ -42,20 +42,24 @@ def deposit(producer: mq.TransactionProducer, number: str, amount: int, *, dies:
             os._exit(1)
 
 
-def one_that_dies() -> None:
+def one_that_dies(number: str) -> None:
     with mq.open("var/transaction") as broker:
-        deposit(mq.TransactionProducer(broker, "tellers", check), "D3", 300, dies=True)
+        deposit(mq.TransactionProducer(broker, "tellers", check), number, 300, dies=True)
 
+
+# Numbers go on where the run before ended: an id is used once.
+[(last,)] = connect().execute("SELECT coalesce(max(CAST(substr(id, 2) AS INTEGER)), 0) FROM deposits")
+good, bad, late = (f"D{last + more}" for more in (1, 2, 3))
 
 if child := os.fork():
     os.waitpid(child, 0)
 else:
-    one_that_dies()
+    one_that_dies(late)
 
 with mq.open("var/transaction") as broker, mq.TransactionProducer(broker, "tellers", check) as producer:
-    deposit(producer, "D1", 100)
+    deposit(producer, good, 100)
     try:
-        deposit(producer, "D2", -200)
+        deposit(producer, bad, -200)
     except ValueError as error:
         print("rolled back:", error)
 
