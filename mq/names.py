@@ -21,6 +21,7 @@ SYSTEM_TOPICS = frozenset(
 )
 SYSTEM_PREFIX = "rmq_sys_"
 RETRY_PREFIX = "%RETRY%"  # with the name of a group: the topic of what it failed to consume
+DEAD_PREFIX = "%DLQ%"  # the same, of what it gave up
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 # Those of them that a user may not send to. The timer topic is our addition: what does not say when it is due
 # would never leave it.

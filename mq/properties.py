@@ -12,8 +12,10 @@ without a name or a value; of equal names the last one counts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from operator import index
+from typing import Any
 
 from mq.errors import MessageInvalid
 
@@ -36,6 +38,8 @@ RESERVED_NAMES = frozenset(
     MQ_BULK""".split()  # noqa: SIM905 - as a list it would fill a screen
 )
 OWN_NAMES = frozenset({"DEDUP_KEY"})  # of mq, each with an argument of its own
+BLANKS = "".join(map(chr, range(33)))  # what RocketMQ trims from the tags of an expression
+BLANK = re.compile(f"[{re.escape(BLANKS)}]")
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."  # hints that a RocketMQ broker strips before it stores a message
 
 
@@ -52,8 +56,8 @@ def encode(
     """The property string of what was given, every limit checked."""
     text = ""
     if tags is not None:
-        text = f"TAGS\x01{_checked('tags', tags)}\x02"
-    named = [_checked_key(key) for key in ((keys,) if isinstance(keys, str) else keys)]
+        text = f"TAGS\x01{_checked_tag(tags)}\x02"
+    named = _checked_keys(keys)
     if dedup_key is not None and _checked_key(dedup_key) not in named:
         named.append(dedup_key)
     if joined := " ".join(named):
@@ -118,6 +122,32 @@ def _checked(what: str, value: str) -> str:
     if "\x01" in value or "\x02" in value:
         raise MessageInvalid(f"{what} {value!r} has a character 01 or 02, which separate properties")
     return value
+
+
+def _checked_tag(tag: str) -> str:
+    """One that a tag expression can name."""
+    tag = _checked("tags", tag)
+    if tag == "*":
+        raise MessageInvalid("tags '*' stands for all tags where it is subscribed to: choose another text")
+    if "||" in tag:
+        raise MessageInvalid(
+            f"tags {tag!r} has ||, which separates tags where it is subscribed to: a message has one tag;"
+            " what else there is to select by goes into properties, for sql"
+        )
+    if BLANK.search(tag):
+        raise MessageInvalid(
+            f"tags {tag!r} has a blank or a control character, which is cut off at the ends of a tag"
+            " where it is subscribed to: write a hyphen instead"
+        )
+    return tag
+
+
+def _checked_keys(keys: Any) -> list[str]:
+    if isinstance(keys, str):
+        return [_checked_key(keys)]
+    if isinstance(keys, (bytes, bytearray)) or not isinstance(keys, Iterable):
+        raise TypeError(f"keys is a str, or several in a list, not {keys!r}: str() makes a key of a number")
+    return [_checked_key(key) for key in keys]
 
 
 def _checked_key(key: str) -> str:

@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given
 
 import mq
+from mq.filter.selection import Selection
+from mq.filter.tags import parse
 from mq.message import unique_id_time_ms
 from mq.properties import PROPERTIES_SIZE_MAX, RESERVED_NAMES, decode
 from tests.contract.memory import encode_record
@@ -239,8 +241,11 @@ VISIBLE = TEXT.filter(str.strip)
 NAMES = VISIBLE.filter(lambda name: name not in RESERVED_NAMES and not name.startswith("__RMQ.TRANSIENT."))
 
 
+TAGS = VISIBLE.filter(lambda tag: tag != "*" and "||" not in tag and not any(c <= " " for c in tag))
+
+
 @given(
-    tags=st.none() | VISIBLE,
+    tags=st.none() | TAGS,
     keys=st.lists(VISIBLE.filter(lambda key: " " not in key), max_size=3),
     properties=st.dictionaries(NAMES, VISIBLE, max_size=4),
     flag=st.integers(-(1 << 31), (1 << 31) - 1),
@@ -329,6 +334,40 @@ def test_what_the_format_has_no_room_for_is_refused(arguments: dict[str, Any], t
 def test_a_tag_that_no_reader_could_see_is_refused(tags: str) -> None:
     with pytest.raises(mq.MessageInvalid):
         mq.Message("topic", b"body", tags=tags, keys="k")
+
+
+@pytest.mark.parametrize("tags", ["*", "a||b", "||", "a b", " a", "a ", "a\tb", "a\n", "\x03"])
+def test_a_tag_that_no_expression_can_name_is_refused(tags: str) -> None:
+    for _ in range(2):  # the second time, if it had been accepted, it would be known
+        with pytest.raises(mq.MessageInvalid, match="where it"):
+            mq.Message("t", b"b", tags=tags, keys="k")
+
+
+@given(TEXT | st.text("a*| \t", min_size=1, max_size=4))
+def test_a_tag_that_is_accepted_is_selected_by_its_name_alone(tags: str) -> None:
+    try:
+        message = mq.Message("t", b"b", tags=tags)
+    except mq.MessageInvalid:
+        return
+    parsed = parse(message.tags)
+    assert parsed is not None
+    assert parsed.tags == {tags}
+
+
+def test_a_stored_tag_of_any_kind_is_read() -> None:
+    for tags in ("*", "a||b", "a b", " "):
+        stored = mq.MessageExt(encode_record("t", 0, 0, 0, b"b", f"TAGS\x01{tags}\x02".encode()), "mq")
+        assert stored.tags == tags
+    assert Selection.of("x || a b").keep([stored]) == []
+
+
+@pytest.mark.parametrize("keys", [5, None, b"k", 1.5])
+def test_keys_that_are_no_text_are_told_in_words(keys: Any) -> None:
+    for tags in ("Tag", None):
+        with pytest.raises(TypeError, match=r"keys is a str, or several in a list, not "):
+            mq.Message("t", b"b", tags=tags, keys=keys)
+    with pytest.raises(TypeError, match="a key must be a str, not int"):
+        mq.Message("t", b"b", keys=[5])  # type: ignore[list-item]  # what is to be refused
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED_NAMES))

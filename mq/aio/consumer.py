@@ -130,12 +130,14 @@ class Consumer:
         batch_size: int | None = None,
         max_reconsume_times: int = 16,
     ) -> None:
-        """Call a coroutine function with each message, until the consumer is closed.
+        """Call a function with each message, until the consumer is closed: an async one, or a plain one,
+        which keeps the loop from anything else while it runs.
 
         At most `concurrency` calls run at a time; with `batch_size` each gets a list of up to so many
         messages of one queue. A call that returns has consumed. One that raises has not: it is logged, and
         the message (from mq.Retry(from_index=k) on) comes again after a time, at most max_reconsume_times
-        times, then goes to the dead letters. Cancelled, it cancels the calls: what they had comes again.
+        times, then goes to the dead letters; a Retry may be returned as well. Cancelled, it cancels the
+        calls: what they had comes again. Raises TypeError for a generator function, which would not run.
         """
         check_count("concurrency", concurrency)
         if batch_size is not None:
@@ -279,11 +281,11 @@ class Consumer:
         return None
 
     async def _wait(self, seconds: float, now: float) -> None:
-        membership = self._holdings.membership
+        watched = self._holdings.watched
         positions = self._holdings.positions(now)
         if self._waiter is None:
             self._waiter = Waiter.attach(self._holdings.broker)
-        self._request = Request(membership, positions, self._holdings.version, now + seconds)
+        self._request = Request(watched, positions, self._holdings.version, now + seconds)
         try:
             await self._waiter.wait(self._request)
         finally:
@@ -339,7 +341,7 @@ class Consumer:
             return
         self._closed = True
         if self._waiter is not None:
-            self._waiter.detach(self._holdings.membership)
+            self._waiter.detach(self._holdings.watched)
         self._holdings.close(failed=failed)
 
 

@@ -1,4 +1,4 @@
-"""Calls a coroutine with messages, and sees to it that each is consumed, or comes again.
+"""Calls a function, async or not, with messages, and sees to it that each is consumed, or comes again.
 
 What a listener fails at is sent back: the broker stores it in the group's retry topic, to come again later,
 or in its dead letters after too many times. Where even that fails, the listener is called again in a few
@@ -8,12 +8,16 @@ seconds, and nothing after the message is committed before.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
+from mq.client.delivery import Failure
+from mq.client.handback import level_of, log_failure, outcome_of
 from mq.client.held_queue import HeldQueue
 from mq.client.holdings import Holdings
+from mq.client.listener import check_listener, name_of, raise_returned
 from mq.client.retry import RetriedMessage, Retry
 from mq.message import MessageExt
 from mq.names import RETRY_PREFIX
@@ -22,7 +26,9 @@ logger = logging.getLogger("mq.consumer")
 
 RETRY_SECONDS: Final = 5.0  # until a message that could not be sent back comes again
 
-Listener = Callable[[Any], Awaitable[object]]  # with a message, or a list of them
+Listener = Callable[
+    [Any], object
+]  # with a message, or a list of them; what it returns is awaited if it can be
 
 
 class Delivery:
@@ -31,8 +37,7 @@ class Delivery:
     def __init__(
         self, holdings: Holdings, listener: Listener, batch_size: int | None, max_reconsume_times: int
     ) -> None:
-        if not callable(listener):
-            raise TypeError(f"a listener is called with messages: {listener!r} cannot be")
+        check_listener(listener, awaits=True)
         if not isinstance(max_reconsume_times, int) or max_reconsume_times < 0:
             raise ValueError(f"max_reconsume_times is {max_reconsume_times!r}, must be 0 or more")
         self.count_max: Final = batch_size or 1
@@ -64,7 +69,11 @@ class Delivery:
     async def _failure(self, messages: list[MessageExt]) -> tuple[list[MessageExt], BaseException] | None:
         """Call the listener. What it did not consume, and why."""
         try:
-            await self._listener(messages if self._takes_lists else messages[0])
+            result = self._listener(messages if self._takes_lists else messages[0])
+            if inspect.isawaitable(result):
+                result = await result
+            if result is not None:
+                raise_returned(result, name_of(self._listener))
         except Retry as error:
             return messages[error.from_index or 0 :], error
         except Exception as error:  # noqa: BLE001 - a listener may raise anything
@@ -79,15 +88,25 @@ class Delivery:
         self, held: HeldQueue, messages: list[MessageExt], error: BaseException
     ) -> list[MessageExt]:
         """Send back what failed. Returns what could not be, as it is to be delivered again."""
-        level = error.delay_level or 0 if isinstance(error, Retry) else 0
         kept: list[MessageExt] = []
+        if not messages:
+            return kept
+        failure = Failure(messages, error)
+        outcome, is_final = outcome_of(failure, self._holdings.group, self._times_max)
+        log_failure(
+            failure,
+            group=self._holdings.group,
+            queue=held.queue,
+            listener=name_of(self._listener),
+            outcome=outcome,
+            is_final=is_final,
+        )
         for message in messages:
-            self._report(held, message, error)
             try:
                 self._holdings.broker.send_back(
                     message,
                     self._holdings.group,
-                    delay_level=level,
+                    delay_level=level_of(error),
                     max_reconsume_times=self._times_max,
                 )
             except Exception:
@@ -97,24 +116,6 @@ class Delivery:
                 )
                 kept.append(RetriedMessage(message, message.reconsume_times + 1))
         return kept
-
-    def _report(self, held: HeldQueue, message: MessageExt, error: BaseException) -> None:
-        asked = isinstance(error, Retry)
-        facts = (
-            self._holdings.group,
-            message.msg_id,
-            held.queue.topic,
-            held.queue.queue_id,
-            message.queue_offset,
-            message.reconsume_times,
-        )
-        logger.log(
-            logging.INFO if asked else logging.ERROR,
-            "group %s: message %s in %s/%d at queue offset %d is not consumed (reconsumed %d times so far)%s",
-            *facts,
-            ": its listener asked to have it again" if asked else "",
-            exc_info=None if asked else error,
-        )
 
 
 def _is_cancelled() -> bool:

@@ -14,7 +14,7 @@ import threading
 from contextlib import suppress
 from time import monotonic
 
-from mq.broker.membership import Membership
+from mq.broker.membership import Versioned
 from mq.broker.protocol import Broker
 from mq.client.holdings import Position
 from mq.errors import MQError
@@ -26,12 +26,12 @@ _waiters_lock = threading.Lock()  # before that of a waiter
 class Request:
     """A task that waits."""
 
-    __slots__ = ("deadline", "future", "loop", "membership", "positions", "version")
+    __slots__ = ("deadline", "future", "loop", "positions", "version", "watched")
 
     def __init__(
-        self, membership: Membership | None, positions: list[Position], version: int, deadline: float
+        self, watched: Versioned | None, positions: list[Position], version: int, deadline: float
     ) -> None:
-        self.membership = membership
+        self.watched = watched
         self.positions = positions
         self.version = version
         self.deadline = deadline
@@ -42,7 +42,7 @@ class Request:
         try:
             return (
                 now >= self.deadline
-                or (self.membership is not None and self.membership.version() != self.version)
+                or (self.watched is not None and self.watched.version() != self.version)
                 or any(broker.max_offset(queue) > offset for queue, offset, _ in self.positions)
             )
         except (MQError, ValueError):
@@ -82,18 +82,18 @@ class Waiter:
             waiter._user_count += 1
             return waiter
 
-    def detach(self, membership: Membership | None) -> None:
-        """A consumer is gone; its membership is not used here any more when this returns."""
+    def detach(self, watched: Versioned | None) -> None:
+        """A consumer is gone; what is watched for it is not used here any more when this returns."""
         with _waiters_lock, self._lock:
             self._user_count -= 1
             if self._user_count <= 0:
                 _waiters.pop(self._broker, None)
             # The thread is not to look at them again: it may be through, and back, before this one is let in.
-            gone = [request for request in self._requests if membership and request.membership is membership]
+            gone = [request for request in self._requests if watched and request.watched is watched]
             self._requests = [request for request in self._requests if request not in gone]
             for request in gone:
                 request.answer()
-            while membership and any(request.membership is membership for request in self._looked_at):
+            while watched and any(request.watched is watched for request in self._looked_at):
                 self._poke()
                 self._changed.wait(0.01)
             self._changed.notify_all()
@@ -145,7 +145,7 @@ class Waiter:
     def _sleep(self, requests: list[Request]) -> None:
         timeout = min(request.deadline for request in requests) - monotonic()
         positions = {position: None for request in requests for position in request.positions}
-        members = [(one.membership, one.version) for one in requests if one.membership is not None]
+        members = [(one.watched, one.version) for one in requests if one.watched is not None]
         self._lookout.wait(list(positions), members, max(0.0, timeout))
 
     def _end(self) -> None:

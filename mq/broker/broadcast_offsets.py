@@ -293,14 +293,14 @@ class BroadcastClaim:
 
     def commit(self, offset: int) -> bool:
         """See Claim.commit."""
-        if not self._is_current():
+        if not self.is_current():
             return False
         self._offsets.put(self.queue, offset)
         return True
 
     def correct(self, offset: int) -> None:
         """See Claim.correct."""
-        if self._is_current():
+        if self.is_current():
             self._offsets.put(self.queue, offset, downwards=True)
 
     def note(self, reason: str) -> None:
@@ -309,8 +309,8 @@ class BroadcastClaim:
     def release(self) -> None:
         pass
 
-    def _is_current(self) -> bool:
-        """Whether offsets are what committed() said, but for commits since."""
+    def is_current(self) -> bool:
+        """See Claim.is_current."""
         offsets = self._offsets
         version = self._version()
         if version != offsets.seen:

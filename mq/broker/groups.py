@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mq.broker.admission import admit, check_consumer, check_room, checked
+from mq.broker.assigned import LocalAssigned
 from mq.broker.first_offsets import FirstOffsets
 from mq.broker.member import LocalMembership
 from mq.broker.membership import Member, QueueState, Subscription
@@ -90,7 +91,7 @@ class Groups:
         """The number of a queue that may be read, made if it has none."""
         return self._reader.number(queue)
 
-    def _roster(self, group: str) -> Roster | None:
+    def roster(self, group: str) -> Roster | None:
         """Of the group's file; None if there is no current one."""
         self.store.live()
         with self._lock:
@@ -100,10 +101,10 @@ class Groups:
             roster = self._keep(group, file) if file is not None else None
         return roster
 
-    def _made(self, group: str) -> Roster:
+    def made(self, group: str) -> Roster:
         """The same, made out of what is known of the group if need be. Raises StoreFull."""
         self.check_writable()
-        roster = self._roster(group)
+        roster = self.roster(group)
         if roster is not None:
             return roster
         table = self._offsets.load().get(group, {})
@@ -144,14 +145,14 @@ class Groups:
         self.store.live()
         found = set(self._offsets.current(self.numbers, self._exists))
         for group in self._offsets.group_files():
-            if group not in found and self._roster(group) and self.members(group):
+            if group not in found and self.roster(group) and self.members(group):
                 found.add(group)
         return sorted(name for name in found if not is_system_group(name))
 
     def members(self, group: str) -> list[Member]:
         """See Broker.group_members."""
         check_group(group)
-        roster = self._roster(group)
+        roster = self.roster(group)
         if roster is None:
             return []
         with self._looking(roster) as fd:
@@ -179,24 +180,31 @@ class Groups:
     def committed(self, group: str, queue: MessageQueue) -> int | None:
         """See Broker.committed."""
         check_group(group)
-        roster = self._roster(group)
+        roster = self.roster(group)
         if roster is None:
             return self._table_of(group).get(queue.topic, {}).get(queue.queue_id)
         return roster.file.committed(self.numbers.find(queue.topic, queue.queue_id))
 
-    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> bool:
         """See Broker.commit."""
-        check_group(group)
         check_offset(offset)
-        file, number = self._made(group).file, self.number(queue)
-        with file.changing():
-            file.raise_to(number, offset)
+        committed = self.assigned(group).raise_to(queue, offset)
+        if committed > offset:
+            log.warning(
+                "group %s: a commit of offset %d of %s/%d is ignored: %d is committed, and reset() goes back",
+                *(group, offset, queue.topic, queue.queue_id, committed),
+            )
+        return committed <= offset
+
+    def assigned(self, group: str) -> LocalAssigned:
+        """See Broker.assigned."""
+        return LocalAssigned(self, group)
 
     def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """See Broker.reset_offsets, of a clustering group."""
         check_group(group)
         numbers = self.check_reset(offsets)
-        file = self._made(group).file
+        file = self.made(group).file
         with file.changing():
             for number in numbers:
                 file.ready(number)
@@ -221,7 +229,7 @@ class Groups:
 
     def announce(self, group: str, change: Callable[[], None]) -> None:
         """Make a change that one process at a time makes, and have the members of the group look."""
-        file = self._made(group).file
+        file = self.made(group).file
         with file.changing():
             change()
         file.changed()
@@ -248,7 +256,7 @@ class Groups:
             client_id, os.getpid(), socket.gethostname(), now, model, consume_type, bool(ordered), ()
         )
         member = replace(member, subscriptions=checked(subscriptions))
-        roster = self._made(group)
+        roster = self.made(group)
         file = roster.file
         with named_errors(file.path):
             own = open_own_file(file.path)
@@ -366,7 +374,7 @@ class Groups:
     def states(self, group: str, topic: str) -> list[QueueState]:
         """See Broker.group_states."""
         queues, committed = self._readable(topic), self.offsets(group, topic)
-        roster = self._roster(group)
+        roster = self.roster(group)
         if roster is None:
             owners: dict[MessageQueue, Owner] = dict.fromkeys(queues, (None, unowned_reason((), topic)))
         else:

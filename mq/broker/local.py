@@ -29,7 +29,7 @@ from mq.broker.groups import OFFSETS_INTERVAL, Groups
 from mq.broker.handled import Handled
 from mq.broker.keepsakes import Keepsakes
 from mq.broker.lookout import LocalLookout
-from mq.broker.membership import BroadcastOffsets, Group, Lookout, Member, Membership, QueueState
+from mq.broker.membership import Assigned, BroadcastOffsets, Group, Lookout, Member, Membership, QueueState
 from mq.broker.once import OnceFiles
 from mq.broker.options import check_options, settle
 from mq.broker.protocol import (
@@ -214,6 +214,7 @@ class LocalBroker:
             self.pull = self._reader.pull
             self.puller = self._filters.pullers(self._reader) if self._filters else self._reader.puller
             self.join = groups.join
+            self.assigned = groups.assigned
             self.lookout = lambda: LocalLookout(store, groups.numbers)
             self.group_members = groups.members
             self.group_topics = groups.topics
@@ -261,6 +262,7 @@ class LocalBroker:
     pull: Callable[..., PullResult]
     puller: Callable[..., Puller]
     join: Callable[..., Membership]
+    assigned: Callable[[str], Assigned]
     lookout: Callable[[], Lookout]
     group_members: Callable[[str], list[Member]]
     group_topics: Callable[[str], list[str]]
@@ -270,7 +272,7 @@ class LocalBroker:
     reset_offsets: Callable[[str, Mapping[MessageQueue, int]], None]
     broadcast_offsets: Callable[[str, str | None, Path | None], BroadcastOffsets]
     committed: Callable[[str, MessageQueue], int | None]
-    commit: Callable[[str, MessageQueue, int], None]
+    commit: Callable[[str, MessageQueue, int], bool]
     prepare: Callable[..., SendResult]
     preparer: Callable[[MessageQueue, str], Preparer]
     end_transaction: Callable[..., None]

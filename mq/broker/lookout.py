@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mq.broker.membership import Membership
+from mq.broker.membership import Versioned
 from mq.broker.results import MessageQueue
 from mq.store.numbers import Numbers, topics_view
 from mq.store.store import Store
@@ -21,7 +21,7 @@ TOO_MANY_SECONDS = 0.1
 
 
 class Worded(Protocol):
-    """A membership of this broker: see LocalMembership."""
+    """A membership of this broker, or queues assigned by it: see LocalMembership, LocalAssigned."""
 
     def words(self) -> Sequence[tuple[Futex, int]]: ...
     def heard(self) -> None: ...
@@ -39,7 +39,7 @@ class LocalLookout:
     def wait(
         self,
         positions: Sequence[tuple[MessageQueue, int, frozenset[int] | None]],
-        members: Sequence[tuple[Membership, int]],
+        members: Sequence[tuple[Versioned, int]],
         timeout: float,
     ) -> None:
         """See Lookout.wait."""

@@ -322,14 +322,16 @@ class LocalClaim:
         self._seen = self._file.apply_reset(self.number)
         return self._file.committed(self.number)
 
+    def is_current(self) -> bool:
+        """See Claim.is_current."""
+        return not (self._is_dropped() or self._is_moved() or self._words[self._at + RESETS] != self._seen)
+
     def commit(self, offset: int) -> bool:
         """See Claim.commit."""
         words, at = self._words, self._at
-        if words[at + RESETS] != self._seen or self._topics[0] != self._topics_seen:
-            if self._is_dropped() or self._is_moved():
-                return False
-            if words[at + RESETS] != self._seen:
-                return False
+        is_changed = words[at + RESETS] != self._seen or self._topics[0] != self._topics_seen
+        if is_changed and not self.is_current():
+            return False
         # What is no offset of this queue counts as nothing: see groupslots.py.
         if not offset < words[at] - self._tag <= OFFSET_MAX:
             value = offset + 1 + self._tag

@@ -17,7 +17,17 @@ from mq.names import RETRY_PREFIX
 if TYPE_CHECKING:
     from mq.broker.protocol import Broker
 
-__all__ = ["BroadcastOffsets", "Claim", "Group", "Member", "Membership", "QueueState", "Subscription"]
+__all__ = [
+    "Assigned",
+    "BroadcastOffsets",
+    "Claim",
+    "Group",
+    "Member",
+    "Membership",
+    "QueueState",
+    "Subscription",
+    "Versioned",
+]
 
 
 class Subscription(NamedTuple):
@@ -64,11 +74,16 @@ class Claim(Protocol):
         """What is committed, None where nothing is. Acknowledges a reset."""
         ...
 
+    def is_current(self) -> bool:
+        """Whether what committed() said, and what was committed since, still is of this queue: the group's
+        offset was not reset, and the topic not deleted and made anew."""
+        ...
+
     def commit(self, offset: int) -> bool:
         """Raise the offset; a smaller one is ignored.
 
-        False, and nothing is done, if the group's offset was reset since committed() was last asked: drop
-        what is cached and start again from there.
+        False, and nothing is done, where is_current() is not true any more: drop what is cached and start
+        again from committed().
         """
         ...
 
@@ -85,7 +100,27 @@ class Claim(Protocol):
         ...
 
 
-class Membership(Protocol):
+class Versioned(Protocol):
+    """What a consumer looks at to know whether something changed."""
+
+    def version(self) -> int:
+        """Another number after every change."""
+        ...
+
+
+class Assigned(Versioned, Protocol):
+    """The queues that one consumer was told to have: it is no member of the group, and nobody is asked."""
+
+    def version(self) -> int:
+        """Another one after every change of topics, and every reset of the group's offsets."""
+        ...
+
+    def claim(self, queue: MessageQueue) -> Claim:
+        """Have a queue, whoever else has it. Its offset is the group's."""
+        ...
+
+
+class Membership(Versioned, Protocol):
     """One consumer's place in a group."""
 
     client_id: str
@@ -164,11 +199,12 @@ class Lookout(Protocol):
     def wait(
         self,
         positions: Sequence[tuple[MessageQueue, int, frozenset[int] | None]],
-        members: Sequence[tuple[Membership, int]],
+        members: Sequence[tuple[Versioned, int]],
         timeout: float,
     ) -> None:
-        """Wait as Membership.wait does, until one of the queues, or one of the members with the version that
-        was seen of it, has something to do, or poke() was called since the last wait returned."""
+        """Wait as Membership.wait does, until one of the queues, or one of the members (or of Assigned) with
+        the version that was seen of it, has something to do, or poke() was called since the last wait
+        returned."""
         ...
 
     def poke(self) -> None:

@@ -18,6 +18,7 @@ import xxhash
 
 from mq.broker.handled import DEDUP_KEY, Handled
 from mq.broker.membership import (
+    Assigned,
     BroadcastOffsets,
     Claim,
     Group,
@@ -251,6 +252,10 @@ class Broker(Transactions, Protocol):
         Raises GroupInvalid for a client id in use, StoreCorrupted, NotPermitted, StoreFull."""
         ...
 
+    def assigned(self, group: str) -> Assigned:
+        """For a consumer that is told its queues, and does not join the group."""
+        ...
+
     def lookout(self) -> Lookout:
         """For a thread that waits for several consumers, or for queues of no group."""
         ...
@@ -286,8 +291,11 @@ class Broker(Transactions, Protocol):
         """What is committed of one queue; None where nothing is."""
         ...
 
-    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Raise an offset; a smaller one is ignored. For who reads queues without joining the group."""
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> bool:
+        """Raise an offset, for who reads queues without joining the group.
+
+        False, and a line in the log, where a greater one is committed: that stays. Group.reset goes back.
+        """
         ...
 
     def handled(self, group: str, size: int | None = None) -> Handled:

@@ -33,7 +33,7 @@ from mq.broker.schedule import Schedule
 from mq.errors import MessageNotFound, NotPermitted, StoreCorrupted, TopicInvalid, TopicNotFound
 from mq.filter.selection import Selection
 from mq.message import MessageExt
-from mq.names import RETRY_PREFIX, check_group
+from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_group
 from mq.store.copies import changed
 from mq.store.locks import lock_byte, open_own_file
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DEAD_PREFIX", "RETRY_PREFIX", "HandBack", "Redriven", "handed_back", "redrive", "send_back"]
 
-DEAD_PREFIX = "%DLQ%"
 LEVELS_BEFORE = 3  # The first attempt after the first failure is of level 3.
 RECONSUME_TIMES_MAX = 16
 REDRIVE_GROUP = "CID_RMQ_SYS_redrive"  # Its offsets of %DLQ% topics are those up to which all are sent back.

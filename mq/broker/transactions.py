@@ -60,7 +60,7 @@ class LocalTransactions:
         asides: Asides,
         schedule: Schedule,
         committed: Callable[[str, MessageQueue], int | None],
-        commit: Callable[[str, MessageQueue, int], None],
+        commit: Callable[[str, MessageQueue, int], object],
         *,
         settings: Callable[[], Settings],
     ) -> None:

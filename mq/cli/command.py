@@ -56,6 +56,15 @@ class _Verbs(click.Group):
             args = ["--json", args[0], *args[2:]]
         return super().parse_args(ctx, args)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        target = ctx.params.get("target")
+        if args[0] not in self.commands and isinstance(target, str) and target in self.commands:
+            command = " ".join(["mq", args[0], target, *args[1:2]])
+            raise click.UsageError(f"DIR comes first, then the verb: {visible(command)} ...", ctx)
+        return super().resolve_command(ctx, args)
+
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="mq", prog_name="mq")
@@ -108,8 +117,6 @@ def run(arguments: Sequence[str]) -> int:
 def _refuse(error: Exception, status: int) -> int:
     if isinstance(error, OSError) and error.strerror and error.filename:
         text = f"{error.filename}: {error.strerror}"
-    elif isinstance(error, mq.MessageNotFound):
-        text = f"there is no message with the id {error}"
     else:
         text = str(error) or type(error).__name__
     # A filter that cannot be parsed has the place marked on lines of its own.

@@ -41,26 +41,34 @@ def tail(
     expression: str,
     sql: str | None,
     follow: bool,
-) -> None:
+) -> int:
     """Print the newest messages of TOPIC, then follow it.
 
     Without --from, begins with the newest messages of the topic (-n of them, before --tags or --sql chooses).
-    A topic that does not exist yet is waited for.
+    A topic that does not exist yet is waited for. A message that is damaged is reported and left out, and
+    the exit status is 1 then.
     """
     if sql is not None and expression != "*":
         raise click.UsageError("--tags and --sql exclude each other")
     wanted = Wanted(expression, sql)
     emit = _emit_json if session.json else emit_line
+    lost: list[mq.StoreCorrupted] = []
+
+    def report(error: mq.StoreCorrupted) -> None:
+        lost.append(error)
+        click.echo(f"mq: {visible(str(error))}", err=True)
+
     with session.open() as broker:
         found = _wait_for(broker, topic) if follow else broker.topic(topic)
         ends = {queue.queue_id: queue.max_offset for queue in found.queues}
         begins = _newest(found, ends, last_count) if begin is None else _begins(found, begin, ends)
-        for message in merged(found, begins, ends, wanted):
+        for message in merged(found, begins, ends, wanted, report):
             emit(message)
         if follow:
-            with Follower(broker, topic, ends, wanted) as follower:
+            with Follower(broker, topic, ends, wanted, report) as follower:
                 for message in follower:
                     emit(message)
+    return 1 if lost else 0
 
 
 def _emit_json(message: mq.MessageExt) -> None:
@@ -92,7 +100,9 @@ def _newest(topic: mq.Topic, ends: dict[int, int], count: int) -> dict[int, int]
     """Where to begin so that the newest `count` messages are read, whatever queue they are in."""
     earliest = {queue.queue_id: max(queue.min_offset, ends[queue.queue_id] - count) for queue in topic.queues}
     newest = heapq.nlargest(
-        count, merged(topic, earliest, ends, Wanted()), key=lambda message: message.log_offset
+        count,
+        merged(topic, earliest, ends, Wanted(), lambda _error: None),
+        key=lambda message: message.log_offset,
     )
     begins = dict(ends)
     for message in newest:

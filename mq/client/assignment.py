@@ -20,6 +20,7 @@ from mq.broker.membership import BroadcastOffsets, Claim, Membership
 from mq.broker.protocol import Broker
 from mq.broker.results import MessageQueue
 from mq.client.delivery import Delivery
+from mq.client.listener import name_of, raise_returned
 from mq.client.puller import OwnedQueue
 from mq.client.rebalance import AnyStrategy, allocate, sharing, takes_retries
 from mq.errors import BrokerClosed, ForkedBroker, MQError, NotPermitted, TopicNotFound
@@ -219,7 +220,8 @@ class Assignment:
             mine = now.get(topic, [])
             if mine != self._reported.get(topic, []):
                 try:
-                    self._listener(topic, tuple(self._all.get(topic, ())), tuple(mine))
+                    told = self._listener(topic, tuple(self._all.get(topic, ())), tuple(mine))
+                    raise_returned(told, name_of(self._listener))
                 except Exception:
                     logger.exception("group %s: the listener of assignments failed", self.group)
         self._reported = now

@@ -130,8 +130,8 @@ class Consumption:
         now = self._clock()
         with self._lock:
             return [
-                f"{owned.delivery.name} with {owned.queue.topic}/{owned.queue.queue_id} from queue offset"
-                f" {run.begin} on, for {now - run.started:.1f} s"
+                f"{owned.delivery.name(next(iter(run.messages), None))} with {owned.queue.topic}/"
+                f"{owned.queue.queue_id} from queue offset {run.begin} on, for {now - run.started:.1f} s"
                 for owned in self._owned.values()
                 for run in owned.cache.open
             ]

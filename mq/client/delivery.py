@@ -1,18 +1,19 @@
 """Hands the messages of a run to a listener: one by one, or in lists.
 
-A listener that returns has consumed. What it raises, whatever that is, makes a Failure of the messages it
-was given; in order, that ends the run, otherwise the next messages follow. How long calls take decides how
-long runs are: about a millisecond, so that neither a lock is taken for each message, nor a slow message
-keeps others waiting behind it.
+A listener that returns has consumed, unless it returns a Retry, or what says that it has not run. What it
+raises, whatever that is, makes a Failure of the messages it was given; in order, that ends the run, otherwise
+the next messages follow. How long calls take decides how long runs are: about a millisecond, so that neither
+a lock is taken for each message, nor a slow message keeps others waiting behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from mq.client.listener import name_of, raise_returned
 from mq.client.process_queue import Run
 from mq.client.retry import Retry
 from mq.filter.selection import Selection
@@ -44,8 +45,11 @@ class Delivery:
         self.listener = listener
         self.batch_size = batch_size  # None: per message
         self.ordered = ordered
-        self.name = getattr(listener, "__qualname__", None) or repr(listener)
         self._seconds = 0.0  # of a recent call; 0: none yet
+
+    def name(self, _message: MessageExt | None = None) -> str:
+        """What the log calls the listener that gets this message."""
+        return name_of(self.listener)
 
     @property
     def is_brief(self) -> bool:
@@ -87,7 +91,9 @@ class Delivery:
         while True:
             try:
                 for message in left:
-                    listener(message)
+                    result = listener(message)
+                    if result is not None:
+                        raise_returned(result, self.name(message))
             except BaseException as error:  # noqa: BLE001 - SystemExit too: the thread is not the listener's
                 if isinstance(error, Retry) and error.from_index:
                     continue  # from the one after: this one is consumed
@@ -107,7 +113,9 @@ class Delivery:
         while messages := list(islice(left, size)):
             again = messages
             try:
-                listener(list(messages))
+                result = listener(list(messages))
+                if result is not None:
+                    raise_returned(result, self.name(messages[0]))
             except BaseException as error:  # noqa: BLE001 - SystemExit too: the thread is not the listener's
                 if isinstance(error, Retry) and error.from_index:
                     again = messages[error.from_index :]
@@ -120,3 +128,27 @@ class Delivery:
                 if self.ordered:
                     return failures
         return failures
+
+
+class RetryDelivery(Delivery):
+    """The retry topic of a group: what comes again goes to the listener of the topic that it was sent to."""
+
+    def __init__(self, topic: str, deliveries: Mapping[str, Delivery], ordered: bool) -> None:
+        super().__init__(topic, Selection.of(), self._deliver, None, ordered)
+        self._deliveries = deliveries  # by topic
+
+    def name(self, message: MessageExt | None = None) -> str:
+        delivery = self._of(message.topic) if message is not None else None
+        return delivery.name(message) if delivery is not None else f"a listener of {self.topic}"
+
+    def _deliver(self, message: MessageExt) -> object:
+        delivery = self._of(message.topic)
+        if delivery is None:
+            raise LookupError(
+                f"topic {message.topic} is not subscribed to any more: its message is sent back"
+            )
+        return delivery.listener(message if delivery.batch_size is None else [message])
+
+    def _of(self, topic: str) -> Delivery | None:
+        # What does not say where it was sent to has the retry topic itself.
+        return self._deliveries.get(topic) if topic != self.topic else None

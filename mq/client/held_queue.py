@@ -112,8 +112,8 @@ class HeldQueue:
         self.committed = offset
 
     def heed_reset(self) -> None:
-        """Begin again where the group's offset was reset to, if it was."""
-        if not self.claim.commit(self.committed):
+        """Begin again where the group's offset was reset to, if it was; or with a queue made anew."""
+        if not self.claim.is_current():
             self._begin_again()
 
     def select(self, selection: Selection) -> None:
@@ -152,28 +152,3 @@ class HeldQueue:
             return self._broker.min_offset(self.queue)
         except (TopicNotFound, NotPermitted, ValueError):
             return 0  # the queue is gone, and about to be given up
-
-
-class AssignedQueue:
-    """The claim of who was told its queues: nobody is asked, and it commits past the group's members."""
-
-    def __init__(self, broker: Broker, group: str, queue: MessageQueue) -> None:
-        self.queue = queue
-        self._broker = broker
-        self._group = group
-
-    def committed(self) -> int | None:
-        return self._broker.committed(self._group, self.queue)
-
-    def commit(self, offset: int) -> bool:
-        self._broker.commit(self._group, self.queue, offset)
-        return True
-
-    def correct(self, offset: int) -> None:
-        self._broker.reset_offsets(self._group, {self.queue: offset})
-
-    def note(self, reason: str) -> None:
-        """Nobody owns the queue, so nobody asks why it does not move."""
-
-    def release(self) -> None:
-        """Nothing was taken."""

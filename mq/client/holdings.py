@@ -19,10 +19,12 @@ from math import inf
 from time import strftime
 from typing import Final
 
-from mq.broker.membership import Membership, Subscription
+from mq.broker.membership import Assigned, Membership, Subscription, Versioned
 from mq.broker.protocol import Broker, MessageQueue
-from mq.client.held_queue import AssignedQueue, HeldQueue
+from mq.client.agreement import check_agreement
+from mq.client.held_queue import HeldQueue
 from mq.client.identity import new_client_id
+from mq.client.listener import check_function, name_of, raise_returned
 from mq.client.rebalance import (
     AnyStrategy,
     allocate,
@@ -30,7 +32,7 @@ from mq.client.rebalance import (
     strategy_of,
     takes_retries,
 )
-from mq.errors import BrokerClosed, NotPermitted, StoreCorrupted, SubscriptionConflict, TopicNotFound
+from mq.errors import BrokerClosed, NotPermitted, StoreCorrupted, TopicNotFound
 from mq.filter.selection import Selection
 from mq.message import MessageExt
 from mq.names import RETRY_PREFIX, check_group, check_topic
@@ -67,11 +69,14 @@ class Holdings:
         if auto_commit_interval < 0:
             raise ValueError(f"auto_commit_interval is {auto_commit_interval} s, must be 0 or more")
         strategy_of(strategy)
+        if listener is not None:
+            check_function("assignment_listener", listener)
         self.group: Final = group
         self.client_id: Final = client_id or new_client_id()
         self.broker: Final = broker
         self.membership: Membership | None = None
-        self.version = -1  # of the membership, as it was when the queues were shared last
+        self.assigned: Assigned | None = None
+        self.version = -1  # of either, as it was when it was last looked at what is held
         self.held: Final[dict[MessageQueue, HeldQueue]] = {}
         self.paused: Final[set[MessageQueue]] = set()
         self._auto_commit = auto_commit
@@ -94,6 +99,11 @@ class Holdings:
         self._noted_at: float | None = None
         self.at_end = False
 
+    @property
+    def watched(self) -> Versioned | None:
+        """What has another version when there is something to look at."""
+        return self.assigned if self.membership is None else self.membership
+
     def check_told(self) -> None:
         """Raises ValueError where it was never said what to consume."""
         if not self._subscriptions and not self._is_assigned:
@@ -111,7 +121,7 @@ class Holdings:
         else:
             wanted = Subscription(topic, (expression or "*").strip() or "*")
         if self.membership is None:
-            self._check_agreement(wanted)
+            check_agreement(self.broker, self.group, wanted)
             if self._consume_from == "last":
                 self._begin_at_the_end(topic)
         self._resubscribe({**self._subscriptions, topic: wanted})
@@ -160,10 +170,11 @@ class Holdings:
         for held in self._turns:
             if held.selection is not selection:
                 held.select(selection)
+        if self.assigned is None:
+            self.assigned = self.broker.assigned(self.group)
         gained = []
         for queue in sorted(queues - self.held.keys()):
-            claim = AssignedQueue(self.broker, self.group, queue)
-            start = self._first_offset(queue)
+            claim, start = self.assigned.claim(queue), self._first_offset(queue)
             gained.append(HeldQueue(self.broker, claim, selection, self._pull_count, start))
         self._exchange(gained, [])
 
@@ -265,7 +276,7 @@ class Holdings:
             not held.cached
             or held.queue in self.paused
             or held.in_hand.pop(first.queue_offset, None) is not first
-            or (self.membership is not None and self.membership.version() != self.version)
+            or ((watched := self.watched) is not None and watched.version() != self.version)
         ):
             return None
         message = held.cached.popleft()
@@ -296,21 +307,6 @@ class Holdings:
             self.membership.subscribe(sorted(wanted.values()))
         self._subscriptions = wanted
 
-    def _check_agreement(self, wanted: Subscription) -> None:
-        """Refuse at once what would be refused when the group is joined."""
-        for member in self.broker.group_members(self.group):
-            for other in member.subscriptions:
-                if other.topic == wanted.topic and other != wanted:
-                    raise SubscriptionConflict(
-                        f"group {self.group}: this consumer would subscribe to {wanted.topic} by"
-                        f" {wanted.kind} {wanted.expression!r}, but {member.client_id} (pid {member.pid})"
-                        f" does by {other.kind} {other.expression!r}: subscribe alike, or in another group",
-                        group=self.group,
-                        ours=(wanted,),
-                        theirs=member.subscriptions,
-                        pid=member.pid,
-                    )
-
     def _begin_at_the_end(self, topic: str) -> None:
         """Let a group that has no offset of a topic begin with what comes from now on."""
         with suppress(TopicNotFound, NotPermitted):
@@ -327,6 +323,10 @@ class Holdings:
         if membership is not None and (membership.version() != self.version or now >= self._round_due):
             self._round_due = now + ROUND_SECONDS
             self._share(membership)
+        if self.assigned is not None and self.assigned.version() != self.version:
+            self.version = self.assigned.version()
+            for held in self._turns:
+                held.heed_reset()
         if now >= self._commit_due:
             self._commit_due = now + self._commit_interval
             if self._auto_commit:
@@ -386,7 +386,8 @@ class Holdings:
                 kept = sorted(self.held.keys() - {held.queue for held in lost})
                 for topic in sorted({held.queue.topic for held in gained + lost}):
                     mine = [queue for queue in kept if queue.topic == topic]
-                    self._listener(topic, self._topics.get(topic, ()), mine)
+                    told = self._listener(topic, self._topics.get(topic, ()), mine)
+                    raise_returned(told, name_of(self._listener))
         finally:
             for held in lost:
                 if self.held.pop(held.queue, None) is held:

@@ -88,7 +88,6 @@ class Producer:
         self._retries = retries
         self._compress_over = compress_over
         self._compress = compressor(compression)
-        self._selector = selector
         self._faults = FaultTable() if fault_avoidance else None
         self._routes = Routes(broker, selector, self._faults)
         self._size_max = broker.message_size_max

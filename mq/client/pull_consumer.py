@@ -19,7 +19,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from mq.broker.membership import Membership
+from mq.broker.membership import Versioned
 from mq.broker.protocol import Broker, MessageQueue, Queue
 from mq.client.held_queue import HeldQueue
 from mq.client.holdings import ROUND_SECONDS, AssignmentListener, Holdings, Position, check_count
@@ -162,9 +162,9 @@ class PullConsumer:
                 if at_end:
                     positions = self._holdings.positions(now)
                     left = max(0.0, min(deadline, self._holdings.due()) - now)
-                    membership, version = self._holdings.membership, self._holdings.version
+                    watched, version = self._holdings.watched, self._holdings.version
             if at_end:
-                self._wait(membership, positions, version, left)
+                self._wait(watched, positions, version, left)
                 now = monotonic()
 
     def commit(self) -> None:
@@ -259,9 +259,9 @@ class PullConsumer:
             raise BrokerClosed("this consumer is closed: make another")
 
     def _wait(
-        self, membership: Membership | None, positions: list[Position], version: int, timeout: float
+        self, watched: Versioned | None, positions: list[Position], version: int, timeout: float
     ) -> None:
-        members = () if membership is None else ((membership, version),)
+        members = () if watched is None else ((watched, version),)
         self._lookout.wait(positions, members, timeout)
 
 

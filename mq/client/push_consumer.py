@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from mq.broker.membership import Membership, Subscription
 from mq.broker.protocol import Broker
 from mq.broker.results import MessageQueue
+from mq.client.agreement import check_agreement
 from mq.client.assignment import Assignment, AssignmentListener
 from mq.client.consumption import Consumption
-from mq.client.delivery import Delivery, Listener
+from mq.client.delivery import Delivery, Listener, RetryDelivery
 from mq.client.handback import HandBack
 from mq.client.identity import new_client_id
+from mq.client.listener import check_function, check_listener
 from mq.client.rebalance import AnyStrategy, strategy_of
 from mq.client.terms import Terms
-from mq.errors import BrokerClosed, GroupInvalid, SubscriptionConflict
+from mq.errors import BrokerClosed, GroupInvalid
 from mq.filter.selection import Selection
-from mq.message import MessageExt
 from mq.names import RETRY_PREFIX, check_group, check_topic
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class PushConsumer:
             raise ValueError(f"model is {model!r}: give 'clustering' or 'broadcasting'")
         _check_from(consume_from)
         strategy_of(allocate)
+        if assignment_listener is not None:
+            check_function("assignment_listener", assignment_listener)
         for name, number, low, high in (
             ("threads", threads, 1, 1000),
             ("pull_count", pull_count, 1, 1024),
@@ -186,7 +189,8 @@ class PushConsumer:
 
         The listener gets one message, or with `batch_size` a list of up to that many of one queue. Without
         one this is a decorator. Subscribing again replaces what was subscribed. Members of a group
-        subscribe to the same: raises SubscriptionConflict where live ones do not; FilterSyntaxError.
+        subscribe to the same: raises SubscriptionConflict where live ones do not; FilterSyntaxError;
+        TypeError for an async function, which mq.aio.Consumer.run takes, or a generator function.
         """
         check_topic(topic)
         if batch_size is not None:
@@ -247,9 +251,7 @@ class PushConsumer:
                 raise
             if not is_broadcasting:
                 retry = RETRY_PREFIX + self.group
-                self._deliveries[retry] = Delivery(
-                    retry, Selection.of("*"), self._deliver_again, None, self._terms.ordered
-                )
+                self._deliveries[retry] = RetryDelivery(retry, self._deliveries, self._terms.ordered)
             self._assignment = Assignment(
                 self._broker,
                 self.group,
@@ -347,8 +349,7 @@ class PushConsumer:
     def _subscribe(
         self, wanted: Subscription, selection: Selection, listener: Listener, batch_size: int | None
     ) -> None:
-        if not callable(listener):
-            raise TypeError(f"a listener is called with messages: {listener!r} cannot be")
+        check_listener(listener, awaits=False)
         delivery = Delivery(wanted.topic, selection, listener, batch_size, self._terms.ordered)
         with self._changing:
             self._check_usable()
@@ -356,37 +357,13 @@ class PushConsumer:
             if self._membership is not None:
                 self._membership.subscribe(sorted(subscriptions.values()))
             else:
-                self._check_agreement(wanted)
+                check_agreement(self._broker, self.group, wanted)
             self._subscriptions = subscriptions
             self._deliveries[wanted.topic] = delivery
             if self._assignment is not None:
                 self._assignment.begin(wanted.topic)
         if self._consumption is not None:
             self._consumption.look_again()
-
-    def _check_agreement(self, wanted: Subscription) -> None:
-        """Refuse at once what joining would refuse."""
-        for member in self._broker.group_members(self.group):
-            for other in member.subscriptions:
-                if other.topic == wanted.topic and other != wanted:
-                    raise SubscriptionConflict(
-                        f"group {self.group}: this consumer would subscribe to {_shown(wanted)}, but the live"
-                        f" member {member.client_id} (pid {member.pid}) has {_shown(other)}: give both the"
-                        " same, or this one a group of its own",
-                        group=self.group,
-                        ours=(wanted,),
-                        theirs=member.subscriptions,
-                        pid=member.pid,
-                    )
-
-    def _deliver_again(self, message: MessageExt) -> object:
-        """Call the listener of the topic that a message was sent to before it came to the retry topic."""
-        delivery = self._deliveries.get(message.topic)
-        if delivery is None:
-            raise LookupError(
-                f"topic {message.topic} is not subscribed to any more: its message is sent back"
-            )
-        return delivery.listener(message if delivery.batch_size is None else [message])
 
     def _set_suspended(self, is_suspended: bool) -> None:
         with self._changing:
@@ -398,10 +375,6 @@ class PushConsumer:
     def _check_usable(self) -> None:
         if self._is_closed:
             raise BrokerClosed("this consumer is closed: make another")
-
-
-def _shown(subscription: Subscription) -> str:
-    return f"{subscription.topic} by {subscription.kind} {subscription.expression!r}"
 
 
 def _check_from(consume_from: Any) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from mq.broker.protocol import Member, MessageQueue
+from mq.client.listener import check_function
 from mq.names import RETRY_PREFIX
 
 Strategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], Iterable[MessageQueue]]
@@ -66,6 +67,7 @@ def sharing(topic: str, members: Iterable[tuple[str, bool]]) -> list[str]:
 def strategy_of(strategy: AnyStrategy) -> Strategy:
     """The function that a name stands for; a callable is one already. Raises ValueError, TypeError."""
     if callable(strategy):
+        check_function("allocate", strategy, may_yield=True)
         return strategy
     if not isinstance(strategy, str):
         raise TypeError(f"a strategy is a name or a callable, not {type(strategy).__name__}")

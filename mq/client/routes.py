@@ -13,6 +13,7 @@ from time import monotonic
 
 from mq.broker.protocol import Appender, Broker, MessageQueue, Queue, queue_of_key
 from mq.client.fault import FaultTable
+from mq.client.listener import check_function
 from mq.client.selector import Selector, next_but
 from mq.message import Message
 
@@ -45,6 +46,8 @@ class Routes:
     def __init__(self, broker: Broker, selector: Selector | None, faults: FaultTable | None) -> None:
         self.turns = Turns()
         self._broker = broker
+        if selector is not None:
+            check_function("selector", selector)
         self._selector = selector
         self._faults = faults
         self._known: dict[str, tuple[int, Sequence[MessageQueue]]] = {}

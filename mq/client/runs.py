@@ -185,7 +185,12 @@ class Runs:
         logger.error(
             "group %s: %s has been running for %.1f s with %d messages from %s/%d, queue offset %d on: they"
             " are sent back, and its thread is lost until it returns",
-            *(group, work.delivery.name, self._clock() - run.started, len(messages)),
+            *(
+                group,
+                work.delivery.name(next(iter(messages), None)),
+                self._clock() - run.started,
+                len(messages),
+            ),
             *(owned.queue.topic, owned.queue.queue_id, run.begin),
         )
         kept = [each for each in messages if not self._handback.send_back(each, TIMEOUT_LEVEL)]

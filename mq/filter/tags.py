@@ -12,8 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mq.errors import FilterSyntaxError
-
-_BLANKS = "".join(map(chr, range(33)))  # what RocketMQ trims
+from mq.properties import BLANKS
 
 
 class TagFilter(NamedTuple):
@@ -33,7 +32,7 @@ def parse(expression: str | None) -> TagFilter | None:
         raise TypeError(f"a tag expression is a str, not {type(expression).__name__}")
     if not expression or expression == "*":
         return None
-    tags = frozenset(tag for piece in expression.split("||") if (tag := piece.strip(_BLANKS)))
+    tags = frozenset(tag for piece in expression.split("||") if (tag := piece.strip(BLANKS)))
     if not tags:
         raise FilterSyntaxError(f"tag expression {expression!r} names no tag: '*' means all", position=0)
     return TagFilter(tags, frozenset(map(tag_hash, tags)))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mq.errors import MessageInvalid
-from mq.properties import PROPERTIES_SIZE_MAX, RESERVED_NAMES, TRANSIENT_PREFIX, encode
+from mq.properties import BLANKS, PROPERTIES_SIZE_MAX, RESERVED_NAMES, TRANSIENT_PREFIX, encode
 from mq.spark.refusal import Refusal
 
 __all__ = ["joined", "keys_of", "properties_of", "tags_of"]
@@ -49,7 +49,7 @@ def tags_of(column: Any) -> Any | None:
     texts = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
     if texts.null_count == len(texts):
         return None
-    if _is_usual(texts):
+    if _is_usual(texts) and not _may_be_no_tag(texts):
         return _named("TAGS", texts)
     return _by_row(column, lambda text: encode(text or None, (), None, 0, None, None, True))
 
@@ -133,6 +133,12 @@ def _is_usual(texts: Any) -> bool:
     except pa.ArrowInvalid:
         return False
     return not pc.any(pc.utf8_is_space(texts)).as_py()
+
+
+def _may_be_no_tag(texts: Any) -> bool:
+    """Whether there may be a text that no tag expression can name."""
+    content = _bytes_of(texts)
+    return b"||" in content or b"*" in content or len(content.translate(None, BLANKS.encode())) < len(content)
 
 
 def _has_empty(texts: Any) -> bool:

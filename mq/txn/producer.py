@@ -30,6 +30,7 @@ from mq.broker.protocol import (
     SendStatus,
 )
 from mq.client.identity import new_client_id
+from mq.client.listener import check_function, close_unrun
 from mq.client.producer import Producer
 from mq.client.selector import Selector
 from mq.errors import (
@@ -90,8 +91,7 @@ class TransactionProducer:
         threads: int = 1,
     ) -> None:
         check_group(group)
-        if not callable(check):
-            raise TypeError(f"check is a function of a message, not {type(check).__name__}")
+        check_function("check", check)
         if isinstance(threads, bool) or not isinstance(threads, int):
             raise TypeError(f"threads is a whole number, not {threads!r}")
         if threads < 1:
@@ -135,8 +135,8 @@ class TransactionProducer:
         (result.status is not SEND_OK), execute is not called and the message rolled back. The result is that
         of the half message: `queue_offset` is not the one that consumers will see.
 
-        Raises what a send raises, before execute is called; and NotPermitted where a check has ended the
-        transaction the other way while execute was at work.
+        Raises what a send raises, before execute is called; NotPermitted where a check has ended the
+        transaction the other way while execute was at work; TypeError where execute is async.
         """
         return self._course.send(message, execute, arg, queue=queue, shard_key=shard_key)
 
@@ -232,6 +232,7 @@ class TransactionProducer:
                     exc_info=True,
                 )
         elif state is not UNKNOWN:
+            close_unrun(state)
             logger.error(
                 "transaction %s of group %s: check returned %r, which is no TransactionState",
                 *(message.msg_id, self.group, state),
@@ -351,12 +352,17 @@ class _Course:
         )
 
     def executed(self, result: SendResult, state: object, error: Exception | None) -> None:
-        """What execute raised, or returned that decides nothing."""
+        """What execute raised, or returned that decides nothing. Raises TypeError where it has not run."""
         if error is not None:
             logger.error(
                 "transaction %s of group %s: execute failed; check will decide",
                 *(result.msg_id, self._group),
                 exc_info=error,
+            )
+        elif close_unrun(state):
+            raise TypeError(
+                "execute is an async function or a generator function, which does not run: give a plain one;"
+                f" check will decide transaction {result.msg_id}"
             )
         elif state is not UNKNOWN:
             logger.error(

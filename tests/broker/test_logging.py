@@ -119,3 +119,17 @@ def test_what_the_leader_fails_at_is_logged_once(
     assert len(failed) == 1
     assert failed[0][1].startswith(f"{directory}: ")
     assert failed[0][1].endswith("failed, and is tried again: no space left on device")
+
+
+def test_a_smaller_commit_is_told(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with mq.open(directory) as broker:
+        topic = broker.create_topic("orders", 1)
+        for _ in range(5):
+            topic.send(b"x")
+        (queue,) = topic.queues
+        assert broker.commit("billing", queue.message_queue, 4)
+        assert broker.commit("billing", queue.message_queue, 4)
+        assert not broker.commit("billing", queue.message_queue, 3)
+        assert broker.committed("billing", queue.message_queue) == 4
+    text = "group billing: a commit of offset 3 of orders/0 is ignored: 4 is committed, and reset() goes back"
+    assert told(caplog, "mq.groups") == [("WARNING", text)]

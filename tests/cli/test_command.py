@@ -144,3 +144,27 @@ def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> N
 def test_import_mq_loads_nothing_of_the_command() -> None:
     check = "import sys, mq; sys.exit(bool({'click', 'rich', 'pyarrow', 'mq.cli'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], env=ENVIRONMENT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (("send", "var/orders", "hello"), "mq var/orders send hello"),
+        (("topics", "var/orders"), "mq var/orders topics"),
+        (("tail", "var/orders", "orders", "--no-follow"), "mq var/orders tail orders"),
+    ],
+)
+def test_a_verb_before_the_directory_is_told_the_order(
+    bare: Run, arguments: tuple[str, ...], shown: str
+) -> None:
+    answer = bare(*arguments)
+    assert answer.status == 2
+    assert f"DIR comes first, then the verb: {shown}" in answer.err
+
+
+def test_an_id_that_is_not_there_is_told_once(run: Run) -> None:
+    assert run("create", "orders").status == 0
+    answer = run("show", "0" * 32)
+    assert answer.status == 1
+    assert answer.err.startswith(f"mq: no message has the id '{'0' * 32}'")
+    assert answer.err.count("the id") == 1

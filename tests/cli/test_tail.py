@@ -2,12 +2,14 @@
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import mq
-from tests.cli.conftest import Run, Start
+from mq.cli.follow import Follower, Wanted
+from tests.cli.conftest import ENVIRONMENT, Run, Start
 
 
 def fill(directory: Path, count: int, *, begin: int = 0) -> None:
@@ -116,3 +118,68 @@ def test_json_has_a_line_for_each_message(run: Run, directory: Path) -> None:
     messages = run("tail", "orders", "--no-follow", "--json").objects
     assert [message["body"] for message in messages] == [f"order {n}" for n in range(5)]
     assert {message["topic"] for message in messages} == {"orders"}
+
+
+def damaged(directory: Path, text: bytes) -> None:
+    """Spoil a body in the log."""
+    log = next((directory / "commitlog").iterdir())
+    content = log.read_bytes()
+    with log.open("r+b") as file:
+        file.seek(content.index(text))
+        file.write(text.upper())
+
+
+def test_a_damaged_record_is_reported_and_reading_goes_on(tmp_path: Path) -> None:
+    directory = tmp_path / "damaged"  # nothing mends it: it is not verified
+    with mq.open(directory) as broker:
+        topic = broker.create_topic("orders", 1)
+        for name in ("first", "second", "third"):
+            topic.send(f"order {name}".encode())
+    damaged(directory, b"order second")
+    bare_run = [sys.executable, "-m", "mq", str(directory), "tail", "orders"]
+    for options in (["--no-follow"], ["--no-follow", "--from", "first"]):
+        done = subprocess.run(
+            [*bare_run, *options], env=ENVIRONMENT, capture_output=True, check=False, timeout=240
+        )
+        assert done.stdout.count(b"\n") == 2
+        assert b"order third" in done.stdout
+        assert done.stderr.count(b"reading goes on at queue offset 2") == 1
+        assert done.returncode == 1
+
+
+def test_following_goes_on_behind_a_damaged_record(tmp_path: Path) -> None:
+    directory = tmp_path / "damaged"
+    errors: list[mq.StoreCorrupted] = []
+    with mq.open(directory) as broker:
+        topic = broker.create_topic("orders", 1)
+        for name in ("first", "second", "third"):
+            topic.send(f"order {name}".encode())
+        broker.flush()
+        damaged(directory, b"order second")
+        with Follower(broker, "orders", {0: 0}, Wanted(), errors.append) as follower:
+            arriving = iter(follower)
+            assert [next(arriving).queue_offset for _ in range(2)] == [0, 2]
+            topic.send(b"order fourth")
+            assert next(arriving).queue_offset == 3
+    assert [error.queue_offset for error in errors] == [1]
+
+
+def test_a_topic_made_anew_is_followed_from_its_start(directory: Path) -> None:
+    with mq.open(directory) as broker:
+        topic = broker.create_topic("orders", 1)
+        for number in range(3):
+            topic.send(b"old %d" % number)
+        with Follower(broker, "orders", {0: 0}, Wanted(), print) as follower:
+            arriving = iter(follower)
+            assert [next(arriving).body for _ in range(3)] == [b"old 0", b"old 1", b"old 2"]
+            broker.delete_topic("orders")
+            topic = broker.create_topic("orders", 1)
+            for number in range(5):
+                topic.send(b"new %d" % number)
+            seen: list[bytes] = []
+            while len(seen) < 5:
+                try:
+                    seen.append(next(arriving).body)
+                except mq.TopicNotFound:  # It looked in between.
+                    return
+            assert seen == [b"new %d" % number for number in range(5)]

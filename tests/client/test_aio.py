@@ -535,7 +535,7 @@ def test_what_fails_comes_again_with_its_topic_and_is_counted(
 
     with caplog.at_level(logging.ERROR, "mq"):
         run(main)
-    assert sum("is not consumed" in record.message for record in caplog.records) == 2
+    assert sum("failed at Failing" in record.message for record in caplog.records) == 2
     assert left(broker) == []
 
 
@@ -794,5 +794,49 @@ def test_a_close_does_not_depend_on_who_is_let_in_first(
             send(broker, b"x")
             broker.append("parcels", 0, mq.Message("parcels", b"x"), b"x", 0)
             assert len(await asking) == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("how", ["poll", "loop", "run"])
+@pytest.mark.parametrize("is_assigned", [True, False])
+def test_of_a_topic_made_anew_every_message_is_consumed(
+    broker: mq.Broker, how: str, is_assigned: bool
+) -> None:
+    async def main() -> None:
+        send(broker, b"old1", b"old2", b"old3")
+        consumer = mq.aio.Consumer(broker, "billing")
+        if is_assigned:
+            consumer.assign(broker.topic("orders").queues)
+        else:
+            consumer.subscribe("orders")
+        seen: list[bytes] = []
+
+        async def take(message: mq.MessageExt) -> None:
+            seen.append(message.body)
+
+        async def consume() -> None:
+            if how == "run":
+                await consumer.run(take)
+            elif how == "loop":
+                async for message in consumer:
+                    await take(message)
+            else:
+                while True:
+                    seen.extend(message.body for message in await consumer.poll(SOON))
+
+        consuming = asyncio.create_task(consume())
+        await until(lambda: len(seen) >= 3)
+        await asyncio.sleep(0.01)
+        broker.delete_topic("orders")
+        broker.create_topic("orders", 2)
+        send(broker, b"new1", b"new2", b"new3", b"new4")
+        await until(lambda: len(seen) >= 7)
+        assert seen[-4:] == [b"new1", b"new2", b"new3", b"new4"]
+        await consumer.close()
+        consuming.cancel()
+        with suppress(asyncio.CancelledError, mq.BrokerClosed):
+            await consuming
+        assert committed(broker)[0] == 4
 
     run(main)

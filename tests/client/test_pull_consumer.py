@@ -576,7 +576,7 @@ def test_members_subscribe_to_several_topics_one_by_one_and_agree(broker: mq.Bro
 def test_a_subscription_unlike_that_of_a_live_member_is_refused(broker: mq.Broker, make: Make) -> None:
     first = make(expression="paid")
     first.poll(0)
-    with pytest.raises(mq.SubscriptionConflict, match=r"'refunded'.*'paid'.*in another group") as caught:
+    with pytest.raises(mq.SubscriptionConflict, match=r"'refunded'.*'paid'.*a group of its own") as caught:
         make(expression="refunded")
     assert caught.value.ours == (Subscription("orders", "refunded"),)
     with pytest.raises(mq.SubscriptionConflict):
@@ -740,3 +740,92 @@ def test_it_says_when_it_polled_last_while_it_does_not(broker: mq.Broker, make: 
     consumer.poll(0.01)
     [state] = [state for state in broker.group("billing").states("orders") if state.queue == queue_of(broker)]
     assert state.reason == ""
+
+
+@pytest.mark.parametrize("timeout", [0, SOON])
+@pytest.mark.parametrize("is_assigned", [True, False])
+def test_of_a_topic_made_anew_every_message_is_consumed(
+    broker: mq.Broker, make: Make, is_assigned: bool, timeout: float
+) -> None:
+    send(broker, b"old1", b"old2", b"old3")
+    consumer = make(None if is_assigned else "orders")
+    if is_assigned:
+        consumer.assign(broker.topic("orders").queues)
+    assert len(consumer.poll(SOON)) == 3
+    consumer.commit()
+    broker.delete_topic("orders")
+    broker.create_topic("orders", 2)
+    send(broker, b"new1", b"new2", b"new3", b"new4")
+    assert bodies(consumer.poll(timeout)) == [b"new1", b"new2", b"new3", b"new4"]
+    consumer.close()
+    assert broker.committed("billing", queue_of(broker)) == 4
+
+
+def test_of_a_topic_made_anew_in_a_loop_every_message_is_consumed(broker: mq.Broker, make: Make) -> None:
+    send(broker, b"old1", b"old2", b"old3")
+    consumer = make(None)
+    consumer.assign(broker.topic("orders").queues)
+    seen = []
+    for message in consumer:
+        seen.append(message.body)
+        if seen == [b"old1"]:
+            broker.delete_topic("orders")
+            broker.create_topic("orders", 2)
+            send(broker, b"new1", b"new2")
+        if len(seen) == 3:
+            consumer.commit()
+            break
+    assert seen == [b"old1", b"new1", b"new2"]
+    assert broker.committed("billing", queue_of(broker)) == 2
+
+
+def test_a_waiting_poll_of_assigned_queues_sees_a_topic_made_anew(broker: mq.Broker, make: Make) -> None:
+    send(broker, b"old1", b"old2")
+    consumer = make(None)
+    consumer.assign(broker.topic("orders").queues)
+    assert len(consumer.poll(SOON)) == 2
+
+    def replace() -> None:
+        broker.delete_topic("orders")
+        broker.create_topic("orders", 2)
+        send(broker, b"new1")
+
+    other = threading.Timer(0.1, replace)
+    other.start()
+    found: list[mq.MessageExt] = []
+    while not found:
+        with suppress(mq.TopicNotFound):  # It looked in between.
+            found = consumer.poll(SOON)
+    other.join()
+    assert bodies(found) == [b"new1"]
+
+
+def test_assigned_queues_heed_a_reset(broker: mq.Broker, make: Make) -> None:
+    send(broker, b"1", b"2", b"3")
+    consumer = make(None)
+    consumer.assign(broker.topic("orders").queues)
+    assert bodies(consumer.poll(SOON)) == [b"1", b"2", b"3"]
+    broker.group("billing").reset("orders", to="earliest")
+    assert bodies(consumer.poll(0)) == [b"1", b"2", b"3"]
+    resetting = threading.Timer(0.1, lambda: broker.group("billing").reset("orders", to="earliest"))
+    resetting.start()
+    assert bodies(consumer.poll(SOON)) == [b"1", b"2", b"3"]
+    resetting.join()
+
+
+def test_a_seek_of_one_consumer_leaves_another_with_the_same_queue_where_it_is(
+    broker: mq.Broker, make: Make
+) -> None:
+    send(broker, b"1", b"2", b"3")
+    first, second = make(None), make(None)
+    for consumer in (first, second):
+        consumer.assign([queue_of(broker)])
+        assert bodies(consumer.poll(SOON)) == [b"1", b"2", b"3"]
+    first.commit()
+    second.commit()
+    first.seek(queue_of(broker), 1)
+    first.commit()
+    assert broker.committed("billing", queue_of(broker)) == 1
+    assert bodies(first.poll(SOON)) == [b"2", b"3"]
+    assert second.poll(0) == []
+    assert second.position(queue_of(broker)) == 3

@@ -32,6 +32,7 @@ from mq.names import SYSTEM_TOPICS, UNSENDABLE_TOPICS, check_group, check_topic,
 from tests.contract.memory_broadcast import MemorySource
 from tests.contract.memory_groups import (
     RETRY_PREFIX,
+    MemoryAssigned,
     MemoryGroups,
     MemoryLookout,
     Position,
@@ -501,6 +502,11 @@ class MemoryBroker:
     def made_at(self, topic: str) -> int:
         return self._state(topic).made_at
 
+    def assigned(self, group: str) -> MemoryAssigned:
+        with self._changed:
+            self._check_open()
+            return MemoryAssigned(self._groups, group)
+
     def lookout(self) -> MemoryLookout:
         return MemoryLookout(self._groups)
 
@@ -581,10 +587,12 @@ class MemoryBroker:
             self._check_open()
             return self._groups.state(group).offsets.get(queue)
 
-    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> bool:
         with self._changed:
             self._check_open()
-            raised(self._groups.state(group).offsets, queue, offset)
+            offsets = self._groups.state(group).offsets
+            raised(offsets, queue, offset)
+            return offsets[queue] <= offset
 
     def _check_open(self) -> None:
         if self._closed:

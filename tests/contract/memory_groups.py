@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mq.broker.broadcast_format import TopicOffsets
-from mq.broker.membership import Member, Membership, QueueState, Subscription
+from mq.broker.membership import Member, QueueState, Subscription, Versioned
 from mq.broker.results import MessageQueue
 from mq.errors import GroupInvalid, NotPermitted, SubscriptionConflict, TopicNotFound
 from mq.message import MessageExt
@@ -114,6 +114,8 @@ class MemoryGroups:
 
     def forget_topic(self, topic: str) -> None:
         for state in self._groups.values():
+            for queue in [queue for queue in state.resets if queue.topic == topic]:
+                state.resets[queue] += 1
             for queue in [queue for queue in state.offsets if queue.topic == topic]:
                 del state.offsets[queue]
 
@@ -154,7 +156,7 @@ class MemoryGroups:
             found.append(
                 QueueState(
                     queue,
-                    claim.member.member if claim else None,
+                    claim.member.member if claim and claim.member else None,
                     committed,
                     len(stored),
                     len(unconsumed),
@@ -261,6 +263,20 @@ class MemoryMembership:
                 self._groups.touch(self._state)
 
 
+class MemoryAssigned:
+    """See mq.broker.membership.Assigned."""
+
+    def __init__(self, groups: MemoryGroups, group: str) -> None:
+        self._groups = groups
+        self._state = groups.state(group)
+
+    def version(self) -> int:
+        return self._state.version + self._groups.broker.route_version()
+
+    def claim(self, queue: MessageQueue) -> MemoryClaim:
+        return MemoryClaim(self._groups, self._state, None, queue)
+
+
 class MemoryLookout:
     """See mq.broker.membership.Lookout."""
 
@@ -269,7 +285,7 @@ class MemoryLookout:
         self._poked = False
 
     def wait(
-        self, positions: Sequence[Position], members: Sequence[tuple[Membership, int]], timeout: float
+        self, positions: Sequence[Position], members: Sequence[tuple[Versioned, int]], timeout: float
     ) -> None:
         deadline = time.monotonic() + min(timeout, 3600.0)
         changed, broker = self._groups.changed, self._groups.broker
@@ -298,10 +314,10 @@ class MemoryClaim:
     """See mq.broker.protocol.Claim."""
 
     def __init__(
-        self, groups: MemoryGroups, state: _GroupState, member: MemoryMembership, queue: MessageQueue
+        self, groups: MemoryGroups, state: _GroupState, member: MemoryMembership | None, queue: MessageQueue
     ) -> None:
         self.queue = queue
-        self.member = member
+        self.member = member  # None: it is no member's, see MemoryAssigned
         self.reason = ""
         self._groups = groups
         self._state = state
@@ -312,9 +328,13 @@ class MemoryClaim:
             self._seen = self._state.resets[self.queue]
             return self._state.offsets.get(self.queue)
 
+    def is_current(self) -> bool:
+        with self._groups.changed:
+            return self._state.resets[self.queue] == self._seen
+
     def commit(self, offset: int) -> bool:
         with self._groups.changed:
-            if self._state.resets[self.queue] != self._seen:
+            if not self.is_current():
                 return False
             raised(self._state.offsets, self.queue, offset)
             return True

@@ -295,7 +295,7 @@ def test_what_was_refused_may_be_sent_again(opened: Open) -> None:
         broker.create_topic("orders", 1, perm="r")
         with pytest.raises(mq.NotPermitted):
             producer.send(order(), dedup_key="order-1")
-        broker.create_topic("orders", 1)
+        broker.create_topic("orders", 1, perm="rw")
         producer.send(order(), dedup_key="order-1")
         assert body_count(broker) == 1
 

@@ -352,7 +352,7 @@ def test_who_assigns_queues_commits_without_joining(broker: mq.Broker, other: mq
     queue = queue_of(broker)
     assert broker.committed("billing", queue) is None
     for offset in (4, 2):
-        broker.commit("billing", queue, offset)
+        assert broker.commit("billing", queue, offset) == (offset == 4)
         assert other.committed("billing", queue) == 4
     assert other.groups() == ["billing"]
     assert other.group("billing").topics() == ["orders"]

@@ -71,7 +71,22 @@ def write(directory: Path, batch: Any, topic: str = "orders", **options: str) ->
 # Any rows.
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
-    ["", " ", "a  b", " x ", "\t", "a\x01b", "\x02", "größer", "KEYS", "DELAY", "\u2003", "x" * 33_000]
+    [
+        "",
+        " ",
+        "a  b",
+        " x ",
+        "\t",
+        "a\x01b",
+        "\x02",
+        "größer",
+        "a||b",
+        "*",
+        "KEYS",
+        "DELAY",
+        "\u2003",
+        "x" * 33_000,
+    ]
 )
 names = texts | st.sampled_from(["n", "region", "__RMQ.TRANSIENT.x"])
 row = st.fixed_dictionaries(
