@@ -7,6 +7,7 @@ made with, small ones, so that files are rolled and made often.
 from __future__ import annotations
 
 import json
+import logging
 import random
 import resource
 import signal
@@ -19,7 +20,12 @@ import pytest
 
 import mq
 from mq.broker import duties
+from mq.store import retention
 from mq.store.check import problems
+from mq.store.commitlog import segment_files
+from mq.store.store import Store
+from tests.crash.images import look_into
+from tests.crash.pager import pager
 from tests.crash.pauses import Stopwatch, pulse
 from tests.crash.processes import stopping
 from tests.crash.recorder import record as start_recording
@@ -32,6 +38,7 @@ from tests.crash.trace import (
     Log,
     acks,
     check,
+    follow,
     log_offset,
     message_of,
     seen,
@@ -40,6 +47,8 @@ from tests.crash.trace import (
 __all__ = [
     "full",
     "inspect",
+    "look_into",
+    "pager",
     "poisoned",
     "powered",
     "pulse",
@@ -52,6 +61,7 @@ __all__ = [
 ]
 
 ASYNC_COUNT = 5
+OTHER = "other"  # a second topic
 Sizes = dict[str, int]
 
 
@@ -110,9 +120,22 @@ class Sender:
 
 
 def writer(
-    root: str, trace: str, run: int, *, sizes: Sizes, flush: str, pauses: str, seed: int, idle: float = 0.0
+    root: str,
+    trace: str,
+    run: int,
+    *,
+    sizes: Sizes,
+    flush: str,
+    pauses: str,
+    seed: int,
+    idle: float = 0.0,
+    expired: str = "",
 ) -> None:
-    """Sends whatever way comes, until stopped; idle: seconds between two calls, at most."""
+    """Sends whatever way comes, until stopped.
+
+    idle: seconds between two calls, at most. expired: old files of the log go now and then, and this file
+    says below which log offset, before they do.
+    """
     chance = random.Random(seed)
     with mq.open(root, flush=flush, flush_interval=0.05, **sizes) as broker:
         broker.create_topic(TOPIC, QUEUE_COUNT)
@@ -132,8 +155,20 @@ def writer(
             if what > 0.99:
                 broker.flush()
                 sender.flushed()
+            if expired and what < 0.02:
+                _expire(broker._store, expired)
             if idle:
                 time.sleep(idle * chance.random())
+
+
+def _expire(store: Store, expired: str) -> None:
+    """Have the log's files go but for the last three or four."""
+    files = [file for file in segment_files(store.root / "commitlog") if int(file.name) < store.end()]
+    due = retention.due(store, files[-4].stat().st_mtime_ns // 1_000_000, 0) if len(files) > 4 else None
+    if due is not None:
+        with Path(expired).open("a") as file:
+            file.write(f"{due.log_min}\n")
+        retention.delete(store, due)
 
 
 def reader(root: str, trace: str, *, sizes: Sizes, pauses: str, flush: str = "async") -> None:
@@ -273,7 +308,9 @@ def inspect(
 
 def powered(who: str, record: dict[str, Any], **arguments: Any) -> None:
     """Any actor on a disk that forgets (see disk.py). Where its clock runs fast, its duties do too."""
+    logging.getLogger("mq").addHandler(logging.NullHandler())  # Warnings of what is done to it on purpose.
     start_recording(str(arguments["root"]), **record)
+    follow(f"{record['state']}/journal")
     if record["clock_factor"] > 1:
         duties.TURN_INTERVAL, duties.QUEUES_INTERVAL, duties.CHECKPOINT_INTERVAL = 0.005, 0.02, 0.03
     try:
@@ -298,6 +335,7 @@ def restarted(
     trace: str,
     run: int,
     close: bool,
+    log_min: int = 0,
 ) -> None:
     """The first one after a power cut: sees what is wrong, goes on, opens once more, and writes to `answer`.
 
@@ -307,20 +345,22 @@ def restarted(
     with mq.open(root, flush="sync", **sizes) as broker:
         broker.create_topic(TOPIC, QUEUE_COUNT)
         recovered = broker._store.recovered is not None
-        wrong = check(broker, promised, [seen(path) for path in readers], whole_batches=False)
+        wrong = check(
+            broker, promised, [seen(path) for path in readers], whole_batches=False, log_min=log_min
+        )
         wrong += problems(root)
         if not wrong:
             _keep(broker, kept)
             sender = Sender(broker, trace, run, run, durable=True)
             for count in (1, 3, 1, 1):
                 sender.send(count, 200)
-            wrong = check(broker, acks(trace), [seen(kept)], whole_batches=False)
+            wrong = check(broker, acks(trace), [seen(kept)], whole_batches=False, log_min=log_min)
         count = sum(queue.max_offset for queue in broker.topic(TOPIC).queues)
         if wrong or not close:
             _answer(answer, wrong, count, len(promised), 0, recovered)
             signal.pause()  # To die by the hand of who asked, and at rest.
     with mq.open(root, **sizes) as broker:
-        wrong = check(broker, promised + acks(trace), [seen(kept)], whole_batches=False)
+        wrong = check(broker, promised + acks(trace), [seen(kept)], whole_batches=False, log_min=log_min)
         if broker._store.recovered is not None:
             wrong.append("closed and opened again, and there was something to recover")
         Sender(broker, f"{trace}.again", run + 1, run, durable=False).send(1, 200)
@@ -338,17 +378,32 @@ def scripted(root: str, *, sizes: Sizes, flush: str, steps: list[tuple[str, int]
                 broker.flush()
             elif word == "flush units":
                 broker._store.flush_queues()
-            else:
-                message = mq.Message(TOPIC, word.encode().ljust(2000))
-                producer.send(message, queue=mq.MessageQueue(TOPIC, broker.name, queue_id))
-        found = {
-            str(queue.queue_id): [message.body.strip().decode() for message in queue.read(0).messages]
-            for queue in broker.topic(TOPIC).queues
-        }
-        fresh = Path(answer + ".new")
-        fresh.write_text(json.dumps({**found, "problems": list(problems(root))}))
-        fresh.rename(answer)
-        signal.pause()
+            elif word == "expire":
+                _expire(broker._store, f"{answer}.expired")
+            elif word == "make other":
+                broker.create_topic(OTHER, 1)
+            elif word != "close":
+                topic = OTHER if word == "to other" else TOPIC
+                message = mq.Message(topic, word.encode().ljust(2000))
+                producer.send(message, queue=mq.MessageQueue(topic, broker.name, queue_id))
+        found = {str(queue.queue_id): _words(queue) for queue in broker.topic(TOPIC).queues}
+        if OTHER in broker.topics():
+            found[OTHER] = [word for queue in broker.topic(OTHER).queues for word in _words(queue)]
+        if not steps or steps[-1][0] != "close":
+            _say_and_wait(answer, {**found, "problems": list(problems(root))})
+    _say_and_wait(answer, {**found, "problems": list(problems(root))})
+
+
+def _words(queue: mq.Queue) -> list[str]:
+    messages = queue.read(queue.min_offset, count_max=1000).messages
+    return [message.body.strip().decode() for message in messages]
+
+
+def _say_and_wait(answer: str, found: dict[str, list[str]]) -> None:
+    fresh = Path(answer + ".new")
+    fresh.write_text(json.dumps(found))
+    fresh.rename(answer)
+    signal.pause()
 
 
 def _keep(broker: mq.Broker, path: str) -> None:

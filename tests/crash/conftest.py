@@ -79,13 +79,16 @@ def hired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
     yield from _hire(tmp_path_factory.mktemp("crew"), Path(mq.__file__).parents[1])
 
 
-@pytest.fixture(scope="module")
-def hired_with_recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+def hire_with_recorder(directory: Path) -> Iterator[Crew]:
     import mq
 
     assert mq.__file__ is not None
-    directory = tmp_path_factory.mktemp("crew")
     yield from _hire(directory, Path(mq.__file__).parents[1], LD_PRELOAD=str(build(directory)))
+
+
+@pytest.fixture(scope="module")
+def hired_with_recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    yield from hire_with_recorder(tmp_path_factory.mktemp("crew"))
 
 
 @pytest.fixture

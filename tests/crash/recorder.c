@@ -4,12 +4,15 @@
  *
  *   <state>/inodes/<n>   a second name of every file that was made, by inode: what it holds now
  *   <state>/disk/<n>     what it held when it was last synced: msync, fsync and fdatasync copy there
- *   <state>/journal      one line for each change of names and lengths and for each sync, in their order
+ *   <state>/journal      one line for each change of names and lengths, for each page that a sync found changed,
+ *                        and for each sync, in their order
+ *   <state>/data         what those pages held
  *
  *       create  <inode> <path>          mkdir   <path>
  *       rename  <from>  <to>            link    <from> <to>
  *       unlink  <path>                  rmdir   <path>
  *       size    <inode> <bytes>         ftruncate, O_TRUNC
+ *       page    <inode> <at> <bytes> <place in data>
  *       synced  <inode> <bytes>         fsync: the length is on disk too
  *       written <inode> <bytes>         msync, fdatasync
  *       named   <path>                  fsync of a directory
@@ -35,7 +38,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PATH_SIZE = 4096, LINE_SIZE = 3 * PATH_SIZE, MAP_MAX = 16384, PAGE = 4096 };
+enum { PATH_SIZE = 4096, LINE_SIZE = 3 * PATH_SIZE, MAP_MAX = 16384, PAGE = 4096, LARGE = 4 << 20 };
 static const char BOOT_ID[] = "/proc/sys/kernel/random/boot_id";
 
 typedef struct {
@@ -48,6 +51,7 @@ typedef struct {
 static char root[PATH_SIZE];
 static char state[PATH_SIZE];
 static int journal = -1;
+static int data = -1;
 static int delay_max_us;
 static int syncs_lie;
 static int64_t clock_begin_ns;
@@ -74,14 +78,16 @@ int mq_record(const char *root_, const char *state_, int delay_max_us_, int sync
               int64_t clock_factor_) {
     char path[PATH_SIZE + 16];
     if (strlen(root_) >= PATH_SIZE || strlen(state_) >= PATH_SIZE) return -1;
-    snprintf(path, sizeof path, "%s/journal", state_);
     strcpy(root, root_);
     strcpy(state, state_);
     delay_max_us = delay_max_us_;
     syncs_lie = syncs_lie_;
     clock_begin_ns = clock_begin_ns_;
     clock_factor = clock_factor_;
-    journal = REAL(open)(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    snprintf(path, sizeof path, "%s/data", state_);
+    data = REAL(open)(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    snprintf(path, sizeof path, "%s/journal", state_);
+    if (data >= 0) journal = REAL(open)(path, O_WRONLY | O_APPEND | O_CLOEXEC);
     return journal;
 }
 
@@ -138,13 +144,31 @@ static int is_ours(ino_t inode) {
     return access(path, F_OK) == 0;
 }
 
-static void keep(ino_t inode, const char *bytes, size_t size, off_t at) {
+static int disk_of(ino_t inode) {
     char path[PATH_SIZE];
     file_of(path, "disk", inode);
-    int fd = REAL(open)(path, O_WRONLY | O_CLOEXEC);
+    int fd = REAL(open)(path, O_RDWR | O_CLOEXEC);
     must(fd >= 0, "disk");
-    must(pwrite(fd, bytes, size, at) == (ssize_t)size, "pwrite");
-    close(fd);
+    return fd;
+}
+
+/* One page comes to disk, if it is another one than there. Copied first: others may write to it meanwhile. */
+static void keep_page(int disk, ino_t inode, const char *bytes, size_t size, off_t at) {
+    char now[PAGE], was[PAGE] = {0};
+    memcpy(now, bytes, size);
+    must(pread(disk, was, size, at) >= 0, "pread");
+    if (memcmp(now, was, size) == 0) return;
+    must(pwrite(disk, now, size, at) == (ssize_t)size, "pwrite");
+    off_t place = lseek(data, 0, SEEK_END);
+    must(place >= 0 && write(data, now, size) == (ssize_t)size, "data");
+    note("page\t%ju\t%jd\t%zu\t%jd\n", (uintmax_t)inode, (intmax_t)at, size, (intmax_t)place);
+}
+
+static void keep(ino_t inode, const char *bytes, size_t size, off_t at) {
+    int disk = disk_of(inode);
+    for (size_t done = 0; done < size; done += PAGE)
+        keep_page(disk, inode, bytes + done, size - done < PAGE ? size - done : PAGE, at + (off_t)done);
+    close(disk);
 }
 
 static off_t length_of(ino_t inode) {
@@ -155,24 +179,38 @@ static off_t length_of(ino_t inode) {
     return status.st_size;
 }
 
-/* All of a file: what it holds, and where it holds nothing. */
-static void keep_all(ino_t inode) {
-    char path[PATH_SIZE];
-    char bytes[1 << 16];
-    file_of(path, "inodes", inode);
-    int fd = REAL(open)(path, O_RDONLY | O_CLOEXEC);
-    must(fd >= 0, "inode");
-    file_of(path, "disk", inode);
-    must(truncate(path, 0) == 0, "truncate");
-    for (off_t at = 0; (at = lseek(fd, at, SEEK_DATA)) >= 0;) {
-        ssize_t size = pread(fd, bytes, sizeof bytes, at);
-        if (size <= 0) break;
-        keep(inode, bytes, (size_t)size, at);
-        at += size;
-    }
-    close(fd);
+static off_t next_data(int fd, off_t at) {
+    off_t next = lseek(fd, at, SEEK_DATA);
+    must(next >= 0 || errno == ENXIO, "SEEK_DATA");
+    return next < 0 ? INT64_MAX : next / PAGE * PAGE;
 }
 
+/* All of a file: what it holds, and where it holds nothing. What is large is mostly holes. */
+static void keep_all(ino_t inode) {
+    char path[PATH_SIZE];
+    char bytes[PAGE];
+    file_of(path, "inodes", inode);
+    int live = REAL(open)(path, O_RDONLY | O_CLOEXEC);
+    must(live >= 0, "inode");
+    int disk = disk_of(inode);
+    off_t length = length_of(inode);
+    for (off_t at = 0; at < length; at += PAGE) {
+        if (length > LARGE) {
+            off_t in_live = next_data(live, at);
+            off_t in_disk = next_data(disk, at);
+            at = in_live < in_disk ? in_live : in_disk;
+            if (at >= length) break;
+        }
+        ssize_t size = pread(live, bytes, length - at < PAGE ? (size_t)(length - at) : PAGE, at);
+        must(size >= 0, "pread");
+        if (size) keep_page(disk, inode, bytes, (size_t)size, at);
+    }
+    close(live);
+    close(disk);
+}
+
+/* Before a sync has any effect, and after: who believes in one too early is found out by the first, who dies before
+ * he says what he has synced by the second. */
 static void take_time(void) {
     static _Atomic uint32_t turn;
     if (!delay_max_us) return;
@@ -197,6 +235,7 @@ int msync(void *address, size_t size, int flags) {
     must(count == 1, "a sync of what is no map of the store's, or of two");
     size = (size + PAGE - 1) / PAGE * PAGE;
     off_t at = found.offset + (begin - found.address);
+    take_time();
     lock();
     off_t length = length_of(found.inode);
     if (!syncs_lie && at < length) {
@@ -210,15 +249,17 @@ int msync(void *address, size_t size, int flags) {
 
 static int sync_file(int fd, const char *kind) {
     struct stat status;
-    if (journal < 0 || fd == journal || fstat(fd, &status)) return -1;
+    if (journal < 0 || fd == journal || fd == data || fstat(fd, &status)) return -1;
     if (S_ISDIR(status.st_mode)) {
         char path[PATH_SIZE];
         path[strlen(path_at(fd, "", path)) - 1] = 0;
         if (!inside(path)) return -1;
+        take_time();
         lock();
         if (!syncs_lie) note("named\t%s\n", path);
     } else {
         if (!is_ours(status.st_ino)) return -1;
+        take_time();
         lock();
         if (!syncs_lie) {
             keep_all(status.st_ino);

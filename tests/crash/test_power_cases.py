@@ -6,9 +6,10 @@ All messages have one size, some two KiB, so that the next life's take the place
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from tests.crash.conftest import SMALL, Crew
 from tests.crash.disk import Disk
+from tests.crash.replay import Change, changes_of
 
 pytestmark = pytest.mark.crash
 MAGIC = b"\xda\xa3\x20\xa7"
@@ -44,14 +46,19 @@ class Case:
         self.log = self.disk.root / "commitlog" / f"{0:020}"
         self.lives = 0
 
-    def live(self, steps: Sequence[tuple[str, int]], *, flush: str = "async") -> dict[str, list[str]]:
-        """One process does the steps, says what it reads and what is wrong then, and is killed."""
+    def live(
+        self, steps: Sequence[tuple[str, int]], *, flush: str = "async", syncs_lie: bool = False
+    ) -> dict[str, list[str]]:
+        """One process does the steps, says what it reads and what is wrong then, and is killed.
+
+        syncs_lie: as if it was killed before each sync that it did.
+        """
         self.lives += 1
         answer = self.directory / f"answer{self.lives}"
         record = {
             "state": str(self.disk.state),
             "delay_max_us": 0,
-            "syncs_lie": False,
+            "syncs_lie": syncs_lie,
             "clock_begin_ns": 0,
             "clock_factor": 1,
         }
@@ -83,8 +90,12 @@ class Case:
         self.log.write_bytes(data)
         self.disk.on_disk(self.log).write_bytes(data)
 
-    def cut(self) -> None:
-        self.disk.cut(sector=512, strict=False)
+    def changes(self) -> Iterator[Change]:
+        """All that was done to names and lengths so far, and all that was synced."""
+        return changes_of((self.disk.state / "journal").read_text())
+
+    def cut(self, *, strict: bool = False) -> None:
+        self.disk.cut(sector=512, strict=strict)
 
 
 def test_what_was_found_in_the_page_cache_alone_is_flushed_too(recorded_crew: Crew, tmp_path: Path) -> None:
@@ -118,3 +129,93 @@ def test_what_recovery_cut_off_does_not_come_back(recorded_crew: Crew, tmp_path:
     assert case.live([("new", 0), ("new", 0), ("flush", 0)])["0"] == ["kept", "new", "new"]
     case.cut()
     assert case.live([]) == {"0": ["kept", "new", "new"], "1": [], "problems": []}
+
+
+def test_the_mark_of_being_open_is_on_disk_whoever_made_it(recorded_crew: Crew, tmp_path: Path) -> None:
+    """The first one dies before he syncs the directory, and another one goes on: without the mark, a recovery
+    would take the store for one that was closed, and trust what never came to disk."""
+    case = Case(recorded_crew, tmp_path)
+    case.live([("kept", 0), ("close", 0)])
+    case.disk.sync()
+    assert not (case.disk.root / "abort").exists()
+    case.disk.touch("abort")
+    case.live([("late", 0)], flush="sync")
+    case.cut(strict=True)
+    assert (case.disk.root / "abort").exists()
+    assert case.live([])["0"] == ["kept", "late"]
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["in order", "strict"])
+def test_a_topic_is_on_disk_before_its_messages_whoever_made_it(
+    recorded_crew: Crew, tmp_path: Path, strict: bool
+) -> None:
+    """Who made it dies before he has topics.json on disk: the next one's messages are no deleted topic's."""
+    case = Case(recorded_crew, tmp_path)
+    case.live([("kept", 0), ("flush", 0)])
+    case.live([("make other", 0)], syncs_lie=True)
+    case.live([("to other", 0)], flush="sync")
+    case.cut(strict=strict)
+    found = case.live([("make other", 0)])
+    assert found == {"0": ["kept"], "1": [], "other": ["to other"], "problems": []}
+
+
+def test_files_that_are_too_old_go_after_the_words_that_tell_of_them(
+    recorded_crew: Crew, tmp_path: Path
+) -> None:
+    """An older control file came to disk, then the log's first files went: the store can be opened."""
+    case = Case(recorded_crew, tmp_path)
+    case.live([("early", 0)] * 150 + [("flush", 0)])
+    case.disk.sync()
+    case.live([("expire", 0), ("make other", 0)])  # which forces all names to disk
+    assert not case.log.exists()
+    case.cut()
+    assert not case.log.exists()
+    found = case.live([])
+    assert found["problems"] == []
+    assert 0 < len(found["0"]) < 150
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "derived files deleted then"])
+def test_files_of_which_nothing_came_to_disk_are_no_beginning_of_the_log(
+    recorded_crew: Crew, tmp_path: Path, again: bool
+) -> None:
+    """Nothing was flushed; of the third file some pages came to disk, of the first two none. What is synced
+    afterwards is not behind a hole, at which the next recovery would end the log."""
+    case = Case(recorded_crew, tmp_path)
+    case.live([("early", 0)] * 90)
+    case.disk.sync()
+    files = sorted((case.disk.root / "commitlog").iterdir())
+    for path in (*files[:2], *map(case.disk.on_disk, files[:2])):
+        os.truncate(path, 0)
+        os.truncate(path, SMALL["commitlog_file_size"])
+    for path in (files[2], case.disk.on_disk(files[2])):
+        with path.open("r+b") as file:
+            file.write(bytes(4096))
+    if (case.disk.root / "checkpoint").exists():
+        case.disk.remove("checkpoint")
+    case.cut()
+    assert case.live([("late", 0)] * 3, flush="sync") == {"0": ["late"] * 3, "1": [], "problems": []}
+    if again:
+        case.disk.remove("mq")
+        if (case.disk.root / "checkpoint").exists():
+            case.disk.remove("checkpoint")
+    else:
+        case.cut()
+    assert case.live([]) == {"0": ["late"] * 3, "1": [], "problems": []}
+
+
+def test_units_go_after_their_records_are_gone_from_the_disk(recorded_crew: Crew, tmp_path: Path) -> None:
+    """The power may fail while old files go: a record that is left without its unit counts as damage."""
+    case = Case(recorded_crew, tmp_path)
+    case.live([("early", 0)] * 190 + [("flush", 0)])
+    case.disk.sync()
+    before = len(list(case.changes()))
+    case.live([("expire", 0)])
+    log, units = str(case.disk.root / "commitlog"), str(case.disk.root / "consumequeue")
+    steps = [
+        (change.kind, log if change.path.startswith(log) else units)
+        for change in list(case.changes())[before:]
+        if change.kind in ("unlink", "named") and change.path.startswith((log, units))
+    ]
+    gone, synced, later = steps.index(("unlink", units)), steps.index(("named", log)), steps[::-1]
+    assert len(steps) - 1 - later.index(("unlink", log)) < synced < gone

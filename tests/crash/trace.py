@@ -11,6 +11,9 @@ both in records of fixed size, one write each, so that a kill leaves at most one
     Flushed  written as an Ack of no messages: all that this file says before is promised to be on disk
     Seen     queue_id, queue_offset, run, sequence, place      a message as a reader got it
 
+Each record ends with how long the journal of recorder.c was when it was written, or 0: that tells what was
+promised before a cut at some place of the journal.
+
 A body can be made again from its header, so that a byte of another message in it is noticed.
 """
 
@@ -24,7 +27,19 @@ from typing import NamedTuple
 
 import mq
 
-__all__ = ["TOPIC", "Ack", "Log", "Seen", "acks", "body_of", "check", "log_offset", "message_of", "seen"]
+__all__ = [
+    "TOPIC",
+    "Ack",
+    "Log",
+    "Seen",
+    "acks",
+    "body_of",
+    "check",
+    "follow",
+    "log_offset",
+    "message_of",
+    "seen",
+]
 
 TOPIC = "events"
 QUEUE_COUNT = 4
@@ -55,32 +70,51 @@ ACK = struct.Struct(">IIIIIqqI")
 SEEN = struct.Struct(">IqIII")
 
 
+PLACE = struct.Struct(">q")
+_journals: list[Path] = []
+
+
+def follow(journal: Path | str) -> None:
+    """Have all records of this process say how long the journal was."""
+    _journals[:] = [Path(journal)]
+
+
 class Log:
     """An append-only file of records. What a kill left of a last one is cut off."""
 
-    def __init__(self, path: Path | str, record: struct.Struct) -> None:
-        self._record = record
+    def __init__(self, path: Path | str, fields: struct.Struct) -> None:
+        self._record = record = _placed(fields)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         size = os.fstat(self._fd).st_size
         os.ftruncate(self._fd, size - size % record.size)
 
     def add(self, *records: tuple[int, ...]) -> None:
-        os.write(self._fd, b"".join(self._record.pack(*record) for record in records))
+        place = _journals[0].stat().st_size if _journals else 0
+        os.write(self._fd, b"".join(self._record.pack(*record, place) for record in records))
 
     def close(self) -> None:
         os.close(self._fd)
 
 
-def _records(path: Path | str, record: struct.Struct) -> Iterator[tuple[int, ...]]:
+def _placed(fields: struct.Struct) -> struct.Struct:
+    return struct.Struct(fields.format + PLACE.format[1:])
+
+
+def _records(path: Path | str, fields: struct.Struct, until: int | None) -> Iterator[tuple[int, ...]]:
     data = Path(path).read_bytes() if Path(path).exists() else b""
-    return record.iter_unpack(data[: len(data) - len(data) % record.size])
+    record = _placed(fields)
+    for *values, place in record.iter_unpack(data[: len(data) - len(data) % record.size]):
+        if until is not None and place > until:
+            return
+        yield tuple(values)
 
 
-def acks(path: Path | str) -> list[Ack]:
-    """What a writer was promised, durable as far as a later flush made it so."""
+def acks(path: Path | str, until: int | None = None) -> list[Ack]:
+    """What a writer was promised, durable as far as a later flush made it so; before the journal was longer
+    than `until`."""
     found: list[Ack] = []
     undurable = 0
-    for fields in _records(path, ACK):
+    for fields in _records(path, ACK, until):
         ack = Ack(*fields)
         if ack.message_count:
             found.append(ack)
@@ -90,8 +124,8 @@ def acks(path: Path | str) -> list[Ack]:
     return found
 
 
-def seen(path: Path | str) -> list[Seen]:
-    return [Seen(*fields) for fields in _records(path, SEEN)]
+def seen(path: Path | str, until: int | None = None) -> list[Seen]:
+    return [Seen(*fields) for fields in _records(path, SEEN, until)]
 
 
 def body_of(run: int, sequence: int, place: int, count: int, size: int) -> bytes:
@@ -135,9 +169,15 @@ def check(
     readers: Sequence[Sequence[Seen]] = (),
     *,
     whole_batches: bool = True,
+    log_min: int = 0,
 ) -> list[str]:
-    """Everything that is wrong with what is stored, in words."""
+    """Everything that is wrong with what is stored, in words. What lies below log_min may be gone."""
     wrong: list[str] = []
+    if log_min:
+        least = {queue.queue_id: queue.min_offset for queue in broker.topic(TOPIC).queues}
+        promised = [ack for ack in promised if ack.log_offset >= log_min]
+        readers = [[item for item in one if item.queue_offset >= least[item.queue_id]] for one in readers]
+        whole_batches = False
     queues = {queue.queue_id: list(_read(queue, wrong)) for queue in broker.topic(TOPIC).queues}
     sent: dict[tuple[int, int, int], tuple[int, int]] = {}
     for queue_id, messages in queues.items():
