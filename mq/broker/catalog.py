@@ -124,6 +124,10 @@ class Catalog:
             topics = self._topics.load() or self._known[1]
             known = topics.get(settings.name)
             if known == settings:
+                if self.current().get(settings.name) != known:
+                    # Who wrote it died before it was on disk for sure, and before he told anybody.
+                    self._topics.sync()
+                    self._store.topics_changed()
                 return
             others = known.others if known else {BEGIN_MEMBER: self._store.end()}
             settings = replace(settings, others=others)

@@ -228,6 +228,10 @@ class Topics:
         self._table, self._seen, self._line_count = topics, (_signature(self.path), None), 0
         self._journal_id, self._journal_end = "", 0
 
+    def sync(self) -> None:
+        """Have on disk what is there."""
+        sync_names(self.path.parent)
+
     @contextmanager
     def changing(self) -> Iterator[None]:
         """One process at a time changes topics; the lock is dropped by the kernel if it dies."""

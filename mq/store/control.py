@@ -68,6 +68,10 @@ class Control:
         """What it was before."""
         return int(lib.mq_control_add(self.handle, word, amount))
 
+    def sync(self) -> None:
+        """Have the words on disk."""
+        check(lib.mq_control_sync(self.handle), str(self.path))
+
     def queues(self) -> Iterator[tuple[int, str, int]]:
         """(number, topic, queue id) of every live queue in the table."""
         buffer = ffi.new("char[]", lib.MQ_TOPIC_MAX)

@@ -12,6 +12,7 @@ before it looks at `lock`: nothing here can keep it from that.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -80,16 +81,23 @@ class Gate:
         return os.fstat(self._lock_fd).st_mtime_ns
 
     def mark_open(self) -> None:
-        """`abort` with this process's id: a directory found with it and nobody inside was not closed."""
+        """`abort` with this process's id: a directory found with it and nobody inside was not closed.
+
+        The mark is on disk after it, whoever made it: lost with the power, it would say that all was closed.
+        A process that died may have made it without having it there; and so may one have put a file of
+        config/ in place: messages of a topic must not be on disk without the topic.
+        """
         try:
             fd = os.open(self.root / "abort", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
-            return
-        try:
-            os.write(fd, str(os.getpid()).encode())
-        finally:
-            os.close(fd)
-        sync_names(self.root)  # Lost with the power, the mark would say that all was closed.
+            with suppress(FileNotFoundError):
+                sync_names(self.root / "config")
+        else:
+            try:
+                os.write(fd, str(os.getpid()).encode())
+            finally:
+                os.close(fd)
+        sync_names(self.root)
 
     def mark_closed(self) -> None:
         (self.root / "abort").unlink(missing_ok=True)

@@ -305,10 +305,9 @@ def recover(
         ends = [
             check(lib.mq_files_data_end(lib.mq_log_files(log), int(file.name)), str(file)) for file in files
         ]
-        written = [
-            file for file, data_end in zip(files, ends, strict=True) if data_end > int(file.name)
-        ] or files[:1]
-        end = ends[files.index(written[-1])]
+        # One with nothing in it between others is a hole: what is behind it came to disk before its time.
+        count = next((n for n in range(len(files), 0, -1) if ends[n - 1] > int(files[n - 1].name)), 1)
+        written, end = files[:count], ends[count - 1]
         control.set(lib.MQ_LOG_MIN, found.log_min)
         # Nothing beyond is touched by a walk, and nothing below is hidden from it.
         control.set(lib.MQ_LOG_END, end)

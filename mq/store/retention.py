@@ -21,6 +21,7 @@ from typing import NamedTuple
 from mq.store.commitlog import segment_files
 from mq.store.consumequeueext import extension_files, remove_old_extensions
 from mq.store.control import Control
+from mq.store.directory import sync_names
 from mq.store.native import check, lib
 from mq.store.store import Store
 
@@ -137,14 +138,19 @@ def delete(store: Store, due: Due) -> None:
     log, control, log_min = store.live(), store.control, due.log_min
     assert control is not None
     control.raise_to(lib.MQ_LOG_MIN, log_min)
-    for number, topic, queue_id in control.queues():
-        oldest = lib.mq_queue_trim(log, number, log_min)
-        if oldest == lib.MQ_GONE:
-            continue  # Its topic was deleted meanwhile.
-        check(oldest, str(store.root))
-        _delete_units(store, control, number, topic, queue_id, oldest)
+    # Before any file goes: after a power cut an older control file would tell of files that are missing.
+    control.sync()
+    trimmed = []
+    for queue in control.queues():
+        oldest = lib.mq_queue_trim(log, queue[0], log_min)
+        if oldest != lib.MQ_GONE:  # Its topic was deleted meanwhile.
+            trimmed.append((*queue, check(oldest, str(store.root))))
     for file in due.files:
         file.unlink(missing_ok=True)
+    # Units go after their records, over a power cut too: a record without its unit counts as damage.
+    sync_names(store.root / "commitlog")
+    for number, topic, queue_id, oldest in trimmed:
+        _delete_units(store, control, number, topic, queue_id, oldest)
     store.index.delete_before(log_min)
     store.release_old()
 

@@ -23,7 +23,7 @@ __all__ = ["IMAGES", "Counts", "Lost", "Round"]
 CLOCK_FACTOR = 100  # A life of 100 ms takes the store 10 s.
 IMAGES = 6  # of a life
 DERIVED = ("mq", "mq", "mq", "consumequeue", "index", "checkpoint")
-ALL_IMAGES_SECONDS = 300.0
+ALL_IMAGES_SECONDS = 60.0  # after a failure; --again takes as long as it takes
 
 
 class Lost(AssertionError):
@@ -307,7 +307,8 @@ class Round:
             self.kill_all()
             self._lost([str(error)], None)
         if found.wrong:
-            self._lost(found.wrong, self._look_into_images(None, self.directory / f"life{self.cuts}"))
+            life = self.directory / f"life{self.cuts}"
+            self._lost(found.wrong, self._look_into_images(None, life) if self.image_count else None)
         if failures := self.crew.nursery.failures():
             self._lost([failures], None)
         self.counts.add(

@@ -7,7 +7,7 @@ After each cut holds:
     nothing torn is delivered, offsets are dense, no invariant is broken
     sending, reading, closing and opening go on
 
-MQ_POWER_ROUNDS says how many rounds there are (100 if it says nothing); round n of MQ_POWER_SEED=s makes the
+MQ_POWER_ROUNDS says how many rounds there are (60 if it says nothing); round n of MQ_POWER_SEED=s makes the
 choices of round 0 of MQ_POWER_SEED=s+n. MQ_POWER_KEPT names the directory for what a failed round leaves.
 """
 
@@ -25,7 +25,7 @@ from tests.crash.rounds import Counts, Lost, Round
 
 pytestmark = pytest.mark.crash
 
-ROUNDS = int(os.environ.get("MQ_POWER_ROUNDS", "100"))
+ROUNDS = int(os.environ.get("MQ_POWER_ROUNDS", "60"))
 SEED = int(os.environ.get("MQ_POWER_SEED", str(time.time_ns() % 1_000_000_000)))
 IMAGES = 3  # opened of each life
 
@@ -60,7 +60,8 @@ def test_syncs_that_do_nothing_are_noticed(
                 continue
             (kept,) = [path for path in tmp_path.glob("power-*/round") if str(path) in str(lost)]
             left = {path.name for path in kept.iterdir()}
-            assert {"round.json", "state", "trace1", f"life{work.cuts}"} <= left
+            assert {"round.json", "state", f"life{work.cuts}"} <= left
+            assert any(name.startswith("trace") for name in left)
             assert (kept / f"life{work.cuts}" / "journal").stat().st_size > 0
             return
     pytest.fail("nothing was lost, though nothing was synced")

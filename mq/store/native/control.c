@@ -21,7 +21,8 @@ _Static_assert(offsetof(mq_shared, queues) % 64 == 0, "entries start on a cache 
 _Static_assert((int)MQ_WORD_COUNT <= (int)MQ_SHARED_WORDS, "words fit their array");
 
 enum {
-    SPIN_COUNT = 200
+    SPIN_COUNT = 200,
+    PAGE = 4096
 };
 
 static const char STAMP[8] = "mqctrl";
@@ -130,6 +131,11 @@ int64_t mq_control_checksum(mq_control *control) {
 }
 
 int64_t mq_birth_ns(int fd) { return mq_linux_birth_ns(fd); }
+
+int mq_control_sync(mq_control *control) {
+    _Static_assert(offsetof(mq_shared, intent) <= PAGE, "words lie in the first page");
+    return msync(control->shared, PAGE, MS_SYNC) ? MQ_IO : 0;
+}
 
 void mq_control_set_boot(mq_control *control, const char *boot_id) {
     memcpy(control->shared->boot_id, boot_id, sizeof control->shared->boot_id);

@@ -93,6 +93,9 @@ int64_t mq_control_checksum(mq_control *control);
  * tells a file from a copy of it, also where that got the number again. */
 int64_t mq_birth_ns(int fd);
 
+/* Have the words on disk. */
+int mq_control_sync(mq_control *control);
+
 /* Say that it is of this boot: after a clean end it is believed over a reboot too. */
 void mq_control_set_boot(mq_control *control, const char *boot_id);
 
