@@ -17,6 +17,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+import mq.objects  # First of all: it refuses an interpreter that is not the main one.
 from mq.broker.local import LocalBroker
 from mq.broker.protocol import (
     Broker,

@@ -134,12 +134,30 @@ static PyMethodDef functions[] = {
      "bind_transactions(prepare, end): the addresses of mq_transaction_prepare and mq_transaction_end"},
     {NULL, NULL, 0, NULL},
 };
-static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT, .m_name = "mq.objects._objects", .m_size = -1, .m_methods = functions};
 
-PyMODINIT_FUNC PyInit__objects(void) {
-    PyObject *module = PyModule_Create(&definition);
-    if (module && (mq_objects_add_messages(module) || mq_objects_add_results(module) || mq_objects_add_calls(module) ||
-                   mq_objects_add_asides(module) || mq_objects_add_sender(module) || mq_objects_add_transactions(module) || mq_objects_add_transactor(module)))
-        Py_CLEAR(module);
-    return module;
+/* What mq_objects_known holds is of one interpreter: the values that a second one put there would go with it, and the
+ * first would be left with what is freed. So another one is refused. A module that is imported again by the first
+ * interpreter, after somebody took it out of sys.modules, has the types of before. */
+static int run(PyObject *module) {
+    static PyObject *first; /* never given back, as the types are not */
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+        PyErr_SetString(PyExc_ImportError,
+                        "mq works in the main interpreter of a process only, and this is a subinterpreter: "
+                        "under mod_wsgi set WSGIApplicationGroup %{GLOBAL}; elsewhere use threads or processes");
+        return -1;
+    }
+    if (first) return PyDict_Merge(PyModule_GetDict(module), PyModule_GetDict(first), 0);
+    if (mq_objects_add_messages(module) || mq_objects_add_results(module) || mq_objects_add_calls(module) ||
+        mq_objects_add_asides(module) || mq_objects_add_sender(module) || mq_objects_add_transactions(module) ||
+        mq_objects_add_transactor(module))
+        return -1;
+    first = mq_objects_shared(module);
+    return 0;
 }
+
+/* In two phases, since a module in one is not run by a second interpreter: that just gets a copy. */
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, run}, {0, NULL}};
+static PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT, .m_name = "mq.objects._objects", .m_methods = functions, .m_slots = slots};
+
+PyMODINIT_FUNC PyInit__objects(void) { return PyModuleDef_Init(&definition); }
