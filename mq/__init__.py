@@ -17,7 +17,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-import mq.objects  # First of all: it refuses an interpreter that is not the main one.
+import mq.objects  # noqa: F401 - first of all: it refuses an interpreter that is not the main one
 from mq.broker.local import LocalBroker
 from mq.broker.protocol import (
     Broker,
@@ -63,6 +63,7 @@ from mq.errors import (
 from mq.message import Message, MessageExt
 from mq.txn.producer import Transaction, TransactionProducer
 from mq.txn.state import TransactionState
+from mq.uninterrupted import uninterrupted
 
 __all__ = [
     "Broker",
@@ -132,4 +133,4 @@ def open(target: str | os.PathLike[str], **options: Any) -> LocalBroker:  # noqa
         raise RemotingError(
             f"{target}: the TCP transport is not in this release: open a directory on this machine instead"
         )
-    return LocalBroker(target, **options)
+    return uninterrupted(lambda: LocalBroker(target, **options), LocalBroker.close)

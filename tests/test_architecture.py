@@ -26,6 +26,7 @@ FLOORS = {
     "mq.names": 0,
     "mq.properties": 0,
     "mq.compression": 0,
+    "mq.uninterrupted": 0,
     "mq.filter": 0,
     "mq.objects": 0,
     "mq.broker.protocol": 0,

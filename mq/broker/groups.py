@@ -41,6 +41,7 @@ from mq.store.numbers import Numbers
 from mq.store.reader import Reader
 from mq.store.store import Store
 from mq.store.watch import Watch
+from mq.uninterrupted import uninterrupted
 
 __all__ = ["OFFSETS_INTERVAL", "Groups"]
 
@@ -80,6 +81,7 @@ class Groups:
         self._lock = threading.Lock()  # guards what follows
         self._rosters: dict[str, Roster] = {}
         self._memberships: set[LocalMembership] = set()
+        self.is_closed = False
         self._watched: dict[Path, dict[tuple[int, int, int], Callable[[], None]]] = {}
         store.let_go_with(self._forked)
         if not store.read_only:
@@ -256,6 +258,10 @@ class Groups:
             client_id, os.getpid(), socket.gethostname(), now, model, consume_type, bool(ordered), ()
         )
         member = replace(member, subscriptions=checked(subscriptions))
+        # A member that nobody knows of would keep its queues.
+        return uninterrupted(lambda: self._enter(group, member, consume_from), LocalMembership.leave)
+
+    def _enter(self, group: str, member: Member, consume_from: str | int) -> LocalMembership:
         roster = self.made(group)
         file = roster.file
         with named_errors(file.path):
@@ -279,9 +285,13 @@ class Groups:
         membership = LocalMembership(self, group, roster, member, place, own, subscribe)
         with self._lock:
             self._memberships.add(membership)
+            is_closed = self.is_closed
+        if is_closed:  # Nobody else would have it leave.
+            membership.leave()
+            raise self.store.refusal()
         log_deaths(group, dead)
         file.changed()
-        log.info("group %s: %s (pid %d) joined, %s", group, client_id, member.pid, role_of(member))
+        log.info("group %s: %s (pid %d) joined, %s", group, member.client_id, member.pid, role_of(member))
         membership.members()  # Which has the others watched.
         return membership
 
@@ -423,6 +433,7 @@ class Groups:
     def close(self) -> None:
         """Leave with all consumers of this broker. Twice is fine."""
         with self._lock:
+            self.is_closed = True
             memberships = list(self._memberships)
         for membership in memberships:
             membership.leave()

@@ -18,9 +18,11 @@ class Handled(Protocol):
     @property
     def size(self) -> int: ...
 
-    def begin(self, key: str, wait: float) -> bool:
+    def begin(self, key: str, wait: float, owner: object = None) -> bool:
         """Whether a key is fresh. Then it is the caller's, until finish or abandon, or the end of the
-        process; whoever else begins it waits for that, up to `wait` seconds. Raises RequestTimeout."""
+        process; others that begin it wait for that, up to `wait` seconds. Raises RequestTimeout.
+
+        owner: the key is abandoned with this object, should an interrupt have come before finish."""
         ...
 
     def finish(self, key: str) -> None:

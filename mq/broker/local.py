@@ -7,7 +7,9 @@ store. A broker may be used from any thread, and is of no use in a forked child,
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +32,7 @@ from mq.broker.handled import Handled
 from mq.broker.keepsakes import Keepsakes
 from mq.broker.lookout import LocalLookout
 from mq.broker.membership import Assigned, BroadcastOffsets, Group, Lookout, Member, Membership, QueueState
-from mq.broker.once import OnceFiles
+from mq.broker.once_files import OnceFiles
 from mq.broker.options import check_options, settle
 from mq.broker.protocol import (
     Appender,
@@ -60,11 +62,17 @@ from mq.store.reader import Reader
 from mq.store.store import Store
 from mq.store.watch import Watch
 from mq.store.writer import Writer
+from mq.uninterrupted import left_open, uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["LocalBroker"]
+
+# The parts that have something to give back, in the order in which they are closed: first those with threads,
+# then the store, then what calls under way in other threads may still read.
+PARTS = ["_groups", "_watch", "_duties", "bulk", "_store", "_dedup", "_once", "_transactions"]
+PARTS += ["_writer", "_reader", "_schedule", "_timer", "_catalog"]
 
 
 class LocalBroker:
@@ -131,6 +139,8 @@ class LocalBroker:
             consume_queue_ext_file_size=consume_queue_ext_file_size,
         )
         self.path: Final = store.root
+        self._pid = os.getpid()
+        self._is_dropped = True  # once nobody has it, unless it is closed before
         self._duties: Duties | None = None
         self._watch = Watch()
         self._settings = settings = AgreedSettings(store)
@@ -240,15 +250,10 @@ class LocalBroker:
                     (OFFSETS_INTERVAL, catalog.fold),
                 ]
                 threaded: list[Duty] = [schedule, timer, transactions.rounds]
-                self._duties = Duties(
-                    store,
-                    lambda: settings.current().option("flush_interval"),
-                    self.retention.work,
-                    threaded,
-                    others,
-                )
+                interval = lambda: settings.current().option("flush_interval")  # noqa: E731 - said once, here
+                self._duties = Duties(store, interval, self.retention.work, threaded, others)
         except BaseException:
-            store.close()
+            self._close()
             raise
 
     append: Callable[..., SendResult]
@@ -421,22 +426,20 @@ class LocalBroker:
         return self.retention.expire(retention_hours)
 
     def close(self) -> None:
-        """Close; sends and reads under way in other threads end with BrokerClosed. Twice is fine."""
-        self._groups.close()
-        self._watch.close()
-        if self._duties is not None:
-            self._duties.close()
-        self.bulk.close()
-        try:
-            self._store.close()
-        finally:
-            self._dedup.close()
-            self._once.close()
-            self._transactions.close()
-            self._writer.close()
-            self._reader.close()
-            self._schedule.close()
-            self._catalog.close()
+        """Close; calls under way in other threads end with BrokerClosed. Twice is fine."""
+        uninterrupted(self._close)
+
+    def _close(self) -> None:
+        self._is_dropped = False
+        with ExitStack() as stack:
+            for name in reversed(PARTS):
+                part = getattr(self, name, None)  # Where the opening failed, some were not made.
+                if part is not None:
+                    stack.callback(part.close)
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_dropped", False) and sys is not None and not sys.is_finalizing():
+            left_open(self._close, self, self._pid)
 
     def __enter__(self) -> Self:
         return self

@@ -255,6 +255,8 @@ class LocalMembership:
     def _live(self) -> None:
         self._store.live()
         if self.left:
+            if self._groups.is_closed:  # It left since its broker is closing.
+                raise self._store.refusal()
             raise ValueError(f"this member of group {self.group} has left it: join again")
 
     def leave(self) -> None:
@@ -307,9 +309,9 @@ class LocalClaim:
         """Be the claim of this number from now on."""
         self.number = number
         self.turn = turn
-        self._at = slot_word(number)
         self._tag = tag_of(number)
-        self._words: Any = self._file.words
+        # One value, since drop() may come in between where another thread closes the broker.
+        self._slot: tuple[Any, int] = self._file.words, slot_word(number)
         self._topics: Any = self._membership._topics
         self._topics_seen = self._topics[0]
         # As it was taken: whatever was reset before is what committed() says.
@@ -324,11 +326,14 @@ class LocalClaim:
 
     def is_current(self) -> bool:
         """See Claim.is_current."""
-        return not (self._is_dropped() or self._is_moved() or self._words[self._at + RESETS] != self._seen)
+        if self._is_dropped() or self._is_moved():
+            return False
+        words, at = self._slot
+        return bool(words[at + RESETS] == self._seen)
 
     def commit(self, offset: int) -> bool:
         """See Claim.commit."""
-        words, at = self._words, self._at
+        words, at = self._slot
         is_changed = words[at + RESETS] != self._seen or self._topics[0] != self._topics_seen
         if is_changed and not self.is_current():
             return False
@@ -341,7 +346,7 @@ class LocalClaim:
 
     def correct(self, offset: int) -> None:
         """See Claim.correct. A reset that is not acknowledged yet stands."""
-        words, at = self._words, self._at
+        words, at = self._slot
         if words[at + RESETS] == self._seen and not self._is_dropped():
             self._file.commit(self.number, offset)
 
@@ -359,8 +364,8 @@ class LocalClaim:
 
     def drop(self) -> None:
         """Be of no use from now on."""
-        self._words = self._topics = EMPTY
-        self._at, self._seen = 0, DROPPED
+        self._slot, self._topics = (EMPTY, 0), EMPTY
+        self._seen = DROPPED
 
     def _is_dropped(self) -> bool:
         """Whether it was released. Raises what the store says of a broker that is closed or was forked."""

@@ -34,6 +34,7 @@ handled. A flipped bit costs the keys that it hits.
 
 from __future__ import annotations
 
+import _thread
 import logging
 import mmap
 import os
@@ -41,20 +42,20 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from weakref import ref
 
 import xxhash
 
-from mq.errors import ConfigMismatch, NotPermitted, RequestTimeout, StoreLocked, StorePoisoned
-from mq.names import check_group
+from mq.errors import ConfigMismatch, RequestTimeout, StoreLocked
 from mq.store.directory import sync_names
 from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
 from mq.store.store import Store
 
-__all__ = ["SIZE", "HandledKeys", "OnceFiles"]
+__all__ = ["SIZE", "SIZE_MAX", "HandledKeys"]
 
 SIZE = 100_000
 SIZE_MAX = 10_000_000
@@ -82,7 +83,8 @@ class HandledKeys:
         self.path = path
         self._lock = threading.Lock()  # guards what follows, and the writing byte among the threads
         self._free = threading.Condition(self._lock)  # a claim was given up
-        self._claims: dict[bytes, int] = {}  # digest -> the thread that has it
+        self._claims: dict[bytes, _Claim] = {}
+        self._orphans: deque[_Claim] = deque()  # whose owners are gone, for whoever has the lock next
         self._numbers: dict[bytes, int] = {}  # of all marks that count
         self._digests: deque[bytes] = deque()  # from the oldest on, empty ones for marks that are damaged
         self._next = self._begin = 1
@@ -104,12 +106,13 @@ class HandledKeys:
 
     # What is asked.
 
-    def begin(self, key: str, wait: float) -> bool:
+    def begin(self, key: str, wait: float, owner: object = None) -> bool:
         digest, deadline, me = _digest(key), time.monotonic() + wait, threading.get_ident()
         self._store.live()
         with self._lock:
+            self._free_orphans()
             while digest in self._claims:
-                if self._claims[digest] == me:
+                if self._claims[digest].thread == me:
                     raise RuntimeError(
                         f"this thread is handling {key!r} already, around this or in another task, and would"
                         " wait for itself"
@@ -118,7 +121,7 @@ class HandledKeys:
                     raise self._timeout(key, wait)
             if self._knows(digest):
                 return False
-            self._claims[digest] = me
+            self._claims[digest] = _Claim(digest, me, owner, self._orphaned)
         try:
             # Another process is only asked for once no thread of this one is in the way: they share the lock.
             while not self._lock_key(digest):
@@ -175,10 +178,32 @@ class HandledKeys:
 
     def _give_up(self, digest: bytes) -> None:
         with self._lock:
-            if self._claims.pop(digest, None) is not None:
-                if self._fd >= 0:
-                    unlock_byte(self._fd, _key_byte(digest))
-                self._free.notify_all()
+            self._free_orphans()
+            if digest in self._claims:
+                self._drop(digest)
+
+    def _drop(self, digest: bytes) -> None:
+        self._claims.pop(digest).owner = None  # Nobody is told of its end any more.
+        if self._fd >= 0:
+            unlock_byte(self._fd, _key_byte(digest))
+        self._free.notify_all()
+
+    def _orphaned(self, claim: _Claim) -> None:
+        """An owner is gone. That may come in the middle of anything, also where this thread has the lock: so
+        another thread frees the key."""
+        self._orphans.append(claim)
+        with suppress(RuntimeError):  # There can be no more threads: the next call does it.
+            _thread.start_new_thread(self._free_theirs, ())
+
+    def _free_theirs(self) -> None:
+        with self._lock:
+            self._free_orphans()
+
+    def _free_orphans(self) -> None:
+        while self._orphans:
+            claim = self._orphans.popleft()
+            if self._claims.get(claim.digest) is claim:
+                self._drop(claim.digest)
 
     def _timeout(self, key: str, wait: float) -> RequestTimeout:
         return RequestTimeout(f"{key!r} has been in the hands of another consumer for {wait:g} s")
@@ -320,74 +345,15 @@ class HandledKeys:
                 self._store.closed_here(fd)
 
 
-class OnceFiles:
-    """The files of one store, for one broker."""
+class _Claim:
+    """A key in the hands of a thread, for as long as an owner lives that was given."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._directory = store.root / "mq" / "once"
-        self._lock = threading.Lock()  # guards what follows
-        self._open: dict[str, HandledKeys] = {}
-        self._failed: str | None = None
-        store.let_go_with(self._forked)
+    __slots__ = ("digest", "owner", "thread")
 
-    def handled(self, group: str, size: int | None = None) -> HandledKeys:
-        """See Broker.handled."""
-        self._store.live()
-        check_group(group)
-        if size is not None:
-            _check_size(size)
-        if self._store.read_only:
-            raise NotPermitted(
-                f"{self._store.root} was opened with read_only=True: what is handled is written"
-            )
-        with self._lock:
-            keys = self._open.get(group)
-            if keys is None or size not in (None, keys.size):
-                keys = HandledKeys(self._store, self._directory / group, size)
-                self._open[group] = keys
-            return keys
-
-    def sync(self) -> None:
-        """Have all marks on disk that were written before, by whichever process. Raises StorePoisoned."""
-        if self._failed is not None:
-            raise StorePoisoned(self._failed)
-        try:
-            paths = sorted(self._directory.iterdir())
-        except FileNotFoundError:
-            return
-        for path in paths:
-            if path.is_symlink() or not path.is_file():
-                continue  # Nobody has marks in there.
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                os.fdatasync(fd)
-            except OSError as error:
-                # The kernel may take what it could not write for written from now on.
-                self._failed = (
-                    f"{path} could not be forced to disk ({error.strerror}): offsets are not written any"
-                    " more; open the store again once the disk is sound"
-                )
-                raise StorePoisoned(self._failed) from error
-            finally:
-                os.close(fd)
-
-    def _forked(self) -> None:
-        self._lock = threading.Lock()
-
-    def close(self) -> None:
-        with self._lock:
-            keys = list(self._open.values())
-            self._open.clear()
-        for each in keys:
-            each.close()
-
-
-def _check_size(size: int) -> None:
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"size is an int, not {type(size).__name__}")
-    if not 1 <= size <= SIZE_MAX:
-        raise ValueError(f"size is {size:,} keys: it must be from 1 to {SIZE_MAX:,}")
+    def __init__(self, digest: bytes, thread: int, owner: object, orphaned: Callable[[_Claim], None]) -> None:
+        self.digest = digest
+        self.thread = thread
+        self.owner = None if owner is None else ref(owner, lambda _: orphaned(self))
 
 
 def _digest(key: str) -> bytes:

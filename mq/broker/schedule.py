@@ -127,9 +127,11 @@ class Schedule:
     def alarm(self) -> Alarm:
         """When those who deliver look next, and what has them look before."""
         with self._lock:
-            if self._alarm is None:
-                self._alarm = Alarm(self._store.root, self.copies.epoch())
-            return self._alarm
+            alarm = self._alarm
+            if alarm is None:
+                self._store.live()
+                alarm = self._alarm = Alarm(self._store.root, self.copies.epoch())
+            return alarm
 
     def stored(self, due_ms: int) -> None:
         """A message was put aside that is due then."""
@@ -200,5 +202,7 @@ class Schedule:
         self._offsets = None
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Let go of the log, and of mq/delay."""
         self.reader.close()
+        with self._lock:
+            self._alarm = self._offsets = None

@@ -79,11 +79,19 @@ class Timer:
     @property
     def alarm(self) -> Alarm:
         """Whom to tell of what was put aside: alarm.stored(due_ms), or alarm.ring()."""
-        if self._alarm is None:
+        alarm = self._alarm
+        if alarm is None:
             with self._lock:
-                if self._alarm is None:
-                    self._alarm = Alarm(self._store.root, self._copies.epoch())
-        return self._alarm
+                alarm = self._alarm
+                if alarm is None:
+                    self._store.live()
+                    alarm = self._alarm = Alarm(self._store.root, self._copies.epoch())
+        return alarm
+
+    def close(self) -> None:
+        """Let go of mq/timer."""
+        with self._lock:
+            self._alarm = None
 
     def aside(self) -> int:
         """Number of the queue in which timer messages wait; its topic is made on first use."""
@@ -196,8 +204,9 @@ class Timer:
     def wake(self) -> None:
         """Have run() look whether it is to stop."""
         self._stop.set(True)
-        if self._alarm is not None:
-            self._alarm.ring()
+        alarm = self._alarm
+        if alarm is not None:
+            alarm.ring()
 
     def save(self) -> None:
         """Have on disk how far delivery is. By who has the duties."""

@@ -439,6 +439,7 @@ class LocalTransactions:
             self._opened.close()
         self._preparers = {}
         self._reader.close()
+        vars(self).pop("rounds", None)  # They lead back here: nothing waits for the collector.
 
 
 def _undecided(message: MessageExt, *, given_up: bool) -> Undecided:

@@ -325,7 +325,8 @@ class Consumption:
     def _give_up(self, error: Exception) -> None:
         """The broker is gone: nothing can be consumed or committed any more."""
         if not self._is_closing:
-            logger.error("consumer %s stops: %s", self._assignment.client_id, error)
+            # Closed by the application, or left behind by a fork: either is its own doing.
+            logger.info("consumer %s stops: %s", self._assignment.client_id, error)
         self._is_closing = True
         self._finish()
 

@@ -90,9 +90,10 @@ UNIQUE_ID, ORIGIN, RETRY_TOPIC = b"UNIQ_KEY\x01", b"ORIGIN_MESSAGE_ID\x01", b"RE
 
 
 class Handling:
-    """One key, from the beginning of a with statement to its end."""
+    """One key, from the beginning of a with statement to its end; or of this object, where an interrupt comes
+    in between."""
 
-    __slots__ = ("_handled", "_is_fresh", "_key", "_wait")
+    __slots__ = ("__weakref__", "_handled", "_is_fresh", "_key", "_wait")
 
     def __init__(self, handled: Handled, key: str, wait: float) -> None:
         self._handled = handled
@@ -102,7 +103,7 @@ class Handling:
 
     def __enter__(self) -> bool:
         try:
-            self._is_fresh = self._handled.begin(self._key, self._wait)
+            self._is_fresh = self._handled.begin(self._key, self._wait, self)
         except RequestTimeout as error:
             raise Retry from error
         return self._is_fresh

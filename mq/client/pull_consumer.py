@@ -12,9 +12,11 @@ out and not committed comes again, to whoever has the queue next.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -26,6 +28,7 @@ from mq.client.holdings import ROUND_SECONDS, AssignmentListener, Holdings, Posi
 from mq.client.rebalance import AnyStrategy
 from mq.errors import BrokerClosed
 from mq.message import MessageExt
+from mq.uninterrupted import left_open, uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,6 +72,7 @@ class PullConsumer:
             listener=assignment_listener,
             client_id=client_id,
         )
+        self._pid = os.getpid()
         self._closed = self._woken = False
 
     @property
@@ -247,7 +251,11 @@ class PullConsumer:
         self._closed = True
         self._lookout.poke()
         with self._lock:
-            self._holdings.close(failed=failed)
+            uninterrupted(lambda: self._holdings.close(failed=failed))
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._holdings.membership is not None:
+            left_open(partial(self._close, failed=True), self, self._pid)
 
     def _held(self, queue: AnyQueue) -> HeldQueue:
         self._check_open()

@@ -32,6 +32,7 @@ from mq.client.terms import Terms
 from mq.errors import BrokerClosed, GroupInvalid
 from mq.filter.selection import Selection
 from mq.names import RETRY_PREFIX, check_group, check_topic
+from mq.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -225,6 +226,9 @@ class PushConsumer:
     def start(self) -> None:
         """Join the group and begin to consume. Raises SubscriptionConflict, GroupInvalid, and what the
         broker does."""
+        uninterrupted(self._start, lambda _: self.close())
+
+    def _start(self) -> None:
         with self._changing:
             self._check_usable()
             if self._consumption is not None:
@@ -284,10 +288,13 @@ class PushConsumer:
         """Wait for the listeners that run, commit, and leave the group. Twice is fine.
 
         After `timeout` seconds it leaves without them: what they have is delivered to others, and the log
-        says which they are. Called by a listener it returns at once; the rest happens after that listener.
+        says which they are. Called by a listener it returns at once; the rest happens after that listener. An
+        interrupt ends the wait, and not the closing.
         """
-        if os.getpid() != self._pid:
-            return
+        if os.getpid() == self._pid:
+            uninterrupted(lambda: self._close(timeout))
+
+    def _close(self, timeout: float | None) -> None:
         with self._changing:
             self._is_closed = True
             consumption = self._consumption

@@ -255,6 +255,7 @@ class Reader:
         """Let go of the log; a pull under way in another thread still has it."""
         self._line.let_go()
         self._version = (-1,)
+        self._pullers = {}  # They lead back here: without a cycle nothing waits for the collector.
 
 
 def _wanted(tag_hashes: frozenset[int] | None, marks: Marks | None) -> tuple[Any, Any]:

@@ -31,6 +31,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,10 @@ class Store:
         self._state = "open"
         _stores.add(self)
         if not read_only:
-            self._start("mq-prepare", lambda: lib.mq_log_prepare(self.log))
+            # It has the log alone: a store that is dropped is not kept by its thread.
+            prepare_log = partial(lib.mq_log_prepare, self.log)
+            self._threads.append(threading.Thread(target=prepare_log, name="mq-prepare", daemon=True))
+            self._threads[0].start()
 
     def _open(self, options: dict[str, int | None], progress: Callable[[str, int, int], None] | None) -> None:
         lock_mtime = self.gate.keep_brokers_out()
@@ -212,11 +216,6 @@ class Store:
             self.recovered = found
         if not self.read_only:
             fresh.replace(path)
-
-    def _start(self, name: str, target: Callable[[], object]) -> None:
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        thread.start()
-        self._threads.append(thread)
 
     def live(self) -> Any:
         """The log's handle. Raises BrokerClosed, ForkedBroker."""
@@ -405,6 +404,8 @@ class Store:
         if self._private is not None:
             self._private.cleanup()
         self.gate.close()
+        self._holders.clear()
+        self._last_words.clear()
 
     def close_in_child(self, fd: int) -> None:
         """A descriptor that holds a lock: a forked child closes its copy at once."""

@@ -318,6 +318,7 @@ class Writer:
         """Let go of the log. An append under way in another thread still has it, and is refused."""
         self._line.let_go()
         self._version = (-1,)
+        self._appenders = {}  # They lead back here: without a cycle nothing waits for the collector.
 
 
 class _Ids:

@@ -50,6 +50,7 @@ from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.objects import TransactionFields, Transactor
 from mq.txn.state import TransactionState
+from mq.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -111,12 +112,15 @@ class TransactionProducer:
         self._closed = threading.Event()
         self._has_left = False
         self._turn = threading.Lock()  # of the one thread that waits to be asked
-        self._checker = broker.enlist(group, new_client_id())
-        self._threads = [
-            threading.Thread(target=self._answer_all, name=f"mq-check-{group}-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
+        self._threads: list[threading.Thread] = []
+        uninterrupted(lambda: self._start(threads), lambda _: self._close(0.0))
+
+    def _start(self, count: int) -> None:
+        self._checker = self._broker.enlist(self.group, new_client_id())
+        for number in range(count):
+            name = f"mq-check-{self.group}-{number}"
+            thread = threading.Thread(target=self._answer_all, name=name, daemon=True)
+            self._threads.append(thread)
             thread.start()
 
     def send(
@@ -158,10 +162,13 @@ class TransactionProducer:
         """Begin no more transactions, wait for checks under way, and leave the group. Twice is fine.
 
         After `timeout` seconds it leaves without waiting longer, which the log tells. Those begun can
-        still be ended, as long as the broker is open; others of the group are asked about the rest.
+        still be ended, as long as the broker is open; others of the group are asked about the rest. An
+        interrupt ends the wait, and not the closing.
         """
-        if os.getpid() != self._pid or self._has_left:
-            return
+        if os.getpid() == self._pid and not self._has_left:
+            uninterrupted(lambda: self._close(timeout))
+
+    def _close(self, timeout: float | None) -> None:
         self._closed.set()
         self._half.close()
         self._checker.poke()

@@ -121,7 +121,7 @@ class MemoryHandled:
         self._handled: OrderedDict[str, None] = OrderedDict()
         self._claims: dict[str, int] = {}
 
-    def begin(self, key: str, wait: float) -> bool:
+    def begin(self, key: str, wait: float, owner: object = None) -> bool:
         _checked(key)
         self._check_open()
         deadline = time.monotonic() + wait

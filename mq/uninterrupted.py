@@ -1,0 +1,118 @@
+"""Calls that an interrupt cannot cut short: opening, closing, joining, leaving.
+
+A signal handler runs in the main thread, between any two instructions of Python, and may raise there: Ctrl-C,
+or a time limit by SIGALRM. What is half open or half closed then belongs to nobody. So the main thread has
+such work done by another thread and waits for it: the exception ends the wait, and the work goes on.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["left_open", "uninterrupted"]
+
+DROPPED_SECONDS = 1.0  # for the closing of what nobody has any more
+
+Result = TypeVar("Result")
+
+
+def uninterrupted(work: Callable[[], Result], undo: Callable[[Result], object] | None = None) -> Result:
+    """What work() returns, or raises.
+
+    Where an exception of a signal handler ends the wait for it, undo(result) is called once it is done. The
+    process may end before that, as it may be killed at any moment.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    call = _Call(work, undo)
+    try:
+        call.start()
+        return call.result()
+    except BaseException:
+        call.give_up()
+        raise
+
+
+def left_open(close: Callable[[], object], what: object, pid: int) -> None:
+    """Called by __del__ of what was opened in process `pid` and not closed: says so, and closes it.
+
+    In another thread, since an object may be dropped in the middle of anything, also in a thread that close()
+    waits for: that is why the wait has a limit.
+    """
+    if pid != os.getpid():
+        return
+    call = _Call(close, None)
+    call.start()
+    warnings.warn(f"{what!r} was dropped and not closed", ResourceWarning, source=what, stacklevel=3)
+    call.wait(DROPPED_SECONDS)
+
+
+class _Call(Generic[Result]):
+    def __init__(self, work: Callable[[], Result], undo: Callable[[Result], object] | None) -> None:
+        self._work = work
+        self._undo = undo
+        self._lock = threading.Lock()  # guards what follows
+        self._is_given_up = False
+        self._results: list[Result] = []
+        self._error: BaseException | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        # One call of C: an interrupt comes before or after it. Thread.start() has many steps, and interrupted
+        # between two of them it leaves a thread that never runs; so another thread calls it.
+        try:
+            _thread.start_new_thread(self._start, ())
+        except RuntimeError as error:
+            if not str(error).startswith("can't"):
+                raise  # By a signal handler.
+            self._run()  # There can be no more threads, or the interpreter is about to end.
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="mq-uninterrupted", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
+            self._run()
+
+    def _run(self) -> None:
+        try:
+            result = self._work()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            self._error = error
+        else:
+            with self._lock:
+                if not self._is_given_up:
+                    self._results.append(result)
+            if self._is_given_up and self._undo is not None:
+                self._undo(result)
+        finally:
+            self._done.release()
+
+    def result(self) -> Result:
+        self._done.acquire()
+        if self._thread is not None:
+            self._thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self._results[0]
+
+    def wait(self, seconds: float) -> None:
+        if self._done.acquire(timeout=seconds) and self._thread is not None:
+            self._thread.join()
+
+    def give_up(self) -> None:
+        """Nobody wants the result any more."""
+        with self._lock:
+            self._is_given_up = True
+            results, self._results = self._results, []
+        if results and self._undo is not None:
+            self._undo(results[0])

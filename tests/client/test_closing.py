@@ -1,0 +1,242 @@
+"""Brokers, consumers and producers that are closed in any order, dropped, or interrupted while they open.
+
+Nothing stays open, no member stays in a group, no key stays taken, and the log has no warning.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import mq
+
+# pytest-timeout's own signal would be the one that interrupts.
+pytestmark = pytest.mark.timeout(300, method="thread")
+ROUNDS = int(os.environ.get("MQ_INTERRUPT_ROUNDS", "40"))
+
+
+class Late(Exception):
+    """Raised by the handler of SIGALRM."""
+
+
+@contextmanager
+def alarms() -> Iterator[Callable[[float], None]]:
+    """A function that has Late raised in the main thread after so many seconds."""
+
+    def late(_number: int, _frame: FrameType | None) -> None:
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def interrupted(after: float, work: Callable[[], object]) -> None:
+    """Do something, interrupted after so many seconds."""
+    with alarms() as alarm, suppress(Late):
+        try:
+            alarm(after)
+            work()
+        finally:
+            # An alarm may come here as well.
+            with suppress(Late):
+                alarm(0)
+            alarm(0)
+
+
+def descriptors() -> list[str]:
+    found = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(path.readlink()))
+    return sorted(found)
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    return condition()
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Descriptors and threads are as many at the end as before."""
+    gc.collect()
+    files, threads = descriptors(), set(threading.enumerate())
+    yield
+    assert until(lambda: descriptors() == files), set(descriptors()) - set(files)
+    assert until(lambda: set(threading.enumerate()) <= threads), threading.enumerate()
+
+
+def joined(broker: mq.LocalBroker) -> list[str]:
+    return [member.client_id for member in broker.group("g").members()]
+
+
+def moments(whole: float) -> Iterator[float]:
+    """When to interrupt what takes so long: moments spread over it, and a bit beyond."""
+    return (1e-6 + whole * 1.2 * number / ROUNDS for number in range(ROUNDS))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_an_interrupted_open_leaves_nothing_open(directory: Path) -> None:
+    started = time.monotonic()
+    mq.open(directory).close()
+    whole = time.monotonic() - started
+    with nothing_left():
+        for moment in moments(whole):
+            interrupted(moment, lambda: mq.open(directory).close())
+    mq.open(directory).close()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("kind", ["push", "pull"])
+def test_an_interrupted_consumer_leaves_its_group(directory: Path, kind: str) -> None:
+    with mq.open(directory) as broker, mq.open(directory) as other:
+        broker.create_topic("t", 1)
+
+        def consume() -> None:
+            if kind == "push":
+                with mq.PushConsumer(broker, "g") as consumer:
+                    consumer.subscribe("t", listener=lambda _message: None)
+                    consumer.start()
+            else:
+                with mq.PullConsumer(broker, "g") as consumer:
+                    consumer.subscribe("t")
+                    consumer.poll(0)
+
+        started = time.monotonic()
+        consume()
+        whole = time.monotonic() - started
+        threads = set(threading.enumerate())
+        for moment in itertools.islice(moments(whole), 0, None, 2):
+            interrupted(moment, consume)
+        assert until(lambda: joined(other) == []), joined(other)
+        assert until(lambda: set(threading.enumerate()) <= threads)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_an_interrupted_body_gives_its_key_up(directory: Path) -> None:
+    with mq.open(directory) as broker, mq.open(directory) as other:
+        mine, theirs = mq.Once(broker, "g", wait=0), mq.Once(other, "g", wait=0)
+
+        def handle() -> None:
+            for number in range(40):
+                with mine(f"key-{number}"):
+                    pass
+
+        handle()
+        for moment in moments(0.002):
+            mine.clear()
+            interrupted(moment, handle)
+        for number in range(40):
+            with theirs(f"key-{number}"):  # Raises mq.Retry where somebody has it.
+                pass
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_an_interrupted_transaction_producer_leaves_its_group(directory: Path) -> None:
+    with mq.open(directory) as broker:
+
+        def commits(_message: mq.MessageExt) -> mq.TransactionState:
+            return mq.TransactionState.COMMIT
+
+        def produce() -> None:
+            mq.TransactionProducer(broker, "g", commits).close()
+
+        started = time.monotonic()
+        produce()
+        whole = time.monotonic() - started
+        with nothing_left():
+            for moment in moments(whole):
+                interrupted(moment, produce)
+
+
+def test_a_dropped_broker_is_told_of_and_closed(directory: Path) -> None:
+    with nothing_left():
+        for _ in range(3):
+            with pytest.warns(ResourceWarning, match="was dropped and not closed"):
+                mq.open(directory)
+    assert not (directory / "abort").exists()
+
+
+def test_a_dropped_pull_consumer_is_told_of_and_leaves(directory: Path) -> None:
+    with mq.open(directory) as broker:
+        broker.create_topic("t", 1).send(b"x")
+        consumer = mq.PullConsumer(broker, "g")
+        consumer.subscribe("t")
+        assert len(consumer.poll(30)) == 1
+        held = [consumer]
+        del consumer
+        with pytest.warns(ResourceWarning, match="was dropped and not closed"):
+            held.clear()
+        assert joined(broker) == []
+        assert broker.group("g").lag("t") == 1  # Nobody said that it is done.
+
+
+def test_a_failed_open_leaves_nothing_open(directory: Path) -> None:
+    mq.open(directory).close()
+    with nothing_left():
+        for _ in range(3):
+            with pytest.raises(ValueError, match="nonsense"):
+                mq.open(directory, message_delay_level="nonsense")
+
+
+def test_a_closed_broker_keeps_no_file_until_it_is_collected(tmp_path: Path) -> None:
+    before = descriptors()
+    gc.disable()
+    try:
+        for number in range(5):
+            with mq.open(tmp_path / str(number)) as broker:
+                broker.create_topic("t", 1).send(b"x", delay_level=1)
+        del broker
+        assert descriptors() == before
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_broker_closed_before_its_consumers_ends_them_quietly(
+    directory: Path, caplog: pytest.LogCaptureFixture, is_busy: bool
+) -> None:
+    caplog.set_level(logging.WARNING)
+    seen: list[bytes] = []
+    broker = mq.open(directory)
+    topic = broker.create_topic("t", 4)
+    push, pull = mq.PushConsumer(broker, "push"), mq.PullConsumer(broker, "pull")
+    push.subscribe("t", listener=lambda message: seen.append(message.body))
+    push.start()
+    pull.subscribe("t")
+    assert pull.poll(0) == []
+    count = 400 if is_busy else 1
+    for _ in range(count):
+        topic.send(b"x")
+    assert until(lambda: bool(seen))
+    ended = threading.Event()
+    assert push._consumption is not None
+    push._consumption.when_closed(ended.set)
+    broker.close()
+    assert ended.wait(30)
+    push.close()
+    pull.close()
+    with pytest.raises(mq.BrokerClosed):
+        pull.poll(0)
+    assert caplog.records == []
+    with mq.open(directory) as again:
+        # What was handled is committed: what comes again are at most the calls that were under way.
+        assert again.group("push").lag("t") in range(count - len(seen), count - len(seen) + 21)
