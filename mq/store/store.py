@@ -404,8 +404,7 @@ class Store:
         if self._private is not None:
             self._private.cleanup()
         self.gate.close()
-        self._holders.clear()
-        self._last_words.clear()
+        del self._holders[:], self._last_words[:]
 
     def close_in_child(self, fd: int) -> None:
         """A descriptor that holds a lock: a forked child closes its copy at once."""
