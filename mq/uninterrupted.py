@@ -11,10 +11,11 @@ import _thread
 import os
 import threading
 import warnings
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Generic, Protocol, TypeVar
 
-__all__ = ["left_open", "uninterrupted"]
+__all__ = ["close_all", "left_open", "uninterrupted"]
 
 DROPPED_SECONDS = 1.0  # for the closing of what nobody has any more
 
@@ -36,6 +37,17 @@ def uninterrupted(work: Callable[[], Result], undo: Callable[[Result], object] |
     except BaseException:
         call.give_up()
         raise
+
+
+class _Closed(Protocol):
+    def close(self) -> object: ...
+
+
+def close_all(parts: Iterable[_Closed | None]) -> None:
+    """Close them in this order, each of them whatever the others raise; None stands for one that was not made."""
+    with ExitStack() as stack:
+        for part in reversed([part for part in parts if part is not None]):
+            stack.callback(part.close)
 
 
 def left_open(close: Callable[[], object], what: object, pid: int) -> None:

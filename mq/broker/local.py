@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -62,7 +61,7 @@ from mq.store.reader import Reader
 from mq.store.store import Store
 from mq.store.watch import Watch
 from mq.store.writer import Writer
-from mq.uninterrupted import left_open, uninterrupted
+from mq.uninterrupted import close_all, left_open, uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -431,11 +430,7 @@ class LocalBroker:
 
     def _close(self) -> None:
         self._is_dropped = False
-        with ExitStack() as stack:
-            for name in reversed(PARTS):
-                part = getattr(self, name, None)  # Where the opening failed, some were not made.
-                if part is not None:
-                    stack.callback(part.close)
+        close_all(getattr(self, name, None) for name in PARTS)
 
     def __del__(self) -> None:
         if getattr(self, "_is_dropped", False) and sys is not None and not sys.is_finalizing():
