@@ -44,7 +44,7 @@ class _Closed(Protocol):
 
 
 def close_all(parts: Iterable[_Closed | None]) -> None:
-    """Close them in this order, each of them whatever the others raise; None stands for one that was not made."""
+    """Close them in this order, each whatever the others raise; None stands for one that was not made."""
     with ExitStack() as stack:
         for part in reversed([part for part in parts if part is not None]):
             stack.callback(part.close)

@@ -249,8 +249,9 @@ class LocalBroker:
                     (OFFSETS_INTERVAL, catalog.fold),
                 ]
                 threaded: list[Duty] = [schedule, timer, transactions.rounds]
-                interval = lambda: settings.current().option("flush_interval")  # noqa: E731 - said once, here
-                self._duties = Duties(store, interval, self.retention.work, threaded, others)
+                self._duties = Duties(
+                    store, lambda: settings.current().option("flush_interval"), self.retention.work, threaded, others
+                )
         except BaseException:
             self._close()
             raise

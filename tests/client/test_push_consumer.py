@@ -647,6 +647,7 @@ def test_a_pull_that_fails_is_tried_again_later_and_says_so_once(
 
 
 def test_a_broker_that_is_closed_ends_its_consumers(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mq.consumer")
     broker = make()
     heard = Heard()
     with consuming(broker, heard) as consumer:
