@@ -33,6 +33,10 @@ class AgreedSettings:
                 self._settings = self.file.read()
             return self._settings
 
+    def option(self, name: str) -> Any:
+        """One of them."""
+        return self.current().option(name)
+
     def kept(self) -> dict[str, Any]:
         """The options that the store keeps, by now."""
         current = self.current()

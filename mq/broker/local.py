@@ -249,9 +249,8 @@ class LocalBroker:
                     (OFFSETS_INTERVAL, catalog.fold),
                 ]
                 threaded: list[Duty] = [schedule, timer, transactions.rounds]
-                self._duties = Duties(
-                    store, lambda: settings.current().option("flush_interval"), self.retention.work, threaded, others
-                )
+                interval = partial(settings.option, "flush_interval")
+                self._duties = Duties(store, interval, self.retention.work, threaded, others)
         except BaseException:
             self._close()
             raise

@@ -49,6 +49,7 @@ from mq.errors import (
 from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.objects import TransactionFields, Transactor
+from mq.txn.half_topic_broker import HalfTopicBroker
 from mq.txn.state import TransactionState
 from mq.uninterrupted import uninterrupted
 
@@ -100,8 +101,8 @@ class TransactionProducer:
         self.group = group
         self._broker = broker
         self._check = check
-        # A producer asks no more of its broker than what _HalfTopic has.
-        half_topic = cast("Broker", _HalfTopic(broker, group))
+        # A producer asks no more of its broker than what HalfTopicBroker has.
+        half_topic = cast("Broker", HalfTopicBroker(broker, group))
         self._half = Producer(half_topic, group, selector=selector, compress_over=compress_over)
         self._course = course = _Course(group, self._half, broker.ender(group))
         if type(self).send is TransactionProducer.send:
@@ -409,48 +410,3 @@ class _Course:
 # An argument that is missing is told as one of the user's own call.
 _Course.send.__qualname__ = TransactionProducer.send.__qualname__
 _Course.begin.__qualname__ = TransactionProducer.begin.__qualname__
-
-
-class _HalfTopic:
-    """A broker as a Producer sees it, through which every message goes to the half topic."""
-
-    def __init__(self, broker: Broker, group: str) -> None:
-        self.name = broker.name
-        self.message_size_max = broker.message_size_max
-        self.route_version = broker.route_version
-        self.publishable = broker.publishable
-        self._broker = broker
-        self._group = group
-
-    def appender(self, queue: MessageQueue) -> Callable[..., SendResult | None]:
-        return self._broker.preparer(queue, self._group)
-
-    def append(
-        self,
-        topic: str,
-        queue_id: int,
-        message: Message,
-        body: bytes,
-        sys_flag: int,
-        unique_id: str | None = None,
-    ) -> SendResult:
-        queue = MessageQueue(topic, self.name, queue_id)
-        return self._broker.prepare(queue, self._group, message, body, sys_flag, unique_id)
-
-    def append_once(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        body: bytes,
-        sys_flag: int,
-        _key: str | None,
-        window_ms: int,
-        unique_id: str | None = None,
-        _wait: float = 0.0,
-    ) -> SendResult:
-        """A message with a dedup key: a transaction begins in any case."""
-        assert not window_ms
-        return self._broker.prepare(queue, self._group, message, body, sys_flag, unique_id)
-
-    def __repr__(self) -> str:
-        return repr(self._broker)
