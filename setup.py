@@ -11,7 +11,18 @@ STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", 
 CHECKED = ["-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
 is_checked = os.environ.get("MQ_BUILD") == "sanitize"
 # Objects that Python makes once a message; they call what cffi builds through its addresses.
-PARTS = ("objects", "messages", "results", "calls", "aside", "sender", "batch", "transactions", "transactor")
+PARTS = (
+    "objects",
+    "messages",
+    "results",
+    "calls",
+    "aside",
+    "sender",
+    "batch",
+    "transactions",
+    "transactor",
+    "guards",
+)
 objects = Extension(
     "mq.objects._objects",
     sources=[f"mq/objects/{part}.c" for part in PARTS],

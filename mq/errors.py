@@ -4,6 +4,7 @@
     +-- StoreCorrupted        bytes on disk contradict their layout
     +-- StoreFull             no space left; nothing was written
     +-- StoreLocked           another program (a RocketMQ broker) has the directory
+    +-- InsufficientResources too few descriptors or threads, too little memory
     +-- StorePoisoned         a flush failed: sends are refused, reads go on
     +-- ConfigMismatch        the directory was made with other sizes (also a ValueError)
     +-- BrokerClosed          the broker or producer was used after close()
@@ -82,6 +83,14 @@ class StoreLocked(MQError):
         super().__init__(message)
         self.path = path
         self.pid = pid
+
+
+class InsufficientResources(MQError):
+    """resource is "descriptors", "memory" or "threads". Once there are more, the same call works."""
+
+    def __init__(self, message: str, *, resource: str) -> None:
+        super().__init__(message)
+        self.resource = resource
 
 
 class StorePoisoned(MQError):

@@ -23,6 +23,7 @@ FLOORS = {
     "mq": 6,
     "mq.message": 0,
     "mq.errors": 0,
+    "mq.threads": 0,
     "mq.names": 0,
     "mq.properties": 0,
     "mq.compression": 0,

@@ -18,6 +18,7 @@ from mq.broker.membership import Versioned
 from mq.broker.protocol import Broker
 from mq.client.holdings import Position
 from mq.errors import MQError
+from mq.threads import start
 
 _waiters: dict[Broker, Waiter] = {}  # of the brokers that have consumers
 _waiters_lock = threading.Lock()  # before that of a waiter
@@ -101,11 +102,12 @@ class Waiter:
     async def wait(self, request: Request) -> None:
         """Until there is something to do for who asked."""
         with self._lock:
-            self._requests.append(request)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="mq-aio-waiter", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="mq-aio-waiter", daemon=True)
+                start(thread)
+                self._thread = thread
                 atexit.register(self._end)
+            self._requests.append(request)
             self._poke()
             self._changed.notify_all()
         try:

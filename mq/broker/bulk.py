@@ -27,6 +27,7 @@ from mq.store.store import Store
 from mq.store.toolarge import ROOM_MAX
 from mq.store.turn import is_taken
 from mq.store.waiting import Wait
+from mq.threads import start
 
 __all__ = ["Bulk"]
 
@@ -72,7 +73,7 @@ class Bulk:
         """Begin to have on disk what was appended, unless a process has the duties: that one does it by and
         by. Nobody waits for it, as nobody waits for that one."""
         if not is_taken(self._store.root):
-            threading.Thread(target=self._flush, name="mq-flush", daemon=True).start()
+            start(threading.Thread(target=self._flush, name="mq-flush", daemon=True))
 
     def _flush(self) -> None:
         try:

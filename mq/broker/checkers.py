@@ -55,14 +55,19 @@ class LocalChecker:
         self._pid = os.getpid()  # In a forked child a thread that is not there may have the lock for ever.
         self._has_left = False
         path = store.root / "mq" / "producers" / group
-        with named_errors(path):
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._fd = open_own_file(path)
-            store.close_in_child(self._fd)
-            # Of its own: a lock of the descriptor that asks does not show.
-            self._asking = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            store.close_in_child(self._asking)
-            self._place = next((place for place in range(PLACE_COUNT) if lock_byte(self._fd, place)), -1)
+        self._fd = self._asking = -1
+        try:
+            with named_errors(path):
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                self._fd = open_own_file(path)
+                store.close_in_child(self._fd)
+                # Of its own: a lock of the descriptor that asks does not show.
+                self._asking = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                store.close_in_child(self._asking)
+                self._place = next((place for place in range(PLACE_COUNT) if lock_byte(self._fd, place)), -1)
+        except BaseException:
+            self._close()
+            raise
         if self._place < 0:
             self._close()
             raise MQError(f"group {group} has {PLACE_COUNT:,} live producers, which is its limit")

@@ -39,6 +39,7 @@ from mq.message import Message, MessageExt
 from mq.properties import PROPERTIES_SIZE_MAX, encode, number_of, value_of
 from mq.store.copies import Copies, changed
 from mq.store.directory import BEGIN_MEMBER
+from mq.store.guards import time_limit
 from mq.store.lookup import stored
 from mq.store.reader import Reader
 from mq.store.store import Store
@@ -53,8 +54,6 @@ UNIQUE_ID_SIZES = (32, 56)
 WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 REAL_TOPIC, REAL_QUEUE_ID, OUT_MS = b"REAL_TOPIC\x01", b"REAL_QID\x01", b"TIMER_OUT_MS\x01"
 PROPERTY = DEDUP_KEY.encode() + b"\x01"
-# After these nothing was stored, unless the error has the unique id of what may have been.
-ERRORS = (MQError, ValueError, TypeError, OSError, MemoryError)
 
 Is = Callable[[MessageExt], bool]
 
@@ -126,8 +125,8 @@ class Dedup:
 
         keys = self._keys or self._opened()
         digest = digest_of(kind, topic, word)
-        number = keys.hold(digest, wait)
-        try:
+        number = keys.number(digest)
+        with time_limit(wait), keys.among_threads(number, wait), keys.among_processes(number, wait):
             if not window_ms:
                 keys.bucket(number).doubt(digest, self._clock_ms())
                 try:
@@ -152,28 +151,26 @@ class Dedup:
                     bucket.put(digest, _sent_ms(first), first.log_offset)
                 return self._result(first, topic)
             bucket.put(digest, now_ms, CLAIMED)
+            # After an MQError nothing was stored, unless it has the unique id of what may have been. After
+            # another one it may be, since a signal handler can have raised it: the claim stays then.
             try:
                 result = self._append(topic, queue.queue_id, message, body, sys_flag, unique_id)
-            except ERRORS as error:
-                if getattr(error, "unique_id", None) is None:
+            except MQError as error:
+                if error.unique_id is None:
                     bucket.drop(digest)
                 raise
             # The append may have taken long: it counts from when it is stored, in the index too.
             bucket.put(digest, max(now_ms, self._clock_ms()), result._placed()[1][0])
             return result
-        finally:
-            keys.release(number)
 
     def doubt(self, topic: str, key: str, *, for_good: bool = False) -> None:
         """A message with this key is about to be stored by one who does not look into the table, as part of a
         batch; for_good: at some time or other, by a transaction. The index is asked for it from now on."""
         keys = self._keys or self._opened()
         digest = digest_of("key", topic, key)
-        number = keys.hold(digest, WAIT)
-        try:
+        number = keys.number(digest)
+        with keys.among_threads(number, WAIT), keys.among_processes(number, WAIT):
             keys.bucket(number).doubt(digest, EVER if for_good else self._clock_ms() + BATCH_MS)
-        finally:
-            keys.release(number)
 
     def _opened(self) -> SentKeys:
         if self._store.read_only:

@@ -24,6 +24,7 @@ from typing import Protocol
 from mq.errors import BrokerClosed, ForkedBroker, MQError
 from mq.store.store import Store
 from mq.store.turn import Turn
+from mq.threads import start
 
 __all__ = ["Duties", "Duty"]
 
@@ -92,7 +93,7 @@ class Duties:
         self._stopping = threading.Event()
         self._turn = Turn(store)
         self._thread = threading.Thread(target=self._run, name="mq-duties", daemon=True)
-        self._thread.start()
+        start(self._thread)
 
     def _run(self) -> None:
         turn = self._turn

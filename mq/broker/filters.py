@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from mq.broker.member import LocalClaim, LocalMembership
@@ -30,16 +28,16 @@ from mq.broker.membership import Claim
 from mq.broker.protocol import MessageQueue, Puller, PullResult
 from mq.errors import FilterSyntaxError, MQError
 from mq.filter.bloom import BloomFilter
+from mq.objects import Guard
 from mq.store.configfile import write_config
 from mq.store.consumequeueext import Marks, filters_changed, filters_version
 from mq.store.directory import sync_names
-from mq.store.locks import lock_byte, open_own_file, unlock_byte
+from mq.store.guards import file_lock
 from mq.store.reader import Reader
 from mq.store.store import Store
 
 __all__ = ["ConsumerFilters"]
 
-LOCK_TIMEOUT = 10.0
 BORN_MEMBER = "mqBornLogOffset"
 # Properties that a message gets when it is stored, after the bits are computed.
 ADDED_LATER = ("UNIQ_KEY", "__CRC32#")
@@ -190,18 +188,8 @@ class ConsumerFilters:
         )
         write_config(self._path, text)
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self) -> Guard:
         if not self._path.parent.is_dir():
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
             sync_names(self._store.root)
-        fd = open_own_file(self._store.root / "mq" / "filters.lock")
-        try:
-            if not lock_byte(fd, 0, timeout=LOCK_TIMEOUT):
-                raise TimeoutError(
-                    f"{self._path}: another process has been changing filters for {LOCK_TIMEOUT:.0f} s"
-                )
-            yield
-            unlock_byte(fd, 0)
-        finally:
-            os.close(fd)
+        return file_lock(self._store.root / "mq" / "filters.lock", 0, "changing filters")

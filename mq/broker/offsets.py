@@ -20,29 +20,25 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from mq.broker.topics import UNQUOTED_KEY
-from mq.errors import StoreLocked
+from mq.objects import Guard
 from mq.store.configfile import write_config
 from mq.store.control import Control
 from mq.store.directory import sync_names
 from mq.store.groupfile import slots_in
 from mq.store.groupslots import offsets_in
-from mq.store.locks import lock_byte, open_own_file, unlock_byte
-from mq.store.named import named_errors
+from mq.store.guards import file_lock
 from mq.store.numbers import Numbers
 
 __all__ = ["Offsets", "Table", "check_offset", "clamp_offsets"]
 
-LOCK_TIMEOUT = 10.0
 OFFSET_MAX = 1 << 56
 QUEUE_ID_MAX = 65_535
 
@@ -211,25 +207,12 @@ class Offsets:
         )
         write_config(self.path, text)
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """One process at a time writes the file."""
+    def _changing(self) -> Guard:
+        """For a with statement: one process at a time writes the file."""
         if not self.path.parent.is_dir():
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             sync_names(self._root)
-        own = self._root / "mq" / "offsets"
-        with named_errors(own):
-            fd = open_own_file(own)
-            try:
-                if not lock_byte(fd, 0, timeout=LOCK_TIMEOUT):
-                    raise StoreLocked(
-                        f"{self.path}: another process has been writing it for {LOCK_TIMEOUT:.0f} s",
-                        path=str(self.path),
-                    )
-                yield
-                unlock_byte(fd, 0)
-            finally:
-                os.close(fd)
+        return file_lock(self._root / "mq" / "offsets", 0, "writing offsets")
 
 
 def clamp_offsets(control: Control) -> None:

@@ -42,16 +42,19 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from weakref import ref
 
 import xxhash
 
-from mq.errors import ConfigMismatch, RequestTimeout, StoreLocked
+from mq.errors import ConfigMismatch, RequestTimeout
+from mq.objects import Guard
 from mq.store.directory import sync_names
-from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
+from mq.store.guards import byte_lock, locked_by_others
+from mq.store.locks import lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
 from mq.store.store import Store
 
@@ -141,17 +144,13 @@ class HandledKeys:
         digest = _digest(key)
         try:
             self._store.live()
-            with self._lock:
-                self._lock_writing()
-                try:
-                    self._read_on()
-                    number = self._next
-                    at = MARKS_AT + number % self.size * MARK_SIZE
-                    self._memory[at : at + MARK_SIZE] = _mark(digest, number)
-                    self._say(NEXT, number + 1)
-                    self._enter(digest)
-                finally:
-                    unlock_byte(self._fd, WRITING_BYTE)
+            with self._lock, self._writing():
+                self._read_on()
+                number = self._next
+                at = MARKS_AT + number % self.size * MARK_SIZE
+                self._memory[at : at + MARK_SIZE] = _mark(digest, number)
+                self._say(NEXT, number + 1)
+                self._enter(digest)
         finally:
             self._give_up(digest)
 
@@ -310,24 +309,12 @@ class HandledKeys:
         sync_names(self.path.parent)
         return wanted
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        self._lock_writing()
-        try:
-            yield
-        finally:
-            unlock_byte(self._fd, WRITING_BYTE)
-
-    def _lock_writing(self) -> None:
+    def _writing(self) -> Guard:
+        """For a with statement: the writing byte."""
         if self._fd < 0:
             raise self._store.refusal()
-        if not lock_byte(self._fd, WRITING_BYTE, timeout=WRITING_TIMEOUT):
-            raise StoreLocked(
-                f"{self.path}: another process has been writing it for {WRITING_TIMEOUT:.0f} s, most likely"
-                " one that is stopped",
-                path=str(self.path),
-                pid=byte_owner(self._fd, WRITING_BYTE),
-            )
+        busy = partial(locked_by_others, self.path, "writing it", time.monotonic())
+        return byte_lock(self._fd, WRITING_BYTE, WRITING_TIMEOUT, busy)
 
     def _forked(self) -> None:
         self._lock = threading.Lock()  # Another thread of the parent may have had it.

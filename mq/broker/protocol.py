@@ -347,12 +347,15 @@ class Topic:
         stored, sys_flag = message.body, 0
         if len(stored) >= COMPRESS_OVER:
             stored, sys_flag = self._compress(stored)
-        queues = broker.publishable(self.name)
-        if shard_key is not None:
-            queue = queue_of_key(queues, shard_key)
-        else:
-            queue = queues[next(self._turn) % len(queues)]
-        return broker.append(self.name, queue.queue_id, message, stored, sys_flag)
+        while True:
+            queues = broker.publishable(self.name)
+            place = next(self._turn) % len(queues)
+            queue = queues[place] if shard_key is None else queue_of_key(queues, shard_key)
+            try:
+                return broker.append(self.name, queue.queue_id, message, stored, sys_flag)
+            except ValueError as error:  # A bare one: the topic has got fewer queues since it was asked.
+                if type(error) is not ValueError or queue in broker.publishable(self.name):
+                    raise
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r})"

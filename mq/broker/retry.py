@@ -22,20 +22,19 @@ RocketMQ: broker/processor/AbstractSendMessageProcessor.java, consumerSendMsgBac
 from __future__ import annotations
 
 import logging
-import os
 import random
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mq.broker.results import MessageQueue, PullStatus
 from mq.broker.schedule import Schedule
-from mq.errors import MessageNotFound, NotPermitted, StoreCorrupted, TopicInvalid, TopicNotFound
+from mq.errors import MessageNotFound, MQError, NotPermitted, StoreCorrupted, TopicInvalid, TopicNotFound
 from mq.filter.selection import Selection
 from mq.message import MessageExt
 from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_group
+from mq.objects import Guard
 from mq.store.copies import changed
-from mq.store.locks import lock_byte, open_own_file
+from mq.store.guards import file_lock
 
 if TYPE_CHECKING:
     from mq.broker.local import LocalBroker
@@ -266,12 +265,8 @@ def _send_again(broker: LocalBroker, target: MessageQueue, topic: str, message: 
     schedule.kept(copy)
 
 
-@contextmanager
-def _alone(broker: LocalBroker, group: str) -> Iterator[None]:
-    fd = open_own_file(broker.path / "mq" / "redrive")
-    try:
-        if not lock_byte(fd, 0):
-            raise NotPermitted(f"another process is sending dead letters back: try {group} when it is done")
-        yield
-    finally:
-        os.close(fd)
+def _alone(broker: LocalBroker, group: str) -> Guard:
+    def busy() -> MQError:
+        return NotPermitted(f"another process is sending dead letters back: try {group} when it is done")
+
+    return file_lock(broker.path / "mq" / "redrive", 0, "sending dead letters back", 0.0, busy=busy)

@@ -37,13 +37,16 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import xxhash
 
-from mq.errors import RequestTimeout, StoreLocked
+from mq.errors import MQError, RequestTimeout, StoreLocked
+from mq.objects import Guard
 from mq.store.control import boot_id
-from mq.store.locks import lock_byte, open_own_file, unlock_byte
+from mq.store.guards import byte_lock, locked_by_others, thread_lock
+from mq.store.locks import open_own_file
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
 from mq.store.store import Store
@@ -63,7 +66,6 @@ CLAIMED = -1
 EVER = 1 << 62  # As lost_ms: nothing that is missing here was not sent.
 STRIPES = 64
 MAKING_BYTE, MAKING_TIMEOUT = 0, 10.0
-SPINS, SPIN_SECONDS = 20, 0.00005  # another one is most likely about to be done
 assert DIGESTS_AT + ENTRY_COUNT * DIGEST_SIZE == TIMES_AT
 assert TIMES_AT + ENTRY_COUNT * 8 == PLACES_AT
 assert CHECK_SIZE + PLACES_AT + ENTRY_COUNT * 8 == CHECK_SIZE + CONTENT_SIZE == BUCKET_SIZE
@@ -163,17 +165,12 @@ class SentKeys:
             self._fd = open_own_file(self.path)
             store.close_in_child(self._fd)
             try:
-                if not lock_byte(self._fd, MAKING_BYTE, timeout=MAKING_TIMEOUT):
-                    raise StoreLocked(
-                        f"{self.path}: another process has been making it for {MAKING_TIMEOUT:.0f} s,"
-                        " most likely one that is stopped",
-                        path=str(self.path),
-                    )
-                count = self._believed()
-                if count is None:
-                    count = bucket_count
-                    self._make(count)
-                unlock_byte(self._fd, MAKING_BYTE)
+                busy = partial(locked_by_others, self.path, "making it", time.monotonic())
+                with byte_lock(self._fd, MAKING_BYTE, MAKING_TIMEOUT, busy):
+                    count = self._believed()
+                    if count is None:
+                        count = bucket_count
+                        self._make(count)
                 self._bucket_count = count
                 self._memory = _mapped(self.path, BUCKETS_AT + count * BUCKET_SIZE)
             except BaseException:
@@ -218,40 +215,37 @@ class SentKeys:
             self._since = data, since
         return max(since, bucket.lost_ms + 1)
 
-    def hold(self, digest: bytes, wait: float) -> int:
-        """Have the bucket of a key to oneself; which one that is. Raises RequestTimeout."""
-        number = int.from_bytes(digest[:8], "little") % self._bucket_count
-        lock, byte, deadline = self._locks[number % STRIPES], BUCKETS_AT + number * BUCKET_SIZE, 0.0
-        if not lock.acquire(blocking=False):
-            deadline = time.monotonic() + wait
-            if not lock.acquire(timeout=max(wait, 0.0)):
-                raise _timeout(wait)
-        try:
-            if self._fd < 0:  # It was closed while this one waited.
-                raise self._store.refusal()
-            if not lock_byte(self._fd, byte) and not self._lock(byte, deadline or time.monotonic() + wait):
-                raise _timeout(wait)
-        except BaseException:
-            lock.release()
-            raise
-        return number
+    def number(self, digest: bytes) -> int:
+        """Of the bucket of a key."""
+        return int.from_bytes(digest[:8], "little") % self._bucket_count
 
-    def _lock(self, byte: int, deadline: float) -> bool:
-        for _ in range(SPINS):
-            time.sleep(SPIN_SECONDS)
-            if lock_byte(self._fd, byte):
-                return True
-        return lock_byte(self._fd, byte, timeout=max(deadline - time.monotonic(), 0.0))
+    def among_threads(self, number: int, wait: float) -> Guard:
+        """For a with statement: no other thread of this broker is at this bucket. Raises RequestTimeout, and
+        StoreLocked where this thread is at it already, in what a signal handler interrupted."""
+        return thread_lock(
+            self._locks[number % STRIPES], wait, partial(self._timed_out, wait), self._reentered
+        )
+
+    def among_processes(self, number: int, wait: float) -> Guard:
+        """The same for other processes, within `among_threads`."""
+        if self._fd < 0:  # It was closed while this one waited.
+            raise self._store.refusal()
+        return byte_lock(self._fd, BUCKETS_AT + number * BUCKET_SIZE, wait, partial(self._timed_out, wait))
+
+    def _reentered(self) -> MQError:
+        return StoreLocked(
+            f"{self.path}: a signal handler sends under a dedup key while the thread that it interrupted"
+            " does so: have the handler set a flag, and send from a thread",
+            path=str(self.path),
+            pid=os.getpid(),
+        )
+
+    def _timed_out(self, wait: float) -> MQError:
+        busy = locked_by_others(self.path, "storing a message of this key", time.monotonic() - wait)
+        return RequestTimeout(f"{busy}; whether it is stored is not known: send it again under the same key")
 
     def bucket(self, number: int) -> Bucket:
         return Bucket(self._memory, BUCKETS_AT + number * BUCKET_SIZE, self._clock_ms())
-
-    def release(self, number: int) -> None:
-        try:
-            if self._fd >= 0:
-                unlock_byte(self._fd, BUCKETS_AT + number * BUCKET_SIZE)
-        finally:
-            self._locks[number % STRIPES].release()
 
     def _forked(self) -> None:
         self._fd = -1  # The store closes the child's copy.
@@ -260,15 +254,12 @@ class SentKeys:
 
     def close(self) -> None:
         """Let go of the file. Whoever is at it in another thread is through before."""
+        fd, self._fd = self._fd, -1
         for lock in self._locks:
-            lock.acquire()
-        try:
-            fd, self._fd = self._fd, -1
-            if fd >= 0:
-                self._store.closed_here(fd)
-        finally:
-            for lock in self._locks:
-                lock.release()
+            with lock:
+                pass
+        if fd >= 0:
+            self._store.closed_here(fd)
 
 
 def _mapped(path: Path, size: int) -> mmap.mmap:
@@ -278,10 +269,3 @@ def _mapped(path: Path, size: int) -> mmap.mmap:
         return mmap.mmap(fd, size)
     finally:
         os.close(fd)
-
-
-def _timeout(wait: float) -> RequestTimeout:
-    return RequestTimeout(
-        f"somebody else has been storing a message of this key for {wait:g} s: whether it is stored is not"
-        " known; send it again under the same key"
-    )

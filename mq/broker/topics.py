@@ -16,26 +16,24 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mq.errors import StoreCorrupted
+from mq.objects import Guard
 from mq.store.configfile import write_config
 from mq.store.directory import sync_names
-from mq.store.locks import lock_byte, open_own_file, unlock_byte
+from mq.store.guards import file_lock
 from mq.store.topicjournal import FOLDED_MEMBER, Entry, TopicJournal
 
 __all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "TopicSettings", "Topics"]
 
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
-LOCK_TIMEOUT = 10.0
 JOURNAL_FROM = 64  # topics: with fewer, topics.json is written at once
 JOURNAL_SPARE = 4096  # lines of a journal, beyond as many as there are topics
 READ_MAX = 8
@@ -232,22 +230,12 @@ class Topics:
         """Have on disk what is there."""
         sync_names(self.path.parent)
 
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """One process at a time changes topics; the lock is dropped by the kernel if it dies."""
+    def changing(self) -> Guard:
+        """For a with statement: one process at a time changes topics. Raises StoreLocked."""
         if not self.path.parent.is_dir():
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             sync_names(self._root)
-        fd = open_own_file(self._root / "mq" / "topics.lock")
-        try:
-            if not lock_byte(fd, 0, timeout=LOCK_TIMEOUT):
-                raise TimeoutError(
-                    f"{self.path}: another process has been changing topics for {LOCK_TIMEOUT:.0f} s"
-                )
-            yield
-            unlock_byte(fd, 0)
-        finally:
-            os.close(fd)
+        return file_lock(self._root / "mq" / "topics.lock", 0, "changing topics")
 
 
 def reshaped(

@@ -21,6 +21,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
+from mq.errors import InsufficientResources
+from mq.threads import start
+
 logger = logging.getLogger("mq.consumer")
 
 WATCH_SECONDS = 0.02
@@ -132,8 +135,8 @@ class Crew(Generic[Work]):
         name = f"mq-consumer-{self._name}-{len(self._seats) + 1}"
         seat.thread = threading.Thread(target=self._main, args=(seat,), name=name, daemon=True)
         try:
-            seat.thread.start()
-        except RuntimeError as error:
+            start(seat.thread)
+        except InsufficientResources as error:
             if not self._seats:
                 raise
             logger.warning("consumer %s makes do with %d threads: %s", self._name, len(self._seats), error)

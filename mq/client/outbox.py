@@ -18,6 +18,7 @@ from time import monotonic
 from mq.broker.protocol import MessageQueue, SendResult
 from mq.errors import BrokerClosed, ForkedBroker, RequestTimeout
 from mq.message import Message
+from mq.threads import start
 
 TAKEN_MAX = 256  # at a time, so that the first of many is not answered with the last
 
@@ -67,13 +68,14 @@ class Outbox:
                 self._wait_for_room(letter, size)
             if self._closed:
                 raise BrokerClosed("this producer is closed: make another")
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                start(thread)
+                self._thread = thread
+                atexit.register(self.close)
             self._letters.append(letter)
             self._count += 1
             self._size += size
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-                atexit.register(self.close)
             if len(self._letters) == 1:
                 self._filled.notify()
 

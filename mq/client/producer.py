@@ -1,8 +1,8 @@
 """The producer: chooses a queue, sends, and tries again where that can help.
 
-A call may take `timeout` seconds, all attempts included. What the other end refused for good (a message
-that is too large, a full disk, a topic that nobody may write) is raised at once. What another attempt may
-get through (no answer, no connection, an answer that RocketMQ lists as passing) is tried `retries` times
+A call may take `timeout` seconds, all attempts and waits included. What the other end refused for good (a
+message that is too large, a full disk, a topic that nobody may write) is raised at once. What another attempt
+may get through (no answer, no connection, an answer that RocketMQ lists as passing) is tried `retries` times
 more, under the same unique id, unless the caller chose the queue. A result whose status is other than
 SEND_OK is no failure: the message is in the log, and sending it again would make a duplicate.
 """
@@ -23,16 +23,10 @@ from mq.client.routes import Routes
 from mq.client.selector import Selector
 from mq.client.sent_once import KeyedLetter, SentOnce
 from mq.compression import Compression, compressor
-from mq.errors import (
-    BrokerClosed,
-    MessageTooLarge,
-    RemotingError,
-    RequestTimeout,
-    SendFailed,
-)
+from mq.errors import BrokerClosed, MessageTooLarge, RemotingError, RequestTimeout, SendFailed
 from mq.message import Message
 from mq.names import check_group
-from mq.objects import Sender
+from mq.objects import Sender, time_guard
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -95,7 +89,7 @@ class Producer:
         # Messages up to this size take the short way, as long as nothing unusual is asked for.
         self._short_max = min(compress_over - 1, self._size_max)
         self._sender = Sender(
-            self.send, self._failed_once, self.before_send, self.after_send, self._short_max
+            self.send, self._failed_once, self.before_send, self.after_send, self._short_max, timeout
         )
         if selector is not None or fault_avoidance:
             self._sender.stop()
@@ -138,34 +132,35 @@ class Producer:
         """
         started = monotonic()
         self._check(message)
-        first = None
-        turns = self._sender.turns
-        if (
-            turns is not None
-            and queue is None
-            and shard_key is None
-            and dedup_key is unique_id is None
-            and (message.plain or message.dedup_key is None)
-            and len(message.body) <= self._short_max
-            and not self.before_send
-            and not self.after_send
-        ):
-            topic = message.topic
-            while first is None:
-                turn = turns.get(topic)
-                if turn is None:
-                    turn = turns[topic] = self._routes.appenders(topic)
-                chosen, append = next(turn)
-                try:
-                    result = append(message, message.body, 0)
-                    if result is not None:
-                        return result
-                    turns.pop(topic, None)  # some topic has changed
-                except (RemotingError, RequestTimeout, ValueError) as error:
-                    first = chosen, error
-        store = self._storing(message, dedup_key, unique_id, timeout)
-        named = self._routes.named(message, queue, shard_key)
-        return self._deliver(store, (message,), named, timeout, started, first)
+        with time_guard(self._timeout if timeout is None else timeout):
+            first = None
+            turns = self._sender.turns
+            if (
+                turns is not None
+                and queue is None
+                and shard_key is None
+                and dedup_key is unique_id is None
+                and (message.plain or message.dedup_key is None)
+                and len(message.body) <= self._short_max
+                and not self.before_send
+                and not self.after_send
+            ):
+                topic = message.topic
+                while first is None:
+                    turn = turns.get(topic)
+                    if turn is None:
+                        turn = turns[topic] = self._routes.appenders(topic)
+                    chosen, append = next(turn)
+                    try:
+                        result = append(message, message.body, 0)
+                        if result is not None:
+                            return result
+                        turns.pop(topic, None)  # some topic has changed
+                    except (RemotingError, RequestTimeout, ValueError) as error:
+                        first = chosen, error
+            store = self._storing(message, dedup_key, unique_id, timeout)
+            named = self._routes.named(message, queue, shard_key)
+            return self._deliver(store, (message,), named, timeout, started, first)
 
     def _failed_once(
         self, message: Message, chosen: MessageQueue, error: Exception, started: float
@@ -173,7 +168,8 @@ class Producer:
         """What becomes of a message whose first attempt failed, in the short way."""
         if not isinstance(error, (RemotingError, RequestTimeout, ValueError)):
             raise error
-        return self._deliver(self._storing(message), (message,), None, None, started, (chosen, error))
+        with time_guard(started + self._timeout - monotonic()):
+            return self._deliver(self._storing(message), (message,), None, None, started, (chosen, error))
 
     def send_batch(
         self,
@@ -194,8 +190,9 @@ class Producer:
         def store(to: MessageQueue, _unique_id: str | None) -> SendResult:
             return self._broker.append_batch(to.topic, to.queue_id, batch)
 
-        named = self._routes.named(batch[0], queue, shard_key)
-        return self._deliver(store, batch, named, None, started, None)
+        with time_guard(self._timeout):
+            named = self._routes.named(batch[0], queue, shard_key)
+            return self._deliver(store, batch, named, None, started, None)
 
     def send_async(
         self,
@@ -214,9 +211,10 @@ class Producer:
         trouble with the connection is retried. What is wrong with the message itself is raised here.
         """
         self._check(message)
-        named = self._routes.named(message, queue, shard_key)
-        chosen = named or self._routes.choose(message.topic)
         timeout = self._timeout if timeout is None else timeout
+        with time_guard(timeout):
+            named = self._routes.named(message, queue, shard_key)
+            chosen = named or self._routes.choose(message.topic)
         if dedup_key is unique_id is None:
             letter = Letter(message, chosen, named is not None, timeout)
         else:
@@ -234,8 +232,9 @@ class Producer:
     ) -> None:
         """Send without waiting for a flush (the message goes out with WAIT=false), in a single attempt."""
         self._check(message)
-        chosen = self._routes.named(message, queue, shard_key) or self._routes.choose(message.topic)
-        self._attempt(self._storing(message.without_wait()), (message,), chosen, None)
+        with time_guard(self._timeout):
+            chosen = self._routes.named(message, queue, shard_key) or self._routes.choose(message.topic)
+            self._attempt(self._storing(message.without_wait()), (message,), chosen, None)
 
     def close(self) -> None:
         """Wait until what send_async has taken is sent, and send nothing more. The broker stays open."""
@@ -391,10 +390,10 @@ class Producer:
         now = monotonic()
         if len(letters) > 1 and all(letter.deadline > now for letter in letters):
             queue = letters[0].queue
+            messages = [letter.message for letter in letters]
             try:
-                result = self._broker.append_batch(
-                    queue.topic, queue.queue_id, [letter.message for letter in letters]
-                )
+                with time_guard(min(letter.deadline for letter in letters) - now):
+                    result = self._broker.append_batch(queue.topic, queue.queue_id, messages)
             except Exception as error:  # noqa: BLE001 - each message gets its own, or this one, below
                 if getattr(error, "unique_id", None) is not None:
                     # They may be stored all the same, and sending them again would make duplicates.
@@ -422,7 +421,8 @@ class Producer:
                 if monotonic() > letter.deadline:
                     raise RequestTimeout(f"not sent within {letter.timeout:g} s")
                 try:
-                    result = self._attempt(store, (message,), chosen, unique_id)
+                    with time_guard(letter.deadline - monotonic()):
+                        result = self._attempt(store, (message,), chosen, unique_id)
                     break
                 except (RemotingError, RequestTimeout) as error:
                     unique_id = error.unique_id or unique_id

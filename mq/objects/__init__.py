@@ -5,11 +5,13 @@ StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResul
 the data plane (mq/store/native), through addresses that the store hands in; Asides has it put aside what is
 to be delivered later. Halves is to half messages and their ends what Line is to messages. survey and pack go
 over a batch. Sender is what Producer.send does with the usual message, Transactor what TransactionProducer
-does; TransactionFields is the base of mq.Transaction. What the classes in Python need is in classes.py.
+does; TransactionFields is the base of mq.Transaction. Guards are locks that no exception leaves locked. What
+the classes in Python need is in classes.py.
 """
 
 from mq.objects._objects import (
     Asides,
+    Guard,
     Halves,
     Line,
     PullFields,
@@ -21,14 +23,23 @@ from mq.objects._objects import (
     Transactor,
     bind,
     bind_calls,
+    bind_guards,
     bind_transactions,
+    byte_guard,
+    close_guarded_files,
+    file_guard,
+    log_guard,
+    mutex_guard,
     pack,
     survey,
+    thread_guard,
+    time_guard,
 )
 from mq.objects.classes import Signature, added_state
 
 __all__ = [
     "Asides",
+    "Guard",
     "Halves",
     "Line",
     "PullFields",
@@ -42,7 +53,15 @@ __all__ = [
     "added_state",
     "bind",
     "bind_calls",
+    "bind_guards",
     "bind_transactions",
+    "byte_guard",
+    "close_guarded_files",
+    "file_guard",
+    "log_guard",
+    "mutex_guard",
     "pack",
     "survey",
+    "thread_guard",
+    "time_guard",
 ]

@@ -128,6 +128,9 @@ int mq_objects_add_asides(PyObject *module);
 int mq_objects_add_sender(PyObject *module);
 int mq_objects_add_transactions(PyObject *module);
 int mq_objects_add_transactor(PyObject *module);
+int mq_objects_add_guards(PyObject *module);
+/* Until when this thread may wait: see mq_wait_deadline. */
+int64_t *mq_objects_wait_deadline(void);
 PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args);
 PyObject *mq_objects_bind_transactions(PyObject *module, PyObject *args);
 PyObject *mq_objects_survey(PyObject *module, PyObject *messages);

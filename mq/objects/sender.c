@@ -1,9 +1,11 @@
 /* Producer.send of the usual message: checked, given to the queue whose turn it is, and nothing else.
  *
- *   Sender(otherwise, failed, before, after, size_max)
+ *   Sender(otherwise, failed, before, after, size_max, timeout)
  *       .turns        {topic: iterator of (queue, appender)}, which `otherwise` fills, and drops when topics change
  *       .send         the bound function; what it is not for goes to otherwise(message, **options) as it came
  *       .stop()       everything goes there from now on
+ *
+ * `timeout` is how many seconds an append waits for a lock, at the most.
  *
  * An append that fails is told to failed(message, queue, error, started), whose result or error is that of the send;
  * `started` is in seconds of the monotonic clock.
@@ -20,6 +22,7 @@ typedef struct {
     PyObject *turns;
     PyObject *zero;
     long long size_max;
+    int64_t timeout_ns;
 } sender;
 
 static int sender_traverse(PyObject *self, visitproc visit, void *arg) {
@@ -83,8 +86,13 @@ static PyObject *send_in_turn(const sender *of, mq_sent *message, PyObject *turn
         return NULL;
     }
     PyObject *queue = PyTuple_GetItem(turn, 0);
+    int64_t *deadline = mq_objects_wait_deadline();
+    int64_t outer = *deadline;
+    int64_t own = (int64_t)begin.tv_sec * 1000000000 + begin.tv_nsec + of->timeout_ns;
+    if (!outer || own < outer) *deadline = own;
     PyObject *result =
         PyObject_CallFunctionObjArgs(PyTuple_GetItem(turn, 1), (PyObject *)message, message->body, of->zero, NULL);
+    *deadline = outer;
     if (!result) {
         result = tell(of, (PyObject *)message, queue, &begin);
     } else if (result == Py_None && PyDict_DelItem(turns, message->topic)) { /* some topic has changed */
@@ -114,7 +122,9 @@ static PyMethodDef send_method = {"send", (PyCFunction)(void (*)(void))send, MET
 static PyObject *sender_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *usual, *failed, *before, *after;
     long long size_max;
-    if (!PyArg_ParseTuple(args, "OOO!O!L:Sender", &usual, &failed, &PyList_Type, &before, &PyList_Type, &after, &size_max))
+    double timeout;
+    if (!PyArg_ParseTuple(args, "OOO!O!Ld:Sender", &usual, &failed, &PyList_Type, &before, &PyList_Type, &after, &size_max,
+                          &timeout))
         return NULL;
     PyObject *self = PyType_GenericAlloc(type, 0);
     if (!self) return NULL;
@@ -124,6 +134,7 @@ static PyObject *sender_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     of->before = mq_objects_shared(before);
     of->after = mq_objects_shared(after);
     of->size_max = size_max;
+    of->timeout_ns = timeout < 1e9 ? (int64_t)(timeout * 1e9) : (int64_t)1000000000 * 1000000000;
     of->turns = PyDict_New();
     of->zero = PyLong_FromLong(0);
     if (!of->turns || !of->zero) Py_CLEAR(self);

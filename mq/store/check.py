@@ -21,6 +21,7 @@ from mq.errors import MQError
 from mq.message import MessageExt
 from mq.store.commitlog import segment_files
 from mq.store.directory import is_listed, size_of
+from mq.store.guards import control_lock
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 from mq.store.topicjournal import listed_topics
@@ -29,7 +30,7 @@ __all__ = ["problems"]
 
 PROBLEMS_LISTED = 100
 PROBLEMS_MAX = 1 << 20  # that are looked at: most may be of deleted topics, and no problem
-LOCK_TIMEOUT_MS = 60_000
+LOCK_TIMEOUT = 60.0  # seconds: who has it may index much
 WORDS = {
     lib.MQ_WRONG_RECORD: "log offset {log}: no whole record; the message there is lost",
     lib.MQ_WRONG_TIME: "log offset {log}: stored earlier than the record before it",
@@ -93,12 +94,8 @@ def _of_index(store: Store) -> Iterator[str]:
     if not list(store.index.problems()):
         return
     assert store.control is not None
-    handle = store.control.handle
-    check(lib.mq_control_lock(handle, lib.MQ_LOCK_INDEX, LOCK_TIMEOUT_MS), str(store.root))
-    try:
+    with control_lock(store.control, lib.MQ_LOCK_INDEX, store.root, LOCK_TIMEOUT):
         found = list(store.index.problems())
-    finally:
-        lib.mq_control_unlock(handle, lib.MQ_LOCK_INDEX)
     yield from found
 
 

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mq.store.commitlog import segment_files
+from mq.store.guards import append_lock
 from mq.store.native import check, ffi, lib
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ __all__ = [
     "read_extension",
     "remove_old_extensions",
 ]
-
-LOCK_TIMEOUT_MS = 10_000
 
 
 class Extension(NamedTuple):
@@ -74,12 +73,9 @@ def filters_changed(store: Store) -> int:
     """Let nobody store a bitmap that was made before; the log offset where later ones begin."""
     log, control = store.live(), store.control
     assert control is not None
-    check(lib.mq_log_lock(log, LOCK_TIMEOUT_MS), str(store.root))
-    try:
+    with append_lock(log, store.root):
         control.add(lib.MQ_FILTERS_VERSION)
         return control.get(lib.MQ_LOG_END)
-    finally:
-        lib.mq_log_unlock(log)
 
 
 def extension_files(root: Path, topic: str, queue_id: int) -> list[Path]:

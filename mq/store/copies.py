@@ -142,5 +142,4 @@ class Copies:
     def mend(self) -> None:
         """Finish, or take back, the append in whose middle a process died."""
         log = self._store.live()
-        check(lib.mq_log_lock(log, 10_000), str(self._store.root))
-        lib.mq_log_unlock(log)
+        check(lib.mq_log_mend(log, lib.MQ_LOCK_TIMEOUT_MS), str(self._store.root))

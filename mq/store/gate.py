@@ -12,22 +12,28 @@ before it looks at `lock`: nothing here can keep it from that.
 from __future__ import annotations
 
 import os
+import struct
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from time import monotonic
 
 from mq.errors import StoreLocked
+from mq.objects import Guard
 from mq.store.directory import sync_names
+from mq.store.guards import byte_lock
 from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
+from mq.store.members import pid_namespace_here
+from mq.store.process_state import describe, process_state
 
 __all__ = ["Gate"]
 
 OPENING, INSIDE = 0, 1
-OPEN_TIMEOUT = 300.0  # A recovery of the machine's crash may be under way.
+OPEN_TIMEOUT, LOOK_AGAIN = 300.0, 2.0  # seconds
+PID = struct.Struct("=qq")  # of the process that opens or closes, and its namespace: at the start of the file
 
 
 class Gate:
-    """The gate of one store root, for one broker. `with gate:` is the time of opening or closing."""
+    """The gate of one store root, for one broker."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -36,20 +42,33 @@ class Gate:
         self._identity = own.st_dev, own.st_ino
         self._lock_fd = -1
 
-    def __enter__(self) -> Gate:
-        if not lock_byte(self._fd, OPENING, timeout=OPEN_TIMEOUT):
-            raise StoreLocked(
-                f"{self.root}: another process has been opening or closing this store"
-                f" for {OPEN_TIMEOUT:.0f} s",
-                path=str(self.root),
-            )
-        return self
+    def opening(self) -> Guard:
+        """For a with statement: the time of opening or closing, one process at a time. Raises StoreLocked, at
+        once where the process that is at it is stopped."""
+        deadline = monotonic() + OPEN_TIMEOUT
+        while True:
+            try:
+                return byte_lock(self._fd, OPENING, LOOK_AGAIN, self._locked)
+            except StoreLocked as error:
+                # A recovery of the machine's crash may be under way, which takes its time.
+                if monotonic() > deadline or (error.pid and process_state(error.pid).is_stopped):
+                    raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._fd >= 0:
-            unlock_byte(self._fd, OPENING)
+    def opened_by(self) -> None:
+        """Tell others which process is at it. Within `opening`."""
+        with suppress(OSError):  # A full disk keeps nobody out.
+            os.pwrite(self._fd, PID.pack(os.getpid(), pid_namespace_here()), 0)
+
+    def _locked(self) -> StoreLocked:
+        data = os.pread(self._fd, PID.size, 0)
+        pid, namespace = PID.unpack(data) if len(data) == PID.size else (0, 0)
+        if namespace != pid_namespace_here():
+            pid = 0
+        return StoreLocked(
+            f"{self.root}: this store is being opened or closed by {describe(pid)}",
+            path=str(self.root),
+            pid=pid or None,
+        )
 
     def is_alone(self) -> bool:
         """Whether nobody else is inside; they stay out as long as the gate is held."""

@@ -55,14 +55,14 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import xxhash
 
-from mq.errors import NotPermitted, StoreFull, StoreLocked
+from mq.errors import NotPermitted, StoreFull
+from mq.objects import Guard
 from mq.store.control import boot_id
 from mq.store.groupslots import (
     APPLIED,
@@ -84,7 +84,8 @@ from mq.store.groupslots import (
     use_of,
     value_of,
 )
-from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
+from mq.store.guards import file_lock
+from mq.store.locks import byte_owner
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
 from mq.store.store import Store
@@ -203,7 +204,6 @@ class GroupFile:
     def __init__(self, store: Store, path: Path) -> None:
         self.path = path
         self._store = store
-        self._lock = threading.Lock()  # of byte 0, which is one for all threads that share a descriptor
         # Opened for itself alone: a mapping keeps its open file, and with it every lock that was taken by it.
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -238,13 +238,9 @@ class GroupFile:
             return found
         with named_errors(path):
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            fd = open_own_file(path)
-            try:
-                _lock(fd, path)
+            with file_lock(path, CHANGING_BYTE, "changing this group", CHANGE_TIMEOUT) as fd:
                 found = cls.existing(store, path)
                 return found if found is not None else cls._fresh(store, path, fd, fill)
-            finally:
-                os.close(fd)
 
     @classmethod
     def _fresh(cls, store: Store, path: Path, fd: int, fill: Callable[[GroupFile], None]) -> GroupFile:
@@ -284,20 +280,14 @@ class GroupFile:
         if self.has(number):
             return
         count = min((place_of(number) // READY_STEP + 1) * READY_STEP, SLOT_COUNT)
-        with named_errors(self.path):
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            self._store.close_in_child(fd)
-            try:
-                # One at a time: else the lower one of two may be what remains.
-                _lock(fd, self.path, READY_BYTE)
-                if count > self.words[READY]:
-                    os.posix_fallocate(fd, SLOTS_AT, count * SLOT_SIZE)
-                    self._populate(SLOTS_AT, count * SLOT_SIZE)
-                    self.words[READY] = max(count, self.words[READY])
-                if not self.has(number):
-                    self._hand_on(number)
-            finally:
-                self._store.closed_here(fd)
+        # One at a time: else the lower one of two may be what remains.
+        with named_errors(self.path), self._locked(READY_BYTE) as fd:
+            if count > self.words[READY]:
+                os.posix_fallocate(fd, SLOTS_AT, count * SLOT_SIZE)
+                self._populate(SLOTS_AT, count * SLOT_SIZE)
+                self.words[READY] = max(count, self.words[READY])
+            if not self.has(number):
+                self._hand_on(number)
 
     def has(self, number: int) -> bool:
         """Whether there is a slot, and it is of this queue."""
@@ -368,18 +358,13 @@ class GroupFile:
         start = slot_word(number) * 8 + NOTE_AT
         return bytes(self.bytes[start : start + NOTE_SIZE]).rstrip(b"\0").decode("utf-8", "ignore")
 
-    @contextmanager
-    def changing(self) -> Iterator[int]:
-        """Hold byte 0: one at a time changes members. A descriptor to look at locks with."""
-        with self._lock, named_errors(self.path):
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            self._store.close_in_child(fd)
-            try:
-                _lock(fd, self.path)
-                yield fd
-                unlock_byte(fd, CHANGING_BYTE)
-            finally:
-                self._store.closed_here(fd)
+    def changing(self) -> Guard:
+        """For a with statement: one at a time changes members, and holds byte 0. Gives a descriptor to look
+        at locks with. Raises StoreLocked."""
+        return self._locked(CHANGING_BYTE)
+
+    def _locked(self, byte: int) -> Guard:
+        return file_lock(self.path, byte, "changing this group", CHANGE_TIMEOUT, create=False)
 
     def changed(self) -> None:
         """Tell everybody."""
@@ -430,16 +415,6 @@ class GroupFile:
         self.bytes = memoryview(bytearray(64))
         with suppress(BufferError):  # A consumer that was not closed still looks.
             self.memory.close()
-
-
-def _lock(fd: int, path: Path, byte: int = CHANGING_BYTE) -> None:
-    if not lock_byte(fd, byte, timeout=CHANGE_TIMEOUT):
-        raise StoreLocked(
-            f"{path}: another process has been changing this group for {CHANGE_TIMEOUT:.0f} s,"
-            " most likely one that is stopped",
-            path=str(path),
-            pid=byte_owner(fd, byte),
-        )
 
 
 def _epoch(store: Store) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mq.errors import StoreCorrupted
 from mq.store.control import Control
+from mq.store.guards import control_lock
 from mq.store.index import Index, State
 from mq.store.native import check, ffi, lib
 from mq.store.peeking import first_keyed
@@ -19,7 +20,7 @@ from mq.store.peeking import first_keyed
 __all__ = ["bring_up", "go_on"]
 
 STEP = 16 << 20  # Bytes of log indexed between two looks at whether others want the lock.
-LOCK_TIMEOUT_MS = 60_000
+LOCK_TIMEOUT = 60.0  # seconds: who has it may index much
 
 
 def go_on(index: Index, control: Control, root: Path, *, writable: bool) -> None:
@@ -65,8 +66,7 @@ def bring_up(index: Index, control: Control, log: Any, path: str) -> int:
     """
     until, done = control.get(lib.MQ_LOG_END), 0
     while control.get(lib.MQ_INDEXED_END) < until:
-        check(lib.mq_control_lock(control.handle, lib.MQ_LOCK_INDEX, LOCK_TIMEOUT_MS), path)
-        try:
+        with control_lock(control, lib.MQ_LOCK_INDEX, Path(path), LOCK_TIMEOUT):
             begin = max(control.get(lib.MQ_INDEXED_END), control.get(lib.MQ_LOG_MIN))
             try:
                 reached = index.put(log, begin, min(until, begin + STEP))
@@ -75,8 +75,6 @@ def bring_up(index: Index, control: Control, log: Any, path: str) -> int:
                     continue  # Retention took the file: on from where the log begins now.
                 reached = _behind_damage(log, begin, until, path)
             control.raise_to(lib.MQ_INDEXED_END, reached)
-        finally:
-            lib.mq_control_unlock(control.handle, lib.MQ_LOCK_INDEX)
         done += max(reached - begin, 0)
     return done
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from mq.store.locks import byte_owner, lock_byte, open_own_file
 
-__all__ = ["Member", "Members", "pid_namespace_here", "start_time_of"]
+__all__ = ["Member", "Members", "living", "pid_namespace_here", "start_time_of"]
 
 PLACE = struct.Struct("@qqqq")
 assert PLACE.size == 32
@@ -58,6 +58,18 @@ def pid_namespace_here() -> int:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return 0
+
+
+def living(path: Path) -> list[Member]:
+    """Every open broker of the store with this file of members."""
+    try:
+        members = Members(path)
+    except OSError:
+        return []
+    try:
+        return members.alive()
+    finally:
+        members.close()
 
 
 class Members:

@@ -12,8 +12,8 @@ full of other things.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -22,12 +22,11 @@ from mq.store.commitlog import segment_files
 from mq.store.consumequeueext import extension_files, remove_old_extensions
 from mq.store.control import Control
 from mq.store.directory import sync_names
+from mq.store.guards import control_lock
 from mq.store.native import check, lib
 from mq.store.store import Store
 
 __all__ = ["Aged", "Away", "Due", "Range", "delete", "disk_ratio", "due", "expired", "ranges"]
-
-LOCK_TIMEOUT_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,25 +162,20 @@ def _delete_units(
     last = max(control.next_offset(number) - 1, 0) * unit // size * size
     for file in segment_files(store.root / "consumequeue" / topic / str(queue_id)):
         if int(file.name) + size <= oldest * unit and int(file.name) < last:
-            with _still(control, number) as there:
-                if there:
+            with control_lock(control, lib.MQ_LOCK_APPEND, control.path):
+                if _is_there(control, number):
                     file.unlink(missing_ok=True)
     if len(extension_files(store.root, topic, queue_id)) > 1:
-        with _still(control, number) as there:
-            if there:
+        with control_lock(control, lib.MQ_LOCK_APPEND, control.path):
+            if _is_there(control, number):
                 remove_old_extensions(store.root, store.live(), number, topic, queue_id)
 
 
-@contextmanager
-def _still(control: Control, number: int) -> Iterator[bool]:
-    """Whether this queue is there, which it stays meanwhile.
+def _is_there(control: Control, number: int) -> bool:
+    """Whether this queue is there, which it stays as long as the append lock is held.
 
     Where its topic was deleted and made again, files of the same names are another queue's, which counts from
     0 again. A topic is deleted under the append lock. Nothing is repaired under it here, where a dead owner
     left something to repair: that may take space, which this is to make.
     """
-    check(lib.mq_control_lock(control.handle, lib.MQ_LOCK_APPEND, LOCK_TIMEOUT_MS), str(control.path))
-    try:
-        yield lib.mq_control_queue_state(control.handle, number) == lib.MQ_QUEUE_LIVE
-    finally:
-        lib.mq_control_unlock(control.handle, lib.MQ_LOCK_APPEND)
+    return bool(lib.mq_control_queue_state(control.handle, number) == lib.MQ_QUEUE_LIVE)

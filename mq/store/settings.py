@@ -23,19 +23,19 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mq.errors import StoreLocked
+from mq.objects import Guard
 from mq.store.commitlog import segment_files
 from mq.store.configfile import write_config
 from mq.store.delaylevels import LEVELS, parse_levels
 from mq.store.directory import size_of
-from mq.store.locks import lock_byte, open_own_file, unlock_byte
+from mq.store.guards import file_lock
 from mq.store.named import named_errors
 from mq.store.native import lib
 
@@ -43,7 +43,6 @@ __all__ = ["CHECKS", "COPIED", "LOST", "USUAL", "Settings", "SettingsFile", "che
 
 logger = logging.getLogger("mq.store")
 
-LOCK_TIMEOUT = 10.0
 SIZE_MAX = 1 << 20  # bytes; what is longer is none of ours
 TIME_MAX = 1 << 53
 STORE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -208,7 +207,7 @@ class SettingsFile:
                 raise TypeError(f"there is no setting {name!r}: there are {', '.join(CHECKS)}")
             CHECKS[name](value)
         options = {name: changes.pop(name) for name in USUAL if name in changes}
-        with self._changing():
+        with named_errors(self.path), self._changing():
             settings = self.read()
             settings = replace(settings, **changes, options={**settings.options, **options})
             self._save(settings)
@@ -261,21 +260,9 @@ class SettingsFile:
         }
         write_config(self.path, partial(_text, table))
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """One process at a time changes settings; the lock is dropped by the kernel if it dies."""
-        with named_errors(self.path):
-            fd = open_own_file(self.lock_path)
-            try:
-                if not lock_byte(fd, 0, timeout=LOCK_TIMEOUT):
-                    raise StoreLocked(
-                        f"{self.path}: another process has been changing settings for {LOCK_TIMEOUT:.0f} s",
-                        path=str(self.path),
-                    )
-                yield
-                unlock_byte(fd, 0)
-            finally:
-                os.close(fd)
+    def _changing(self) -> Guard:
+        """For a with statement: one process at a time changes settings. Raises StoreLocked."""
+        return file_lock(self.lock_path, 0, "changing settings")
 
 
 def _place_of(fd: int) -> list[int]:

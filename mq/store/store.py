@@ -44,6 +44,7 @@ from mq.store.control import Control, Word
 from mq.store.directory import is_listed, listed_queues, prepare, private_copy, topics_begin
 from mq.store.gate import Gate
 from mq.store.geometry import agree, keep, validated
+from mq.store.guards import append_lock
 from mq.store.index import Index
 from mq.store.indexing import bring_up, go_on
 from mq.store.members import Members
@@ -53,6 +54,7 @@ from mq.store.recovery import Recovered, recover
 from mq.store.settings import Settings, SettingsFile
 from mq.store.topicjournal import listed_topics
 from mq.store.uniqueid import seed_ids
+from mq.threads import start
 
 __all__ = ["Store"]
 
@@ -110,18 +112,19 @@ class Store:
         self.control: Control | None = None
         self.log: Any = None
         try:
-            with named_errors(self.root), self.gate:
+            with named_errors(self.root), self.gate.opening():
+                self.gate.opened_by()
                 self._open(options, progress)
+            if not read_only:
+                # It has the log alone: a store that is dropped is not kept by its thread.
+                prepare_log = partial(lib.mq_log_prepare, self.log)
+                start(thread := threading.Thread(target=prepare_log, name="mq-prepare", daemon=True))
+                self._threads.append(thread)
         except BaseException:
             self._drop()
             raise
         self._state = "open"
         _stores.add(self)
-        if not read_only:
-            # It has the log alone: a store that is dropped is not kept by its thread.
-            prepare_log = partial(lib.mq_log_prepare, self.log)
-            self._threads.append(threading.Thread(target=prepare_log, name="mq-prepare", daemon=True))
-            self._threads[0].start()
 
     def _open(self, options: dict[str, int | None], progress: Callable[[str, int, int], None] | None) -> None:
         lock_mtime = self.gate.keep_brokers_out()
@@ -144,8 +147,7 @@ class Store:
                 old.set_boot()
                 # Whoever died last may have died with a lock in hand, or in the middle of an append.
                 check(lib.mq_control_new_locks(old.handle), str(path))
-                check(lib.mq_log_lock(self.log, 1000), str(self.root))
-                lib.mq_log_unlock(self.log)
+                check(lib.mq_log_mend(self.log, 1000), str(self.root))
         else:
             self._recover(path, checkpoint, hint(self.root, self.geometry, lock_mtime), progress)
             assert self.control is not None
@@ -275,14 +277,11 @@ class Store:
     def _forget(self, topic: str) -> None:
         control = self.control
         assert control is not None
-        check(lib.mq_log_lock(self.log, 10_000), str(self.root))
-        try:
+        with append_lock(self.log, self.root):
             for number, name, _ in list(control.queues()):
                 if name == topic:
                     lib.mq_control_queue_delete(control.handle, number)
             remove_queues(self.root, topic)
-        finally:
-            lib.mq_log_unlock(self.log)
 
     def stay_in_place(self) -> None:
         """Once the directory is not here any more, paths lead to files of another one: refuse everything."""
@@ -352,7 +351,8 @@ class Store:
             for thread in self._threads:
                 thread.join()
             try:
-                with named_errors(self.root), self.gate:
+                with named_errors(self.root), self.gate.opening():
+                    self.gate.opened_by()
                     self.gate.leave()
                     if not self.read_only and self.gate.is_alone():
                         self.stay_in_place()
@@ -365,8 +365,7 @@ class Store:
         control = self.control
         assert control is not None
         # Nobody else is inside: a lock whose owner died is repaired here, or nowhere.
-        check(lib.mq_log_lock(self.log, 1000), str(self.root))
-        lib.mq_log_unlock(self.log)
+        check(lib.mq_log_mend(self.log, 1000), str(self.root))
         if control.get(lib.MQ_POISONED_WORD):
             return  # abort stays: the next one in looks at the disk.
         with suppress(StoreFull):  # The index can wait until there is space; what is in the log cannot.

@@ -35,16 +35,16 @@ import sys
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 from mq.broker.results import MessageQueue, SendResult, SendStatus
-from mq.errors import MessageInvalid, StoreLocked
+from mq.errors import MessageInvalid
 from mq.message import Message
-from mq.objects import Halves, Line, bind_transactions
+from mq.objects import Guard, Halves, Line, bind_transactions
 from mq.store.control import boot_id
-from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
+from mq.store.guards import file_lock
+from mq.store.locks import byte_owner, lock_byte, open_own_file
 from mq.store.named import named_errors
 from mq.store.native import check, ffi, lib
 from mq.store.store import STORE_HOST, STORE_PORT, Store
@@ -56,7 +56,6 @@ __all__ = ["End", "Ended", "Entry", "TransactionTable"]
 
 SIZE, HEADER_SIZE = lib.MQ_TRANSACTIONS_SIZE, lib.MQ_TRANSACTIONS_HEADER
 MAKING_BYTE, UNLISTED_BYTE, TOKEN_BYTES = 0, 1, 1 << 32
-LOCK_TIMEOUT = 10.0
 UNWRITTEN_AT_ONCE, TOLD_AT_ONCE = 65_536, 256
 HOST = STORE_HOST + STORE_PORT.to_bytes(4, "big")
 STATE_MASK = 15
@@ -101,47 +100,47 @@ class TransactionTable:
         self.path = path = store.root / "mq" / "transactions"
         self._is_ready = False
         self._files = threading.RLock()  # held by who uses a descriptor: none is closed meanwhile
-        with named_errors(path):
-            self._fd = open_own_file(path)
-            store.close_in_child(self._fd)
-            # Of its own: a lock of the descriptor that asks does not show, and a map would keep the locks of
-            # the one that it was made of.
-            self._asking = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            store.close_in_child(self._asking)
-            with self._locked(MAKING_BYTE):
-                if os.fstat(self._fd).st_size != SIZE:
-                    os.ftruncate(self._fd, 0)
-                    os.ftruncate(self._fd, SIZE)
-                os.posix_fallocate(self._fd, 0, HEADER_SIZE)
-                out = ffi.new("mq_transactions **")
-                result = lib.mq_transactions_open(
-                    self._asking, store.word(lib.MQ_EPOCH), boot_id(), timeout_ms, out
-                )
-                check(result, str(path))
-                # Unmapped when the last one who uses it lets go: a call in another thread, for instance.
-                self.handle: Any = ffi.gc(out[0], lib.mq_transactions_close)
-            header = mmap.mmap(self._asking, HEADER_SIZE)
-        log = store.live()
-        self._line = Line(log, int(ffi.cast("uintptr_t", log)))
-        self._halves = Halves(self._line, self.handle, int(ffi.cast("uintptr_t", self.handle)))
+        self._fd = self._asking = -1
+        try:
+            with named_errors(path):
+                header = self._mapped(timeout_ms)
+            log = store.live()
+            self._line = Line(log, int(ffi.cast("uintptr_t", log)))
+            self._halves = Halves(self._line, self.handle, int(ffi.cast("uintptr_t", self.handle)))
+            self.bell = Futex(header, lib.MQ_TRANSACTIONS_BELL_AT)
+            self.rounds = Futex(header, lib.MQ_TRANSACTIONS_ROUNDS_AT)
+            self._token = self._sign()
+        except BaseException:
+            self._close_files()
+            raise
         store.let_go_with(self._forked)
-        self.bell = Futex(header, lib.MQ_TRANSACTIONS_BELL_AT)
-        self.rounds = Futex(header, lib.MQ_TRANSACTIONS_ROUNDS_AT)
-        self._token = self._sign()
 
-    @contextmanager
-    def _locked(self, byte: int) -> Iterator[None]:
-        with self._files:
-            self._check_open()
-            if not lock_byte(self._fd, byte, timeout=LOCK_TIMEOUT):
-                raise StoreLocked(
-                    f"{self.path}: another process has been at work on it for {LOCK_TIMEOUT:.0f} s",
-                    path=str(self.path),
-                )
-            try:
-                yield
-            finally:
-                unlock_byte(self._fd, byte)
+    def _mapped(self, timeout_ms: int) -> mmap.mmap:
+        """Open the file, made anew where it is not to be believed; its header."""
+        path, store = self.path, self._store
+        self._fd = open_own_file(path)
+        store.close_in_child(self._fd)
+        # Of its own: a lock of the descriptor that asks does not show, and a map would keep the locks of the
+        # one that it was made of.
+        self._asking = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        store.close_in_child(self._asking)
+        with self._locked(MAKING_BYTE):
+            if os.fstat(self._fd).st_size != SIZE:
+                os.ftruncate(self._fd, 0)
+                os.ftruncate(self._fd, SIZE)
+            os.posix_fallocate(self._fd, 0, HEADER_SIZE)
+            out = ffi.new("mq_transactions **")
+            result = lib.mq_transactions_open(
+                self._asking, store.word(lib.MQ_EPOCH), boot_id(), timeout_ms, out
+            )
+            check(result, str(path))
+            # Unmapped when the last one who uses it lets go: a call in another thread, for instance.
+            self.handle: Any = ffi.gc(out[0], lib.mq_transactions_close)
+        return mmap.mmap(self._asking, HEADER_SIZE)
+
+    def _locked(self, byte: int) -> Guard:
+        self._check_open()
+        return file_lock(self.path, byte, "changing the table of transactions")
 
     def _check_open(self) -> None:
         if self._fd < 0:
@@ -160,8 +159,8 @@ class TransactionTable:
         if self._is_ready:
             return
         lib.mq_transactions_set_ops(self.handle, op_queue)
-        with named_errors(self.path), self._locked(MAKING_BYTE):
-            os.posix_fallocate(self._fd, 0, SIZE)
+        with named_errors(self.path), self._locked(MAKING_BYTE) as fd:
+            os.posix_fallocate(fd, 0, SIZE)
         lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_READY, 1)
         self._is_ready = True
 
@@ -285,11 +284,9 @@ class TransactionTable:
             self._check_open()
             return token == self._token or byte_owner(self._asking, TOKEN_BYTES + token) is not None
 
-    @contextmanager
-    def unlisted(self) -> Iterator[None]:
-        """One at a time ends a transaction that has no entry."""
-        with named_errors(self.path), self._locked(UNLISTED_BYTE):
-            yield
+    def unlisted(self) -> Guard:
+        """For a with statement: one at a time ends a transaction that has no entry. Raises StoreLocked."""
+        return self._locked(UNLISTED_BYTE)
 
     # For op records.
 
@@ -361,6 +358,9 @@ class TransactionTable:
     def close(self) -> None:
         """Give the token back: what this broker left unfinished is another's to finish."""
         self._let_go()
+        self._close_files()
+
+    def _close_files(self) -> None:
         with self._files:
             for fd in (self._fd, self._asking):
                 self._store.closed_here(fd)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from mq.errors import MQError
 from mq.store.members import start_time_of
+from mq.threads import start
 
 __all__ = ["Watch"]
 
@@ -102,13 +103,21 @@ class Watch:
 
     def _start(self) -> None:
         if self._thread is None:
-            self._epoll = select.epoll()
-            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            self._epoll.register(self._bell, select.EPOLLIN)
-            self._thread = threading.Thread(
-                target=self._run, args=(self._epoll,), name="mq-watch", daemon=True
-            )
-            self._thread.start()
+            epoll = select.epoll()
+            bell = -1
+            try:
+                bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                epoll.register(bell, select.EPOLLIN)
+                thread = threading.Thread(target=self._run, args=(epoll,), name="mq-watch", daemon=True)
+                self._epoll, self._bell = epoll, bell
+                start(thread)
+            except BaseException:
+                self._epoll, self._bell = None, -1
+                epoll.close()
+                if bell >= 0:
+                    os.close(bell)
+                raise
+            self._thread = thread
 
     def _run(self, epoll: select.epoll) -> None:
         while True:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -245,8 +246,16 @@ def lines_of(path: Path) -> Iterator[list[str]]:
         yield line.split()
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def held(keys: sent_keys.SentKeys, digest: bytes, wait: float) -> ExitStack:
+    """Hold the bucket of a key as one that sends it does, until the stack is closed."""
+    stack, number = ExitStack(), keys.number(digest)
+    try:
+        stack.enter_context(keys.among_threads(number, wait))
+        stack.enter_context(keys.among_processes(number, wait))
+    except BaseException:
+        stack.close()
+        raise
+    return stack
 
 
 def fork_while_a_key_is_sent(root: str) -> int:
@@ -254,12 +263,15 @@ def fork_while_a_key_is_sent(root: str) -> int:
     not come to an end."""
     with mq.open(root, **SMALL) as broker:
         keys = broker._dedup._opened()
-        number = keys.hold(sent_keys.digest_of("key", "orders", "key"), 0.0)
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(60)
-            broker.close()
-            os._exit(0)
-        _, status = os.waitpid(pid, 0)
-        keys.release(number)
+        with held(keys, sent_keys.digest_of("key", "orders", "key"), 0.0):
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(60)
+                broker.close()
+                os._exit(0)
+            _, status = os.waitpid(pid, 0)
         return status
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

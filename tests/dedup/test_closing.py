@@ -76,7 +76,7 @@ def test_one_who_waits_for_another_thread_that_sends_his_key(directory: Path) ->
     with mq.open(directory) as broker:
         keys = sent_keys.SentKeys(broker._store, clock_ms=lambda: 0)
         digest = sent_keys.digest_of("key", "orders", "key")
-        number = keys.hold(digest, 0.0)
+        number, first = keys.number(digest), at_work.held(keys, digest, 0.0)
         lock, waits = keys._locks[number % sent_keys.STRIPES], threading.Event()
 
         class Stripe:
@@ -96,9 +96,9 @@ def test_one_who_waits_for_another_thread_that_sends_his_key(directory: Path) ->
             # As close() does once it has its turn, here before the one who waits.
             fd, keys._fd = keys._fd, -1
             broker._store.closed_here(fd)
-            lock.release()
+            first.close()
 
-        assert answers(lambda: keys.hold(digest, LONG), waits, close) == "BrokerClosed"
+        assert answers(lambda: at_work.held(keys, digest, LONG), waits, close) == "BrokerClosed"
         assert lock.acquire(timeout=PATIENCE), "the lock is left behind"
         lock.release()
 

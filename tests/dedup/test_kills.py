@@ -167,9 +167,9 @@ def test_what_came_twice_is_handled_once_by_members_that_are_killed(directory: P
                 keys = broker._dedup._keys
                 assert keys is not None
                 for number in range(begin, end):  # As if the window had ended.
-                    held = keys.hold(digest := digest_of("key", "orders", f"key-{number}"), 1)
-                    keys.bucket(held).drop(digest)
-                    keys.release(held)
+                    digest = digest_of("key", "orders", f"key-{number}")
+                    with at_work.held(keys, digest, 1):
+                        keys.bucket(keys.number(digest)).drop(digest)
             assert sum(queue.max_offset for queue in topic.queues) == 2 * end
 
         send_twice(0, count)

@@ -170,7 +170,7 @@ def test_who_is_in_the_gate_keeps_the_others_waiting(directory: Path) -> None:
     with open_small(directory) as broker:
         came: list[mq.Broker] = []
         thread = threading.Thread(target=lambda: came.append(open_small(directory)))
-        with broker._store.gate:
+        with broker._store.gate.opening():
             thread.start()
             thread.join(0.3)
             assert thread.is_alive()
@@ -180,7 +180,7 @@ def test_who_is_in_the_gate_keeps_the_others_waiting(directory: Path) -> None:
 
 def test_whoever_dies_in_the_gate_leaves_it_open(directory: Path) -> None:
     peer = Peer(directory)
-    peer.do("broker._store.gate.__enter__()")
+    peer.do("gate = broker._store.gate.opening()")
     peer.kill()
     with open_small(directory) as broker:
         broker.create_topic("A", 1)

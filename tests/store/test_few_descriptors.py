@@ -5,7 +5,6 @@ Nothing was written, so nothing failed to be: it says what it lacks, and the sto
 
 from __future__ import annotations
 
-import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +34,7 @@ def lacking(call):
         with no_descriptors():
             call()
     except Exception as error:
-        print(type(error).__name__, getattr(error, "errno", error), getattr(error, "unique_id", ""))
+        print(type(error).__name__, getattr(error, "resource", error), error.unique_id or "")
     else:
         print("done")
 
@@ -63,6 +62,27 @@ SENDS = """
     print(*(message.msg_id for message in other.topic("A").queues[0].read(62).messages))
 """
 
+ENLISTING = """
+    import os
+    calls = lambda: one._transactions.table(), lambda: one.enlist("billing", "id")
+    for call in calls:
+        for room in range(12):
+            before = os.listdir("/proc/self/fd")
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(before) + room, hard))
+            try:
+                kept = call()
+            except Exception as error:
+                print(type(error).__name__, getattr(error, "resource", error))
+            else:
+                break
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert len(os.listdir("/proc/self/fd")) == len(before), room
+        else:
+            raise AssertionError("it never had enough")
+"""
+
 
 def lacking(root: Path, steps: str, flush: str) -> list[list[str]]:
     with open_small(root) as broker:
@@ -80,7 +100,7 @@ def lacking(root: Path, steps: str, flush: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_flush_that_lacks_descriptors_does_not_poison_the_store(directory: Path, flush: str) -> None:
-    assert lacking(directory, FLUSHES, flush) == [["OSError", str(errno.EMFILE)]] * 4
+    assert lacking(directory, FLUSHES, flush) == [["InsufficientResources", "descriptors"]] * 4
     with open_small(directory) as broker:
         assert len(bodies(broker)) == 180
 
@@ -92,5 +112,11 @@ def test_a_flush_that_lacks_descriptors_does_not_poison_the_store(directory: Pat
 def test_what_was_stored_and_not_flushed_is_told_by_its_id(directory: Path, send: str, count: int) -> None:
     """Whoever sends it again says so, and does not send a batch again message by message."""
     error, stored = lacking(directory, SENDS.format(send=send), "sync")
-    assert error == ["OSError", str(errno.EMFILE), stored[0]]
+    assert error == ["InsufficientResources", "descriptors", stored[0]]
     assert len(stored) == count
+
+
+def test_what_is_not_opened_for_lack_of_descriptors_keeps_none(directory: Path) -> None:
+    errors = lacking(directory, ENLISTING, "async")
+    assert len(errors) > 2
+    assert all(error == ["InsufficientResources", "descriptors"] for error in errors)

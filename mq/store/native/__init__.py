@@ -5,6 +5,7 @@ Only modules of `mq.store` import this. No cdata leaves them.
 
 import errno
 import os
+from pathlib import Path
 from typing import Any
 
 from mq.errors import (
@@ -16,7 +17,9 @@ from mq.errors import (
     StoreLocked,
     StorePoisoned,
 )
+from mq.store.named import named
 from mq.store.native import _native  # type: ignore[attr-defined]  # made by the build
+from mq.store.process_state import describe
 
 lib: Any = _native.lib
 ffi: Any = _native.ffi
@@ -24,6 +27,8 @@ ffi: Any = _native.ffi
 __all__ = ["check", "ffi", "lib"]
 
 
+# By number: see control.h.
+LOCKS = ("the lock for appending", "the lock for flushing", "the lock of the index")
 # Something else stands where one of our files should: a directory, a file, a link.
 MISPLACED = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 
@@ -52,16 +57,27 @@ def check(result: int, path: str = "") -> int:
             "close all brokers of this store and open it again once the disk is sound"
         )
     if result == lib.MQ_BUSY:
+        pid = int(lib.mq_busy_pid()) or None
         raise StoreLocked(
-            f"{path or 'the store'}: a lock is held for too long, most likely by a process that is stopped",
+            f"{path or 'the store'}: not to be had within {lib.mq_busy_waited_ms() / 1000:g} s was"
+            f" {LOCKS[lib.mq_busy_lock()]}, held by {describe(pid)}; nothing was written",
             path=path,
+            pid=pid,
+        )
+    if result == lib.MQ_REENTERED:
+        raise StoreLocked(
+            f"{path or 'the store'}: this thread was interrupted by a signal handler while it held a lock,"
+            " and the handler wants it: have handlers set a flag, and use the broker from a thread",
+            path=path,
+            pid=os.getpid(),
         )
     if result == lib.MQ_TOO_LARGE:
         raise AssertionError("the caller checks sizes first, since it knows them")
     if result == lib.MQ_MEMORY:
-        raise MemoryError
+        raise named(MemoryError(), Path(path or "the store"))
     if result in (lib.MQ_IO, lib.MQ_UNSYNCED):
-        raise OSError(number, f"{os.strerror(number)} ({errno.errorcode.get(number, number)})", path or None)
+        text = f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
+        raise named(OSError(number, text, path or None), Path(path or "the store"))
     if result == lib.MQ_TABLE_FULL:
         raise MQError(
             f"this store already has {lib.MQ_QUEUE_MAX:,} queues, its limit: delete topics that are not used"

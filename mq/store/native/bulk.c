@@ -10,8 +10,6 @@
 #include "linux.h"
 #include "pen.h"
 
-enum { LOCK_TIMEOUT_MS = 10000 };
-
 /* A queue that the bulk writes to. */
 typedef struct {
     mq_queue *queue;
@@ -292,7 +290,7 @@ static int make_room(bulk *all, const int32_t *body_sizes, const int32_t *proper
 }
 
 static int append(mq_log *log, bulk *all, mq_receipt *receipt) {
-    int result = mq_log_lock(log, LOCK_TIMEOUT_MS);
+    int result = mq_log_lock(log, MQ_LOCK_TIMEOUT_MS);
     if (result) return result;
     result = write_all(log, all, receipt);
     mq_log_unlock(log);

@@ -11,7 +11,6 @@
 #include "linux.h"
 
 enum {
-    LOCK_TIMEOUT_MS = 10000, /* only a stopped process holds the lock that long */
     ALLOCATE_STEP = 1 << 20,
     BLOCK = 4096,
     STACK_TAIL = 1024
@@ -164,12 +163,26 @@ int mq_log_lock(mq_log *log, int timeout_ms) {
 
 void mq_log_unlock(mq_log *log) { mq_control_unlock(log->control, MQ_LOCK_APPEND); }
 
+int mq_log_mend(mq_log *log, int timeout_ms) {
+    int result = mq_log_lock(log, timeout_ms);
+    if (!result) mq_log_unlock(log);
+    return result;
+}
+
+int mq_log_enter(mq_log *log, int timeout_ms) {
+    int result = mq_log_lock(log, timeout_ms);
+    if (!result) mq_control_begin_section(log->control, MQ_LOCK_APPEND);
+    return result;
+}
+
+mq_control *mq_log_control(mq_log *log) { return log->control; }
+
 int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_id, int add) {
     int number = mq_control_queue(log->control, topic, topic_size, queue_id, 0);
     if (number != MQ_MISSING || !add) return number;
     /* Who recovers for himself alone has a control file of his own, and nobody to lock out. */
     if (!log->writable) return mq_control_queue(log->control, topic, topic_size, queue_id, add);
-    int result = mq_log_lock(log, LOCK_TIMEOUT_MS);
+    int result = mq_log_lock(log, MQ_LOCK_TIMEOUT_MS);
     if (result) return result;
     number = mq_control_queue(log->control, topic, topic_size, queue_id, add);
     mq_log_unlock(log);
@@ -335,7 +348,7 @@ static uint32_t tags_of(const mq_draft *drafts, int32_t count, const mq_envelope
 static int append(mq_log *log, const mq_common *common, const mq_draft *drafts, int32_t count, int64_t total,
                   const mq_envelope *envelope, mq_receipt *receipt) {
     if (total + MQ_BLANK_SIZE > log->file_size) return MQ_TOO_LARGE;
-    int result = mq_log_lock(log, LOCK_TIMEOUT_MS);
+    int result = mq_log_lock(log, MQ_LOCK_TIMEOUT_MS);
     if (result) return result;
     result = write_all(log, common, drafts, count, total, envelope, receipt);
     mq_log_unlock(log);

@@ -60,6 +60,11 @@ int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_i
 /* The append lock, with the repair of whatever a dead owner left. */
 int mq_log_lock(mq_log *log, int timeout_ms);
 void mq_log_unlock(mq_log *log);
+/* Have what a dead owner left repaired, if there is anything, and nothing else. */
+int mq_log_mend(mq_log *log, int timeout_ms);
+/* mq_log_lock for a section in Python, which mq_control_leave ends: for guards.c alone. */
+int mq_log_enter(mq_log *log, int timeout_ms);
+mq_control *mq_log_control(mq_log *log);
 
 /* Append one message. MQ_GONE if the queue was deleted; MQ_STALE if MQ_TOPICS_VERSION is not
  * `topics_version` any more, unless that is negative. `properties` is RocketMQ's property string, ending in 02 or empty;

@@ -38,10 +38,17 @@ static int make_locks(mq_shared *shared) {
     return failed ? MQ_IO : 0;
 }
 
+static int64_t this_process(void) {
+    struct stat namespace = {0};
+    if (stat("/proc/self/ns/pid", &namespace)) namespace.st_ino = 0;
+    return (int64_t)((uint64_t)namespace.st_ino << 32 | (uint32_t)getpid());
+}
+
 int mq_control_open(const char *path, const char *boot_id, int create, mq_control **out) {
     mq_control *control = calloc(1, sizeof *control);
     if (!control) return MQ_MEMORY;
     control->heads = calloc(MQ_TABLE_BUCKETS, sizeof *control->heads);
+    control->process = this_process();
     int result = control->heads ? 0 : MQ_MEMORY;
     control->fd = result < 0 ? -1 : open(path, create ? O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW : O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (!result && control->fd < 0) result = errno == ENOENT ? MQ_MISSING : MQ_IO;
@@ -169,16 +176,53 @@ int64_t mq_control_add(mq_control *control, int word, int64_t amount) {
     return atomic_fetch_add_explicit(&control->shared->words[word], amount, memory_order_acq_rel);
 }
 
-static int taken(pthread_mutex_t *mutex, int error) {
+static _Thread_local struct {
+    int which, pid, waited_ms;
+} busy;
+
+int mq_busy_lock(void) { return busy.which; }
+int mq_busy_pid(void) { return busy.pid; }
+int mq_busy_waited_ms(void) { return busy.waited_ms; }
+
+static _Thread_local int64_t wait_deadline;
+
+int64_t *mq_wait_deadline(void) { return &wait_deadline; }
+
+int mq_wait_limit_ms(int timeout_ms) {
+    if (!wait_deadline) return timeout_ms;
+    int64_t left_ms = (wait_deadline - mq_linux_monotonic_ns()) / 1000000;
+    return left_ms >= timeout_ms ? timeout_ms : left_ms > 0 ? (int)left_ms : 0;
+}
+
+int mq_control_note_busy(mq_control *control, int which, int waited_ms) {
+    int64_t holder = atomic_load(&control->shared->locks[which].holder);
+    int is_ours = holder >> 32 == control->process >> 32; /* another namespace's pid names another process here */
+    busy.which = which;
+    busy.pid = is_ours ? (int)(int32_t)holder : 0;
+    busy.waited_ms = waited_ms;
+    return MQ_BUSY;
+}
+
+static uintptr_t this_thread(void) { return (uintptr_t)pthread_self(); }
+
+static int taken(mq_control *control, int which, int error) {
+    if (error == EBUSY || error == ETIMEDOUT) return MQ_BUSY;
+    if (error != 0 && error != EOWNERDEAD) return MQ_IO;
+    atomic_store_explicit(&control->shared->locks[which].holder, control->process, memory_order_relaxed);
+    atomic_store_explicit(&control->own[which].taken_by, this_thread(), memory_order_relaxed);
     if (error == 0) return 0;
-    if (error != EOWNERDEAD) return error == EBUSY || error == ETIMEDOUT ? MQ_BUSY : MQ_IO;
-    pthread_mutex_consistent(mutex);
+    pthread_mutex_consistent(&control->shared->locks[which].mutex);
     return 1;
 }
 
 int mq_control_try_lock(mq_control *control, int which) {
-    pthread_mutex_t *mutex = &control->shared->locks[which].mutex;
-    return taken(mutex, pthread_mutex_trylock(mutex));
+    return taken(control, which, pthread_mutex_trylock(&control->shared->locks[which].mutex));
+}
+
+/* Whether this very thread has the lock. Another process has said that it is the holder; a thread of this one, too. */
+static int is_own(mq_control *control, int which) {
+    return atomic_load_explicit(&control->own[which].taken_by, memory_order_relaxed) == this_thread() &&
+           atomic_load(&control->shared->locks[which].holder) == control->process;
 }
 
 int mq_control_lock(mq_control *control, int which, int timeout_ms) {
@@ -186,20 +230,44 @@ int mq_control_lock(mq_control *control, int which, int timeout_ms) {
     /* The lock is held for a fraction of a microsecond: sleeping costs more than looking. */
     for (int i = 0; i < SPIN_COUNT; i++) {
         int error = pthread_mutex_trylock(mutex);
-        if (error != EBUSY) return taken(mutex, error);
+        if (error != EBUSY) return taken(control, which, error);
         for (int pause = 0; pause < 8; pause++) mq_linux_pause();
     }
+    if (is_own(control, which)) {
+        if (atomic_load(&control->own[which].is_section)) return MQ_REENTERED;
+        /* Nobody else can: it was left locked, and what it protects may be half done. */
+        int again = taken(control, which, 0);
+        return again < 0 ? again : 1;
+    }
+    timeout_ms = mq_wait_limit_ms(timeout_ms);
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t nanoseconds = until.tv_nsec + (int64_t)timeout_ms % 1000 * 1000000;
     until.tv_sec += timeout_ms / 1000 + nanoseconds / 1000000000;
     until.tv_nsec = nanoseconds % 1000000000;
-    return taken(mutex, pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &until));
+    int result = taken(control, which, pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &until));
+    return result == MQ_BUSY ? mq_control_note_busy(control, which, timeout_ms) : result;
 }
 
 void mq_control_unlock(mq_control *control, int which) {
+    atomic_store_explicit(&control->own[which].taken_by, 0, memory_order_relaxed);
     pthread_mutex_unlock(&control->shared->locks[which].mutex);
 }
+
+void mq_control_begin_section(mq_control *control, int which) { atomic_store(&control->own[which].is_section, 1); }
+
+int mq_control_enter(mq_control *control, int which, int timeout_ms) {
+    int result = mq_control_lock(control, which, timeout_ms);
+    if (result >= 0) mq_control_begin_section(control, which);
+    return result;
+}
+
+void mq_control_leave(mq_control *control, int which) {
+    atomic_store(&control->own[which].is_section, 0);
+    mq_control_unlock(control, which);
+}
+
+void mq_control_abandon(mq_control *control, int which) { atomic_store(&control->own[which].is_section, 0); }
 
 uint32_t mq_control_bell(mq_control *control) {
     return atomic_load(&control->shared->bell);

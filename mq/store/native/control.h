@@ -21,7 +21,7 @@
  * needed to rebuild it.
  */
 enum {
-    MQ_CONTROL_LAYOUT = 10,     /* raised when a field moves */
+    MQ_CONTROL_LAYOUT = 11,     /* raised when a field moves */
     MQ_QUEUE_MAX = 131072,      /* queues at a time */
     MQ_PLACE_BITS = 17,         /* a number is a place in the table and, above that, which use of the place it is */
     MQ_USES_MAX = 16384,        /* of a place, before they are counted from 0 again */
@@ -59,6 +59,7 @@ enum {
     MQ_PLACE_NEXT = 27,         /* where a free place is looked for next */
     MQ_WORD_COUNT = 28,
 
+    MQ_LOCK_TIMEOUT_MS = 10000, /* of a call without a limit of its own: only a stopped process holds one that long */
     MQ_LOCK_APPEND = 0,
     MQ_LOCK_FLUSH = 1,
     MQ_LOCK_INDEX = 2,
@@ -108,10 +109,29 @@ int64_t mq_control_raise(mq_control *control, int word, int64_t value);
 int64_t mq_control_add(mq_control *control, int word, int64_t amount);
 
 /* Take a lock. 0; 1 if its owner died holding it: the caller repairs what the lock
- * protects; MQ_BUSY after timeout_ms. A lock is released by the thread that took it. */
+ * protects; MQ_BUSY after timeout_ms. A lock is released by the thread that took it. A thread that finds that
+ * it holds the lock itself gives it back and takes it anew, as a dead owner's; MQ_REENTERED while a section of it
+ * is under way, which a signal handler interrupted. */
 int mq_control_lock(mq_control *control, int which, int timeout_ms);
 int mq_control_try_lock(mq_control *control, int which);
 void mq_control_unlock(mq_control *control, int which);
+
+/* The same for a section in Python, in which a signal handler may run: for guards.c alone. */
+int mq_control_enter(mq_control *control, int which, int timeout_ms);
+void mq_control_leave(mq_control *control, int which);
+/* The section ended in another thread, which cannot unlock: the owner does so when it wants the lock again. */
+void mq_control_abandon(mq_control *control, int which);
+
+/* Until when this thread may wait for locks, ns of the monotonic clock; 0: as long as each call says. */
+int64_t *mq_wait_deadline(void);
+/* A time limit, or what is left until then if that is less. */
+int mq_wait_limit_ms(int timeout_ms);
+
+/* Of the last wait of this thread that ended with MQ_BUSY: the lock, its holder's pid (0 if it is of another pid
+ * namespace, or never told), and how long the wait was. */
+int mq_busy_lock(void);
+int mq_busy_pid(void);
+int mq_busy_waited_ms(void);
 
 /* The queue table. A place whose queue was deleted is used again, for a queue of another number: number = use of the
  * place * MQ_QUEUE_MAX + place. So a number is right or out of date, and never another queue's; with one that is out of

@@ -149,9 +149,9 @@ static int flush_to(mq_log *log, int64_t end, int is_sender, int timeout_ms) {
         }
         if (lock != MQ_BUSY) return lock;
         int64_t now = mq_linux_monotonic_ns();
-        if (!deadline) deadline = now + (int64_t)timeout_ms * 1000000;
+        if (!deadline) deadline = now + (int64_t)mq_wait_limit_ms(timeout_ms) * 1000000;
         int64_t left = deadline - now;
-        if (left <= 0) return MQ_BUSY;
+        if (left <= 0) return mq_control_note_busy(control, MQ_LOCK_FLUSH, timeout_ms);
         if (spin(shared, control, end, turn, now)) continue;
         atomic_fetch_add(&shared->flush_sleepers, 1);
         mq_linux_wait(&shared->flush_turn, turn, left < TURN_TIMEOUT_NS ? left : TURN_TIMEOUT_NS);

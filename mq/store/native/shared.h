@@ -57,6 +57,7 @@ typedef struct {
     _Atomic int64_t table_allocated;
     _Alignas(64) struct {
         _Alignas(64) pthread_mutex_t mutex;
+        _Atomic int64_t holder; /* pid namespace and pid of the last one that took it */
     } locks[3];
     _Alignas(64) _Atomic int64_t words[MQ_SHARED_WORDS];
     _Alignas(64) mq_intent intent;
@@ -78,6 +79,11 @@ typedef struct {
 struct mq_control {
     mq_shared *shared;
     int fd;
+    int64_t process;       /* pid namespace and pid of this process, as a lock's holder */
+    struct {
+        _Atomic uintptr_t taken_by; /* thread of this process that holds the lock; 0: none */
+        _Atomic int is_section;     /* it does so for a section in Python */
+    } own[3];
     pthread_mutex_t local; /* guards the look-up below */
     int32_t *heads;        /* bucket -> place + 1 */
     int32_t *chain;        /* place -> next place + 1 of its bucket */
@@ -100,6 +106,11 @@ static inline uint32_t mq_use_of(int number) { return (uint32_t)number >> MQ_PLA
 
 /* The entry of a number; NULL if it is out of date. */
 mq_queue_entry *mq_shared_queue(struct mq_control *control, int number);
+
+/* The lock that this thread has is held for a section in Python from now on. */
+void mq_control_begin_section(struct mq_control *control, int which);
+/* Remember who has a lock that was not to be had in time: see mq_busy_pid. Returns MQ_BUSY. */
+int mq_control_note_busy(struct mq_control *control, int which, int waited_ms);
 
 /* Which of 32 kinds of tags one is of. Two tags may share a bit: who is woken for the other one looks, and sleeps on. */
 static const uint32_t MQ_EVERY_TAG = UINT32_MAX;

@@ -208,9 +208,8 @@ int mq_timer_settle(mq_timer *timer) {
     if (result) return result;
     int done = unit.mark == mq_timer_word(timer, MQ_TIMER_EPOCH);
     if (!done) {
-        result = mq_log_lock(timer->log, 10000); /* which finishes, or takes back, what a dead one appended */
+        result = mq_log_mend(timer->log, MQ_LOCK_TIMEOUT_MS); /* which finishes, or takes back, what a dead one appended */
         if (result) return result;
-        mq_log_unlock(timer->log);
         result = mq_timer_pin(timer, unit.log_offset, unit.size, &record);
         if (!result) {
             done = has_copy(timer, (int)mq_timer_word(timer, MQ_TIMER_QUEUE), mq_timer_word(timer, MQ_TIMER_BEGIN), &record);

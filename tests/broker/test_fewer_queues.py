@@ -1,0 +1,35 @@
+"""A topic gets fewer queues between a look at it and the send: the message goes to one that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.results import MessageQueue
+
+
+def test_a_send_of_a_topic_takes_a_queue_that_is_left(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mq.open(directory) as broker:
+        topic = broker.create_topic("orders", 8)
+        publishable = broker.publishable
+        eight = publishable("orders")
+        broker.create_topic("orders", read_queue_count=1, write_queue_count=1)
+        looks = 0
+
+        def late(name: str) -> Sequence[MessageQueue]:
+            nonlocal looks
+            looks += 1
+            return eight if looks % 3 == 1 else publishable(name)
+
+        monkeypatch.setattr(broker, "publishable", late)
+        for _ in range(16):
+            assert topic.send(b"x").queue.queue_id == 0
+            looks = 0
+        monkeypatch.undo()
+        with pytest.raises(ValueError, match="queues"):
+            broker.append("orders", 7, mq.Message("orders", b"x"), b"x", 0)

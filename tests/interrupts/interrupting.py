@@ -1,0 +1,100 @@
+"""Calls that are cut short: at every instruction of the library, one after the other, or by alarms.
+
+An exception of a signal handler comes where Python looks for signals: behind a call, where a function begins
+or a round of a loop ends. Here it comes before any instruction at all, which is more, but for those that end
+a with statement whose body is through. Python does not look there, and a lock of the threading module, which
+is taken and given back by such a statement, would stay locked.
+"""
+
+from __future__ import annotations
+
+import dis
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+# What calls __exit__ with three times None, in the Pythons that there are.
+LOADS = {"LOAD_CONST", "DUP_TOP", "POP_BLOCK"}
+CALLS = {"CALL", "PRECALL", "CALL_FUNCTION"}
+
+
+class Interrupted(BaseException):
+    """Raised as KeyboardInterrupt is, and never for another reason."""
+
+
+@cache
+def _exits(code: CodeType) -> frozenset[int]:
+    """Where the instructions lie that end a with statement whose body is through."""
+    found: set[int] = set()
+    run: list[int] = []
+    for instruction in dis.get_instructions(code):
+        name, nothing = instruction.opname, instruction.opname != "LOAD_CONST" or instruction.argval is None
+        if (name in LOADS and nothing) or (name in CALLS and len(run) >= 3 and instruction.arg in (2, 3)):
+            run.append(instruction.offset)
+            if name in CALLS:
+                found.update(run)
+        else:
+            run = []
+    return frozenset(found)
+
+
+def interrupted_at(call: Callable[[], object], number: int) -> int | None:
+    """Make a call, and interrupt it at the instruction of this number, counted from 0. None if it was: else
+    how many it had. What the call raises otherwise is raised."""
+    count, done = 0, False
+
+    def each(frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal count, done
+        if event == "opcode" and not done and frame.f_lasti not in _exits(frame.f_code):
+            if count == number:
+                done = True
+                raise Interrupted
+            count += 1
+        return each
+
+    def begin(frame: FrameType, _event: str, _arg: Any) -> Any:
+        if done or not frame.f_globals.get("__name__", "").startswith("mq."):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return each
+
+    before = sys.gettrace()
+    sys.settrace(begin)
+    try:
+        call()
+    except Interrupted:
+        return None
+    finally:
+        sys.settrace(before)
+    # Where an interrupt is swallowed, or comes in a destructor, the call goes on.
+    return None if done else count
+
+
+@contextmanager
+def alarms() -> Iterator[Callable[[float], None]]:
+    """A function that has an Interrupted raised in so many seconds; 0: no more."""
+
+    def late(_number: int, _frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, late)
+
+    def set_alarm(seconds: float) -> None:
+        while True:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, seconds)
+            except Interrupted:
+                if seconds == 0.0:
+                    continue
+                raise
+            return
+
+    try:
+        yield set_alarm
+    finally:
+        set_alarm(0.0)
+        signal.signal(signal.SIGALRM, before)

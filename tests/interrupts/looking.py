@@ -1,0 +1,69 @@
+"""What another process finds after a call was cut short: every lock can be had, and sends go through."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.store.groupfile import CHANGING_BYTE, READY_BYTE
+from mq.store.guards import control_lock
+from mq.store.locks import FLOCK
+from mq.store.native import lib
+from mq.store.transactions import MAKING_BYTE, UNLISTED_BYTE
+
+PATIENCE = 60.0  # seconds; the duties of the other broker hold locks as well, each for a moment
+WHOLE = ((0, 0),)  # begin and length of what nobody may hold; a length of 0 is to the end of all files
+OWN_FILES = {
+    "topics.lock": WHOLE,
+    "filters.lock": WHOLE,
+    "offsets": WHOLE,
+    "redrive": WHOLE,
+    "dedup": WHOLE,
+    "gate": ((0, 1),),
+    "transactions": ((MAKING_BYTE, 1), (UNLISTED_BYTE, 1)),
+}
+
+
+def look(broker: LocalBroker) -> None:
+    """Raises what says which lock somebody has kept."""
+    assert broker._store.control is not None
+    for which in range(lib.MQ_LOCK_COUNT):
+        with control_lock(broker._store.control, which, broker.path, PATIENCE):
+            pass
+    own = broker.path / "mq"
+    files = {own / name: ranges for name, ranges in OWN_FILES.items()}
+    for path in (own / "groups").glob("*"):
+        files[path] = (CHANGING_BYTE, 1), (READY_BYTE, 1)
+    for path in (own / "once").glob("*"):
+        files[path] = WHOLE
+    deadline = time.monotonic() + PATIENCE
+    while held := [f"{path} from byte {at}" for path, ranges in files.items() for at in _held(path, ranges)]:
+        assert time.monotonic() < deadline, f"somebody keeps {held}"
+        time.sleep(0.001)
+
+
+def _held(path: Path, ranges: tuple[tuple[int, int], ...]) -> list[int]:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return []
+    try:
+        return [begin for begin, size in ranges if _is_held(fd, begin, size)]
+    finally:
+        os.close(fd)
+
+
+def _is_held(fd: int, begin: int, size: int) -> bool:
+    request = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, begin, size, 0)
+    return bool(FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))[0] != fcntl.F_UNLCK)
+
+
+def send_beside(broker: LocalBroker, number: int) -> None:
+    """What another process wants to do meanwhile, all of which needs locks."""
+    with mq.Producer(broker, timeout=PATIENCE, dedup_window=600) as producer:
+        producer.send(mq.Message("beside", b"%d" % number), dedup_key=f"beside-{number}")
+    assert len(broker.query("beside", f"beside-{number}")) == 1

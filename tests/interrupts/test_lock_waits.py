@@ -1,0 +1,171 @@
+"""Waiting for a lock that a stopped process holds ends in time, with an error that says who has it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.store.guards import append_lock, control_lock, file_lock, time_limit
+from mq.store.native import lib
+from mq.store.process_state import ProcessKind, process_state
+from tests.interrupts.interrupting import Interrupted, alarms
+from tests.store.peer import Peer
+from tests.store.small_store import SMALL
+
+SHORT, USUAL = 0.2, 10.0  # seconds: of a call here, and of one that names no limit
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def broker(directory: Path) -> Iterator[LocalBroker]:
+    with mq.open(directory, **SMALL) as broker:
+        broker.create_topic("orders", 1).send(b"first", keys="first")
+        yield broker
+
+
+@contextmanager
+def stopped(path: Path, lock: str, unlock: str) -> Iterator[int]:
+    """The pid of a process that is stopped with a lock in hand."""
+    with Peer(path) as peer:
+        peer.do("from mq.store.guards import *")
+        peer.do(lock)
+        os.kill(peer.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + PATIENCE
+        while process_state(peer.pid).kind is not ProcessKind.STOPPED:
+            assert time.monotonic() < deadline
+        try:
+            yield peer.pid
+        finally:
+            os.kill(peer.pid, signal.SIGCONT)
+            peer.do(unlock)
+
+
+def with_mutex(which: str) -> tuple[str, str]:
+    handle = "broker._store.control.handle"
+    return (
+        f"assert lib.mq_control_lock({handle}, lib.{which}, 10000) >= 0",
+        f"lib.mq_control_unlock({handle}, lib.{which})",
+    )
+
+
+def refused(call: Callable[[], object], pid: int) -> None:
+    """Raises StoreLocked, which names a stopped process, and does so in time."""
+    begin = time.monotonic()
+    with pytest.raises(mq.StoreLocked) as caught:
+        call()
+    assert time.monotonic() - begin < USUAL
+    assert caught.value.pid == pid
+    assert f"process {pid}" in str(caught.value)
+    assert f"kill -CONT {pid}" in str(caught.value)
+
+
+def test_a_send_waits_no_longer_than_its_producer_says(broker: LocalBroker) -> None:
+    producer = mq.Producer(broker, timeout=SHORT, dedup_window=600)
+    plain = mq.Producer(broker, timeout=SHORT)
+    message = mq.Message("orders", b"late")
+    plain.send(message)
+    with stopped(broker.path, *with_mutex("MQ_LOCK_APPEND")) as pid:
+        refused(lambda: plain.send(message), pid)
+        refused(lambda: plain.send(message, timeout=SHORT / 2), pid)
+        refused(lambda: plain.send(message, shard_key=1), pid)
+        refused(lambda: plain.send_batch([message, message]), pid)
+        refused(lambda: plain.send_oneway(message), pid)
+        refused(lambda: plain.send_async(message).result(), pid)
+        refused(lambda: producer.send(message, dedup_key="key"), pid)
+    assert broker.topic("orders").queues[0].max_offset == 2
+    producer.send(message, dedup_key="key")
+    plain.send(message)
+    assert broker.topic("orders").queues[0].max_offset == 4
+
+
+def test_a_call_without_a_limit_waits_as_long_as_it_is_told(broker: LocalBroker) -> None:
+    with stopped(broker.path, *with_mutex("MQ_LOCK_APPEND")) as pid:
+
+        def late() -> None:
+            with time_limit(SHORT):
+                broker.topic("orders").send(b"late")
+
+        refused(late, pid)
+    with stopped(broker.path, *with_mutex("MQ_LOCK_INDEX")) as pid:
+
+        def query() -> None:
+            broker.topic("orders").send(b"more", keys="more")
+            with time_limit(SHORT):
+                broker.query("orders", "more")
+
+        refused(query, pid)
+
+
+def test_a_file_that_a_stopped_process_has_locked_is_not_waited_for_either(broker: LocalBroker) -> None:
+    lock = "held = file_lock(broker.path / 'mq' / 'topics.lock', 0, 'testing')"
+    with stopped(broker.path, lock, "del held") as pid:
+
+        def create() -> None:
+            with time_limit(SHORT):
+                broker.create_topic("other", 1)
+
+        refused(create, pid)
+    broker.create_topic("other", 1)
+
+
+def test_a_store_that_a_stopped_process_is_opening_says_so_at_once(directory: Path) -> None:
+    mq.open(directory, **SMALL).close()
+    lock = "held = broker._store.gate.opening(); broker._store.gate.opened_by()"
+    with stopped(directory, lock, "del held") as pid:
+        refused(lambda: mq.open(directory, **SMALL), pid)
+
+
+def test_a_thread_that_left_a_lock_behind_gives_it_back(broker: LocalBroker) -> None:
+    assert broker._store.control is not None
+    handle = broker._store.control.handle
+    assert lib.mq_control_lock(handle, lib.MQ_LOCK_APPEND, 1000) == 0
+    with time_limit(SHORT):
+        broker.topic("orders").send(b"more")
+    with Peer(broker.path) as peer:
+        peer.send("orders", 0, b"beside")
+
+
+def test_a_signal_handler_that_wants_the_lock_of_its_thread_is_refused(broker: LocalBroker) -> None:
+    topic = broker.topic("orders")
+    with append_lock(broker._store.live(), broker.path), pytest.raises(mq.StoreLocked) as caught:
+        topic.send(b"of a handler")
+    assert caught.value.pid == os.getpid()
+    path = broker.path / "mq" / "topics.lock"
+    with file_lock(path, 0, "testing"), pytest.raises(mq.StoreLocked, match="signal handler") as caught:
+        broker.create_topic("other", 1)
+    assert caught.value.pid == os.getpid()
+    topic.send(b"later")
+    broker.create_topic("other", 1)
+
+
+def test_what_is_let_go_of_without_a_with_statement_is_unlocked(broker: LocalBroker) -> None:
+    assert broker._store.control is not None
+    with Peer(broker.path) as peer:
+        for _ in range(3):
+            append_lock(broker._store.live(), broker.path)
+            control_lock(broker._store.control, lib.MQ_LOCK_INDEX, broker.path)
+            file_lock(broker.path / "mq" / "topics.lock", 0, "testing")
+        peer.send("orders", 0, b"beside")
+        peer.do("broker.create_topic('beside', 1)")
+
+
+def test_an_alarm_ends_the_wait_for_a_lock(broker: LocalBroker) -> None:
+    assert broker._store.control is not None
+    path = broker.path / "mq" / "topics.lock"
+    with stopped(broker.path, *with_mutex("MQ_LOCK_INDEX")), alarms() as set_alarm:
+        set_alarm(SHORT)
+        with pytest.raises(Interrupted):
+            control_lock(broker._store.control, lib.MQ_LOCK_INDEX, broker.path, PATIENCE)
+    lock = "held = file_lock(broker.path / 'mq' / 'topics.lock', 0, 'testing')"
+    with stopped(broker.path, lock, "del held"), alarms() as set_alarm:
+        set_alarm(SHORT)
+        with pytest.raises(Interrupted):
+            file_lock(path, 0, "testing", PATIENCE)
