@@ -17,11 +17,14 @@ from mq.names import check_topic
 from mq.properties import value_of
 from mq.store.directory import BEGIN_MEMBER
 from mq.store.reader import Reader
+from mq.store.settings import STORE_PORT
 from mq.store.store import Store
 
 __all__ = ["Finder"]
 
 QUERY_COUNT_MAX = 4096
+LOOPBACK = bytes([127, 0, 0, 1])
+PORT = STORE_PORT.to_bytes(4, "big")
 
 
 class Finder:
@@ -56,6 +59,11 @@ class Finder:
                         break
             if newest is not None:
                 return newest
+        if log_offset is not None and _is_of_another(msg_id, self._store.settings.address):
+            raise MessageNotFound(
+                msg_id,
+                f"no message of this store has the id {msg_id!r}: by its first bytes, another store gave it",
+            )
         raise MessageNotFound(msg_id)
 
     def query(
@@ -106,6 +114,14 @@ class Finder:
             message = self._reader.record(log_offset)
             if message is not None and message.log_offset == log_offset and message.topic == topic:
                 yield message
+
+
+def _is_of_another(msg_id: str, address: bytes) -> bool:
+    """Whether mq gave an offset id, in a store whose records carry another address. Older versions wrote
+    127.0.0.1 in all of them."""
+    host = bytes.fromhex(msg_id)[:-8]
+    ours = {LOOPBACK, address}
+    return host[:1] == LOOPBACK[:1] and host[4:] == PORT and host[:4] not in ours
 
 
 def _within(message: MessageExt, begin_ms: int, end_ms: int | None) -> bool:

@@ -114,7 +114,6 @@ static PyObject *bind(PyObject *module, PyObject *args) {
         {"topics", &known->topics},           {"prefixes", &known->prefixes},       {"build", &known->build},
         {"message", &known->message},         {"stored", &known->stored},           {"send_result", &known->send_result},
         {"send_ok", &known->send_ok},         {"pull_result", &known->pull_result}, {"statuses", &known->statuses},
-        {"host", &known->host},
     };
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         if (strcmp(places[i].name, name) != 0) continue;

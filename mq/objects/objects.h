@@ -32,7 +32,6 @@ typedef struct {
     PyObject *send_ok;
     PyObject *pull_result;
     PyObject *statuses;    /* tuple of PullStatus by MQ_PULL_… */
-    PyObject *host;        /* of this store's records: bytes */
 } mq_known;
 
 extern mq_known mq_objects_known;

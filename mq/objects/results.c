@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-static mq_known *const known = &mq_objects_known;
-
 /* SendFields. */
 
 static void send_dealloc(PyObject *self) {
@@ -74,7 +72,10 @@ static int send_set_ids(PyObject *self, PyObject *ids, void *unused) { return re
 static PyObject *send_place(PyObject *self, void *unused) {
     const mq_sent_where *of = filled(self, "_place");
     if (!of) return NULL;
-    return of->place ? mq_objects_shared(of->place) : Py_BuildValue("(OL)", known->host, (long long)of->receipt.log_offset);
+    if (of->place) return mq_objects_shared(of->place);
+    const mq_receipt *receipt = &of->receipt;
+    return Py_BuildValue("(y#L)", (const char *)receipt->store_host, (Py_ssize_t)sizeof receipt->store_host,
+                         (long long)receipt->log_offset);
 }
 
 static int send_set_place(PyObject *self, PyObject *place, void *unused) {

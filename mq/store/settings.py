@@ -45,6 +45,9 @@ logger = logging.getLogger("mq.store")
 
 SIZE_MAX = 1 << 20  # bytes; what is longer is none of ours
 TIME_MAX = 1 << 53
+# The one that older versions of mq wrote, and those that no host has.
+UNFIT_HOSTS = {b"", b"\x00\x00\x00", b"\x00\x00\x01", b"\xff\xff\xff"}
+STORE_PORT: int = lib.MQ_STORE_PORT
 STORE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 COPIED, LOST = "copied", "lost"
 
@@ -80,6 +83,13 @@ class Settings:
     @property
     def retention_ms(self) -> int:
         return int(self.option("retention_hours") * 3_600_000)
+
+    @property
+    def address(self) -> bytes:
+        """The four bytes of the address that new records carry as their store host: one of the machine's own,
+        127.0.0.0/8, made of the identity, so that the offset id of a message tells which store it is of."""
+        own = bytes.fromhex(self.store_id[:6])
+        return b"\x7f" + (own if own not in UNFIT_HOSTS else b"\x00\x00\x02")
 
 
 def check_number(name: str, value: Any, low: float, high: float) -> None:

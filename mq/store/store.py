@@ -58,8 +58,6 @@ from mq.threads import start
 
 __all__ = ["Store"]
 
-STORE_HOST = b"\x7f\x00\x00\x01"
-STORE_PORT = 10911
 READ, APPEND, READ_PRIVATELY = 0, 1, 2  # see mq_log_open
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
@@ -173,7 +171,7 @@ class Store:
     def _map(self, root: Path, mode: int) -> None:
         assert self.control is not None
         self.log = open_log(root, self.control, mode, sync=self.sync)
-        lib.mq_log_set_host(self.log, STORE_HOST, STORE_PORT)
+        lib.mq_log_set_host(self.log, self.settings.address)
 
     def _recover(
         self,

@@ -47,7 +47,7 @@ from mq.store.guards import file_lock
 from mq.store.locks import byte_owner, lock_byte, open_own_file
 from mq.store.named import named_errors
 from mq.store.native import check, ffi, lib
-from mq.store.store import STORE_HOST, STORE_PORT, Store
+from mq.store.store import Store
 from mq.store.waiting import Futex
 from mq.store.writer import Writer
 from mq.txn.state import Ender, Preparer
@@ -57,7 +57,6 @@ __all__ = ["End", "Ended", "Entry", "TransactionTable"]
 SIZE, HEADER_SIZE = lib.MQ_TRANSACTIONS_SIZE, lib.MQ_TRANSACTIONS_HEADER
 MAKING_BYTE, UNLISTED_BYTE, TOKEN_BYTES = 0, 1, 1 << 32
 UNWRITTEN_AT_ONCE, TOLD_AT_ONCE = 65_536, 256
-HOST = STORE_HOST + STORE_PORT.to_bytes(4, "big")
 STATE_MASK = 15
 END_AT = ffi.offsetof("mq_receipt", "end")
 CALLS = ("mq_transaction_prepare", "mq_transaction_end")
@@ -204,7 +203,7 @@ class TransactionTable:
         if result:
             raise self._writer.failure(result, len(body))
         name = ffi.string(receipt.unique_id, 56).decode()
-        place = HOST, int(receipt.log_offset)
+        place = ffi.buffer(receipt.store_host)[:], int(receipt.log_offset)
         status = SendStatus.SEND_OK
         if self._store.sync and message.wait:
             status = self._writer.flushed(int(receipt.end), half_queue, ffi.buffer(receipt)[:])

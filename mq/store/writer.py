@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from mq.broker.protocol import Appender, MessageQueue, SendResult, SendStatus
 from mq.errors import MessageInvalid, MQError
 from mq.message import Message
-from mq.objects import Line, bind, bind_calls, pack
+from mq.objects import Line, bind_calls, pack
 from mq.store.aside import Asides, belongs
 from mq.store.copies import Copy
 from mq.store.native import check, ffi, lib
-from mq.store.store import STORE_HOST, STORE_PORT, Store
+from mq.store.store import Store
 from mq.store.toolarge import batch_too_large, message_too_large
 
 __all__ = ["Writer"]
@@ -27,11 +27,9 @@ __all__ = ["Writer"]
 FLUSH_TIMEOUT_MS = (
     5000  # RocketMQ's syncFlushTimeout: after that the message is stored, and perhaps not on disk.
 )
-HOST = STORE_HOST + STORE_PORT.to_bytes(4, "big")
 RECEIPT = ffi.typeof("mq_receipt *")
 END_AT, TAGS_AT, ID_AT = (ffi.offsetof("mq_receipt", name) for name in ("end", "tags", "unique_id"))
 ID_SIZE = lib.MQ_UNIQUE_ID_SIZE
-bind("host", HOST)
 bind_calls(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in ("mq_append", "mq_pull")))
 
 
@@ -164,7 +162,7 @@ class Writer:
         if self._store.sync and message.wait:
             status = self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
         name = ffi.string(receipt.unique_id, 56).decode()
-        place = HOST, int(receipt.log_offset)
+        place = ffi.buffer(receipt.store_host)[:], int(receipt.log_offset)
         return SendResult(status, queue, int(receipt.queue_offset), name, place, None, out_ms)
 
     def append_to(self, number: int, body: bytes, encoded: bytes) -> Copy:
@@ -261,7 +259,8 @@ class Writer:
         if self._store.sync and wait:
             status = self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
         places = _Places(int(receipt.log_offset), int(receipt.size), body_sizes, properties_sizes)
-        return SendResult(status, queue, int(receipt.queue_offset), _Ids(ids, count), (HOST, places))
+        host = ffi.buffer(receipt.store_host)[:]
+        return SendResult(status, queue, int(receipt.queue_offset), _Ids(ids, count), (host, places))
 
     def _marked(self, topic: str, properties: Sequence[bytes]) -> tuple[Any, Any]:
         """An envelope with the bits of these messages if there are any, and what must live as long as it."""

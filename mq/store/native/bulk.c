@@ -143,6 +143,7 @@ static int write_all(mq_log *log, bulk *all, mq_receipt *receipt) {
     mq_fail_at(MQ_FAIL_PUBLISHED);
     atomic_store_explicit(&intent->armed, 0, memory_order_release);
     mq_fail_at(MQ_FAIL_DISARMED);
+    memcpy(receipt->store_host, log->store_host, sizeof receipt->store_host);
     receipt->end = end;
     receipt->store_time = store_time;
     receipt->size = all->drafts[0].size;

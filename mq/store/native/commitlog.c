@@ -73,9 +73,9 @@ void mq_log_close(mq_log *log) {
     free(log);
 }
 
-void mq_log_set_host(mq_log *log, const char *address, int32_t port) {
+void mq_log_set_host(mq_log *log, const uint8_t *address) {
     memcpy(log->store_host, address, 4);
-    mq_put32(log->store_host + 4, port);
+    mq_put32(log->store_host + 4, MQ_STORE_PORT);
 }
 
 mq_files *mq_log_files(mq_log *log) { return log->files; }
@@ -330,6 +330,7 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     atomic_store_explicit(&intent->armed, 0, memory_order_release);
     mq_fail_at(MQ_FAIL_DISARMED);
 
+    memcpy(receipt->store_host, log->store_host, sizeof receipt->store_host);
     receipt->log_offset = start;
     receipt->queue_offset = first;
     receipt->end = new_end;

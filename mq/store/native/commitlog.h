@@ -42,6 +42,7 @@ typedef struct {
     int32_t count;
     uint32_t tags;             /* bits of theirs, for mq_log_flush_sent */
     char unique_id[56];        /* of the first message; unused bytes are zero */
+    uint8_t store_host[8];     /* as in the record: address and port */
 } mq_receipt;
 
 /* Open the log and the queues under `root` (which has its control file mapped). `writable` 0: to read, 1: to
@@ -51,8 +52,8 @@ int mq_log_open(mq_control *control, const char *root, int writable, int sync, m
 /* No other call may be under way. */
 void mq_log_close(mq_log *log);
 
-/* The store host that records carry: four address bytes and the port. */
-void mq_log_set_host(mq_log *log, const char *address, int32_t port);
+/* The store host that records carry from now on: an address of 127/8, which is the store's own, and MQ_STORE_PORT. */
+void mq_log_set_host(mq_log *log, const uint8_t *address);
 
 /* The number of a queue in the table; `add` makes the entry if there is none, as for mq_control_queue. */
 int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_id, int add);

@@ -56,16 +56,18 @@ static int crc_frame_matches(const uint8_t *property) {
     return matches;
 }
 
-/* Whether mq made the record: it puts its store host for the born host too, which no client of a broker has.
+/* Whether mq made the record: it puts a store host of its own for the born host too, and no client of a broker has
+ * that port.
  * Such a record has the checksum of all its bytes, or is damaged. A broker at the same address may do so as well: in
  * topics of its own, such as the ends of transactions, and in its copies of what mq put aside, which have mq's
  * checksum somewhere among their properties, and not at the end: there it puts REAL_TOPIC or WAIT, by their hashes. */
 static int is_ours(const uint8_t *bytes, const mq_record *record) {
-    static const uint8_t HOST[8] = {127, 0, 0, 1, 0, 0, 10911 >> 8, 10911 & 255}; /* mq_log_set_host's */
+    static const uint8_t PORT[4] = {0, 0, MQ_STORE_PORT >> 8, MQ_STORE_PORT & 255};
+    const uint8_t *born = bytes + AT_BORN_HOST, *stored = bytes + AT_STORE_HOST;
     static const char SYSTEM[] = "rmq_sys_";
     const char *topic = (const char *)bytes + record->topic_at;
     return !(record->sys_flag & (MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6)) &&
-           memcmp(bytes + AT_STORE_HOST, HOST, sizeof HOST) == 0 && memcmp(bytes + AT_BORN_HOST, HOST, sizeof HOST) == 0 &&
+           born[0] == 127 && stored[0] == 127 && !memcmp(born + 4, PORT, sizeof PORT) && !memcmp(stored + 4, PORT, sizeof PORT) &&
            !(record->topic_size > 8 && strncasecmp(topic, SYSTEM, 8) == 0) &&
            !memmem(bytes + record->properties_at, (size_t)record->properties_size, "__CRC32#\1", 9);
 }

@@ -33,6 +33,7 @@ enum {
     MQ_UNIQUE_PROPERTY_SIZE = 42,   /* "UNIQ_KEY" 01 id 02 */
     MQ_PROPERTIES_SIZE_MAX = 32767,
     MQ_TOPIC_SIZE_MAX = 255,
+    MQ_STORE_PORT = 10911,          /* of every store host that mq writes; a broker's by default */
 
     MQ_FLAG_TRANSACTION = 12,       /* mask: 0 none, 4 prepared, 8 commit, 12 rollback */
     MQ_FLAG_BORN_V6 = 16,
