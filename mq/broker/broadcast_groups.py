@@ -14,6 +14,7 @@ beyond the end of its queue, and the message before each was stored before the f
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -31,6 +32,7 @@ from mq.names import check_group
 from mq.store.configfile import write_config
 from mq.store.control import Control
 from mq.store.directory import BEGIN_MEMBER
+from mq.store.owner import make_directory, open_made
 from mq.store.reader import Reader
 from mq.store.store import Store
 
@@ -64,7 +66,7 @@ class BroadcastGroups:
         self._groups.check_writable()
         check_group(group)
         base = self._directory / group
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(base, parents=True)
         earlier = _home() if directory is None else directory
         if directory is not None:
             base = directory / self._store.settings.store_id / group
@@ -197,8 +199,11 @@ def _take(file: Path, store_id: str) -> bool:
     """Have a file for this store alone: a mark beside it says whose it is."""
     mark = file.with_name("offsets.json.taken-over")
     try:
-        with mark.open("x") as fresh:
-            fresh.write(store_id)
+        fd = open_made(mark, os.O_WRONLY | os.O_EXCL)
+        try:
+            os.write(fd, store_id.encode())
+        finally:
+            os.close(fd)
     except FileExistsError:
         pass
     except OSError:

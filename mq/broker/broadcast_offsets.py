@@ -37,6 +37,7 @@ from mq.errors import (
 from mq.store.configfile import write_config
 from mq.store.locks import open_own_file
 from mq.store.named import named_errors
+from mq.store.owner import make_directory
 
 __all__ = ["BroadcastClaim", "BroadcastOffsets", "Source"]
 
@@ -87,7 +88,7 @@ class BroadcastOffsets:
         self._lock_fd = -1
         _open.add(self)
         with named_errors(base):
-            base.mkdir(parents=True, exist_ok=True)
+            make_directory(base, parents=True)
             if client_id is not None:
                 self._path = base / client_id / "offsets.json"
                 if not self._take_lock():
@@ -230,7 +231,7 @@ class BroadcastOffsets:
             self._lock_fd = -1
 
     def _take_lock(self) -> bool:
-        self._path.parent.mkdir(exist_ok=True)
+        make_directory(self._path.parent)
         fd = open_own_file(self._path.with_name("lock"))
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,6 +21,7 @@ from mq.errors import MQError
 from mq.message import MessageExt
 from mq.store.locks import FLOCK, lock_byte, open_own_file
 from mq.store.named import named_errors
+from mq.store.owner import make_directory
 from mq.store.store import Store
 from mq.store.transactions import Entry, TransactionTable
 from mq.store.waiting import Futex, Wait
@@ -58,7 +59,7 @@ class LocalChecker:
         self._fd = self._asking = -1
         try:
             with named_errors(path):
-                path.parent.mkdir(mode=0o700, exist_ok=True)
+                make_directory(path.parent)
                 self._fd = open_own_file(path)
                 store.close_in_child(self._fd)
                 # Of its own: a lock of the descriptor that asks does not show.

@@ -42,6 +42,7 @@ from mq.store.delaylevels import LEVEL_COUNT_MAX
 from mq.store.directory import sync_names
 from mq.store.locks import open_own_file
 from mq.store.named import named_errors
+from mq.store.owner import make_directory
 from mq.store.waiting import Futex
 
 __all__ = ["Alarm", "DelayOffsets", "Stated"]
@@ -199,7 +200,7 @@ class DelayOffsets:
     def save(self, offsets: dict[int, int]) -> None:
         """Write the file. What these offsets say is delivered is to be on disk before."""
         if not self.path.parent.is_dir():
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            make_directory(self.path.parent)
             sync_names(self.path.parent.parent)
         version = {
             "counter": int(self._data_version.get("counter", 0)) + 1,

@@ -33,6 +33,7 @@ from mq.store.configfile import write_config
 from mq.store.consumequeueext import Marks, filters_changed, filters_version
 from mq.store.directory import sync_names
 from mq.store.guards import file_lock
+from mq.store.owner import make_directory
 from mq.store.reader import Reader
 from mq.store.store import Store
 
@@ -190,6 +191,6 @@ class ConsumerFilters:
 
     def _changing(self) -> Guard:
         if not self._path.parent.is_dir():
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            make_directory(self._path.parent)
             sync_names(self._store.root)
         return file_lock(self._store.root / "mq" / "filters.lock", 0, "changing filters")

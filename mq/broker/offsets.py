@@ -36,6 +36,7 @@ from mq.store.groupfile import slots_in
 from mq.store.groupslots import offsets_in
 from mq.store.guards import file_lock
 from mq.store.numbers import Numbers
+from mq.store.owner import make_directory
 
 __all__ = ["Offsets", "Table", "check_offset", "clamp_offsets"]
 
@@ -210,7 +211,7 @@ class Offsets:
     def _changing(self) -> Guard:
         """For a with statement: one process at a time writes the file."""
         if not self.path.parent.is_dir():
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            make_directory(self.path.parent)
             sync_names(self._root)
         return file_lock(self._root / "mq" / "offsets", 0, "writing offsets")
 

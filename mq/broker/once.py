@@ -56,6 +56,7 @@ from mq.store.directory import sync_names
 from mq.store.guards import byte_lock, locked_by_others
 from mq.store.locks import lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
+from mq.store.owner import make_directory
 from mq.store.store import Store
 
 __all__ = ["SIZE", "SIZE_MAX", "HandledKeys"]
@@ -370,7 +371,7 @@ def _head(size: int) -> bytes:
 
 def _make_directory(path: Path) -> None:
     if not path.is_dir():
-        path.mkdir(mode=0o700, exist_ok=True)
+        make_directory(path)
         sync_names(path.parent)
 
 

@@ -29,6 +29,7 @@ from mq.objects import Guard
 from mq.store.configfile import write_config
 from mq.store.directory import sync_names
 from mq.store.guards import file_lock
+from mq.store.owner import make_directory
 from mq.store.topicjournal import FOLDED_MEMBER, Entry, TopicJournal
 
 __all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "TopicSettings", "Topics"]
@@ -233,7 +234,7 @@ class Topics:
     def changing(self) -> Guard:
         """For a with statement: one process at a time changes topics. Raises StoreLocked."""
         if not self.path.parent.is_dir():
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            make_directory(self.path.parent)
             sync_names(self._root)
         return file_lock(self._root / "mq" / "topics.lock", 0, "changing topics")
 

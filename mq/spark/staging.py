@@ -33,6 +33,7 @@ from mq.spark.ledger import Place
 from mq.spark.refusal import Refusal
 from mq.spark.stagelock import LOCK_TIMEOUT, held_by_another, show_life, take
 from mq.store.bulk import begin_writing
+from mq.store.owner import make_directory, open_made
 
 __all__ = [
     "Staged",
@@ -131,9 +132,9 @@ def stage(place: Path, epoch: int, name: str, batches: Iterable[StagedBatch]) ->
 def _made(target: Path) -> IO[bytes]:
     """A new file; whoever sweeps may have taken the directory from under it."""
     while True:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(target.parent, mode=0o777, parents=True)
         with suppress(FileNotFoundError):
-            return target.open("xb")
+            return open(target, "xb", opener=_opened)
 
 
 def _cut(batch: StagedBatch) -> Iterator[StagedBatch]:
@@ -191,7 +192,7 @@ def _lost(path: Path) -> Iterator[None]:
 def force(place: Path, files: Iterable[str]) -> None:
     """Have files on disk, with their names, and the mark that an epoch is being appended in several steps.
     Raises Refusal if a file is gone."""
-    (place / UNFINISHED).touch()
+    _touch(place / UNFINISHED)
     folders = {place: None, place.parent: None, place.parent.parent: None}
     for name in files:
         with _lost(place / name):
@@ -216,7 +217,7 @@ def is_unfinished(place: Path) -> bool:
 
 def lose(place: Path) -> None:
     """The rest of the epoch cannot be appended: nobody tries again unasked, and what is there of it stays."""
-    (place / LOST).touch()
+    _touch(place / LOST)
     (place / UNFINISHED).unlink(missing_ok=True)
 
 
@@ -269,14 +270,18 @@ def _is_there(path: Path, file: IO[bytes]) -> bool:
 
 def _lock_file(place: Path) -> IO[bytes]:
     while True:
-        place.mkdir(parents=True, exist_ok=True)
+        make_directory(place, mode=0o777, parents=True)
         with suppress(FileNotFoundError):
             return open(place / LOCK, "ab", opener=_opened)
 
 
+def _touch(path: Path) -> None:
+    os.close(open_made(path, os.O_WRONLY, 0o666))
+
+
 def _opened(path: str, flags: int) -> int:
     # A pipe of that name would keep whoever opens it waiting, for the other end.
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    return open_made(path, flags | os.O_NONBLOCK, 0o666)
 
 
 def drop(place: Path, files: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mq.store.directory import sync_names
 from mq.store.named import named_errors
+from mq.store.owner import open_made
 
 __all__ = ["write_config"]
 
@@ -23,7 +24,7 @@ def write_config(path: Path, text: str | Callable[[int], str]) -> None:
 
 def _write_config(path: Path, text: str | Callable[[int], str]) -> None:
     fresh = path.with_name(path.name + ".new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = open_made(fresh, os.O_WRONLY | os.O_TRUNC)
     try:
         data = (text if isinstance(text, str) else text(fd)).encode()
         while data:

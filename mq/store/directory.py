@@ -16,6 +16,7 @@ from typing import Any
 
 from mq.errors import NotPermitted, StoreCorrupted
 from mq.names import is_system_topic
+from mq.store.owner import make_directory
 
 __all__ = [
     "BEGIN_MEMBER",
@@ -49,7 +50,7 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
             raise FileNotFoundError(
                 f"{root} does not exist, and create=False or read_only=True was asked for"
             )
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(root, parents=True)
         sync_names(root.parent)
     if not root.is_dir():
         raise NotADirectoryError(f"{root} is not a directory: a store is one")
@@ -79,7 +80,7 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
             )
     made = [root / name for name in ("mq", "commitlog", "consumequeue") if not (root / name).exists()]
     for path in made:
-        path.mkdir(mode=0o700, exist_ok=True)
+        make_directory(path)
     if made:
         sync_names(root)
 
@@ -88,7 +89,7 @@ def private_copy(root: Path) -> tempfile.TemporaryDirectory[str]:
     """A directory in which queues can be mended without a change to the store: the log is the store's."""
     directory = tempfile.TemporaryDirectory(prefix="mq-reader-")
     private = Path(directory.name)
-    (private / "mq").mkdir()
+    make_directory(private / "mq")
     for kind in ("commitlog", "consumequeue_ext"):
         (private / kind).symlink_to(root / kind)
     if (root / "consumequeue").is_dir():

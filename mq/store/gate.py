@@ -23,6 +23,7 @@ from mq.store.directory import sync_names
 from mq.store.guards import byte_lock
 from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
 from mq.store.members import pid_namespace_here
+from mq.store.owner import open_made
 from mq.store.process_state import describe, process_state
 
 __all__ = ["Gate"]
@@ -107,7 +108,7 @@ class Gate:
         config/ in place: messages of a topic must not be on disk without the topic.
         """
         try:
-            fd = os.open(self.root / "abort", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = open_made(self.root / "abort", os.O_WRONLY | os.O_EXCL)
         except FileExistsError:
             with suppress(FileNotFoundError):
                 sync_names(self.root / "config")

@@ -17,6 +17,7 @@ from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
 from mq.store.directory import size_of
 from mq.store.native import lib
+from mq.store.owner import open_made
 
 __all__ = ["Geometry", "agree"]
 
@@ -165,7 +166,7 @@ def keep(root: Path, geometry: Geometry) -> None:
     except (OSError, ValueError):
         pass
     fresh = path.with_suffix(".new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = open_made(fresh, os.O_WRONLY | os.O_TRUNC)
     try:
         os.write(fd, text.encode())
         os.fsync(fd)

@@ -88,6 +88,7 @@ from mq.store.guards import file_lock
 from mq.store.locks import byte_owner
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
+from mq.store.owner import make_directory
 from mq.store.store import Store
 from mq.store.waiting import Futex
 
@@ -140,9 +141,8 @@ class Header:
     """What a group file says of itself, read without mapping it."""
 
     def __init__(self, data: bytes) -> None:
-        stamp, layout, self.epoch, self.boot, self.ready, _, _, self.high = HEADER.unpack(
-            data.ljust(HEADER.size, b"\0")
-        )
+        fields = HEADER.unpack(data.ljust(HEADER.size, b"\0"))
+        stamp, layout, self.epoch, self.boot, self.ready, _, _, self.high = fields
         self.is_whole = (
             stamp == LAYOUT_STAMP
             and layout == LAYOUT
@@ -237,7 +237,7 @@ class GroupFile:
         if found is not None:
             return found
         with named_errors(path):
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            make_directory(path.parent)
             with file_lock(path, CHANGING_BYTE, "changing this group", CHANGE_TIMEOUT) as fd:
                 found = cls.existing(store, path)
                 return found if found is not None else cls._fresh(store, path, fd, fill)

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 from mq.errors import StoreCorrupted
 from mq.store.directory import sync_names
 from mq.store.native import check, ffi, lib
+from mq.store.owner import make_directory
 
 NAME = re.compile(r"[0-9]{17}")
 TIME_MAX = (1 << 63) - 1
@@ -269,7 +270,7 @@ class Index:
     def _roll(self) -> IndexFile:
         """Make a new file and have it go on where the newest ends."""
         try:
-            self._directory.mkdir(mode=0o700, exist_ok=True)
+            make_directory(self._directory)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 check(lib.MQ_FULL, str(self._directory))

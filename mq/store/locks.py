@@ -16,6 +16,8 @@ import struct
 import time
 from pathlib import Path
 
+from mq.store.owner import open_made
+
 __all__ = ["byte_owner", "lock_byte", "open_own_file", "unlock_byte"]
 
 # struct flock on 64-bit Linux: type, whence, start, length, pid.
@@ -28,7 +30,7 @@ def _flock(kind: int, byte: int) -> bytes:
 
 def open_own_file(path: Path) -> int:
     """A descriptor of a file of the store, to lock or write it; made if missing, never through a link."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    return open_made(path)
 
 
 def lock_byte(fd: int, byte: int, *, shared: bool = False, timeout: float | None = 0.0) -> bool:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from mq.store.directory import sync_names
 from mq.store.locks import open_own_file
+from mq.store.owner import make_directory
 
 __all__ = ["TimerCheck", "read_timer_check", "write_timer_check"]
 
@@ -67,7 +68,7 @@ def write_timer_check(root: Path, check: TimerCheck) -> None:
     path = path_of(root)
     is_new = not path.exists()
     if not path.parent.is_dir():
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        make_directory(path.parent)
         sync_names(path.parent.parent)
     fd = open_own_file(path)
     try:

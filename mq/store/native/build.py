@@ -41,6 +41,7 @@ SOURCES = (
     "record.c",
     "control.c",
     "queuetable.c",
+    "owner.c",
     "mappedfiles.c",
     "uniqueid.c",
     "draft.c",

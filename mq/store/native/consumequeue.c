@@ -10,6 +10,7 @@
 
 #include "fail.h"
 #include "linux.h"
+#include "owner.h"
 
 enum {
     ALLOCATE_STEP = 65536,
@@ -114,17 +115,17 @@ static int make_parents(char *path) {
             while (*--cut != '/') continue;
         }
         *cut = 0;
-        int failed = mkdir(path, 0700) && errno != EEXIST;
+        int failed = mq_create_directory(path) && errno != EEXIST;
         *cut = '/';
         if (failed && errno == ENOENT && levels == 2) {
             /* Not even consumequeue/ is there. */
             char *top = cut;
             while (*--top != '/') continue;
             *top = 0;
-            failed = mkdir(path, 0700) && errno != EEXIST;
+            failed = mq_create_directory(path) && errno != EEXIST;
             *top = '/';
             *cut = 0;
-            failed = failed || (mkdir(path, 0700) && errno != EEXIST);
+            failed = failed || (mq_create_directory(path) && errno != EEXIST);
             *cut = '/';
         }
         if (failed) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
@@ -140,7 +141,7 @@ static int new_file(mq_log *log, mq_queue *queue, int64_t byte, const uint8_t *u
     if (snprintf(fresh, sizeof fresh, "%s/mq/queue-file.new", log->root) >= (int)sizeof fresh) return MQ_INVALID;
     int result = mq_files_path(queue->files, byte, path);
     if (result) return result;
-    int fd = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = mq_create_file(fresh, O_RDWR | O_TRUNC);
     if (fd < 0) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
     int64_t start = byte / log->queue_file_size * log->queue_file_size;
     result = fill_file(log, fd, byte - start, unit);

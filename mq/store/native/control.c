@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "linux.h"
+#include "owner.h"
 
 _Static_assert(sizeof(mq_queue_entry) == 384, "six cache lines an entry");
 _Static_assert(offsetof(mq_shared, queues) % 64 == 0, "entries start on a cache line");
@@ -50,7 +51,7 @@ int mq_control_open(const char *path, const char *boot_id, int create, mq_contro
     control->heads = calloc(MQ_TABLE_BUCKETS, sizeof *control->heads);
     control->process = this_process();
     int result = control->heads ? 0 : MQ_MEMORY;
-    control->fd = result < 0 ? -1 : open(path, create ? O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW : O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+    control->fd = result < 0 ? -1 : create ? mq_create_file(path, O_RDWR) : open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (!result && control->fd < 0) result = errno == ENOENT ? MQ_MISSING : MQ_IO;
     struct stat status = {0};
     if (!result && create && (ftruncate(control->fd, 0) || ftruncate(control->fd, sizeof(mq_shared))))

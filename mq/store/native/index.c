@@ -12,6 +12,7 @@
 
 #include "fail.h"
 #include "linux.h"
+#include "owner.h"
 
 _Static_assert(AT_INDEX_SLOTS_USED % 8 == 0, "stored with its neighbour in one store of eight bytes");
 _Static_assert(AT_INDEX_NEXT_UNIT == AT_INDEX_SLOTS_USED + 4, "that neighbour");
@@ -97,7 +98,7 @@ static int system_error(void) {
 
 int mq_index_create(const char *path, int32_t slot_count, int32_t unit_count) {
     if (slot_count < 1 || unit_count < 2) return MQ_INVALID;
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int fd = mq_create_file(path, O_RDWR | O_EXCL);
     if (fd < 0) return system_error();
     int result = ftruncate(fd, file_size(slot_count, unit_count)) ? system_error() : 0;
     if (!result && mq_fail_at(MQ_FAIL_ALLOCATE)) result = MQ_FULL;

@@ -17,6 +17,7 @@
 
 #include "fail.h"
 #include "linux.h"
+#include "owner.h"
 
 enum { PAGE = 4096, TABLE_MIN = 8 };
 
@@ -204,7 +205,7 @@ int mq_files_mapped(mq_files *files) { return atomic_load(&files->mapped); }
 static int open_file(mq_files *files, int64_t offset, int flags) {
     char path[MQ_PATH_SIZE];
     if (mq_files_path(files, offset, path)) return MQ_INVALID;
-    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = flags & O_CREAT ? mq_create_file(path, flags) : open(path, flags | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0) return fd;
     return errno == ENOENT ? MQ_MISSING : errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
 }
@@ -216,7 +217,7 @@ static int make_directories(const char *directory) {
         if (*at && *at != '/') continue;
         char was = *at;
         *at = 0;
-        if (mkdir(path, 0700) && errno != EEXIST) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+        if (mq_create_directory(path) && errno != EEXIST) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
         if (!was) return 0;
         *at = was;
     }

@@ -11,6 +11,7 @@
 
 #include "fail.h"
 #include "linux.h"
+#include "owner.h"
 
 enum {
     PART_SIZE = 64 << 10, /* is allocated at once */
@@ -37,7 +38,7 @@ static int64_t place_of(int64_t time) {
 
 int mq_wheel_open(const char *path, mq_wheel **out) {
     struct stat status;
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = mq_create_file(path, O_RDWR);
     if (fd < 0) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
     int result = fstat(fd, &status) ? MQ_IO : 0;
     if (!result && status.st_size != 0 && status.st_size != WHEEL_SIZE) result = MQ_CORRUPT;
