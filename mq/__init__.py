@@ -60,6 +60,7 @@ from mq.errors import (
     SubscriptionConflict,
     TopicInvalid,
     TopicNotFound,
+    VersionMismatch,
 )
 from mq.message import Message, MessageExt
 from mq.txn.producer import Transaction, TransactionProducer
@@ -111,6 +112,7 @@ __all__ = [
     "Transaction",
     "TransactionProducer",
     "TransactionState",
+    "VersionMismatch",
     "open",
 ]
 

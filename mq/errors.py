@@ -5,6 +5,7 @@
     +-- StoreFull             no space left; nothing was written
     +-- StoreLocked           another program (a RocketMQ broker) has the directory
     +-- InsufficientResources too few descriptors or threads, too little memory
+    +-- VersionMismatch       another version of mq has the directory, or has written a file of it
     +-- StorePoisoned         a flush failed: sends are refused, reads go on
     +-- ConfigMismatch        the directory was made with other sizes (also a ValueError)
     +-- BrokerClosed          the broker or producer was used after close()
@@ -91,6 +92,16 @@ class InsufficientResources(MQError):
     def __init__(self, message: str, *, resource: str) -> None:
         super().__init__(message)
         self.resource = resource
+
+
+class VersionMismatch(MQError):
+    """path is the file, found the number of its layout there, needed that of this version."""
+
+    def __init__(self, message: str, *, path: str, found: int, needed: int) -> None:
+        super().__init__(message)
+        self.path = path
+        self.found = found
+        self.needed = needed
 
 
 class StorePoisoned(MQError):

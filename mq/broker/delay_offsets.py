@@ -40,6 +40,7 @@ from mq.broker.topics import UNQUOTED_KEY
 from mq.store.configfile import write_config
 from mq.store.delaylevels import LEVEL_COUNT_MAX
 from mq.store.directory import sync_names
+from mq.store.layouts import LAYOUTS
 from mq.store.locks import open_own_file
 from mq.store.named import named_errors
 from mq.store.owner import make_directory
@@ -47,7 +48,7 @@ from mq.store.waiting import Futex
 
 __all__ = ["Alarm", "DelayOffsets", "Stated"]
 
-STAMP = int.from_bytes(b"mqdelay1", "little")
+STAMP = int.from_bytes(b"mqdelay%d" % LAYOUTS["mq/delay"], "little")
 AT_STAMP, AT_EPOCH, AT_WAKE, AT_LEVEL, AT_OFFSET, AT_QUEUE, AT_BEGIN, AT_OFFSETS = 0, 1, 2, 3, 4, 5, 6, 8
 AT_BELL = 56  # in bytes
 AT_DOUBT = AT_OFFSETS + LEVEL_COUNT_MAX

@@ -95,7 +95,7 @@ def _of_dedup(path: Path, fd: int, size: int) -> Iterator[str]:
         return os.pread(fd, sent_keys.HEADER.size, 0)
 
     if not _fits(lambda: _is_dedup_header(head())):
-        yield f"{path}: the header, at 0, is damaged; {ASKED}"
+        yield f"{path}: the header, at 0, is damaged, or another version's; {ASKED}"
         return
     if not (data := head()).strip(b"\0"):
         return  # Somebody is making it, or died doing so: the next one makes it.
@@ -140,7 +140,7 @@ def _of_once(path: Path, fd: int, size: int) -> Iterator[str]:
             return
         head = os.pread(fd, once.HEAD_SIZE, 0)
     if len(head) < once.HEAD_SIZE or not _is_once_header(head):
-        yield f"{path}: the header, at 0, is damaged; {AGAIN}"
+        yield f"{path}: the header, at 0, is damaged, or another version's; {AGAIN}"
         return
     kept = once.HEAD.unpack_from(head)[1]
     if not 0 < kept <= once.SIZE_MAX:

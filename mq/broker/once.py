@@ -54,6 +54,7 @@ from mq.errors import ConfigMismatch, RequestTimeout
 from mq.objects import Guard
 from mq.store.directory import sync_names
 from mq.store.guards import byte_lock, locked_by_others
+from mq.store.layouts import LAYOUTS, check_kept_file
 from mq.store.locks import lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
 from mq.store.owner import make_directory
@@ -63,7 +64,7 @@ __all__ = ["SIZE", "SIZE_MAX", "HandledKeys"]
 
 SIZE = 100_000
 SIZE_MAX = 10_000_000
-STAMP = b"mqonce01"
+STAMP = b"mqonce%02d" % LAYOUTS["mq/once"]
 HEAD = struct.Struct("=8sq")
 HEAD_SIZE, MARKS_AT = 24, 4096
 MARK, MARK_SIZE = struct.Struct("=16sq8s"), 32
@@ -295,6 +296,8 @@ class HandledKeys:
             # A copy may have left out what was zero.
             os.posix_fallocate(self._fd, 0, MARKS_AT + kept * MARK_SIZE)
             return kept
+        if xxhash.xxh3_64_digest(data[:-8]) == data[-8:]:
+            check_kept_file(self.path, "mq/once", STAMP, data)
         wanted = SIZE if size is None else size
         room = (length - MARKS_AT) // MARK_SIZE
         if data.strip(b"\0") and room > 0:

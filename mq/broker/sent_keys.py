@@ -46,6 +46,7 @@ from mq.errors import MQError, RequestTimeout, StoreLocked
 from mq.objects import Guard
 from mq.store.control import boot_id
 from mq.store.guards import byte_lock, locked_by_others, thread_lock
+from mq.store.layouts import LAYOUTS
 from mq.store.locks import open_own_file
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
@@ -53,7 +54,7 @@ from mq.store.store import Store
 
 __all__ = ["BUCKET_COUNT", "CLAIMED", "Bucket", "SentKeys", "digest_of"]
 
-STAMP = b"mqdedup1"
+STAMP = b"mqdedup%d" % LAYOUTS["mq/dedup"]
 HEADER = struct.Struct("=8sq16sqqQ")
 BUCKETS_AT, BUCKET_SIZE, BUCKET_COUNT = 4096, 256, 1 << 14
 ENTRY_COUNT, DIGEST_SIZE = 7, 16

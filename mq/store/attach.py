@@ -19,6 +19,7 @@ from mq.store.consumequeue import queue_directories
 from mq.store.control import Control
 from mq.store.gate import Gate
 from mq.store.geometry import Geometry
+from mq.store.layouts import check_control, check_layouts, packed
 from mq.store.native import check, ffi, lib
 from mq.store.peeking import peek
 
@@ -29,9 +30,13 @@ BLANK_SIZE = 8  # What a record or a BLANK at the least has that is not zero.
 
 
 def shared(path: Path) -> Control:
-    """The control file of those who are inside."""
+    """The control file of those who are inside. Raises VersionMismatch, StoreCorrupted."""
+    root = path.parents[1]
+    check_control(root)
     try:
-        return Control(path, create=False)
+        control = Control(path, create=False)
+        check_layouts(root, control.get(lib.MQ_LAYOUTS))
+        return control
     except (FileNotFoundError, StoreCorrupted) as error:
         raise StoreCorrupted(
             f"{path} was deleted or changed while other processes have the store open ({error}):"
@@ -50,6 +55,7 @@ def fresh_control(path: Path, sizes: Geometry) -> Control:
         (lib.MQ_INDEX_SLOTS, sizes.index_slot_count),
         (lib.MQ_INDEX_UNITS, sizes.index_unit_count),
         (lib.MQ_EXT_FILE_SIZE, sizes.consume_queue_ext_file_size),
+        (lib.MQ_LAYOUTS, packed()),
         (lib.MQ_EPOCH, secrets.randbits(62)),
     ):
         control.set(word, value)
@@ -72,6 +78,7 @@ def believable(root: Path, gate: Gate, sizes: Geometry, lock_mtime: int) -> Cont
         return None
     believed = (
         control.get(lib.MQ_LOCK_MTIME) == lock_mtime
+        and control.get(lib.MQ_LAYOUTS) == packed()
         and control.get(lib.MQ_FILE_SIZE) == sizes.commitlog_file_size
         and control.get(lib.MQ_QUEUE_FILE_SIZE) == sizes.queue_file_size
         # What the kernel failed to write may be lost from memory too: look at the disk again.

@@ -85,6 +85,7 @@ from mq.store.groupslots import (
     value_of,
 )
 from mq.store.guards import file_lock
+from mq.store.layouts import LAYOUTS
 from mq.store.locks import byte_owner
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
@@ -111,7 +112,7 @@ __all__ = [
     "slots_in",
 ]
 
-LAYOUT_STAMP, LAYOUT = b"mqgroup\0", 4
+LAYOUT_STAMP, LAYOUT = b"mqgroup\0", LAYOUTS["mq/groups"]
 HEADER = struct.Struct("@8sqq16sqIIq")
 PLACES_AT, PLACE_SIZE, PLACE_COUNT = 4096, 64, 1024
 MAPPED_SIZE = SLOTS_AT + SLOT_SIZE * SLOT_COUNT

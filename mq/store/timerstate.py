@@ -22,6 +22,7 @@ import mmap
 import os
 from pathlib import Path
 
+from mq.store.layouts import LAYOUTS
 from mq.store.locks import open_own_file
 from mq.store.named import named_errors
 from mq.store.waiting import Futex
@@ -29,7 +30,7 @@ from mq.store.waiting import Futex
 __all__ = ["ALWAYS", "Alarm"]
 
 ALWAYS = 1 << 62  # As wake_ms: whatever is stored now is to be told.
-STAMP = int.from_bytes(b"mqtimer1", "little")
+STAMP = int.from_bytes(b"mqtimer%d" % LAYOUTS["mq/timer"], "little")
 AT_STAMP, AT_EPOCH, AT_WAKE, AT_ENQUEUED, AT_READ, AT_LOG_END, AT_PENDING = 0, 1, 2, 3, 4, 5, 6
 AT_BELL = 56  # in bytes
 SIZE = 4096

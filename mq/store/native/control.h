@@ -57,7 +57,8 @@ enum {
     MQ_QUEUES_MADE = 25,        /* how often a queue got a place */
     MQ_PLACES_FREE = 26,        /* about how many places have no queue: a hint, a death may leave it wrong */
     MQ_PLACE_NEXT = 27,         /* where a free place is looked for next */
-    MQ_WORD_COUNT = 28,
+    MQ_LAYOUTS = 28,            /* of all our files: see mq/store/layouts.py */
+    MQ_WORD_COUNT = 29,
 
     MQ_LOCK_TIMEOUT_MS = 10000, /* of a call without a limit of its own: only a stopped process holds one that long */
     MQ_LOCK_APPEND = 0,
