@@ -69,6 +69,7 @@ def test_the_id_of_every_kind_of_send_is_found_in_its_store_alone(
             found = broker.message(offset_id)
             assert found.offset_msg_id == offset_id == single.offset_msg_id
             assert found.msg_id == single.msg_id
+            assert offset_id.startswith(broker._store.settings.address.hex().upper() + "00002A9F")
             with pytest.raises(mq.MessageNotFound, match="another store gave it"):
                 other.message(offset_id)
 
@@ -118,4 +119,4 @@ def test_ids_stay_good_in_a_copy_and_after_a_kill(tmp_path: Path) -> None:
 def test_an_address_is_one_of_the_machines_own() -> None:
     seen = {Settings(store_id).address for store_id in ("000001" + "0" * 26, "000000" + "0" * 26, "f" * 32)}
     assert seen == {bytes([127, 0, 0, 2])}
-    assert Settings("0a0b0c" + "0" * 26).address == bytes([127, 10, 11, 12])
+    assert Settings("0a0b0c" + "0" * 26).address + bytes([0, 0, 42, 159]) == bytes.fromhex("7f0a0b0c00002a9f")

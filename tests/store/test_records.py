@@ -62,7 +62,7 @@ def encoded_again(message: mq.MessageExt) -> bytes:
         message.born_time_ms,
         message.record[48 : 68 if message.sys_flag & 0x10 else 56],
         message.store_time_ms,
-        bytes.fromhex("7f00000100002a9f"),
+        message.record[76:84] if message.sys_flag & 0x10 else message.record[64:72],
         message.reconsume_times,
         message.prepared_transaction_offset,
     ).encode(property_crc=True)
@@ -255,6 +255,7 @@ def test_prepared_and_rolled_back_records_have_no_unit(
 
 
 OURS = bytes.fromhex("7f00000100002a9f")
+A_STORES = bytes.fromhex("7f0a0b0c00002a9f")
 OF_A_CLIENT = bytes.fromhex("7f0000010000c738")
 
 
@@ -270,8 +271,12 @@ def is_whole(record: Record, *, property_crc: bool = False) -> bool:
     [
         # mq's own without the checksum of all bytes: damaged.
         (Record("A", b"x", b"TAGS\1a\2"), False),
+        (Record("A", b"x", b"TAGS\1a\2", born_host=A_STORES, store_host=A_STORES), False),
+        # Made by an older version, and appended again by this one.
+        (Record("A", b"x", b"TAGS\1a\2", store_host=A_STORES), False),
         # A client's message at a broker of the same address.
         (Record("A", b"x", b"TAGS\1a\2", born_host=OF_A_CLIENT), True),
+        (Record("A", b"x", b"TAGS\1a\2", born_host=OF_A_CLIENT, store_host=A_STORES), True),
         # The end of a transaction, by a broker.
         (Record("RMQ_SYS_TRANS_OP_HALF_TOPIC", b"0,1,", b"WAIT\1true\2TAGS\1d\2"), True),
         (Record("rmq_sys_wheel_timer", b"0", b"TAGS\1_RECALL_TAG_\2"), True),
