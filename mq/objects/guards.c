@@ -47,6 +47,7 @@ static __typeof__(mq_control_leave) *leave_at;
 static __typeof__(mq_control_abandon) *abandon_at;
 static __typeof__(mq_log_enter) *log_enter_at;
 static __typeof__(mq_log_control) *log_control_at;
+static __typeof__(mq_create_file) *create_at;
 static __typeof__(mq_wait_deadline) *deadline_at;
 
 /* Without a store nothing waits by it. */
@@ -253,7 +254,7 @@ static PyObject *file_guard(PyObject *module, PyObject *args) {
     const char *name = PyBytes_AsString(path);
     made->is_own_file = 1;
     made->byte = byte;
-    made->fd = open(name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT : 0), 0600);
+    made->fd = create ? create_at(name, O_RDWR) : open(name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (made->fd < 0) {
         PyErr_SetFromErrnoWithFilename(PyExc_OSError, name);
         return interrupted(made);
@@ -319,8 +320,8 @@ static PyObject *guard_exit(PyObject *self, PyObject *const *args, Py_ssize_t co
 }
 
 static PyObject *bind_guards(PyObject *module, PyObject *args) {
-    unsigned long long enter, leave, abandon, log_enter, log_control, deadline;
-    if (!PyArg_ParseTuple(args, "KKKKKK:bind_guards", &enter, &leave, &abandon, &log_enter, &log_control, &deadline))
+    unsigned long long enter, leave, abandon, log_enter, log_control, deadline, create;
+    if (!PyArg_ParseTuple(args, "KKKKKKK:bind_guards", &enter, &leave, &abandon, &log_enter, &log_control, &deadline, &create))
         return NULL;
     enter_at = (__typeof__(mq_control_enter) *)(uintptr_t)enter;
     leave_at = (__typeof__(mq_control_leave) *)(uintptr_t)leave;
@@ -328,6 +329,7 @@ static PyObject *bind_guards(PyObject *module, PyObject *args) {
     log_enter_at = (__typeof__(mq_log_enter) *)(uintptr_t)log_enter;
     log_control_at = (__typeof__(mq_log_control) *)(uintptr_t)log_control;
     deadline_at = (__typeof__(mq_wait_deadline) *)(uintptr_t)deadline;
+    create_at = (__typeof__(mq_create_file) *)(uintptr_t)create;
     Py_RETURN_NONE;
 }
 
@@ -349,7 +351,7 @@ static PyMethodDef functions[] = {
     {"thread_guard", thread_guard, METH_VARARGS, "thread_guard(lock, timeout, failed)"},
     {"time_guard", time_guard, METH_VARARGS, "time_guard(seconds)"},
     {"close_guarded_files", close_guarded_files, METH_NOARGS, "Close them, in a forked child."},
-    {"bind_guards", bind_guards, METH_VARARGS, "bind_guards(enter, leave, abandon, log_enter, log_control, deadline)"},
+    {"bind_guards", bind_guards, METH_VARARGS, "bind_guards(enter, leave, abandon, log_enter, log_control, deadline, create)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "error.h"
+#include "owner.h"
 #include "hash.h"
 #include "record.h"
 #include "control.h"

@@ -54,6 +54,7 @@ CALLS = (
     "mq_log_enter",
     "mq_log_control",
     "mq_wait_deadline",
+    "mq_create_file",
 )
 bind_guards(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in CALLS))
 os.register_at_fork(after_in_child=close_guarded_files)

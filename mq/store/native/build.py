@@ -17,6 +17,7 @@ from cffi import FFI
 HERE = Path(__file__).parent
 HEADERS = (
     "error.h",
+    "owner.h",
     "hash.h",
     "record.h",
     "control.h",
