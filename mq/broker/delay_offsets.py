@@ -33,6 +33,7 @@ import logging
 import mmap
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,32 +110,41 @@ class Alarm:
 
 class DelayOffsets:
     """The offsets of all levels, for whoever has the duties. levels: how many of them are delivered;
-    last_store_ms: store time of the last message there is."""
+    last_store_ms: store time of the last message there is; put: stores values by place, in order, into the
+    words of the alarm, as long as this process has the duties."""
 
-    def __init__(self, root: Path, alarm: Alarm, levels: int, last_store_ms: int = 0) -> None:
+    def __init__(
+        self,
+        root: Path,
+        alarm: Alarm,
+        levels: int,
+        last_store_ms: int = 0,
+        *,
+        put: Callable[[Mapping[int, int]], None] | None = None,
+    ) -> None:
         self.path = root / "config" / "delayOffset.json"
         self._levels = levels
         self._others: dict[str, Any] = {}
         self._data_version: dict[str, Any] = {}
         self._saved: dict[int, int] = {}
         self._words = words = alarm.words
+        self._put = put or self._put_here
         saved = self._load()
         if not alarm.is_ours():
             # Where the file is damaged, what was known in another life is better than nothing.
             is_ours = saved is None and words[AT_STAMP] == STAMP
             ours = {level: words[self._at(level)] for level in self._range()} if is_ours else {}
-            words[AT_STAMP] = 0
-            for place in (AT_LEVEL, *range(AT_OFFSETS, AT_OFFSETS + LEVEL_COUNT_MAX)):
-                words[place] = 0
-            for level, offset in ours.items():
-                words[self._at(level)] = offset
-            words[AT_DOUBT] = last_store_ms
-            words[AT_WAKE] = ALWAYS
-            words[AT_EPOCH] = alarm.epoch
-            words[AT_STAMP] = STAMP
+            self._put({AT_STAMP: 0})
+            begun = {self._at(level): ours.get(level, 0) for level in self._range()}
+            self._put({AT_LEVEL: 0, **begun, AT_DOUBT: last_store_ms, AT_WAKE: ALWAYS})
+            self._put({AT_EPOCH: alarm.epoch, AT_STAMP: STAMP})
         for level, offset in (saved or {}).items():
-            if level in self._range():
-                words[self._at(level)] = max(words[self._at(level)], offset)
+            if level in self._range() and offset > words[self._at(level)]:
+                self._put({self._at(level): offset})
+
+    def _put_here(self, values: Mapping[int, int]) -> None:
+        for place, value in values.items():
+            self._words[place] = value
 
     def _range(self) -> range:
         return range(1, LEVEL_COUNT_MAX + 1)
@@ -149,7 +159,7 @@ class DelayOffsets:
         return max(self._words[self._at(level)], 0)
 
     def __setitem__(self, level: int, offset: int) -> None:
-        self._words[self._at(level)] = offset
+        self._put({self._at(level): offset})
 
     @property
     def doubt_ms(self) -> int:
@@ -158,24 +168,19 @@ class DelayOffsets:
 
     def doubt(self, time_ms: int) -> None:
         """What was due by then may have been delivered."""
-        self._words[AT_DOUBT] = max(self._words[AT_DOUBT], time_ms)
+        self._put({AT_DOUBT: max(self._words[AT_DOUBT], time_ms)})
 
     def wake_at(self, time_ms: int | None) -> None:
         """Say when the next look is, unless somebody rings; None: somebody is looking."""
-        self._words[AT_WAKE] = ALWAYS if time_ms is None else time_ms
+        self._put({AT_WAKE: ALWAYS if time_ms is None else time_ms})
 
     def state(self, level: int, offset: int, queue: int, begin: int) -> None:
         """A message is about to be delivered."""
-        words = self._words
-        words[AT_OFFSET] = offset
-        words[AT_QUEUE] = queue
-        words[AT_BEGIN] = begin
-        words[AT_LEVEL] = level
+        self._put({AT_OFFSET: offset, AT_QUEUE: queue, AT_BEGIN: begin, AT_LEVEL: level})
 
     def count(self, level: int, offset: int) -> None:
         """What was stated is done: that level goes on here."""
-        self._words[self._at(level)] = offset
-        self._words[AT_LEVEL] = 0
+        self._put({self._at(level): offset, AT_LEVEL: 0})
 
     def stated(self) -> Stated | None:
         """The delivery of which nobody said that it was done."""
@@ -184,7 +189,7 @@ class DelayOffsets:
         if level == 0:
             return None
         if not 1 <= level <= self._levels or self[level] != offset:
-            words[AT_LEVEL] = 0
+            self._put({AT_LEVEL: 0})
             return None
         return Stated(level, offset, words[AT_QUEUE], words[AT_BEGIN])
 

@@ -1,7 +1,8 @@
 """What one process does for all: flush, index, checkpoint, deliver what is due, delete what is too old.
 
 Every broker has a thread for it, and sleeps in it until it is its turn (see turn.py): whoever's turn it is
-does the work until he closes or dies, and the next one goes on where the words in shared memory say.
+does the work until it closes or dies, or its lease lapses, and the next one goes on where the words in shared
+memory say.
 
     flush_interval   log to disk                    RocketMQ: flushIntervalCommitLog, 500 ms
     1 s              queue units to disk, index     flushIntervalConsumeQueue
@@ -22,8 +23,9 @@ from contextlib import suppress
 from typing import Protocol
 
 from mq.errors import BrokerClosed, ForkedBroker, MQError
+from mq.store.renewal import Renewals
 from mq.store.store import Store
-from mq.store.turn import Turn
+from mq.store.turn import LEASE, Turn
 from mq.threads import start
 
 __all__ = ["Duties", "Duty"]
@@ -33,6 +35,7 @@ QUEUES_INTERVAL = 1.0
 CHECKPOINT_INTERVAL = 5.0
 RETENTION_INTERVAL = 10.0
 AGAIN = 1.0
+RENEWALS_IN_LEASE = 3
 
 log = logging.getLogger("mq.leader")
 
@@ -72,7 +75,8 @@ class Duties:
     """The thread of one broker that does the duties, or waits for its turn.
 
     flush_interval() is asked when it is this broker's turn. others: what else is to be done, each with its
-    interval in seconds.
+    interval in seconds. lease: see Turn. A process that was stopped for longer than that finds another one in
+    charge when it goes on: it does nothing more of what it was at, and waits for its turn again.
     """
 
     def __init__(
@@ -82,16 +86,21 @@ class Duties:
         expire: Callable[[], object],
         threaded: Sequence[Duty],
         others: Sequence[tuple[float, Callable[[], object]]] = (),
+        *,
+        lease: float = LEASE,
+        renewals: Renewals | None = None,
     ) -> None:
         self._store = store
         self._flush_interval = flush_interval
         self._expire = expire
         self._threaded = threaded
         self._others = others
+        self._renewals = renewals or Renewals()
         self.last_error: BaseException | None = None
         self._troubles: dict[object, type[BaseException]] = {}  # by what failed last time
         self._stopping = threading.Event()
-        self._turn = Turn(store)
+        self._over = threading.Event()  # the term, if not this broker
+        self._turn = Turn(store, lease)
         self._thread = threading.Thread(target=self._run, name="mq-duties", daemon=True)
         start(self._thread)
 
@@ -109,30 +118,51 @@ class Duties:
                 finally:
                     log.info("%s: this process leads no more", self._store.root)
                     turn.give_up()
-                return
-            turn.wait(heard, TURN_INTERVAL)
+            else:
+                turn.wait(heard, TURN_INTERVAL)
 
     def _work(self) -> None:
+        """Do the duties until the broker closes, or another process has them."""
+        self._over.clear()
+        if self._stopping.is_set():  # In this order: close() sets the one, then the other.
+            return
+        end = self._renewals.add(self._turn.lease / RENEWALS_IN_LEASE, self._renew)
         threads = [
             threading.Thread(target=self._serve, args=(duty,), name=duty.name, daemon=True)
             for duty in self._threaded
         ]
-        for thread in threads:
+        # Apart from the flush: what holds up the index or the offsets of groups does not hold up that.
+        upkeep = threading.Thread(target=self._keep_up, name="mq-upkeep", daemon=True)
+        for thread in (*threads, upkeep):
             thread.start()
         try:
-            self._go_round()
+            self._go_round(
+                [(self._flush_interval(), self._store.flush_log), (QUEUES_INTERVAL, self._store.flush_queues)]
+            )
         finally:
+            end()
+            self._over.set()
             for duty in self._threaded:
                 duty.wake()
+            upkeep.join()
             for duty, thread in zip(self._threaded, threads, strict=True):
                 thread.join()
-                self._attempt(duty.save)
+                if self._turn.holds():
+                    self._attempt(duty.save)
                 duty.give_up()
 
-    def _go_round(self) -> None:
+    def _renew(self) -> bool:
+        if self._turn.renew():
+            return True
+        log.warning(
+            "%s: process %d has taken over the duties: this one was stopped, or did not run, for %g s",
+            *(self._store.root, self._turn.leader_pid, self._turn.lease),
+        )
+        self._over.set()
+        return False
+
+    def _keep_up(self) -> None:
         rounds: list[tuple[float, Callable[[], object]]] = [
-            (self._flush_interval(), self._store.flush_log),
-            (QUEUES_INTERVAL, self._store.flush_queues),
             (QUEUES_INTERVAL, self._store.bring_index_up),
             (CHECKPOINT_INTERVAL, self._checkpoint),
             (RETENTION_INTERVAL, self._expire),
@@ -141,42 +171,51 @@ class Duties:
             *((duty.save_interval, duty.save) for duty in self._threaded),
             *self._others,
         ]
+        self._go_round(rounds)
+
+    def _go_round(self, rounds: Sequence[tuple[float, Callable[[], object]]]) -> None:
         due = [time.monotonic() + interval for interval, _ in rounds]
-        while not self._stopping.wait(max(0.0, min(due) - time.monotonic())):
+        while not self._over.wait(max(0.0, min(due) - time.monotonic())):
             now = time.monotonic()
             for place, (interval, duty) in enumerate(rounds):
-                if due[place] > now or self._stopping.is_set():
+                if due[place] > now or self._over.is_set():
                     continue
+                if not self._attempt(self._turn.check):
+                    self._over.set()  # Before anything is done that another process does by now.
+                    break
                 self._attempt(duty)
                 due[place] = time.monotonic() + interval
 
-    def _attempt(self, duty: Callable[[], object]) -> None:
+    def _attempt(self, duty: Callable[[], object]) -> bool:
         try:
             duty()
         except (MQError, OSError) as error:
             # A full disk, a damaged record: senders and readers meet it themselves. Duties go on.
             self._note(duty, error)
-        else:
-            self._troubles.pop(duty, None)
+            return False
+        self._troubles.pop(duty, None)
+        return True
 
     def _note(self, duty: object, error: MQError | OSError) -> None:
         """Log an error the first time that it comes: a full disk is met twice a second."""
         self.last_error = error
         if isinstance(error, (BrokerClosed, ForkedBroker)) or self._troubles.get(duty) is type(error):
             return
+        if not self._turn.holds():
+            return  # Another process has the duties by now, and _renew() says so.
         self._troubles[duty] = type(error)
         name = getattr(duty, "name", None) or getattr(duty, "__qualname__", duty)
         log.warning("%s: %s failed, and is tried again: %s", self._store.root, name, error)
 
     def _serve(self, duty: Duty) -> None:
-        while not self._stopping.is_set():
+        while not self._over.is_set():
             try:
-                duty.run(self._stopping.is_set)
+                duty.run(self._over.is_set)
             except (BrokerClosed, ForkedBroker):
                 return
             except (MQError, OSError) as error:
                 self._note(duty, error)
-                self._stopping.wait(AGAIN)
+                self._over.wait(AGAIN)
 
     def _checkpoint(self) -> None:
         self._store.sync_index()
@@ -184,6 +223,7 @@ class Duties:
 
     def close(self) -> None:
         self._stopping.set()
+        self._over.set()
         with suppress(BrokerClosed, ForkedBroker):  # Closed before, or the parent's, whose threads go on.
             self._turn.bell.ring()
         if self._thread.is_alive() and self._thread is not threading.current_thread():

@@ -59,6 +59,7 @@ from mq.store.arrow import ArrowReader
 from mq.store.bulk import BulkWriter
 from mq.store.reader import Reader
 from mq.store.store import Store
+from mq.store.turn import LEASE
 from mq.store.watch import Watch
 from mq.store.writer import Writer
 from mq.uninterrupted import close_all, left_open, uninterrupted
@@ -98,6 +99,7 @@ class LocalBroker:
         transaction_timeout: float | None = None,
         transaction_check_interval: float | None = None,
         transaction_check_max: int | None = None,
+        duties_lease: float = LEASE,
         change_settings: bool = False,
         enable_consume_queue_ext: bool = False,
         consume_queue_ext_file_size: int | None = None,
@@ -118,7 +120,7 @@ class LocalBroker:
             "transaction_check_max": transaction_check_max,
         }
         given = {name: value for name, value in kept.items() if value is not None}
-        check_options(flush, default_queue_count, message_size_max, timer_max_delay_ms, given)
+        check_options(flush, default_queue_count, message_size_max, timer_max_delay_ms, duties_lease, given)
         takes_part = duties and not read_only
         self.name: Final = "mq"
         self.message_size_max: Final = message_size_max
@@ -250,7 +252,8 @@ class LocalBroker:
                 ]
                 threaded: list[Duty] = [schedule, timer, transactions.rounds]
                 interval = partial(settings.option, "flush_interval")
-                self._duties = Duties(store, interval, self.retention.work, threaded, others)
+                expire = self.retention.work
+                self._duties = Duties(store, interval, expire, threaded, others, lease=duties_lease)
         except BaseException:
             self._close()
             raise

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from mq.store.delaylevels import DELAY_MAX_MS
-from mq.store.settings import CHECKS, USUAL, Settings, check_count
+from mq.store.settings import CHECKS, USUAL, Settings, check_count, check_number
+from mq.store.turn import LEASE_MAX
 
 __all__ = ["QUEUE_COUNT_MAX", "check_count", "check_kept", "check_options", "settle"]
 
 QUEUE_COUNT_MAX = 65_536
 MESSAGE_SIZE_MAX = (1 << 31) - (1 << 17)
+LEASE_MIN = 0.1  # seconds
 OF_RETENTION = ("retention_hours", "disk_ratio_max")
 
 retention_log, store_log = logging.getLogger("mq.retention"), logging.getLogger("mq.store")
@@ -29,6 +31,7 @@ def check_options(
     default_queue_count: int,
     message_size_max: int,
     timer_max_delay_ms: int,
+    duties_lease: float,
     kept: Mapping[str, Any],
 ) -> None:
     """kept: the options that the store keeps, as far as they are given. Raises TypeError, ValueError."""
@@ -37,6 +40,7 @@ def check_options(
     check_count("default_queue_count", default_queue_count, QUEUE_COUNT_MAX)
     check_count("message_size_max", message_size_max, MESSAGE_SIZE_MAX)
     check_count("timer_max_delay_ms", timer_max_delay_ms, DELAY_MAX_MS)
+    check_number("duties_lease", duties_lease, LEASE_MIN, LEASE_MAX)
     check_kept(kept)
 
 

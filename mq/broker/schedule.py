@@ -50,6 +50,7 @@ class Schedule:
     ) -> None:
         self.delays_ms = parse_levels(LEVELS if levels is None else levels)
         self.copies = Copies(store)
+        self._deliveries = Copies(store, of_duties=True)
         self._store = store
         self._broker_name = broker_name
         self.reader = Reader(store, broker_name, version, lambda _queue: None)
@@ -144,12 +145,16 @@ class Schedule:
         if self._offsets is None:
             last_store_ms = self.copies.last_store_ms()
             levels = len(self.delays_ms) + more
-            self._offsets = DelayOffsets(self._store.root, alarm, levels, last_store_ms)
+            control = self._store.control
+            assert control is not None
+            self._offsets = DelayOffsets(
+                self._store.root, alarm, levels, last_store_ms, put=control.duty_writer(alarm.words)
+            )
         offsets = self._offsets
         delivery = Delivery(
             self.delays_ms,
             offsets,
-            self.copies,
+            self._deliveries,
             self.reader.pull,
             self._place,
             self._was_stored,

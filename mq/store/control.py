@@ -10,7 +10,7 @@ shows in the mtime of `lock`). Otherwise it is made anew from what the other fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Control:
 
     def __init__(self, path: Path, *, create: bool) -> None:
         self.path = path
+        self.duties_term = 0  # in which this broker has, or had, the duties
         out = ffi.new("mq_control **")
         result = lib.mq_control_open(bytes(path), boot_id(), create, out)
         if result == lib.MQ_MISSING:
@@ -95,6 +96,19 @@ class Control:
 
     def min_offset(self, number: int) -> int:
         return int(lib.mq_control_queue_min(self.handle, number))
+
+    def duty_writer(self, words: memoryview) -> Callable[[Mapping[int, int]], None]:
+        """What stores values by place, in order, into words of a shared file, as one of the duties. It raises
+        StoreLocked, and stores nothing, once another process has these."""
+        target = ffi.from_buffer("int64_t[]", words, require_writable=True)
+
+        def write(values: Mapping[int, int]) -> None:
+            result = lib.mq_duties_store(
+                self.handle, self.duties_term, target, list(values), list(values.values()), len(values)
+            )
+            check(result, str(self.path))
+
+        return write
 
     def word(self, word: int) -> Word:
         """A word to look at often."""

@@ -49,10 +49,14 @@ def changed(encoded: bytes, values: Mapping[str, str | None]) -> bytes:
 
 
 class Copies:
-    """Appends copies to the queues of one store, whatever may be sent there. From any thread."""
+    """Appends copies to the queues of one store, whatever may be sent there. From any thread.
 
-    def __init__(self, store: Store) -> None:
+    of_duties: they are part of the duties, and refused once another process has these (StoreLocked).
+    """
+
+    def __init__(self, store: Store, *, of_duties: bool = False) -> None:
         self._store = store
+        self._of_duties = of_duties
         self._numbers: dict[tuple[str, int], int] = {}
 
     def number(self, topic: str, queue_id: int, *, add: bool) -> int | None:
@@ -89,6 +93,8 @@ class Copies:
         envelope.has_tags_code = 0 if delay_ms is None else RELATIVE
         envelope.tags_code = delay_ms or 0
         envelope.has_born_host = 1
+        control = self._store.control
+        envelope.term = control.duties_term if self._of_duties and control is not None else 0
         size = 20 if sys_flag & BORN_HOST_V6 else 8
         ffi.memmove(envelope.born_host, record[BORN_HOST_AT : BORN_HOST_AT + size], size)
         body = message.stored_body

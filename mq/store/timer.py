@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from mq.errors import StoreCorrupted
@@ -90,7 +92,14 @@ class TimerEngine:
         self._last_store_ms = last_store_ms
         self._log = store.live()  # Freed after the engine.
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        root = store.root
+        with self._entered():
+            self._go_on(number, precision_ms, file_size, now_ms, roll_ms)
+
+    def _go_on(
+        self, number: int, precision_ms: int, file_size: int, now_ms: int, roll_ms: int | None
+    ) -> None:
+        root, control = self._store.root, self._store.control
+        assert control is not None
         is_ours = self._is_ours()
         mended = self._mend_lengths(is_ours)
         out = ffi.new("mq_timer **")
@@ -99,7 +108,7 @@ class TimerEngine:
         check(
             lib.mq_timer_open(
                 self._log, self._words, bytes(timerwheel.path_of(root)), bytes(timerlog.directory_of(root)),
-                file_size, number, precision_ms, wanted, out,
+                file_size, number, precision_ms, wanted, control.duties_term, out,
             ),
             str(timerwheel.path_of(root)),
         )  # fmt: skip
@@ -116,6 +125,18 @@ class TimerEngine:
             self._rebuild(now_ms, mended or "the wheel or its log is not as it was")
         else:
             self._begin(now_ms, kept, mended)
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """Have the wheel, its log and mq/timer for this process alone. Raises StoreLocked where another one
+        has the duties by now, or was stopped in here. On a thread of the duties: no signal handler runs."""
+        control = self._store.control
+        assert control is not None
+        check(lib.mq_duties_enter(control.handle, control.duties_term), str(self._store.root))
+        try:
+            yield
+        finally:
+            lib.mq_duties_exit(control.handle)
 
     def _is_ours(self) -> bool:
         words = self._words
@@ -216,7 +237,8 @@ class TimerEngine:
         if result == lib.MQ_TIMER_STOPPED:
             return None
         if result == lib.MQ_CORRUPT:
-            self._rebuild(now_ms, f"{timerlog.directory_of(self._store.root)} or its wheel is damaged")
+            with self._entered():
+                self._rebuild(now_ms, f"{timerlog.directory_of(self._store.root)} or its wheel is damaged")
             return None
         event = self._event
         return Event(

@@ -302,12 +302,14 @@ class TransactionTable:
     ) -> Iterator[tuple[int, int]]:
         """Store op records that tell of these: where, and the last that each tells of. `handled` has a byte
         for each queue offset from base on, which becomes 1."""
-        places = array("q", offsets)
+        places, control = array("q", offsets), self._store.control
+        assert control is not None
         told, done = ffi.new("mq_told[]", TOLD_AT_ONCE), ffi.new("int *")
         while places:
             count = lib.mq_transaction_tell(
                 self.handle, self._store.live(), op_queue, ffi.from_buffer("int64_t[]", places), len(places),
-                ffi.from_buffer("uint8_t[]", handled), len(handled), base, told, TOLD_AT_ONCE, done,
+                ffi.from_buffer("uint8_t[]", handled), len(handled), base, told, TOLD_AT_ONCE,
+                control.duties_term, done,
             )  # fmt: skip
             for record in told[0 : check(count, str(self._store.root))]:
                 yield int(record.op_offset), int(record.last)
@@ -325,14 +327,22 @@ class TransactionTable:
 
     @round_ms.setter
     def round_ms(self, time_ms: int) -> None:
+        self._check_duties()
         lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_ROUND_TIME, time_ms)
 
     def ask(self, begin: int, end: int) -> None:
         """Tell all who are asked that these are the copies of a round."""
+        self._check_duties()
         lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_ASKED_BEGIN, begin)
         lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_ASKED_END, end)
         self.rounds.add()
         self.rounds.wake()
+
+    def _check_duties(self) -> None:
+        """Raises StoreLocked where another process has the duties by now."""
+        control = self._store.control
+        if control is not None:
+            check(lib.mq_duties_check(control.handle, control.duties_term), str(self._store.root))
 
     def asked(self) -> tuple[int, int]:
         """Of the last round: see ask()."""

@@ -1,25 +1,41 @@
 """Whose turn it is to do the duties: one process at a time, and at once another when that one is gone.
 
-On disk: mq/duties. Its byte 0 is locked by whoever does them; the kernel drops the lock when he dies. The
-word MQ_DUTIES_PID says who that is, so that the others are told of his death; who gives his turn up rings
-the bell."""
+On disk: mq/duties. Each broker locks a byte of it, by a number that it made up, as long as it lives; byte 0
+is locked, shared, by those that have the duties. The control file says which number has them, in which
+term, and until when: a lease that a thread of that process renews. The lock says that a process lives, the
+lease that it is in charge. It passes on when the kernel has dropped the lock, or when the lease has lapsed,
+which is that of a process that is stopped; whatever such a process still writes is refused, since the term
+is another one by then (see native/control.h). CLOCK_MONOTONIC stands still while the machine is suspended,
+and nobody acts on a lapsed lease that was not seen so for a while: a machine that was halted evicts nobody.
+
+The word MQ_DUTIES_PID says whose death there is to be told of; the process that gives its turn up rings the
+bell."""
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
+from mq.errors import StoreLocked
 from mq.store.bell import Bell
+from mq.store.control import Control
 from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
-from mq.store.native import lib
+from mq.store.native import check, lib
+from mq.store.process_state import describe
 from mq.store.store import Store
 from mq.store.watch import Watch
 
-__all__ = ["Turn", "is_taken"]
+__all__ = ["LEASE", "LEASE_MAX", "Turn", "is_taken"]
 
+LEASE, LEASE_MAX = 10.0, 3600.0  # seconds
 WATCHED_INTERVAL = 5.0  # seconds; should a number of a process be another's by now
+TAKEN_BYTE, NUMBER_MAX = 0, 1 << 62
+
+log = logging.getLogger("mq.leader")
 
 
 def is_taken(root: Path) -> bool:
@@ -29,17 +45,32 @@ def is_taken(root: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return byte_owner(fd, 0) is not None
+        return byte_owner(fd, TAKEN_BYTE) is not None
     finally:
         os.close(fd)
 
 
-class Turn:
-    """The place of one broker among those who could do the duties. One thread waits for it."""
+def grace(lease: float) -> float:
+    """For how many seconds a lease must have been seen lapsed: longer than a live process takes to renew it
+    once it runs again."""
+    return min(max(lease / 10, 0.05), 1.0)
 
-    def __init__(self, store: Store) -> None:
+
+class Turn:
+    """The place of one broker among those who could do the duties. One thread waits for it.
+
+    lease: for how many seconds the duties are its own, unless it renews that."""
+
+    def __init__(self, store: Store, lease: float = LEASE) -> None:
         self._store = store
         self.bell = Bell(store)
+        self.term = 0  # in which it had the duties last
+        self.lease = lease
+        self._until = 0
+        self._suspected: tuple[tuple[int, int], int] = (
+            (0, 0),
+            0,
+        )  # a lapsed lease, and since when it is seen so
         self._watch = Watch()
         self._watched = 0  # whose death is told of, or has been
         self._is_told = False
@@ -47,14 +78,83 @@ class Turn:
         with named_errors(store.root):
             self._fd = open_own_file(store.root / "mq" / "duties")
         store.close_in_child(self._fd)
+        self._number = random.SystemRandom().randrange(1, NUMBER_MAX)
+        lock_byte(self._fd, self._number)
+
+    @property
+    def _control(self) -> Control:
+        control = self._store.control
+        assert control is not None
+        return control
 
     def take(self) -> bool:
         """Whether it is this broker's turn from now on."""
-        if not lock_byte(self._fd, 0):
+        word = self._store.word
+        term, holder, pid = word(lib.MQ_DUTIES_TERM), word(lib.MQ_DUTIES_HOLDER), word(lib.MQ_DUTIES_PID)
+        is_alive = self._lives(holder)
+        if is_alive and not self._has_lapsed(term):
             return False
+        self._until = self._end_of_lease()
+        taken = lib.mq_duties_take(self._control.handle, term, self._number, os.getpid(), self._until)
+        if taken == lib.MQ_BUSY or not check(taken, str(self._store.root)):
+            return False
+        self.term = self._control.duties_term = term + 1
         self._watch.close()
-        self._say(os.getpid())
+        self._watch, self._watched = Watch(), 0
+        lock_byte(self._fd, TAKEN_BYTE, shared=True)
+        if is_alive:
+            log.warning(
+                "%s: the duties are taken over from %s, which has not renewed its lease of them",
+                *(self._store.root, describe(pid)),
+            )
         return True
+
+    def _lives(self, holder: int) -> bool:
+        """Whether another broker has this number."""
+        if holder == self._number or not 0 < holder < NUMBER_MAX:
+            return False
+        return byte_owner(self._fd, holder) is not None
+
+    def _has_lapsed(self, term: int) -> bool:
+        """Whether the lease of this term is over, and has been seen so for long enough."""
+        until, now = self._store.word(lib.MQ_DUTIES_UNTIL), int(lib.mq_duties_now())
+        if now < until < now + int(LEASE_MAX * 1e9):
+            self._suspected = (0, 0), 0
+            return False
+        if self._suspected[0] != (term, until):
+            self._suspected = (term, until), now
+        return now - self._suspected[1] >= int(grace(self.lease) * 1e9)
+
+    def _end_of_lease(self) -> int:
+        return int(lib.mq_duties_now()) + int(self.lease * 1e9)
+
+    def holds(self) -> bool:
+        """Whether it is still this broker's turn."""
+        return self._store.word(lib.MQ_DUTIES_TERM) == self.term
+
+    @property
+    def leader_pid(self) -> int:
+        """Of the process that has the duties; 0 if none has said so."""
+        return self._store.word(lib.MQ_DUTIES_PID)
+
+    def renew(self) -> bool:
+        """Have the lease from now on; False if another process has the duties by now."""
+        until = self._end_of_lease()
+        if lib.mq_duties_renew(self._control.handle, self.term, self._until, until) == lib.MQ_DEPOSED:
+            return False
+        self._until = self._store.word(lib.MQ_DUTIES_UNTIL)
+        return True
+
+    def check(self) -> None:
+        """Raises StoreLocked if another process has the duties by now."""
+        if not self.holds():
+            pid = self.leader_pid
+            raise StoreLocked(
+                f"{self._store.root}: process {pid} has the duties, which it took over while this one was"
+                " stopped",
+                path=str(self._store.root),
+                pid=pid,
+            )
 
     def wait(self, heard: int, seconds: float) -> None:
         """Sleep until it may be this broker's turn; `heard` is of before it tried. `seconds` is how often
@@ -67,22 +167,20 @@ class Turn:
                 self._forget = self._watch.watch(pid, self._gone)
         # Told of and yet holding the lock: of another pid namespace. 0: he has not said who he is.
         is_watched = pid != 0 and not self._is_told
-        self.bell.wait(heard, WATCHED_INTERVAL if is_watched else seconds)
+        left = (self._store.word(lib.MQ_DUTIES_UNTIL) - int(lib.mq_duties_now())) / 1e9
+        lapse = max(left, grace(self.lease))
+        self.bell.wait(heard, min(WATCHED_INTERVAL if is_watched else seconds, lapse))
 
     def _gone(self) -> None:
         self._is_told = True
         self.bell.ring()
 
     def give_up(self) -> None:
-        """Let another one have it."""
-        self._say(0)
-        unlock_byte(self._fd, 0)
+        """Let another one have it, unless it is another's already."""
+        # Where the lock is not to be had, the end of this broker tells as much.
+        lib.mq_duties_leave(self._control.handle, self.term)
+        unlock_byte(self._fd, TAKEN_BYTE)
         self.bell.ring()
-
-    def _say(self, pid: int) -> None:
-        control = self._store.control
-        assert control is not None
-        control.set(lib.MQ_DUTIES_PID, pid)
 
     def close(self) -> None:
         self._watch.close()

@@ -151,6 +151,7 @@ class HalfTopic:
         self._committed = committed
         self._have = have
         self._copies = Copies(store)
+        self._of_rounds = Copies(store, of_duties=True)
         self._ahead: dict[int, MessageExt] = {}
 
     def make(self) -> int:
@@ -233,21 +234,21 @@ class HalfTopic:
         values = {NAME: str(name)}
         if times_checked is not None:
             values[TIMES] = str(times_checked)
-        return self._append(HALF_TOPIC, message, values)
+        return self._append(self._of_rounds, HALF_TOPIC, message, values)
 
     def give_up(self, message: MessageExt, name: int) -> None:
         """Put a half message where it waits to be resumed."""
         self._have(GIVEN_UP_TOPIC, 1)
-        self._append(GIVEN_UP_TOPIC, message, {NAME: str(name)})
+        self._append(self._of_rounds, GIVEN_UP_TOPIC, message, {NAME: str(name)})
 
     def resume(self, message: MessageExt) -> None:
         """Have one that was given up among the half messages again."""
         self.make()
-        self._append(HALF_TOPIC, message, {TIMES: "0"})
+        self._append(self._copies, HALF_TOPIC, message, {TIMES: "0"})
 
-    def _append(self, topic: str, message: MessageExt, values: dict[str, str]) -> int:
+    def _append(self, copies: Copies, topic: str, message: MessageExt, values: dict[str, str]) -> int:
         properties = changed(message.encoded, values)
-        return self._copies.append(topic, 0, message, properties, reconsume_times=0).queue_offset
+        return copies.append(topic, 0, message, properties, reconsume_times=0).queue_offset
 
     def tell(
         self, table: TransactionTable, places: Sequence[int], ledger: Ledger

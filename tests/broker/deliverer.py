@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from mq.broker import delay_offsets
@@ -48,17 +49,46 @@ class MortalWords:
 def die_at(step: int) -> None:
     made = delay_offsets.DelayOffsets.__init__
 
-    def make(self: Any, *arguments: Any) -> None:
-        made(self, *arguments)
+    def make(self: Any, *arguments: Any, **options: Any) -> None:
+        made(self, *arguments, **options)
         self._words = MortalWords(self._words, step)
+        self._put = self._put_here
 
     made_mortal: Any = make
     delay_offsets.DelayOffsets.__init__ = made_mortal  # type: ignore[method-assign]  # for this process alone
 
 
-def deliverer(root: str, step: int | None = None) -> None:
+def stop_before(step: int) -> None:
+    """Stop this process before that change of the shared words, counted from the first that states a
+    delivery."""
+    made = delay_offsets.DelayOffsets.__init__
+    left: list[int] = []
+
+    def make(self: Any, *arguments: Any, **options: Any) -> None:
+        made(self, *arguments, **options)
+        put = self._put
+
+        def stop_and_put(values: Mapping[int, int]) -> None:
+            if delay_offsets.AT_OFFSET in values and not left:
+                left.extend(range(step + 1))
+            if left and left.pop() == 0:
+                left.append(-1)
+                signal.raise_signal(signal.SIGSTOP)  # Of this thread: it stops here, and not a little later.
+            put(values)
+
+        self._put = stop_and_put
+
+    made_to_stop: Any = make
+    delay_offsets.DelayOffsets.__init__ = made_to_stop  # type: ignore[method-assign]  # for this process alone
+
+
+def deliverer(
+    root: str, step: int | None = None, stops_before: int | None = None, lease: float = 10.0
+) -> None:
     if step is not None:
         die_at(step)
-    with LocalBroker(root, message_delay_level=LEVELS, **SIZES):
+    if stops_before is not None:
+        stop_before(stops_before)
+    with LocalBroker(root, message_delay_level=LEVELS, duties_lease=lease, **SIZES):
         while not stopping:
             time.sleep(0.005)

@@ -51,6 +51,14 @@ class Process:
         """Ask it to end."""
         self._signal(signal.SIGTERM)
 
+    def halt(self) -> None:
+        """SIGSTOP: it lives, and does nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
     def wait(self, timeout: float) -> bool:
         """Whether it has ended."""
         poll = select.poll()  # select() takes no descriptor over 1023, and a test of many rounds has those.

@@ -73,6 +73,12 @@ def check(result: int, path: str = "") -> int:
         )
     if result == lib.MQ_TOO_LARGE:
         raise AssertionError("the caller checks sizes first, since it knows them")
+    if result == lib.MQ_DEPOSED:
+        raise StoreLocked(
+            f"{path or 'the store'}: another process has the duties, which it took over while this one was"
+            " stopped",
+            path=path,
+        )
     if result == lib.MQ_MEMORY:
         raise named(MemoryError(), Path(path or "the store"))
     if result in (lib.MQ_IO, lib.MQ_UNSYNCED):

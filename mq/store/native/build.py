@@ -43,6 +43,7 @@ SOURCES = (
     "control.c",
     "queuetable.c",
     "owner.c",
+    "duties.c",
     "mappedfiles.c",
     "uniqueid.c",
     "draft.c",

@@ -247,6 +247,7 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
     mq_intent *intent = &log->shared->intent;
     if (mq_control_get(control, MQ_POISONED_WORD)) return MQ_POISONED;
     if (atomic_load_explicit(&log->stopping, memory_order_relaxed)) return MQ_CLOSED;
+    if (envelope && mq_duties_check(control, envelope->term)) return MQ_DEPOSED;
     if (atomic_load_explicit(&entry->state, memory_order_relaxed) != MQ_QUEUE_LIVE || !mq_queue_is_current(common->queue))
         return MQ_GONE;
     int64_t log_end = mq_control_get(control, MQ_LOG_END);

@@ -31,6 +31,7 @@ typedef struct {
     const uint8_t *bitmaps;    /* for the extensions: bitmap_size bytes for each message, made from the filters of this … */
     int32_t bitmap_size;
     int64_t filters_version;   /* … MQ_FILTERS_VERSION; with any other one they are not stored */
+    int64_t term;              /* of the duties that this is one of: refused with MQ_DEPOSED if it is over; 0: none */
 } mq_envelope;
 
 typedef struct {

@@ -58,13 +58,17 @@ enum {
     MQ_PLACES_FREE = 26,        /* about how many places have no queue: a hint, a death may leave it wrong */
     MQ_PLACE_NEXT = 27,         /* where a free place is looked for next */
     MQ_LAYOUTS = 28,            /* of all our files: see mq/store/layouts.py */
-    MQ_WORD_COUNT = 29,
+    MQ_DUTIES_TERM = 29,        /* raised whenever another process gets the duties; under the append lock */
+    MQ_DUTIES_UNTIL = 30,       /* the end of the lease that goes with them: CLOCK_MONOTONIC, ns */
+    MQ_DUTIES_HOLDER = 31,      /* the byte of mq/duties that the process has locked as long as it lives; 0: nobody */
+    MQ_WORD_COUNT = 32,
 
     MQ_LOCK_TIMEOUT_MS = 10000, /* of a call without a limit of its own: only a stopped process holds one that long */
     MQ_LOCK_APPEND = 0,
     MQ_LOCK_FLUSH = 1,
     MQ_LOCK_INDEX = 2,
-    MQ_LOCK_COUNT = 3,
+    MQ_LOCK_TIMER = 3,  /* of what mq/timer, the wheel and its log say */
+    MQ_LOCK_COUNT = 4,
 
     MQ_QUEUE_LIVE = 1,          /* any other state: the place is free */
     MQ_QUEUE_DELETED = 2
@@ -156,6 +160,23 @@ int64_t mq_control_queue_min(mq_control *control, int number);
 void mq_control_queue_set(mq_control *control, int number, int64_t min_offset, int64_t next_offset);
 /* Records below this log offset are not this queue's, though they bear its name. */
 void mq_control_queue_set_begin(mq_control *control, int number, int64_t log_offset);
+
+/* The duties, a right of one process at a time. Every write that it allows is refused with MQ_DEPOSED once another
+ * process has it, under the lock that protects what is written: MQ_LOCK_TIMER for the timer wheel, otherwise the
+ * append lock. A process that was stopped finds out so. Term 0 stands for a caller who needs no right. */
+int64_t mq_duties_now(void);
+/* Take them, as long as the term is still this one: 1; 0 if it is not. `until` is the end of the lease. */
+int mq_duties_take(mq_control *control, int64_t term, int64_t holder, int64_t pid, int64_t until);
+/* Move the end of the lease from what it was. 0 or MQ_DEPOSED. */
+int mq_duties_renew(mq_control *control, int64_t term, int64_t was, int64_t until);
+int mq_duties_leave(mq_control *control, int64_t term);
+int mq_duties_check(mq_control *control, int64_t term);
+/* Store values into words of a shared file, in this order. 0, MQ_DEPOSED or MQ_BUSY. */
+int mq_duties_store(mq_control *control, int64_t term, int64_t *words, const int32_t *places, const int64_t *values,
+                    int32_t count);
+/* Take MQ_LOCK_TIMER with this term, and give it back. 0, MQ_DEPOSED or MQ_BUSY. */
+int mq_duties_enter(mq_control *control, int64_t term);
+void mq_duties_exit(mq_control *control);
 
 /* Wait until `word` is no longer `seen`, or timeout. For threads of duties. Returns 1 if
  * woken, 0 on timeout. */

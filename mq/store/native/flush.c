@@ -14,6 +14,9 @@ enum {
     SPIN_MAX_NS = 400000,
     COMPANY_MAX_NS = 100000
 };
+/* A process that flushes for longer may be stopped. The lock saves work, and nothing else: what is on disk is told by
+ * words that only go up. So whoever has waited for so long flushes beside it. */
+static const int64_t STUCK_NS = 2000000000;
 
 int mq_log_poison(mq_log *log) {
     /* The kernel forgets what it failed to write: nothing may be promised from here on. */
@@ -83,8 +86,8 @@ static int flush_extensions(mq_log *log, mq_queue *queue) {
     return 0;
 }
 
-/* Sync what is published now. The flush lock is held. */
-static int flush_once(mq_log *log, int is_sender) {
+/* Sync what is published now. has_lock: the flush lock is held. */
+static int flush_once(mq_log *log, int is_sender, int has_lock) {
     mq_control *control = log->control;
     mq_shared *shared = log->shared;
     if (is_sender) wait_for_company(shared, mq_linux_monotonic_ns());
@@ -107,11 +110,11 @@ static int flush_once(mq_log *log, int is_sender) {
         mq_control_raise(control, MQ_FLUSHED_END, end);
     }
     mq_control_raise(control, MQ_FLUSHED_STORE_TIME, time);
-    if (is_sender) {
+    if (is_sender && has_lock) {
         shared->flush_company = atomic_load(&shared->flush_arrivals) - shared->flush_seen;
         shared->flush_cost_ns = mq_linux_monotonic_ns() - begin;
     }
-    shared->flush_seen = arrivals;
+    if (has_lock) shared->flush_seen = arrivals;
     return 0;
 }
 
@@ -131,6 +134,7 @@ static int flush_to(mq_log *log, int64_t end, int is_sender, int timeout_ms) {
     mq_control *control = log->control;
     mq_shared *shared = log->shared;
     int64_t deadline = 0;
+    int64_t began = 0;
     if (is_sender) atomic_fetch_add(&shared->flush_arrivals, 1);
     for (;;) {
         if (mq_control_get(control, MQ_FLUSHED_END) >= end) return 0;
@@ -139,7 +143,7 @@ static int flush_to(mq_log *log, int64_t end, int is_sender, int timeout_ms) {
         int lock = mq_control_try_lock(control, MQ_LOCK_FLUSH);
         if (lock >= 0) {
             int result = 0;
-            if (mq_control_get(control, MQ_FLUSHED_END) < end) result = flush_once(log, is_sender);
+            if (mq_control_get(control, MQ_FLUSHED_END) < end) result = flush_once(log, is_sender, 1);
             /* In this order: who sees the new turn finds the lock free, or taken for the next flush. */
             mq_control_unlock(control, MQ_LOCK_FLUSH);
             atomic_fetch_add(&shared->flush_turn, 1);
@@ -149,6 +153,8 @@ static int flush_to(mq_log *log, int64_t end, int is_sender, int timeout_ms) {
         }
         if (lock != MQ_BUSY) return lock;
         int64_t now = mq_linux_monotonic_ns();
+        if (!began) began = now;
+        if (now - began >= STUCK_NS) return flush_once(log, 0, 0);
         if (!deadline) deadline = now + (int64_t)mq_wait_limit_ms(timeout_ms) * 1000000;
         int64_t left = deadline - now;
         if (left <= 0) return mq_control_note_busy(control, MQ_LOCK_FLUSH, timeout_ms);

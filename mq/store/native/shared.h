@@ -58,7 +58,7 @@ typedef struct {
     _Alignas(64) struct {
         _Alignas(64) pthread_mutex_t mutex;
         _Atomic int64_t holder; /* pid namespace and pid of the last one that took it */
-    } locks[3];
+    } locks[4];
     _Alignas(64) _Atomic int64_t words[MQ_SHARED_WORDS];
     _Alignas(64) mq_intent intent;
     _Alignas(64) mq_sleepers any[MQ_NEWS_KINDS]; /* of those who wait for more queues than one wait can name */
@@ -83,7 +83,7 @@ struct mq_control {
     struct {
         _Atomic uintptr_t taken_by; /* thread of this process that holds the lock; 0: none */
         _Atomic int is_section;     /* it does so for a section in Python */
-    } own[3];
+    } own[4];
     pthread_mutex_t local; /* guards the look-up below */
     int32_t *heads;        /* bucket -> place + 1 */
     int32_t *chain;        /* place -> next place + 1 of its bucket */

@@ -18,7 +18,7 @@ static const int64_t NOBODY_RINGS = INT64_MIN;
 _Static_assert(MQ_TIMER_BELL * 8 == 56, "where the alarm of mq/delay has its bell");
 
 int mq_timer_open(mq_log *log, int64_t *words, const char *wheel, const char *timerlog, int64_t file_size, int number,
-                  int64_t precision_ms, int64_t roll_ms, mq_timer **out) {
+                  int64_t precision_ms, int64_t roll_ms, int64_t term, mq_timer **out) {
     int result;
     if (precision_ms <= 0 || roll_ms < precision_ms || roll_ms > INT32_MAX / 2) return MQ_INVALID;
     mq_queue *queue = mq_log_open_queue(log, number, &result);
@@ -31,6 +31,7 @@ int mq_timer_open(mq_log *log, int64_t *words, const char *wheel, const char *ti
     timer->words = (_Atomic int64_t *)words;
     timer->precision_ms = precision_ms;
     timer->roll_ms = roll_ms / precision_ms * precision_ms;
+    timer->term = term;
     timer->cleared = -1;
     timer->places_version = -1;
     timer->places = calloc(MQ_PLACES, sizeof *timer->places);
@@ -52,6 +53,20 @@ void mq_timer_close(mq_timer *timer) {
     free(timer->places);
     free(timer->scratch);
     free(timer);
+}
+
+int mq_timer_enter(mq_timer *timer) {
+    pthread_mutex_lock(&timer->lock);
+    int result = mq_duties_enter(timer->log->control, timer->term);
+    timer->is_inside = !result;
+    if (result) pthread_mutex_unlock(&timer->lock);
+    return result;
+}
+
+void mq_timer_exit(mq_timer *timer) {
+    if (timer->is_inside) mq_duties_exit(timer->log->control);
+    timer->is_inside = 0;
+    pthread_mutex_unlock(&timer->lock);
 }
 
 int mq_timer_attach(mq_timer *timer) {
@@ -126,9 +141,13 @@ static int deliver(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_eve
 /* Readers of a synced store wait for what is on disk. */
 static int flush(mq_timer *timer) {
     if (!timer->log->sync || !timer->flush_end) return 0;
+    /* The disk takes its time, and a process that is stopped meanwhile keeps nobody from the wheel. */
+    mq_duties_exit(timer->log->control);
     int result = mq_log_flush(timer->log, timer->flush_end, -1, FLUSH_TIMEOUT_MS);
+    int entered = mq_duties_enter(timer->log->control, timer->term);
+    timer->is_inside = !entered;
     if (!result) timer->flush_end = 0;
-    return result;
+    return result ? result : entered;
 }
 
 /* Whether something is to be put into the wheel. */
@@ -171,9 +190,10 @@ static int step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_event 
 int mq_timer_step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_event *event) {
     int64_t before = mq_timer_word(timer, MQ_TIMER_ENQUEUED);
     *event = (mq_timer_event){.position = -1};
-    pthread_mutex_lock(&timer->lock);
-    int result = step(timer, now_ms, budget, event);
-    pthread_mutex_unlock(&timer->lock);
+    int result = mq_timer_enter(timer);
+    if (result) return result;
+    result = step(timer, now_ms, budget, event);
+    mq_timer_exit(timer);
     /* Who recalls a message waits for its marker to be enqueued. */
     if (mq_timer_word(timer, MQ_TIMER_ENQUEUED) != before) mq_linux_wake((_Atomic uint32_t *)&timer->words[MQ_TIMER_ENQUEUED]);
     return result;
@@ -185,6 +205,7 @@ int mq_timer_run(mq_timer *timer, const int32_t *stop, int64_t idle_ms, mq_timer
         /* Before anything is looked at: a ring that comes after is not slept through. */
         uint32_t heard = atomic_load(bell);
         if (*(const volatile int32_t *)stop || atomic_load(&timer->log->stopping)) return MQ_TIMER_STOPPED;
+        if (mq_duties_check(timer->log->control, timer->term)) return MQ_DEPOSED;
         mq_timer_say(timer, MQ_TIMER_WAKE, NOBODY_RINGS);
         int64_t now = mq_linux_now_ms();
         int result = mq_timer_step(timer, now, BUDGET, event);
@@ -216,8 +237,8 @@ int mq_timer_sync(mq_timer *timer, const mq_timer_state *state) {
 
 int mq_timer_seal(mq_timer *timer, int64_t now_ms) {
     mq_slot slot;
-    int result = 0;
-    pthread_mutex_lock(&timer->lock);
+    int result = mq_timer_enter(timer);
+    if (result) return result;
     advance(timer, now_ms);
     int64_t read = mq_timer_read_slot(timer);
     int64_t position = mq_wheel_get(timer->wheel, read, &slot) == 1 ? slot.last : -1;
@@ -231,11 +252,15 @@ int mq_timer_seal(mq_timer *timer, int64_t now_ms) {
         if (timer->synced_end > unit.position) timer->synced_end = unit.position;
     }
     timer->changes++;
-    pthread_mutex_unlock(&timer->lock);
+    mq_timer_exit(timer);
     return result == MQ_MISSING ? 0 : result;
 }
 
 int mq_timer_expire(mq_timer *timer) {
-    return mq_timerlog_expire(timer->units, mq_timer_word(timer, MQ_TIMER_LOG_END),
-                              mq_control_get(timer->log->control, MQ_LOG_MIN));
+    int result = mq_timer_enter(timer);
+    if (result) return result;
+    result = mq_timerlog_expire(timer->units, mq_timer_word(timer, MQ_TIMER_LOG_END),
+                                mq_control_get(timer->log->control, MQ_LOG_MIN));
+    mq_timer_exit(timer);
+    return result;
 }

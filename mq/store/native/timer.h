@@ -61,9 +61,10 @@ typedef struct {
 } mq_timer_event;
 
 /* log: of the store. words: MQ_TIMER_WORDS of them, mapped by all. wheel, timerlog: paths. number: of the timer
- * topic's queue. roll_ms: RocketMQ's timerRollWindowSlot, in ms. */
+ * topic's queue. roll_ms: RocketMQ's timerRollWindowSlot, in ms. term: of the duties; whatever follows is refused with
+ * MQ_DEPOSED once that is over. To open, attach and rebuild, the caller holds MQ_LOCK_TIMER: see mq_duties_enter. */
 int mq_timer_open(mq_log *log, int64_t *words, const char *wheel, const char *timerlog, int64_t file_size, int number,
-                  int64_t precision_ms, int64_t roll_ms, mq_timer **timer);
+                  int64_t precision_ms, int64_t roll_ms, int64_t term, mq_timer **timer);
 void mq_timer_close(mq_timer *timer);
 
 /* Go on where the words say. MQ_CORRUPT if that is not what the files say. */

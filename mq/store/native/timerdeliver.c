@@ -114,7 +114,8 @@ static void hold_for(mq_timer *timer, int64_t due, int64_t queue_offset, int64_t
 
 static int append_copy(mq_timer *timer, const mq_timer_record *from, const mq_timer_unit *unit, int number, int64_t now_ms) {
     const mq_record *record = &from->record;
-    mq_envelope envelope = {.born_time = record->born_time, .reconsume_times = record->reconsume_times, .has_born_host = 1};
+    mq_envelope envelope = {.born_time = record->born_time, .reconsume_times = record->reconsume_times, .has_born_host = 1,
+                            .term = timer->term};
     mq_receipt receipt;
     char added[ADDED_MAX];
     char offset_id[ID_SIZE_MAX] = "";
@@ -242,9 +243,10 @@ int mq_timer_answer(mq_timer *timer, const mq_timer_event *event, int done) {
     if (!timer->heap.count || timer->heap.items[0].position != event->position) return MQ_INVALID;
     if (!done) timer->cleared = event->position;
     if (!done) return 0;
-    pthread_mutex_lock(&timer->lock);
-    int result = leave_out(timer, event->position, event->magic & MQ_TIMER_DELETE ? -1 : 1);
-    pthread_mutex_unlock(&timer->lock);
+    int result = mq_timer_enter(timer);
+    if (result) return result;
+    result = leave_out(timer, event->position, event->magic & MQ_TIMER_DELETE ? -1 : 1);
+    mq_timer_exit(timer);
     return result;
 }
 

@@ -26,7 +26,9 @@ struct mq_timer {
     mq_timerlog *units;
     int64_t precision_ms;
     int64_t roll_ms;
-    pthread_mutex_t lock;    /* held while the words move; never while asleep */
+    int64_t term;            /* of the duties; 0: none are needed */
+    int is_inside;           /* MQ_LOCK_TIMER is held */
+    pthread_mutex_t lock;    /* held while the words move, with MQ_LOCK_TIMER; never while asleep */
     mq_due_heap heap;
     mq_recalls recalls;
     int64_t loaded;          /* slots before are in the heap, or delivered */
@@ -72,6 +74,10 @@ static inline int64_t mq_timer_slot(const mq_timer *timer, int64_t time_ms) {
 static inline int64_t mq_timer_read_slot(const mq_timer *timer) {
     return mq_timer_word(timer, MQ_TIMER_READ) / timer->precision_ms;
 }
+
+/* timer.c: have what all processes share for this one alone. 0, MQ_DEPOSED or MQ_BUSY. */
+int mq_timer_enter(mq_timer *timer);
+void mq_timer_exit(mq_timer *timer);
 
 /* timerrecord.c */
 

@@ -220,7 +220,9 @@ static int put_number(char *at, int64_t number) {
 }
 
 int mq_transaction_tell(mq_transactions *table, mq_log *log, int op_queue, const int64_t *offsets, int count,
-                        uint8_t *handled, int64_t handled_size, int64_t base, mq_told *told, int told_max, int *done) {
+                        uint8_t *handled, int64_t handled_size, int64_t base, mq_told *told, int told_max, int64_t term,
+                        int *done) {
+    mq_envelope envelope = {.term = term};
     char body[OP_SIZE + 24];
     mq_receipt receipt;
     int records = 0;
@@ -233,7 +235,7 @@ int mq_transaction_tell(mq_transactions *table, mq_log *log, int op_queue, const
             body[size++] = ',';
             if (offsets[at] > told[records].last) told[records].last = offsets[at];
         }
-        int result = mq_append(log, op_queue, -1, 0, 0, body, size, OP_PROPERTIES, sizeof OP_PROPERTIES - 1, NULL, NULL,
+        int result = mq_append(log, op_queue, -1, 0, 0, body, size, OP_PROPERTIES, sizeof OP_PROPERTIES - 1, NULL, &envelope,
                                &receipt);
         if (result) return records ? records : result;
         told[records].op_offset = receipt.queue_offset;
@@ -263,6 +265,6 @@ void mq_transaction_enter_new(mq_transactions *table, mq_log *log, int64_t name)
         if (!(entry & MQ_TRANSACTION_UNWRITTEN) || !is_sound(entry)) break;
         offsets[count++] = (int64_t)generation_in(entry) * MQ_TRANSACTION_COUNT + i;
     }
-    if (mq_transaction_tell(table, log, op_queue, offsets, count, NULL, 0, 0, told, ROOM_COUNT, &done) > 0)
+    if (mq_transaction_tell(table, log, op_queue, offsets, count, NULL, 0, 0, told, ROOM_COUNT, 0, &done) > 0)
         mq_transaction_enter(table, name, MQ_TRANSACTION_PENDING, 0);
 }

@@ -106,6 +106,7 @@ typedef struct {
 
 /* Store op records that tell of these, and note that they are told. `handled` has a byte for each queue offset from
  * `base` on, which becomes 1. Up to told_max records, of which `told` says where; *done is how many offsets they have.
- * The number of records, or an error if not even the first could be stored. */
+ * The number of records, or an error if not even the first could be stored. term: see mq_envelope. */
 int mq_transaction_tell(mq_transactions *table, mq_log *log, int op_queue, const int64_t *offsets, int count,
-                        uint8_t *handled, int64_t handled_size, int64_t base, mq_told *told, int told_max, int *done);
+                        uint8_t *handled, int64_t handled_size, int64_t base, mq_told *told, int told_max, int64_t term,
+                        int *done);

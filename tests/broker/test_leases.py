@@ -1,0 +1,305 @@
+"""The duties are a right that lapses: those of a process that is stopped pass on to another one. When it goes
+on, it finds out before it does anything: nothing is delivered twice, or lost, whatever it was at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.errors import StoreLocked
+from mq.store import turn as turns
+from mq.store.native import check, lib
+from mq.store.process_state import process_state
+from mq.store.renewal import Renewals
+from mq.store.store import Store
+from mq.store.turn import Turn, is_taken
+from tests.broker.deliverer import LEVELS, SIZES
+from tests.broker.whose_duties import wait_for_duties
+from tests.crash.failbuild import TREE, fail_build, fail_points
+from tests.crash.processes import Nursery, Process
+
+ACTORS = "tests.broker.deliverer"
+PATIENCE = 60.0
+LEASE = 0.5
+POINT = fail_points()
+
+
+@pytest.fixture(scope="module")
+def hired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Of the build with fail points."""
+    report = tmp_path_factory.mktemp("nursery") / "report"
+    with Nursery(TREE, report, fail_build(), ACTORS) as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def nursery(hired: Nursery) -> Iterator[Nursery]:
+    yield hired
+    assert hired.failures() == ""
+
+
+def wait_until(told: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not told():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+@contextmanager
+def leader(nursery: Nursery, root: Path, point: str = "", **options: object) -> Iterator[Process]:
+    """A process that has the duties, and stops at a point."""
+    environment = {"MQ_FAIL": f"{POINT[point]}:1:stop"} if point else {}
+    process = nursery.start("deliverer", root=root, lease=LEASE, environment=environment, **options)
+    try:
+        wait_for_duties(root, process)
+        yield process
+    finally:
+        process.stop()
+        deadline = time.monotonic() + PATIENCE
+        while not process.wait(0.1):  # It may come to the point only now.
+            assert time.monotonic() < deadline, "it does not end"
+            process.go_on()
+        nursery.forget(process)
+
+
+def open_beside(root: Path, *, duties: bool = True) -> LocalBroker:
+    return mq.open(root, message_delay_level=LEVELS, duties_lease=LEASE, duties=duties, **SIZES)
+
+
+def has_duties(broker: LocalBroker) -> bool:
+    assert broker._duties is not None
+    turn = broker._duties._turn
+    return turn.term > 0 and turn.holds()
+
+
+def delivered(broker: LocalBroker, count: int) -> Counter[bytes]:
+    """What lies in the queue of orders once there are so many."""
+    (queue,) = broker.topic("orders").queues
+    wait_until(lambda: queue.max_offset >= count, "not everything is delivered")
+    return Counter(message.body for message in queue.read(0, count_max=1000).messages)
+
+
+def flushed(broker: LocalBroker, end: int) -> None:
+    wait_until(lambda: broker._store.word(lib.MQ_FLUSHED_END) >= end, "nothing is flushed")
+
+
+@contextmanager
+def stopped_leader(
+    nursery: Nursery, root: Path, send: Callable[[mq.Topic], object], point: str = "", **options: object
+) -> Iterator[tuple[Process, LocalBroker]]:
+    """A leader that was stopped by what is sent, and the broker that is to take over from it."""
+    with leader(nursery, root, point, **options) as first:
+        # It is in charge for as long as it comes to that point, whatever else the machine has to do.
+        with open_beside(root, duties=False) as sender:
+            send(sender.create_topic("orders", 1))
+            wait_until(lambda: process_state(first.pid).is_stopped, "it does not come to that point")
+        with open_beside(root) as broker:
+            yield first, broker
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("change", range(3))
+def test_a_leader_that_is_stopped_between_two_changes_of_what_is_shared(
+    directory: Path, nursery: Nursery, change: int
+) -> None:
+    def send(topic: mq.Topic, begin: int = 0) -> None:
+        for number in range(begin, begin + 6):
+            topic.send(b"%d" % number, delay_level=number % 2 + 1)
+
+    with stopped_leader(nursery, directory, send, stops_before=change) as (first, broker):
+        assert delivered(broker, 6) == Counter(b"%d" % number for number in range(6))
+        assert has_duties(broker)
+        first.go_on()
+        send(broker.topic("orders"), 6)
+        delivered(broker, 12)
+        time.sleep(0.1)
+        assert delivered(broker, 12) == Counter(b"%d" % number for number in range(12))
+        assert has_duties(broker)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    "point", ["TIMER_UNIT", "TIMER_SLOT", "TIMER_STATED", "TIMER_COPIED", "TIMER_MARKED"]
+)
+def test_a_leader_that_is_stopped_inside_of_the_wheel(directory: Path, nursery: Nursery, point: str) -> None:
+    """Nobody can take the wheel from it; everything else goes on, and the wheel when it does."""
+
+    def send(topic: mq.Topic) -> None:
+        for number in range(6):
+            topic.send(b"timer %d" % number, delay_ms=150 + 10 * number)
+
+    with stopped_leader(nursery, directory, send, point) as (first, broker):
+        topic = broker.topic("orders")
+        topic.send(b"level", delay_level=1)
+        wait_until(lambda: b"level" in delivered(broker, 1), "the levels stand still")
+        assert has_duties(broker)
+        first.go_on()
+        expected = Counter([b"level", *(b"timer %d" % number for number in range(6))])
+        wait_until(lambda: delivered(broker, 1).keys() >= expected.keys(), "the wheel stands still")
+        topic.send(b"last", delay_ms=300)
+        expected[b"last"] += 1
+        wait_until(lambda: b"last" in delivered(broker, 1), "the wheel stands still")
+        assert delivered(broker, 1) == expected
+
+
+@pytest.mark.crash
+def test_a_leader_that_is_stopped_while_it_flushes(directory: Path, nursery: Nursery) -> None:
+    def send(topic: mq.Topic) -> None:
+        topic.send(b"one")
+
+    with stopped_leader(nursery, directory, send, "FLUSHED") as (first, broker):
+        for body in (b"two", b"three"):
+            broker.topic("orders").send(body)
+            flushed(broker, broker._store.end())
+            first.go_on()
+
+
+@pytest.mark.crash
+def test_a_leader_that_is_stopped_inside_an_append(directory: Path, nursery: Nursery) -> None:
+    """Nothing can be taken from it, and all goes on when it does."""
+
+    def send(topic: mq.Topic) -> None:
+        topic.send(b"level", delay_level=1)
+
+    with stopped_leader(nursery, directory, send, "ARMED") as (first, broker):
+        time.sleep(3 * LEASE)
+        assert not has_duties(broker)
+        first.go_on()
+        assert delivered(broker, 1) == Counter([b"level"])
+        send(broker.topic("orders"))
+        assert delivered(broker, 2) == Counter([b"level", b"level"])
+
+
+# The right itself.
+
+
+@pytest.fixture
+def store(directory: Path) -> Iterator[Store]:
+    store = Store(directory, **SIZES)
+    yield store
+    store.close()
+
+
+def taken(turn: Turn) -> bool:
+    """Whether it is had as soon as it is seen lapsed for long enough."""
+    for _ in range(3):
+        if turn.take():
+            return True
+        time.sleep(turns.grace(turn.lease) + 0.01)
+    return False
+
+
+def test_a_lease_that_is_renewed_is_nobody_elses(store: Store) -> None:
+    first, second = Turn(store, 0.3), Turn(store, 0.3)
+    assert first.take()
+    assert is_taken(store.root)
+    for _ in range(8):
+        assert first.renew()
+        assert not second.take()
+        time.sleep(0.05)
+    assert first.holds()
+    first.give_up()
+    assert not is_taken(store.root)
+    assert second.take()
+    assert (first.term, second.term) == (1, 2)
+    first.close()
+    second.close()
+
+
+def test_a_lease_that_lapsed_passes_on_and_does_not_come_back(store: Store) -> None:
+    first, second = Turn(store, 0.1), Turn(store, 0.1)
+    assert first.take()
+    words = memoryview(bytearray(64)).cast("q")
+    assert store.control is not None
+    put = store.control.duty_writer(words)
+    put({1: 5})
+    time.sleep(0.11)
+    assert not second.take()  # A machine that was halted: the owner may be about to renew it.
+    assert taken(second)
+    until = store.word(lib.MQ_DUTIES_UNTIL)
+    assert not first.renew()
+    assert not first.holds()
+    assert store.word(lib.MQ_DUTIES_UNTIL) == until
+    with pytest.raises(StoreLocked, match="has the duties"):
+        first.check()
+    store.control.duties_term = first.term
+    with pytest.raises(StoreLocked, match="has the duties"):
+        put({1: 6})
+    assert words[1] == 5
+    first.give_up()
+    assert second.holds()
+    assert store.word(lib.MQ_DUTIES_HOLDER) != 0
+    assert second.renew()
+    first.close()
+    second.close()
+
+
+def test_who_is_late_and_renews_first_keeps_it(store: Store) -> None:
+    first, second = Turn(store, 0.1), Turn(store, 0.1)
+    assert first.take()
+    time.sleep(0.11)
+    assert not second.take()
+    assert first.renew()
+    time.sleep(turns.grace(0.1) + 0.01)
+    assert not second.take()
+    first.close()
+    second.close()
+
+
+def test_a_lease_that_ends_in_a_distant_future_is_damage(store: Store) -> None:
+    first, second = Turn(store, 0.1), Turn(store, 0.1)
+    assert first.take()
+    assert store.control is not None
+    store.control.set(lib.MQ_DUTIES_UNTIL, 1 << 62)
+    assert taken(second)
+    first.close()
+    second.close()
+
+
+def test_the_dead_leave_it_at_once(store: Store) -> None:
+    first, second = Turn(store), Turn(store)
+    assert first.take()
+    assert not second.take()
+    first.close()
+    assert second.take()
+    second.close()
+
+
+def test_an_append_of_another_term_is_refused(store: Store) -> None:
+    assert store.control is not None
+    assert check(lib.mq_duties_take(store.control.handle, 0, 7, 1, 0)) == 1
+    assert check(lib.mq_duties_take(store.control.handle, 0, 8, 1, 0)) == 0
+    assert lib.mq_duties_check(store.control.handle, 0) == lib.mq_duties_check(store.control.handle, 1) == 0
+    assert lib.mq_duties_check(store.control.handle, 2) == lib.MQ_DEPOSED
+    assert lib.mq_duties_enter(store.control.handle, 2) == lib.MQ_DEPOSED
+    assert lib.mq_duties_enter(store.control.handle, 1) == 0
+    lib.mq_duties_exit(store.control.handle)
+
+
+def test_a_lease_is_an_option_with_limits(directory: Path) -> None:
+    with pytest.raises(ValueError, match=r"duties_lease is 0\.01: it must be"):
+        mq.open(directory, duties_lease=0.01)
+
+
+def test_what_is_renewed_is_so_until_it_says_otherwise() -> None:
+    renewals = Renewals()
+    calls: Counter[str] = Counter()
+
+    def renew(name: str, most: int) -> bool:
+        calls[name] += 1
+        return calls[name] < most
+
+    renewals.add(0.01, lambda: renew("three", 3))
+    stop = renewals.add(0.01, lambda: renew("many", 1 << 30))
+    wait_until(lambda: calls["many"] > 5 and calls["three"] == 3, "it is not called")
+    stop()
+    assert calls["three"] == 3
+    wait_until(lambda: renewals._thread is None, "the thread goes on without anything to do")
