@@ -25,7 +25,7 @@ from mq.store.reader import Reader
 from mq.store.spans import Spans
 from mq.store.store import Store
 from mq.store.toolarge import ROOM_MAX
-from mq.store.turn import is_taken
+from mq.store.turn import has_lapsed, is_taken
 from mq.store.waiting import Wait
 from mq.threads import start
 
@@ -70,9 +70,9 @@ class Bulk:
         self._writer = writer
 
     def flush_unattended(self) -> None:
-        """Begin to have on disk what was appended, unless a process has the duties: that one does it by and
-        by. Nobody waits for it, as nobody waits for that one."""
-        if not is_taken(self._store.root):
+        """Begin to have on disk what was appended, unless a process has the duties and is not stopped: that
+        one does it by and by. Nobody waits for it, as nobody waits for that one."""
+        if not is_taken(self._store.root) or has_lapsed(self._store):
             start(threading.Thread(target=self._flush, name="mq-flush", daemon=True))
 
     def _flush(self) -> None:

@@ -1,7 +1,7 @@
 """What waits to be delivered: messages with a delay level, and those that are due at a time of their own.
 
 Both are found in the topics in which they are put aside (see mq/store/aside.py). One waits as long as it is
-not due, unless a marker recalls it; a message whose time has come is delivered, or about to be.
+not delivered, unless a marker recalls it: until it is due, and longer where nobody delivers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mq.broker.handle import RecallHandle
 from mq.broker.recall import MARKS
 from mq.broker.results import MessageQueue, PullStatus
 from mq.broker.schedule import Schedule
-from mq.broker.timer import TIMER_TOPIC
+from mq.broker.timer import TIMER_TOPIC, Timer
 from mq.errors import StoreCorrupted
 from mq.message import MessageExt
 from mq.properties import number_of, value_of
@@ -25,6 +25,7 @@ from mq.store.store import Store
 __all__ = ["Delayed", "delayed"]
 
 READ_COUNT, READ_SIZE = 256, 1 << 20
+LATE_MS = 10_000  # Nobody delivers, if so long passes; that is looked at every 5 s when nothing is due.
 
 
 class Delayed(NamedTuple):
@@ -46,31 +47,36 @@ class Delayed(NamedTuple):
         return str(RecallHandle(self.queue.topic, self.queue.broker_name, self.out_ms, self.msg_id))
 
 
-def delayed(store: Store, broker_name: str, version: object, schedule: Schedule) -> Iterator[Delayed]:
+def delayed(
+    store: Store, broker_name: str, version: object, schedule: Schedule, timer: Timer
+) -> Iterator[Delayed]:
     """All that wait now, levels first, each in the order of the sends. Damaged records are left out."""
     reader = Reader(store, broker_name, version, lambda _queue: None)
     try:
         now_ms = time.time_ns() // 1_000_000
-        yield from _of_levels(reader, broker_name, schedule.delays_ms, now_ms)
-        yield from _of_times(reader, broker_name, now_ms)
+        yield from _of_levels(reader, broker_name, schedule)
+        delivered_ms = now_ms if store.read_only else timer.delivered_ms(now_ms)
+        if delivered_ms > now_ms - LATE_MS - timer.precision_ms:
+            delivered_ms = now_ms  # Of the last slots some are delivered, and the others are about to be.
+        yield from _of_times(reader, broker_name, delivered_ms)
     finally:
         reader.close()
 
 
-def _of_levels(
-    reader: Reader, broker_name: str, delays_ms: tuple[int, ...], now_ms: int
-) -> Iterator[Delayed]:
-    for level, delay_ms in enumerate(delays_ms, start=1):
+def _of_levels(reader: Reader, broker_name: str, schedule: Schedule) -> Iterator[Delayed]:
+    for level, delay_ms in enumerate(schedule.delays_ms, start=1):
         queue = MessageQueue(SCHEDULE_TOPIC, broker_name, level - 1)
-        # A level's queue is in the order of the times when its messages are due.
-        for message in _messages(reader, queue, reader.offset_at(queue, now_ms - delay_ms)):
+        if not reader.max_offset(queue):
+            continue
+        for message in _messages(reader, queue, schedule.delivered(level, queue)):
             place = destination(message)
             if place is not None:
                 due_ms = message.store_time_ms + delay_ms
                 yield Delayed(due_ms, MessageQueue(place[0], broker_name, place[1]), message.msg_id, level, 0)
 
 
-def _of_times(reader: Reader, broker_name: str, now_ms: int) -> Iterator[Delayed]:
+def _of_times(reader: Reader, broker_name: str, delivered_ms: int) -> Iterator[Delayed]:
+    """What is due later than that."""
     queue = MessageQueue(TIMER_TOPIC, broker_name, 0)
     waiting: dict[tuple[str, str], Delayed] = {}
     recalled: set[tuple[str, str]] = set()
@@ -84,7 +90,7 @@ def _of_times(reader: Reader, broker_name: str, now_ms: int) -> Iterator[Delayed
             recalled.add(name)
             continue
         due_ms = message.deliver_at_ms or out_ms + 1
-        if due_ms > now_ms:
+        if due_ms > delivered_ms:
             # One that is far ahead may be there twice, like its marker: both are put aside again meanwhile.
             waiting[name] = Delayed(due_ms, MessageQueue(place[0], broker_name, place[1]), name[1], 0, out_ms)
     yield from (one for name, one in waiting.items() if name not in recalled)

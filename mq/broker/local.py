@@ -251,9 +251,8 @@ class LocalBroker:
                     (OFFSETS_INTERVAL, catalog.fold),
                 ]
                 threaded: list[Duty] = [schedule, timer, transactions.rounds]
-                interval = partial(settings.option, "flush_interval")
-                expire = self.retention.work
-                self._duties = Duties(store, interval, expire, threaded, others, lease=duties_lease)
+                work, interval = self.retention.work, partial(settings.option, "flush_interval")
+                self._duties = Duties(store, interval, work, threaded, others, lease=duties_lease)
         except BaseException:
             self._close()
             raise
@@ -381,7 +380,7 @@ class LocalBroker:
     def delayed(self) -> Iterator[Delayed]:
         """All messages that wait to be delivered: those with a delay level, and those with a time of their
         own."""
-        return delayed(self._store, self.name, self._catalog.version, self._schedule)
+        return delayed(self._store, self.name, self._catalog.version, self._schedule, self._timer)
 
     def groups(self) -> list[str]:
         """Names of all consumer groups but RocketMQ's own that have members or offsets, sorted."""

@@ -111,6 +111,11 @@ class Timer:
         """How many messages wait in the wheel."""
         return self.alarm.pending()
 
+    def delivered_ms(self, now_ms: int) -> int:
+        """All that is due before that is delivered; now_ms where nobody knows."""
+        read_ms = self.alarm.read_ms()
+        return now_ms if read_ms is None else min(now_ms, read_ms)
+
     def run(self, stopping: Callable[[], bool]) -> None:
         """Deliver until told to stop, and woken for that. By who has the duties."""
         alarm, stop = self.alarm, self._stop

@@ -87,6 +87,10 @@ class Alarm:
         """Say when the next look is, unless somebody rings."""
         self.words[AT_WAKE] = time_ms
 
+    def read_ms(self) -> int | None:
+        """All that is due before that is delivered; None as long as nobody delivers in this life."""
+        return self.words[AT_READ] if self.is_ours() and self.words[AT_READ] > 0 else None
+
     def pending(self) -> int:
         """How many messages wait in the wheel."""
         return max(self.words[AT_PENDING], 0) if self.is_ours() else 0

@@ -29,7 +29,7 @@ from mq.store.process_state import describe
 from mq.store.store import Store
 from mq.store.watch import Watch
 
-__all__ = ["LEASE", "LEASE_MAX", "Turn", "is_taken"]
+__all__ = ["LEASE", "LEASE_MAX", "Turn", "has_lapsed", "is_taken"]
 
 LEASE, LEASE_MAX = 10.0, 3600.0  # seconds
 WATCHED_INTERVAL = 5.0  # seconds; should a number of a process be another's by now
@@ -48,6 +48,12 @@ def is_taken(root: Path) -> bool:
         return byte_owner(fd, TAKEN_BYTE) is not None
     finally:
         os.close(fd)
+
+
+def has_lapsed(store: Store) -> bool:
+    """Whether the process that had the duties last has not renewed its lease in time."""
+    now = int(lib.mq_duties_now())
+    return not now < store.word(lib.MQ_DUTIES_UNTIL) < now + int(LEASE_MAX * 1e9)
 
 
 def grace(lease: float) -> float:
@@ -118,7 +124,7 @@ class Turn:
     def _has_lapsed(self, term: int) -> bool:
         """Whether the lease of this term is over, and has been seen so for long enough."""
         until, now = self._store.word(lib.MQ_DUTIES_UNTIL), int(lib.mq_duties_now())
-        if now < until < now + int(LEASE_MAX * 1e9):
+        if not has_lapsed(self._store):
             self._suspected = (0, 0), 0
             return False
         if self._suspected[0] != (term, until):

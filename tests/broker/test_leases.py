@@ -221,7 +221,9 @@ def test_a_lease_that_lapsed_passes_on_and_does_not_come_back(store: Store) -> N
     assert store.control is not None
     put = store.control.duty_writer(words)
     put({1: 5})
+    assert not turns.has_lapsed(store)
     time.sleep(0.11)
+    assert turns.has_lapsed(store)
     assert not second.take()  # A machine that was halted: the owner may be about to renew it.
     assert taken(second)
     until = store.word(lib.MQ_DUTIES_UNTIL)

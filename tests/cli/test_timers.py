@@ -103,3 +103,19 @@ def test_each_line_waits(run: Run) -> None:
     answer = run("send", "orders", "--lines", "--delay-ms", "5000000", stdin=b"one\ntwo\n\nthree\n")
     assert answer.out.startswith("3 messages sent")
     assert run("timers", "--json").objects[0]["waiting"] == 3
+
+
+def test_what_is_overdue_waits_until_somebody_delivers_it(run: Run, directory: Path) -> None:
+    levels = "50ms"
+    with mq.open(directory, message_delay_level=levels) as broker:
+        orders = broker.create_topic("orders", 1)
+        orders.send(b"delivered", delay_level=1)
+        assert orders.queues[0].read(0, wait=60.0).messages
+    with mq.open(directory, message_delay_level=levels, duties=False) as broker:
+        sent = broker.topic("orders").send(b"overdue", delay_level=1)
+        time.sleep(0.2)
+        [waiting] = broker.delayed()
+        assert waiting.msg_id == sent.msg_id
+        assert waiting.due_ms < now_ms()
+    [listed] = run("timers", "--list", "--json").objects
+    assert listed["due_ms"] == waiting.due_ms
