@@ -38,6 +38,7 @@ __all__ = [
     "follow",
     "log_offset",
     "message_of",
+    "records",
     "seen",
 ]
 
@@ -100,7 +101,8 @@ def _placed(fields: struct.Struct) -> struct.Struct:
     return struct.Struct(fields.format + PLACE.format[1:])
 
 
-def _records(path: Path | str, fields: struct.Struct, until: int | None) -> Iterator[tuple[int, ...]]:
+def records(path: Path | str, fields: struct.Struct, until: int | None = None) -> Iterator[tuple[int, ...]]:
+    """What a Log holds; of one that follows a journal what was added before that was longer than `until`."""
     data = Path(path).read_bytes() if Path(path).exists() else b""
     record = _placed(fields)
     for *values, place in record.iter_unpack(data[: len(data) - len(data) % record.size]):
@@ -114,7 +116,7 @@ def acks(path: Path | str, until: int | None = None) -> list[Ack]:
     than `until`."""
     found: list[Ack] = []
     undurable = 0
-    for fields in _records(path, ACK, until):
+    for fields in records(path, ACK, until):
         ack = Ack(*fields)
         if ack.message_count:
             found.append(ack)
@@ -125,7 +127,7 @@ def acks(path: Path | str, until: int | None = None) -> list[Ack]:
 
 
 def seen(path: Path | str, until: int | None = None) -> list[Seen]:
-    return [Seen(*fields) for fields in _records(path, SEEN, until)]
+    return [Seen(*fields) for fields in records(path, SEEN, until)]
 
 
 def body_of(run: int, sequence: int, place: int, count: int, size: int) -> bytes:

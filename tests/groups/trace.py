@@ -16,10 +16,12 @@ import math
 import struct
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.crash.trace import records
 
 __all__ = [
     "ACK",
@@ -90,23 +92,18 @@ Deaths = Mapping[int, int]
 """Process -> the time just before it was killed."""
 
 
-def _records(path: Path | str, record: struct.Struct) -> Iterator[tuple[int, ...]]:
-    data = Path(path).read_bytes() if Path(path).exists() else b""
-    return record.iter_unpack(data[: len(data) - len(data) % record.size])
-
-
 def events(paths: Iterable[Path]) -> list[Event]:
     """All of one group, in the order in which they happened."""
-    found = [Event(*fields) for path in paths for fields in _records(path, EVENT)]
+    found = [Event(*fields) for path in paths for fields in records(path, EVENT)]
     return sorted(found, key=lambda event: event.time_ns)
 
 
 def acks(paths: Iterable[Path]) -> list[Ack]:
-    return [Ack(*fields) for path in paths for fields in _records(path, ACK)]
+    return [Ack(*fields) for path in paths for fields in records(path, ACK)]
 
 
 def looks(path: Path) -> list[Look]:
-    return [Look(*fields) for fields in _records(path, LOOK)]
+    return [Look(*fields) for fields in records(path, LOOK)]
 
 
 def missing(promised: Iterable[Ack], happened: Iterable[Event]) -> list[str]:
