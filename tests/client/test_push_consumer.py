@@ -183,7 +183,7 @@ def test_with_fewer_threads_than_it_may_have_it_consumes_all_the_same(
     with consuming(broker, heard):
         heard.wait(30)
         eventually(lambda: committed(broker) == 30)
-    assert "makes do with 2 threads: can't start new thread" in caplog.text
+    assert "makes do with 2 threads: thread mq-consumer-g-3 cannot be started" in caplog.text
 
 
 def retries_done(broker: MemoryBroker, count: int) -> bool:

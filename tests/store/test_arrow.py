@@ -28,11 +28,12 @@ ALL = (*COLUMNS, "properties", "encoded")
 words = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02 "), min_size=1, max_size=12).filter(
     lambda text: not text.isspace()
 )
+tags = words.filter(lambda text: text != "*" and "||" not in text and min(text) > " ")
 messages = st.builds(
     mq.Message,
     st.just("orders"),
     st.binary(min_size=1, max_size=60),
-    tags=st.none() | words,
+    tags=st.none() | tags,
     keys=st.lists(words, max_size=3),
     properties=st.dictionaries(words.map("x{}".format), words, max_size=5),
     flag=st.integers(-(1 << 31), (1 << 31) - 1),
