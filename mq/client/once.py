@@ -50,6 +50,7 @@ class Once:
             raise ValueError(f"wait is {wait} s, must be 0 or more")
         self.group = group
         self._wait = wait
+        self._broker = broker  # Which would be closed, did nothing refer to it.
         self._handled: Handled = broker.handled(group, size)
 
     @property

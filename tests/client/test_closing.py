@@ -240,3 +240,30 @@ def test_a_broker_closed_before_its_consumers_ends_them_quietly(
     with mq.open(directory) as again:
         # What was handled is committed: what comes again are at most the calls that were under way.
         assert again.group("push").lag("t") in range(count - len(seen), count - len(seen) + 21)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        mq.Producer,
+        lambda broker: mq.Once(broker, "g"),
+        lambda broker: mq.PullConsumer(broker, "g"),
+        lambda broker: mq.PushConsumer(broker, "g"),
+        lambda broker: broker.create_topic("t"),
+        lambda broker: broker.create_topic("t").queues[0],
+        lambda broker: broker.group("g"),
+    ],
+)
+def test_what_is_made_of_a_broker_keeps_it_open(
+    directory: Path, make: Callable[[mq.LocalBroker], object], recwarn: pytest.WarningsRecorder
+) -> None:
+    opened = [mq.open(directory)]
+    store = opened[0]._store
+    made = make(opened.pop())
+    gc.collect()
+    store.live()  # Raises BrokerClosed if it is closed.
+    assert not recwarn.list
+    store.close()
+    del made
+    gc.collect()
+    recwarn.clear()
