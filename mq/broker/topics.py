@@ -29,6 +29,7 @@ from mq.objects import Guard
 from mq.store.configfile import write_config
 from mq.store.directory import sync_names
 from mq.store.guards import file_lock
+from mq.store.named import named_errors
 from mq.store.owner import make_directory
 from mq.store.topicjournal import FOLDED_MEMBER, Entry, TopicJournal
 
@@ -265,7 +266,8 @@ def reshaped(
 
 def _signature(path: Path) -> tuple[int, int, int] | None:
     try:
-        status = path.stat()
+        with named_errors(path):
+            status = path.stat()
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size

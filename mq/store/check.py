@@ -19,9 +19,10 @@ from pathlib import Path
 
 from mq.errors import MQError
 from mq.message import MessageExt
-from mq.store.commitlog import segment_files
+from mq.store.commitlog import is_segment_name, segment_files
 from mq.store.directory import is_listed, size_of
 from mq.store.guards import control_lock
+from mq.store.losses import Loss, kept_losses, lost_messages
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 from mq.store.topicjournal import listed_topics
@@ -38,7 +39,8 @@ WORDS = {
     lib.MQ_WRONG_OFFSET: "log offset {log}: queue offset {offset} of {queue} is not the next one",
     lib.MQ_WRONG_QUEUE: "log offset {log}: its queue has no units at all",
     lib.MQ_WRONG_EXTENSION: "log offset {log}: unit {offset} of {queue} has a wrong extension, or none",
-    lib.MQ_WRONG_COUNT: "{queue}: {offset} units point to no record",
+    lib.MQ_WRONG_COUNT: "{queue}: {offset} units point to no record, from queue offset {first} on; the"
+    " messages there are lost",
 }
 
 
@@ -54,11 +56,11 @@ def problems(
         yield f"{root} cannot be opened: {error}"
         return
     try:
+        losses = store.recovered.losses if store.recovered else _kept(store)
+        yield from (f"{store.root}: {loss}" for loss in losses)
         yield from _of_files(store)
-        yield from _of_records(store)
+        yield from _of_records(store, losses)
         yield from _of_index(store)
-        for offset in store.recovered.damaged if store.recovered else ():
-            yield f"log offset {offset}: no whole record; the message there is lost"
     except (MQError, OSError) as error:
         yield f"{root}: {error}"
     finally:
@@ -83,7 +85,7 @@ def _of_files(store: Store) -> Iterator[str]:
     for directory in ("commitlog", "consumequeue", "consumequeue_ext"):
         walk = os.walk(store.root / directory)
         for path in sorted(Path(parent) / name for parent, _, names in walk for name in names):
-            if path.is_file() and not (len(path.name) == 20 and path.name.isdigit()):
+            if path.is_file() and not is_segment_name(path.name):
                 yield f"{path}: a foreign file; a RocketMQ broker would not start"
             elif directory == "consumequeue_ext" and (found := size_of(path)) not in (None, ext_size):
                 yield f"{path}: {found:,} bytes, not {ext_size:,}"
@@ -105,7 +107,34 @@ def _topic_at(store: Store, log_offset: int) -> str:
     return MessageExt(ffi.buffer(buffer, check(code, str(store.root)))[:], "").topic
 
 
-def _of_records(store: Store) -> Iterator[str]:
+def _kept(store: Store) -> list[Loss]:
+    """What earlier recoveries found to be lost."""
+    assert store.control is not None
+    log_min = store.control.get(lib.MQ_LOG_MIN)
+    losses = kept_losses(store.root, store.live(), log_min)
+    for loss in losses:
+        loss.messages = list(lost_messages(store.live(), store.control, loss))
+    return losses
+
+
+def _ends_of(name: str, losses: list[Loss]) -> set[int]:
+    """Where a queue goes on behind messages that are told to be lost."""
+    return {
+        last for loss in losses for topic, queue_id, _, last in loss.messages if f"{topic}/{queue_id}" == name
+    }
+
+
+def _told_of(name: str, losses: list[Loss]) -> int:
+    """How many messages of a queue are told to be lost."""
+    return sum(
+        last - first
+        for loss in losses
+        for topic, queue_id, first, last in loss.messages
+        if f"{topic}/{queue_id}" == name
+    )
+
+
+def _of_records(store: Store, losses: list[Loss]) -> Iterator[str]:
     assert store.control is not None
     control = store.control
     begin, end = control.get(lib.MQ_LOG_MIN), control.get(lib.MQ_LOG_END)
@@ -115,12 +144,13 @@ def _of_records(store: Store) -> Iterator[str]:
         room = min(2 * count, PROBLEMS_MAX)
         found = ffi.new("mq_problem[]", room)
         count = check(lib.mq_log_check(store.live(), begin, end, found, room, records), str(store.root))
-    reported = set(store.recovered.damaged if store.recovered else ())
     listed = listed_topics(store.root)  # Now, and not when the store was opened.
     listed_count = 0
     for place in range(min(count, room)):
         problem = found[place]
-        if problem.kind == lib.MQ_WRONG_RECORD and problem.log_offset in reported:
+        if problem.kind == lib.MQ_WRONG_RECORD and any(
+            loss.begin <= problem.log_offset < loss.end for loss in losses
+        ):
             continue
         if 0 <= problem.log_offset < control.get(lib.MQ_LOG_MIN):
             continue  # Retention took it while it was looked at.
@@ -133,11 +163,20 @@ def _of_records(store: Store) -> Iterator[str]:
             listed, _topic_at(store, problem.log_offset), problem.log_offset
         ):
             continue  # Of a deleted topic: the log keeps its records until they are too old.
+        name, first = names.get(problem.queue, "no queue"), -1
+        if problem.kind == lib.MQ_WRONG_OFFSET and problem.queue_offset in _ends_of(name, losses):
+            continue
+        if problem.kind == lib.MQ_WRONG_COUNT:
+            if problem.queue_offset == _told_of(name, losses):
+                continue
+            first = lib.mq_queue_lost(
+                store.live(), problem.queue, control.min_offset(problem.queue), ffi.new("int64_t *")
+            )
         listed_count += 1
         if listed_count > PROBLEMS_LISTED:
             continue
         yield f"{store.root}: " + WORDS[problem.kind].format(
-            log=problem.log_offset, offset=problem.queue_offset, queue=names.get(problem.queue, "no queue")
+            log=problem.log_offset, offset=problem.queue_offset, queue=name, first=first
         )
     listed_count += max(0, count - room)
     if listed_count > PROBLEMS_LISTED:

@@ -30,6 +30,7 @@ __all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
 SIZE = 4096
 FIELDS = struct.Struct(">qqqqq")
 MARGIN_MS = 3000
+TIME_MAX = 1 << 44  # Later is nonsense.
 assert FIELDS.size == 40
 
 
@@ -54,7 +55,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
     if len(data) < FIELDS.size:
         return Checkpoint()
     times = FIELDS.unpack_from(data)[:3]
-    return Checkpoint(*(max(0, time) for time in times))
+    return Checkpoint(*(time if 0 <= time < TIME_MAX else 0 for time in times))
 
 
 def write_checkpoint(root: Path, checkpoint: Checkpoint, *, sync: bool) -> None:

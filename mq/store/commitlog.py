@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["segment_files"]
+__all__ = ["is_segment_name", "segment_files"]
 
 NAME_SIZE = 20
 
@@ -54,6 +54,9 @@ def segment_files(directory: Path) -> list[Path]:
         entries = list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(
-        path for path in entries if len(path.name) == NAME_SIZE and path.name.isdigit() and path.is_file()
-    )
+    return sorted(path for path in entries if is_segment_name(path.name) and path.is_file())
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a file of a log or a queue may be called so. Other scripts have digits, too."""
+    return len(name) == NAME_SIZE and name.isascii() and name.isdigit()

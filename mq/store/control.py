@@ -27,13 +27,15 @@ def boot_id() -> bytes:
 
 
 class Control:
-    """The mapped control file."""
+    """The mapped control file. peek: a look at what it says, at a copy's too; nobody sees what is set in
+    it."""
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, path: Path, *, create: bool, peek: bool = False) -> None:
         self.path = path
         self.duties_term = 0  # in which this broker has, or had, the duties
         out = ffi.new("mq_control **")
-        result = lib.mq_control_open(bytes(path), boot_id(), create, out)
+        how = lib.MQ_CONTROL_PEEK if peek else int(create)
+        result = lib.mq_control_open(bytes(path), boot_id(), how, out)
         if result == lib.MQ_MISSING:
             raise FileNotFoundError(path)
         check(result, str(path))

@@ -92,6 +92,8 @@ def private_copy(root: Path) -> tempfile.TemporaryDirectory[str]:
     make_directory(private / "mq")
     for kind in ("commitlog", "consumequeue_ext"):
         (private / kind).symlink_to(root / kind)
+    if (root / "mq" / "losses.json").is_file():
+        shutil.copy2(root / "mq" / "losses.json", private / "mq" / "losses.json")
     if (root / "consumequeue").is_dir():
         shutil.copytree(root / "consumequeue", private / "consumequeue")
     return directory

@@ -1,20 +1,24 @@
 """The sizes that all processes of a directory, and a RocketMQ broker, must agree on.
 
-Kept in mq/geometry.json, which can be rebuilt: the lengths of the files tell the first two, and RocketMQ's
-own sizes are the defaults. An index file's length does not tell slots from units, so a directory made by
-a broker with other index sizes and without our file asks the user once.
+Kept in mq/geometry.json, which can be rebuilt: mq/control says the same, and the lengths of the files tell
+most of them; RocketMQ's own sizes are the defaults. An index file's length does not tell slots from units,
+so a directory made by a broker with other index sizes and without our files asks the user once.
+
+A file of another length than the others is damaged, and says nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from mq.errors import ConfigMismatch, StoreCorrupted
 from mq.store.commitlog import segment_files
 from mq.store.consumequeue import queue_directories
+from mq.store.control import Control
 from mq.store.directory import size_of
 from mq.store.native import lib
 from mq.store.owner import open_made
@@ -70,6 +74,46 @@ def validated(asked: dict[str, int | None]) -> dict[str, int]:
     return given
 
 
+def _sizes(root: Path, kind: str) -> Iterator[int | None]:
+    """The lengths of the files of all queues."""
+    return (
+        size_of(file)
+        for _, _, directory in queue_directories(root, kind)
+        for file in segment_files(directory)
+    )
+
+
+def _shared_sizes(root: Path) -> dict[str, int]:
+    """What the control file says of them, a copy's too."""
+    try:
+        control = Control(root / "mq" / "control", create=False, peek=True)
+    except (OSError, StoreCorrupted):
+        return {}
+    found = {
+        "commitlog_file_size": control.get(lib.MQ_FILE_SIZE),
+        "queue_file_units": control.get(lib.MQ_QUEUE_FILE_SIZE) // int(lib.MQ_UNIT_SIZE),
+        "index_slot_count": control.get(lib.MQ_INDEX_SLOTS),
+        "index_unit_count": control.get(lib.MQ_INDEX_UNITS),
+        "consume_queue_ext_file_size": control.get(lib.MQ_EXT_FILE_SIZE),
+    }
+    return found if all(low <= found[name] <= high for name, (low, high) in BOUNDS.items()) else {}
+
+
+def _agreed(sizes: Iterable[int | None], unit: int, said: int | None, vouched: int | None) -> int | None:
+    """The length, in units, that files of one kind were made with: the one that is said, if a file or a
+    second witness has it; else the one that most of them have. One that is gone, or still empty, tells
+    nothing."""
+    counts: dict[int, int] = {}
+    for size in sizes:
+        if size and size % unit == 0:
+            counts[size // unit] = counts.get(size // unit, 0) + 1
+            if size // unit == said:
+                return said
+    if said is not None and (said == vouched or not counts):
+        return said
+    return max(counts, key=lambda size: counts[size]) if counts else None
+
+
 def _stored(root: Path) -> dict[str, int]:
     """What the directory says of itself, as far as it does."""
     found: dict[str, int] = {}
@@ -79,7 +123,7 @@ def _stored(root: Path) -> dict[str, int]:
         found = {field.name: int(table[field.name]) for field in fields(Geometry) if field.name in table}
         validated(dict(found))
     except (OSError, ValueError, TypeError, AttributeError, OverflowError):
-        found = {}  # Ours, and derived: what cannot be read is read off the files.
+        found = _shared_sizes(root)  # Ours, and derived: what cannot be read is read off other files.
     said = dict(found)
     segments = segment_files(root / "commitlog")
     link = next((file for file in segments if file.is_symlink()), None)
@@ -88,29 +132,14 @@ def _stored(root: Path) -> dict[str, int]:
             f"{link} is a symbolic link: put the file itself there, or make commitlog/ as a whole a link",
             path=str(link),
         )
-    # One that is gone, or still empty, tells nothing.
-    sizes = set(filter(None, map(size_of, segments)))
-    if len(sizes) > 1:
-        raise StoreCorrupted(
-            f"{root}/commitlog holds files of different lengths ({sorted(sizes)}): all must be equal",
-            path=str(root),
-        )
-    if sizes:
-        found["commitlog_file_size"] = sizes.pop()
-    for _, _, directory in queue_directories(root):
-        size = next(filter(None, map(size_of, segment_files(directory))), 0)
-        if size:
-            if size % lib.MQ_UNIT_SIZE:
-                raise StoreCorrupted(
-                    f"{directory} holds a file of {size} bytes, no multiple of 20", path=str(directory)
-                )
-            found["queue_file_units"] = size // lib.MQ_UNIT_SIZE
-            break
-    for _, _, directory in queue_directories(root, "consumequeue_ext"):
-        size = next(filter(None, map(size_of, segment_files(directory))), 0)
-        if size:
-            found["consume_queue_ext_file_size"] = size
-            break
+    vouched = _shared_sizes(root)
+    for name, sizes, unit in (
+        ("commitlog_file_size", map(size_of, segments), 1),
+        ("queue_file_units", _sizes(root, "consumequeue"), int(lib.MQ_UNIT_SIZE)),
+        ("consume_queue_ext_file_size", _sizes(root, "consumequeue_ext"), 1),
+    ):
+        if (value := _agreed(sizes, unit, said.get(name), vouched.get(name))) is not None:
+            found[name] = value
     for name, value in found.items():
         low, high = BOUNDS[name]
         if said.get(name, value) != value or not low <= value <= high:

@@ -211,7 +211,11 @@ class Index:
         `index_msg_timestamp` is the checkpoint's: full files up to that time were forced to disk before it
         was written. From the first doubtful file on, all go.
         """
-        files = self.files()
+        try:
+            files = self.files()
+        except StoreCorrupted:
+            self.clear()  # One is of another length.
+            return 0
         kept = 0
         for file in files:
             state = file.state()
@@ -225,6 +229,8 @@ class Index:
 
     def clear(self) -> None:
         """Remove all files."""
+        with self._lock:
+            self._open = {}
         for path in sorted(self._directory.glob("*")):
             if NAME.fullmatch(path.name):
                 path.unlink()

@@ -17,10 +17,20 @@ from mq.store.index import Index, State
 from mq.store.native import check, ffi, lib
 from mq.store.peeking import first_keyed
 
-__all__ = ["bring_up", "go_on"]
+__all__ = ["bring_up", "go_on", "indexed_end"]
 
 STEP = 16 << 20  # Bytes of log indexed between two looks at whether others want the lock.
 LOCK_TIMEOUT = 60.0  # seconds: who has it may index much
+
+
+def indexed_end(index: Index) -> int:
+    """The end of the log as far as the index knows of it: no record of the closed log lies before; 0 if
+    nobody can tell."""
+    try:
+        end = index.end_log_offset()
+    except StoreCorrupted:
+        return 0
+    return 0 if end is None or end < 0 else end + int(lib.MQ_RECORD_SIZE_MIN)
 
 
 def go_on(index: Index, control: Control, root: Path, *, writable: bool) -> None:
@@ -28,9 +38,18 @@ def go_on(index: Index, control: Control, root: Path, *, writable: bool) -> None
     With nobody else inside."""
     log_min, log_end = control.get(lib.MQ_LOG_MIN), control.get(lib.MQ_LOG_END)
     file_size, indexed = control.get(lib.MQ_FILE_SIZE), control.get(lib.MQ_INDEXED_END)
-    states = [state for state in (file.state() for file in index.files()) if state.units > 0]
+    try:
+        states = [file.state() for file in index.files()]
+    except StoreCorrupted:
+        if not writable:
+            raise
+        # One is of another length.
+        index.clear()
+        states = []
+    can_be = all(_can_be(state, log_end) for state in states)
+    states = [state for state in states if state.units > 0]
     end = states[-1].end_log_offset if states else log_min
-    if not _is_whole(states, root, file_size, log_min, log_end):
+    if not can_be or not _is_whole(states, root, file_size, log_min, log_end):
         if writable:
             index.clear()
         control.set(lib.MQ_INDEXED_END, log_min)
@@ -40,6 +59,12 @@ def go_on(index: Index, control: Control, root: Path, *, writable: bool) -> None
     ):
         # The word is of other files: they end before it. Otherwise nothing is indexed twice.
         control.set(lib.MQ_INDEXED_END, end)
+
+
+def _can_be(state: State, log_end: int) -> bool:
+    """Whether a header can be what was written."""
+    in_order = 0 <= state.begin_log_offset <= state.end_log_offset < max(log_end, 1)
+    return in_order and 0 <= state.begin_time <= state.end_time and state.slots_used >= 0
 
 
 def _is_whole(states: list[State], root: Path, file_size: int, log_min: int, log_end: int) -> bool:

@@ -46,11 +46,12 @@ from mq.store.gate import Gate
 from mq.store.geometry import agree, keep, validated
 from mq.store.guards import append_lock
 from mq.store.index import Index
-from mq.store.indexing import bring_up, go_on
+from mq.store.indexing import bring_up, go_on, indexed_end
+from mq.store.losses import tell
 from mq.store.members import Members
 from mq.store.named import named_errors
 from mq.store.native import check, lib
-from mq.store.recovery import Recovered, recover
+from mq.store.recovery import Progress, Recovered, recover
 from mq.store.settings import Settings, SettingsFile
 from mq.store.topicjournal import listed_topics
 from mq.store.uniqueid import seed_ids
@@ -173,13 +174,7 @@ class Store:
         self.log = open_log(root, self.control, mode, sync=self.sync)
         lib.mq_log_set_host(self.log, self.settings.address)
 
-    def _recover(
-        self,
-        path: Path,
-        checkpoint: Checkpoint,
-        known: Hint,
-        progress: Callable[[str, int, int], None] | None,
-    ) -> None:
+    def _recover(self, path: Path, checkpoint: Checkpoint, known: Hint, progress: Progress | None) -> None:
         root, mode = self.root, APPEND
         # Where our own last word was another one, it is the mark of being open that got lost.
         closed_cleanly = self.gate.was_closed() and (known.clean or not known.ours)
@@ -199,7 +194,8 @@ class Store:
             self.geometry,
             checkpoint=checkpoint,
             closed_cleanly=closed_cleanly,
-            known_queues=known.queues,
+            known=known,
+            indexed_end=indexed_end(self.index),
             listed_queues=listed_queues(self._listed),
             topics_begin=topics_begin(self._listed),
             writable=not self.read_only,
@@ -216,6 +212,7 @@ class Store:
             self.recovered = found
         if not self.read_only:
             fresh.replace(path)
+            tell(self.root, found.losses, found.made_anew)
 
     def live(self) -> Any:
         """The log's handle. Raises BrokerClosed, ForkedBroker."""

@@ -33,6 +33,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from mq.store.commitlog import is_segment_name
+
 __all__ = ["FILE_SIZE", "UNIT_SIZE", "Unit", "directory_of", "files", "units"]
 
 FILE_SIZE = 104_857_600
@@ -71,7 +73,7 @@ def files(root: Path) -> list[Path]:
     directory = directory_of(root)
     if not directory.is_dir():
         return []
-    return sorted(path for path in directory.iterdir() if len(path.name) == 20 and path.name.isdigit())
+    return sorted(path for path in directory.iterdir() if is_segment_name(path.name))
 
 
 def units(root: Path) -> Iterator[Unit]:

@@ -55,20 +55,22 @@ class Snapshot:
         for name, link in self._links.items():
             os.link(root / name, link)
 
-    def restore(self) -> None:
+    def restore(self, *, copied: bool = False) -> None:
+        """copied: into new inodes, as `cp -a` does."""
         shutil.rmtree(self.root)
         self.root.mkdir(mode=0o700)
         for name in self._directories:
             (self.root / name).mkdir(mode=0o700)
         for name, file in self.files.items():
-            link = self._links[name]
-            with link.open("r+b") as out:
+            link = self.root / name if copied else self._links[name]
+            with link.open("wb" if copied else "r+b") as out:
                 out.truncate(0)
                 out.write(file.data)
                 out.truncate(file.size)
-            if name in TIMES_KEPT:
+            if copied or name in TIMES_KEPT:
                 os.utime(link, ns=file.times_ns)
-            os.link(link, self.root / name)
+            if not copied:
+                os.link(link, self.root / name)
 
 
 def choose(random_: random.Random, snapshot: Snapshot, *, but: str = "") -> str:
@@ -149,7 +151,9 @@ def unmake(random_: random.Random, root: Path, name: str, outside: Path) -> str:
         path.symlink_to(path)
         return "a link to itself"
     if kind == 7:
-        stranger = random_.choice([p for p in [root, *root.rglob("*")] if p.is_dir()]) / random_.choice(NAMES)
+        # In the order of their names: the order in which a directory is listed is another one elsewhere.
+        directories = sorted(p for p in [root, *root.rglob("*")] if p.is_dir())
+        stranger = random_.choice(directories) / random_.choice(NAMES)
         if stranger.is_dir():
             return "nothing"
         stranger.write_bytes(random_.choice((b"", b"\0" * 640, random_.randbytes(100), data)))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import mq
+from mq.broker.check import problems
 from mq.broker.local import LocalBroker
 from tests.store.small_store import (
     LOG_FILE_SIZE,
@@ -110,7 +112,7 @@ def test_a_missing_index_file_is_made_again(tmp_path: Path, directory: Path, whi
         assert [len(after.query("A", f"message{number}")) for number in range(120)] == [1] * 120
 
 
-def test_an_older_log_in_the_place_of_a_newer_is_noticed(tmp_path: Path, directory: Path) -> None:
+def test_an_older_log_in_the_place_of_a_newer_is_noticed(directory: Path) -> None:
     """What was shared in memory still speaks of the newer one."""
     with open_small(directory) as broker:
         broker.create_topic("A", 1)
@@ -120,9 +122,17 @@ def test_an_older_log_in_the_place_of_a_newer_is_noticed(tmp_path: Path, directo
         fill(broker, "A", 5, prefix="later")
     (directory / "commitlog" / f"{0:020}").write_bytes(older)
     with open_small(directory) as after:
-        assert bodies(after) == numbered(3)
-        assert send(after, "A", 0, b"next").queue_offset == 3
-        assert bodies(after) == [*numbered(3), b"next"]
+        queue = after.topic("A").queues[0]
+        assert [message.body for message in queue.read(0, count_max=3).messages] == numbered(3)
+        for lost in range(3, 8):
+            with pytest.raises(
+                mq.StoreCorrupted, match=f"it is lost, and reading goes on at queue offset {lost + 1}"
+            ):
+                queue.read(lost)
+        assert send(after, "A", 0, b"next").queue_offset == 8
+        assert [message.body for message in queue.read(8).messages] == [b"next"]
+    assert any("A/0 queue offsets 3 to 7" in problem for problem in problems(directory))
+    shutil.rmtree(directory)
 
 
 def test_a_closed_store_keeps_what_follows_a_damaged_record_whatever_its_checkpoint_says(

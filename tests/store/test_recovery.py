@@ -365,14 +365,27 @@ def test_sizes_other_than_the_files_have_are_refused(broker: LocalBroker, direct
         assert contents(after) == want
 
 
-def test_a_missing_file_inside_the_log_is_an_error_that_names_the_place(
-    broker: LocalBroker, tmp_path: Path
+def test_a_missing_file_inside_the_log_is_named_and_what_is_around_it_stays(
+    broker: LocalBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fill(broker, "A", 90)
-    after_crash = crash_of(broker, tmp_path / "after")
+    offsets = fill(broker, "A", 90)
+    # Everything was on disk: it is no end of the log that a crash left.
+    after_crash = crash_of(broker, tmp_path / "after", physic_time=FOR_EVER_MS)
     log_files(after_crash)[1].unlink()
-    with pytest.raises(mq.StoreCorrupted, match="a file is missing"):
-        open_small(after_crash)
+    lost = [number for number, at in enumerate(offsets) if LOG_FILE_SIZE <= at < 2 * LOG_FILE_SIZE]
+    with open_small(after_crash) as after:
+        queue = after.topic("A").queues[0]
+        assert (queue.min_offset, queue.max_offset) == (0, 90)
+        first, following = lost[0], lost[-1] + 1
+        assert [message.body for message in queue.read(0, count_max=first).messages] == numbered(first)
+        assert [message.body for message in queue.read(following, count_max=90).messages] == numbered(
+            90, start=following
+        )
+        with pytest.raises(mq.StoreCorrupted, match=f"reading goes on at queue offset {first + 1}"):
+            queue.read(first)
+    named = f"A/0 queue offsets {lost[0]} to {lost[-1]}"
+    assert named in caplog.text
+    assert any(named in problem for problem in problems(after_crash))
 
 
 def test_offset_ids_lead_to_the_same_messages_as_before(broker: LocalBroker, directory: Path) -> None:

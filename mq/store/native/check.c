@@ -80,6 +80,7 @@ int64_t mq_log_check(mq_log *log, int64_t from, int64_t until, mq_problem *probl
     int64_t *expected = malloc((size_t)(known + 1) * sizeof *expected);
     int64_t *seen = calloc((size_t)known + 1, sizeof *seen);
     int64_t last_time = 0;
+    int64_t damaged = 0;
     *records = 0;
     if (!to.numbers || !expected || !seen) {
         free(to.numbers);
@@ -100,6 +101,7 @@ int64_t mq_log_check(mq_log *log, int64_t from, int64_t until, mq_problem *probl
         if (next == MQ_GONE) break;
         if (next < 0) {
             find(&to, MQ_WRONG_RECORD, -1, at, -1);
+            damaged++;
             from = mq_log_resync(log, at, until);
             if (from < 0) break;
             /* What is missing here is told already: the queues may go on from where they are. */
@@ -113,14 +115,16 @@ int64_t mq_log_check(mq_log *log, int64_t from, int64_t until, mq_problem *probl
         ++*records;
         from = next;
     }
-    for (int64_t i = 0; i < known && !to.count; i++) {
+    for (int64_t i = 0; i < known && to.count == damaged; i++) {
         int number = to.numbers[i];
         mq_queue_entry *entry = mq_shared_queue(log->control, number);
         if (!entry) continue;
         int64_t next = atomic_load(&entry->next);
         int64_t units = next_below(log, number, next, until) - atomic_load(&entry->min);
-        if (mq_control_at_place(log->control, (int)i) == number && units > seen[i])
+        if (mq_control_at_place(log->control, (int)i) == number && units > seen[i]) {
             find(&to, MQ_WRONG_COUNT, number, -1, units - seen[i]);
+            damaged++;
+        }
     }
     free(to.numbers);
     free(expected);

@@ -327,7 +327,7 @@ int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
     return low;
 }
 
-int mq_queue_settle(mq_log *log, int number, int64_t from, const int64_t *damaged, int32_t damaged_count) {
+int mq_queue_settle(mq_log *log, int number, int64_t from, const int64_t *lost, int32_t lost_count) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
@@ -340,12 +340,43 @@ int mq_queue_settle(mq_log *log, int number, int64_t from, const int64_t *damage
         int32_t size;
         int result = mq_unit_read(queue, end - 1, &log_offset, &size, &tags_code);
         if (result) return result;
-        int known = log_offset < from;
-        for (int32_t i = 0; i < damaged_count; i++) known |= log_offset == damaged[i];
+        int known = log_offset < from || (log_offset == 0 && size == MQ_UNIT_BLANK_SIZE);
+        for (int32_t i = 0; i < lost_count; i++) known |= log_offset >= lost[2 * i] && log_offset < lost[2 * i + 1];
         if (known || mq_log_holds(log, queue, end - 1, log_offset, size)) break;
     }
     if (end == next) return 0;
     int result = mq_unit_void(log, queue, end, next - end);
     mq_control_queue_set(log->control, number, min, end);
     return result;
+}
+
+int mq_queue_fill(mq_log *log, int number, int64_t next, int64_t hole) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    if (!queue) return error;
+    if (next > MQ_OFFSET_MAX) return MQ_INVALID;
+    for (int64_t offset = mq_control_queue_next(log->control, number); offset < next; offset++) {
+        int result = mq_unit_write(log, queue, offset, hole, MQ_RECORD_SIZE_MIN, 0);
+        if (result) return result;
+        atomic_store_explicit(&queue->entry->next, offset + 1, memory_order_release);
+    }
+    return 0;
+}
+
+int64_t mq_queue_lost(mq_log *log, int number, int64_t from, int64_t *end) {
+    int error;
+    mq_queue *queue = mq_log_open_queue(log, number, &error);
+    if (!queue) return error;
+    int64_t next = mq_control_queue_next(log->control, number);
+    int64_t begin = -1;
+    for (*end = from; *end < next; ++*end) {
+        int64_t log_offset;
+        int64_t tags_code;
+        int32_t size;
+        int found = mq_unit_read(queue, *end, &log_offset, &size, &tags_code) == 0 &&
+                    mq_log_holds(log, queue, *end, log_offset, size);
+        if (!found && begin < 0) begin = *end;
+        if (found && begin >= 0) break;
+    }
+    return begin < 0 ? next : begin;
 }

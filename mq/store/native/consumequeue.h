@@ -59,8 +59,15 @@ int mq_queue_unit(mq_log *log, int queue, int64_t offset, int64_t *log_offset, i
  * byte offsets [first, last] and cut all that point at or beyond log_end; set next and min. */
 int mq_queue_load(mq_log *log, int queue, int64_t first, int64_t last, int64_t log_end);
 /* After the log was walked from log offset `from` on: cut units at the queue's end that point there and to no record
- * of this queue, unless to a damaged one. They are of messages that were never published. */
-int mq_queue_settle(mq_log *log, int queue, int64_t from, const int64_t *damaged, int32_t damaged_count);
+ * of this queue, unless to one that is lost: into one of these ranges of the log (pairs of offsets). They are of
+ * messages that were never published. */
+int mq_queue_settle(mq_log *log, int queue, int64_t from, const int64_t *lost, int32_t lost_count);
+/* Raise the queue's end to `next`: the messages up to there were given their offsets, and are lost. Their units
+ * point to `hole`, where no record is, so that whoever reads there learns of it. */
+int mq_queue_fill(mq_log *log, int queue, int64_t next, int64_t hole);
+/* The first offset from `from` on whose unit points to no record of it, and *end, the next one that does; the queue's
+ * end if there is none. */
+int64_t mq_queue_lost(mq_log *log, int queue, int64_t from, int64_t *end);
 /* The oldest offset whose record is at or above log_min; the end if none. */
 int64_t mq_queue_first(mq_log *log, int queue, int64_t log_min);
 /* The same, and sets min to it. */

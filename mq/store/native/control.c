@@ -51,7 +51,11 @@ int mq_control_open(const char *path, const char *boot_id, int create, mq_contro
     control->heads = calloc(MQ_TABLE_BUCKETS, sizeof *control->heads);
     control->process = this_process();
     int result = control->heads ? 0 : MQ_MEMORY;
-    control->fd = result < 0 ? -1 : create ? mq_create_file(path, O_RDWR) : open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int peek = create == MQ_CONTROL_PEEK;
+    if (peek) create = 0;
+    if (result < 0) control->fd = -1;
+    else if (create) control->fd = mq_create_file(path, O_RDWR);
+    else control->fd = open(path, (peek ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW);
     if (!result && control->fd < 0) result = errno == ENOENT ? MQ_MISSING : MQ_IO;
     struct stat status = {0};
     if (!result && create && (ftruncate(control->fd, 0) || ftruncate(control->fd, sizeof(mq_shared))))
@@ -60,7 +64,8 @@ int mq_control_open(const char *path, const char *boot_id, int create, mq_contro
     if (!result && fstat(control->fd, &status)) result = MQ_IO;
     if (!result && status.st_size != (off_t)sizeof(mq_shared)) result = MQ_CORRUPT;
     if (!result) {
-        void *map = mmap(NULL, sizeof(mq_shared), PROT_READ | PROT_WRITE, MAP_SHARED, control->fd, 0);
+        int sharing = peek ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
+        void *map = mmap(NULL, sizeof(mq_shared), PROT_READ | PROT_WRITE, sharing, control->fd, 0);
         if (map == MAP_FAILED) result = MQ_IO;
         else control->shared = map;
     }
@@ -80,7 +85,7 @@ int mq_control_open(const char *path, const char *boot_id, int create, mq_contro
         if (memcmp(shared->stamp, STAMP, sizeof STAMP) || shared->layout != MQ_CONTROL_LAYOUT ||
             shared->size != sizeof(mq_shared))
             result = MQ_CORRUPT;
-        else if (mq_control_get(control, MQ_INODE) != (int64_t)status.st_ino)
+        else if (!peek && mq_control_get(control, MQ_INODE) != (int64_t)status.st_ino)
             result = MQ_CORRUPT;
         else if (mq_control_get(control, MQ_PLACE_COUNT) < 0 || mq_control_get(control, MQ_PLACE_COUNT) > MQ_QUEUE_MAX)
             result = MQ_CORRUPT;

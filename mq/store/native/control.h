@@ -70,6 +70,8 @@ enum {
     MQ_LOCK_TIMER = 3,  /* of what mq/timer, the wheel and its log say */
     MQ_LOCK_COUNT = 4,
 
+    MQ_CONTROL_PEEK = 2,
+
     MQ_QUEUE_LIVE = 1,          /* any other state: the place is free */
     MQ_QUEUE_DELETED = 2
 };
@@ -78,7 +80,8 @@ typedef struct mq_control mq_control;
 
 /* Map the control file. With `create`, the file is made anew, all words zero, locks
  * ready, for boot `boot_id` (16 bytes). Without, MQ_MISSING if there is none and
- * MQ_CORRUPT if its stamp, length or layout is another's. */
+ * MQ_CORRUPT if its stamp, length or layout is another's, or it is a copy. MQ_CONTROL_PEEK in the place of `create`
+ * is for a look at what the file says, a copy's too: what is written to it is not seen by anybody. */
 int mq_control_open(const char *path, const char *boot_id, int create, mq_control **control);
 void mq_control_close(mq_control *control);
 

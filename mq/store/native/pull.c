@@ -171,40 +171,51 @@ int mq_pull(mq_log *log, int number, int64_t topics_version, int64_t offset, int
 
 /* By time. */
 
+/* The store time of the first message in [offset, high) that is there, and *at, where it is; MQ_GONE if none is. Lost
+ * ones have no time. */
+static int64_t time_from(mq_log *log, mq_queue *queue, int64_t offset, int64_t high, int64_t *at) {
+    for (; offset < high; offset++) {
+        int64_t log_offset;
+        int64_t tags_code;
+        int64_t place;
+        int32_t size;
+        mq_record record;
+        const uint8_t *bytes;
+        mq_mapping *pin;
+        int64_t next = mq_unit_read(queue, offset, &log_offset, &size, &tags_code);
+        if (!next && size == MQ_UNIT_BLANK_SIZE) continue;
+        if (!next)
+            next = mq_log_next(log, log_offset, mq_control_get(log->control, MQ_LOG_END), &place, &bytes, &record, &pin);
+        if (next == MQ_MISSING || next == MQ_GONE || next == MQ_CORRUPT) continue;
+        if (next < 0) return next;
+        mq_files_unpin(pin);
+        if (place != log_offset) continue;
+        *at = offset;
+        return record.store_time > 0 ? record.store_time : 0;
+    }
+    return MQ_GONE;
+}
+
 int64_t mq_queue_offset_at(mq_log *log, int number, int64_t time_ms) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
     int64_t low = atomic_load_explicit(&queue->entry->min, memory_order_acquire);
-    int64_t high = mq_queue_visible(log, queue);
-    if (high < 0) return high;
+    int64_t end = mq_queue_visible(log, queue);
+    int64_t found = end;
+    if (end < 0) return end;
     if (low < 0) return MQ_CORRUPT;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        int64_t log_offset;
-        int64_t tags_code;
+    for (int64_t high = end; low < high;) {
         int64_t at;
-        int32_t size;
-        mq_record record;
-        const uint8_t *bytes;
-        mq_mapping *pin;
-        int result = mq_unit_read(queue, middle, &log_offset, &size, &tags_code);
-        if (result == MQ_MISSING || (!result && size == MQ_UNIT_BLANK_SIZE)) {
-            low = middle + 1;
-            continue;
+        int64_t middle = low + (high - low) / 2;
+        int64_t time = time_from(log, queue, middle, high, &at);
+        if (time < 0 && time != MQ_GONE) return time;
+        if (time >= 0 && time < time_ms) {
+            low = at + 1;
+        } else {
+            if (time >= 0) found = at;
+            high = middle;
         }
-        if (result) return result;
-        int64_t next = mq_log_next(log, log_offset, mq_control_get(log->control, MQ_LOG_END), &at, &bytes, &record, &pin);
-        if (next == MQ_MISSING) {
-            low = middle + 1;
-            continue;
-        }
-        if (next == MQ_GONE) return MQ_CORRUPT;
-        if (next < 0) return next;
-        int64_t time = record.store_time;
-        mq_files_unpin(pin);
-        if (time < time_ms) low = middle + 1;
-        else high = middle;
     }
-    return mq_queue_is_current(queue) ? low : MQ_GONE;
+    return mq_queue_is_current(queue) ? found : MQ_GONE;
 }

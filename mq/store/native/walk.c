@@ -247,7 +247,12 @@ int64_t mq_log_resync(mq_log *log, int64_t from, int64_t until) {
         mq_mapping *pin;
         mq_record record;
         int result = mq_files_pin(log->files, offset, &bytes, &room, &pin);
-        if (result) return result == MQ_MISSING ? MQ_GONE : result;
+        if (result == MQ_MISSING || result == MQ_CORRUPT) {
+            /* No file, or one of another length: on with the next one. */
+            offset = (offset / log->file_size + 1) * log->file_size;
+            continue;
+        }
+        if (result) return result;
         if (room > until - offset) room = until - offset;
         int64_t at = 0;
         for (; at + MQ_RECORD_SIZE_MIN <= room; at++) {

@@ -1,0 +1,161 @@
+"""Every kind of file, damaged as a whole in every way, in place and in a copy: nothing is lost without a
+word.
+
+What can be made anew from the log is made anew. What cannot is named by the store's log when it is opened,
+by `verify`, and by whoever reads there. No queue offset is given twice.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from mq.cli.command import run
+from tests.damage.conftest import MEMORY
+from tests.damage.whole_files import WAYS, Outcome, Prepared, look
+
+STATES = ("closed", "killed", "copied")
+
+
+class Expected(Enum):
+    MADE_ANEW = "every message is there, and verify finds nothing"
+    NAMED = "what is lost is named by open, by verify and by whoever reads there"
+    NAMED_LATER = "a cheap look does not see it: it is named by verify, and by whoever reads there"
+
+
+def expected(name: str, way: str, log_files: list[str]) -> Expected:
+    if name.startswith("commitlog/"):
+        is_last = name == log_files[-1]
+        if way in ("missing", "empty", "zeroed", "noise", "short"):
+            return Expected.NAMED
+        if way.endswith("older copy"):
+            return Expected.NAMED if is_last else Expected.NAMED_LATER
+    if name.startswith("consumequeue_ext/") and way.endswith("older copy"):
+        return Expected.NAMED_LATER  # Filters look at more messages.
+    if name.startswith("config/consumerOffset.json"):
+        return Expected.NAMED_LATER  # No message: the state before it is read until it is next written.
+    if name.startswith("mq/once/") and way == "noise":
+        return Expected.NAMED_LATER  # No message: a key that comes again is handled again.
+    return Expected.MADE_ANEW
+
+
+def chosen(names: list[str]) -> list[str]:
+    """The first, a middle and the last one."""
+    return sorted({names[0], names[len(names) // 2], names[-1]}) if names else []
+
+
+def of_kind(prepared: Prepared, kind: str) -> list[str]:
+    names = list(prepared.snapshot.files)
+    below = [name for name in names if name.startswith(f"{kind}/")]
+    if kind == "commitlog":
+        # One that was made ahead has nothing in it.
+        return [name for name in below if prepared.snapshot.files[name].data]
+    if kind == "consumequeue":
+        return [
+            name
+            for queue in ("events/0", "orders/0", "orders/2", "SCHEDULE_TOPIC_XXXX/17")
+            for name in chosen([name for name in below if name.startswith(f"{kind}/{queue}/")])
+        ]
+    if kind == "consumequeue_ext":
+        return [
+            name
+            for queue in ("events/0", "orders/2")
+            for name in chosen([name for name in below if name.startswith(f"{kind}/{queue}/")])
+        ]
+    if kind == "others":
+        # Those of the timer are made anew by the leader: see tests/store/test_timer_damage.py.
+        return [
+            name for name in names if ("/" not in name or name.startswith("config/")) and "timer" not in name
+        ]
+    return below
+
+
+@pytest.fixture(scope="module")
+def stores() -> Iterator[dict[str, Prepared]]:
+    base = Path(tempfile.mkdtemp(prefix="mq-whole-files-", dir=MEMORY if MEMORY.is_dir() else None))
+    made: dict[str, Prepared] = {}
+    for state in STATES:
+        (base / state).mkdir()
+        made[state] = Prepared(base / state / "store", state)
+    yield made
+    shutil.rmtree(base)
+
+
+def complaints(found: Outcome, want: Expected) -> list[str]:
+    """What is not as it should be."""
+    wrong = list(found.wrong)
+    if want is Expected.MADE_ANEW:
+        wrong += [f"{place} is lost" for place in sorted(found.lost)]
+        wrong += [f"verify: {problem}" for problem in found.problems]
+        return wrong
+    wrong += [f"{place} is lost, and its reader does not learn of it" for place in found.lost - found.refused]
+    if found.lost and not found.problems:
+        wrong.append("verify finds nothing")
+    if want is Expected.NAMED:
+        if not found.lost:
+            wrong.append("nothing is lost")
+        if not found.is_told_by_open():
+            wrong.append(f"open does not tell what is lost: {found.told!r}")
+        if not found.is_told_by_verify():
+            wrong.append(f"verify does not tell what is lost: {found.problems}")
+    return wrong
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["commitlog", "consumequeue", "consumequeue_ext", "index", "mq", "others"])
+@pytest.mark.parametrize("state", STATES)
+def test_a_damaged_file_is_made_anew_or_what_is_lost_is_named(
+    stores: dict[str, Prepared], state: str, kind: str
+) -> None:
+    prepared = stores[state]
+    log_files = of_kind(prepared, "commitlog")
+    names = of_kind(prepared, kind)
+    assert len(names) >= 2
+    wrong, count = [], 0
+    for name in chosen(names) if kind == "commitlog" else names:
+        for way in WAYS:
+            if not prepared.damage(name, way):
+                continue
+            count += 1
+            try:
+                found = look(prepared)
+            except Exception as error:  # noqa: BLE001 - one of many cases
+                wrong.append(f"{name} {way}: {type(error).__name__}: {error}")
+                continue
+            wrong += [f"{name} {way}: {text}" for text in complaints(found, expected(name, way, log_files))]
+    print(f"{count} cases")
+    assert not wrong, "\n".join(wrong[:60])
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_undamaged_store_is_as_it_was(stores: dict[str, Prepared], state: str) -> None:
+    """Otherwise every case above would only be about how it is put back."""
+    prepared = stores[state]
+    prepared.damage("lock", "nothing")
+    found = look(prepared)
+    assert complaints(found, Expected.MADE_ANEW) == []
+    assert found.told == ""
+
+
+def test_a_lost_file_is_an_exit_code(stores: dict[str, Prepared], capfd: pytest.CaptureFixture[str]) -> None:
+    prepared = stores["closed"]
+    assert prepared.damage(of_kind(prepared, "commitlog")[1], "zeroed")
+    assert run([str(prepared.root), "verify"]) == 1
+    assert "orders/0 queue offsets" in capfd.readouterr().out
+
+
+def test_a_file_that_is_put_back_is_not_lost_any_more(stores: dict[str, Prepared]) -> None:
+    prepared = stores["killed"]
+    name = of_kind(prepared, "commitlog")[1]
+    assert prepared.damage(name, "missing")
+    found = look(prepared)
+    assert found.lost
+    (prepared.root / name).write_bytes(prepared.snapshot.files[name].data.ljust(1 << 13, b"\0"))
+    found = look(prepared)
+    assert not found.lost
+    assert found.problems == []

@@ -1,0 +1,290 @@
+"""A small store with a file of every kind, each of which is damaged as a whole, in every way, in every state.
+
+The store lies in memory and is put back for each case, into the very inodes that it had, or into new ones: a
+copy. What damage then leads to is compared with what was sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mq
+from mq.broker.check import problems
+from tests.damage.children import Child, call, hear, say
+from tests.damage.harm import Snapshot
+
+SIZES = {
+    "commitlog_file_size": 1 << 13,
+    "queue_file_units": 8,
+    "index_slot_count": 16,
+    "index_unit_count": 64,
+    "consume_queue_ext_file_size": 256,
+}
+QUEUES = {"orders": 3, "events": 1}
+WAYS = ("missing", "empty", "short", "long", "zeroed", "noise", "older copy", "much older copy")
+SMALL_ENOUGH = 1 << 20  # Of larger files, which are sparse, there is no older copy.
+NOISE_MAX = 1 << 16
+Place = tuple[str, int, int]  # topic, queue id, queue offset
+Files = dict[str, bytes]
+
+
+def open_store(root: Path, *, duties: bool = False) -> mq.LocalBroker:
+    return mq.open(root, duties=duties, enable_consume_queue_ext=True, **SIZES)
+
+
+def send(broker: mq.LocalBroker, topic: str, queue_id: int, number: int) -> int:
+    message = mq.Message(topic, b"%04d" % number + b"." * 300, tags="paid", keys=f"key-{number}")
+    return broker.append(topic, queue_id, message, message.body, 0).queue_offset
+
+
+def undecided(_: object) -> mq.TransactionState:
+    return mq.TransactionState.UNKNOWN
+
+
+def use(broker: mq.LocalBroker, number: int) -> None:
+    """Have each file used that is made anew only when it is."""
+    with mq.Producer(broker, dedup_window=3600) as producer:
+        producer.send(mq.Message("others", b"once"), dedup_key=f"key-{number}")
+    with mq.Once(broker, "billing", size=20)(f"key-{number}"):
+        pass
+    broker.commit("billing", broker.topic("others").queues[0].message_queue, 1)
+    with mq.TransactionProducer(broker, "writers", undecided) as writer:
+        writer.send(mq.Message("others", b"half"), lambda *_: mq.TransactionState.COMMIT)
+
+
+def first_part(root: Path) -> None:
+    """A queue that is quiet from then on, and what makes files of every other kind."""
+    with open_store(root, duties=True) as broker:
+        broker._dedup._bucket_count = 8
+        for topic, count in {**QUEUES, "others": 1}.items():
+            broker.create_topic(topic, count)
+        for number in range(30):
+            send(broker, "orders", number % 3, number)
+        use(broker, 0)
+        broker.topic("others").send(b"later", delay_level=18)
+        broker.topic("others").send(b"much later", delay_ms=86_400_000)
+        for number in range(30, 40):
+            send(broker, "events", 0, number)
+        deadline = time.monotonic() + 60
+        while not (root / "timerwheel").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def second_part(root: Path) -> None:
+    with open_store(root) as broker:
+        for number in range(40, 60):
+            send(broker, "events", 0, number)
+        send(broker, "orders", 1, 60)
+        for number in range(61, 86):
+            send(broker, "events", 0, number)
+        broker.query("events", "key-84")
+
+
+def third_part(broker: mq.LocalBroker) -> None:
+    send(broker, "orders", 0, 86)
+    for number in range(87, 90):
+        send(broker, "events", 0, number)
+    for queue in broker.topic("orders").queues:
+        broker.commit("billing", queue.message_queue, 5)
+    broker.query("events", "key-89")
+
+
+def fill_and_close(root: str) -> None:
+    with open_store(Path(root)) as broker:
+        third_part(broker)
+
+
+def fill_and_wait(root: str) -> None:
+    """Until it is killed."""
+    broker = open_store(Path(root))
+    third_part(broker)
+    say("ready")
+    hear()
+    broker.close()
+
+
+def read_all(broker: mq.LocalBroker) -> tuple[dict[Place, bytes], set[Place]]:
+    """Every message that is delivered, and those of which it is said that they are not."""
+    found: dict[Place, bytes] = {}
+    refused: set[Place] = set()
+    for topic in broker.topics():
+        for queue in broker.topic(topic).queues:
+            offset = queue.min_offset
+            for _ in range(300):
+                try:
+                    result = queue.read(offset)
+                except mq.StoreCorrupted as error:
+                    lost = offset if error.queue_offset is None else error.queue_offset
+                    refused.add((topic, queue.queue_id, lost))
+                    offset = lost + 1
+                    continue
+                for message in result.messages:
+                    found[topic, queue.queue_id, message.queue_offset] = message.record
+                if result.next_offset <= offset:
+                    break
+                offset = result.next_offset
+    return found, refused
+
+
+def small_files(root: Path) -> Files:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.stat().st_size < SMALL_ENOUGH
+    }
+
+
+@dataclass
+class Prepared:
+    """An undamaged store in one state, what is in it, and what was earlier."""
+
+    root: Path
+    state: str
+    snapshot: Snapshot = field(init=False)
+    older: Files = field(init=False)
+    much_older: Files = field(init=False)
+    records: dict[Place, bytes] = field(init=False)
+    ends: dict[tuple[str, int], int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        first_part(self.root)
+        self.much_older = small_files(self.root)
+        second_part(self.root)
+        self.older = small_files(self.root)
+        if self.state == "killed":
+            with Child(fill_and_wait, str(self.root)) as child:
+                assert child.hear() == "ready"
+                child.kill()
+        else:
+            call(fill_and_close, str(self.root))
+        self.snapshot = Snapshot(self.root, self.root.with_name("aside"))
+        with open_store(self.root) as broker:
+            self.records, refused = read_all(broker)
+            self.ends = {
+                (topic, queue.queue_id): queue.max_offset
+                for topic in QUEUES
+                for queue in broker.topic(topic).queues
+            }
+        assert not refused
+        assert sum(self.ends.values()) > 80
+        assert self.damage("lock", "nothing")
+
+    def damage(self, name: str, way: str) -> bool:
+        """Put all back, then damage one file; whether there was something to damage."""
+        self.snapshot.restore(copied=self.state == "copied")
+        path, size = self.root / name, self.snapshot.files[name].size
+        if way == "missing":
+            path.unlink()
+        elif way in ("empty", "short", "zeroed"):
+            os.truncate(path, size // 2 if way == "short" else 0)
+            os.truncate(path, size if way == "zeroed" else path.stat().st_size)
+        elif way == "long":
+            with path.open("ab") as file:
+                file.write(b"\x5a" * 100)
+        elif way == "noise":
+            with path.open("r+b") as file:
+                file.write(random.Random(name).randbytes(min(size, NOISE_MAX)))
+        elif way != "nothing":
+            data = (self.older if way == "older copy" else self.much_older).get(name)
+            if data is None or data.rstrip(b"\0") == self.snapshot.files[name].data:
+                return False
+            with path.open("r+b") as file:
+                file.truncate(0)
+                file.write(data)
+        return size > 0 or way in ("missing", "long", "nothing")
+
+
+class Told(logging.Handler):
+    """What the logger `mq.store` says."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text += record.getMessage() + "\n"
+
+    def __enter__(self) -> Told:
+        logging.getLogger("mq.store").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("mq.store").removeHandler(self)
+
+
+@dataclass
+class Outcome:
+    lost: set[Place] = field(default_factory=set)
+    refused: set[Place] = field(default_factory=set)
+    told: str = ""
+    problems: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def is_told_by_open(self) -> bool:
+        return all(names(self.told, place) for place in self.lost)
+
+    def is_told_by_verify(self) -> bool:
+        text = "\n".join(self.problems)
+        return all(names(text, place) for place in self.lost)
+
+
+def names(text: str, place: Place) -> bool:
+    """Whether a text tells that this message is lost."""
+    topic, queue_id, offset = place
+    for piece in text.replace("\n", ", ").split(", "):
+        before, _, numbers = piece.partition(f"{topic}/{queue_id} queue offset")
+        if not numbers or (before and not before.endswith(("messages: ", " "))):
+            continue
+        ends = [
+            int(word.rstrip(";"))
+            for word in numbers.removeprefix("s").split()[:3]
+            if word != "to" and word.rstrip(";").isdigit()
+        ]
+        if ends and ends[0] <= offset <= ends[-1]:
+            return True
+    return False
+
+
+def look(prepared: Prepared) -> Outcome:
+    """Open the store as it is, read it, send to it, use it, open it again."""
+    found = Outcome()
+    with Told() as told:
+        broker = open_store(prepared.root)
+    found.told = told.text
+    sent: dict[Place, int] = {}
+    with broker:
+        records, found.refused = read_all(broker)
+        found.lost = prepared.records.keys() - records.keys()
+        found.wrong += _compare(prepared.records, records)
+        for (topic, queue_id), end in prepared.ends.items():
+            offset = send(broker, topic, queue_id, 1000 + len(sent))
+            sent[topic, queue_id, offset] = 1000 + len(sent)
+            if offset != end:
+                found.wrong.append(f"{topic}/{queue_id}: queue offset {offset} given, and not {end}")
+        if not found.lost:
+            use(broker, 2000)
+            for number in (0, 41, 88):
+                topic = "orders" if number < 30 else "events"
+                if [m.body[:4] for m in broker.query(topic, f"key-{number}")] != [b"%04d" % number]:
+                    found.wrong.append(f"key-{number} is not found")
+    found.problems = list(problems(prepared.root))
+    with open_store(prepared.root) as broker:
+        again, refused = read_all(broker)
+        found.wrong += _compare(records, again)
+        found.wrong += [f"{place} is not there" for place in sent if place not in again]
+        if not found.refused <= refused:
+            found.wrong.append("what was refused is not any more")
+    return found
+
+
+def _compare(before: dict[Place, bytes], after: dict[Place, bytes]) -> Iterator[str]:
+    for place, record in before.items():
+        if place in after and after[place] != record:
+            yield f"{place}: not what was sent"
