@@ -81,7 +81,9 @@ def history(tmp_path: Path) -> Path:
     """A checkout with names that git would quote, a rename, a binary file, a deletion and an empty commit."""
     checkout = tmp_path / "checkout"
     checkout.mkdir()
-    identity = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    settings = tmp_path / "gitconfig"
+    settings.touch()
+    identity = {"GIT_CONFIG_GLOBAL": str(settings), "GIT_CONFIG_NOSYSTEM": "1"}
     for who in ("AUTHOR", "COMMITTER"):
         identity |= {f"GIT_{who}_NAME": "someone", f"GIT_{who}_EMAIL": "someone@example.org"}
 

@@ -158,7 +158,7 @@ def test_a_topic_with_fewer_queues_keeps_nobody_else_from_planning(
     broker: LocalBroker, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     half_done(broker)
-    broker.create_topic(TOPIC, 1)
+    broker.create_topic(TOPIC, 1, shrink=True)
     commit.tidy(broker.path, lambda: broker)
     (told,) = caplog.records
     assert "what is left there stays for now: topic results has queues 0 to 0" in told.getMessage()
@@ -175,7 +175,7 @@ def test_an_abort_says_why_it_finishes_nothing(
     broker: LocalBroker, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     half_done(broker)
-    broker.create_topic(TOPIC, 1)
+    broker.create_topic(TOPIC, 1, shrink=True)
     to = writer(directory, topic=TOPIC, txnAppId=TXN)
     caplog.clear()
     to.abort([to.write_task(batches(b"x"), TXN, 0, 0, 0)], 1)

@@ -80,6 +80,9 @@ static int learn(mq_control *control) {
     int64_t made = atomic_load_explicit(&shared->words[MQ_QUEUES_MADE], memory_order_acquire);
     if (made == control->known_made) return 0;
     if (made < control->known_made) return MQ_CORRUPT;
+    /* The list of what was made is for news. A newcomer looks at each place: with a list that damage made wrong, a queue
+     * would be taken for missing, and its offsets be given once more. */
+    if (control->known_made == 0) return learn_all(control, made);
     int64_t first = control->known_made;
     for (int64_t i = first; i < made && made - first <= MQ_MADE_KEPT / 2; i++) {
         int64_t place = atomic_load_explicit(&shared->made[i % MQ_MADE_KEPT], memory_order_relaxed);
