@@ -432,6 +432,8 @@ class LocalBroker:
 
     def _close(self) -> None:
         self._is_dropped = False
+        if os.getpid() != self._pid:
+            return  # The fork let go of every file, and a thread that is not here may have any lock for ever.
         close_all(getattr(self, name, None) for name in PARTS)
 
     def __del__(self) -> None:
