@@ -69,8 +69,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalBroker"]
 
-# The parts that have something to give back, in the order in which they are closed: first those with threads,
-# then the store, then what calls under way in other threads may still read.
+# In the order in which they are closed: those with threads, the store, what calls under way may still read.
 PARTS = ["_groups", "_watch", "_duties", "bulk", "_store", "_dedup", "_once", "_transactions"]
 PARTS += ["_writer", "_reader", "_schedule", "_timer", "_catalog"]
 
@@ -432,9 +431,8 @@ class LocalBroker:
 
     def _close(self) -> None:
         self._is_dropped = False
-        if os.getpid() != self._pid:
-            return  # The fork let go of every file, and a thread that is not here may have any lock for ever.
-        close_all(getattr(self, name, None) for name in PARTS)
+        if os.getpid() == self._pid:  # In a child all is let go of, and absent threads may have the locks.
+            close_all(getattr(self, name, None) for name in PARTS)
 
     def __del__(self) -> None:
         if getattr(self, "_is_dropped", False) and sys is not None and not sys.is_finalizing():

@@ -264,6 +264,14 @@ class Machine(RuleBasedStateMachine):
             self.offsets[queue] = max(offset, self.offsets.get(queue, 0))
             self.begun = True
 
+    def retrying(self) -> int:
+        """How many messages failed and are to come again: those that wait, and those that are due and not
+        consumed."""
+        due = {queue: stored for queue, stored in self.queues.items() if queue.topic == RETRY}
+        return len(self.pending) + sum(
+            len(stored) - self.offsets.get(queue, 0) for queue, stored in due.items()
+        )
+
     @invariant()
     def everything_is_as_in_the_model(self) -> None:
         group = self.broker.group(GROUP)
@@ -276,7 +284,7 @@ class Machine(RuleBasedStateMachine):
             if not queues:
                 continue
             lags = {queue: len(stored) - self.offsets.get(queue, 0) for queue, stored in queues.items()}
-            assert group.lag(topic) == sum(lags.values())
+            assert group.lag(topic) == sum(lags.values()) + (self.retrying() if topic == TOPIC else 0)
             for state in group.states(topic):
                 owner = state.owner.client_id if state.owner else None
                 assert owner == self.owner(state.queue)
