@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,12 +38,18 @@ def alarms() -> Iterator[Callable[[float], None]]:
     def late(_number: int, _frame: FrameType | None) -> None:
         raise Late
 
+    def unraisable(ignored: sys.UnraisableHookArgs) -> None:
+        if ignored.exc_type is not Late:  # It may come in a weak reference's callback, where Python goes on.
+            report(ignored)
+
+    report, sys.unraisablehook = sys.unraisablehook, unraisable
     before = signal.signal(signal.SIGALRM, late)
     try:
         yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = report
 
 
 def interrupted(after: float, work: Callable[[], object]) -> None:
