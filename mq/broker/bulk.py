@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from mq.broker.asides import Asides
@@ -17,7 +18,7 @@ from mq.broker.catalog import Catalog
 from mq.broker.protocol import MessageQueue
 from mq.broker.topics import PERM_WRITE
 from mq.errors import MQError, NotPermitted, TopicNotFound
-from mq.names import UNSENDABLE_TOPICS
+from mq.names import UNSENDABLE_TOPICS, is_system_topic
 from mq.store.arrow import ArrowReader, Scan
 from mq.store.bulk import BulkWriter, Stored
 from mq.store.directory import BEGIN_MEMBER
@@ -104,9 +105,16 @@ class Bulk:
     ) -> Stored:
         """See BulkWriter.append. Some of the queues may be of messages that are put aside: see Asides."""
         delays_ms = self.asides.delays_ms(queues)
-        stored = self._writer.append(
-            queues, places, bodies, body_sizes, properties, properties_sizes, delays_ms
-        )
+        known = self._catalog.current()
+        new = [
+            (queue.topic, queue.queue_id)
+            for queue in queues
+            if queue.topic not in known and not is_system_topic(queue.topic)
+        ]
+        with self._catalog.first_send(new) if new else nullcontext():
+            stored = self._writer.append(
+                queues, places, bodies, body_sizes, properties, properties_sizes, delays_ms
+            )
         if delays_ms is not None:
             self.asides.stored(delays_ms, stored.store_time_ms)
         return stored
@@ -132,10 +140,12 @@ class Bulk:
         """Reads of one queue, one batch after another: these columns, of messages with one of the hashes."""
         return self._arrow.scan(queue, self._reader.number(queue), columns, unit, hashes)
 
-    def queues_to_write(self, topic: str) -> list[MessageQueue]:
-        """The queues that messages of a topic go to, for who has them written by somebody else. Raises
-        TopicNotFound, NotPermitted."""
-        settings = self._catalog.settings(topic)
+    def queues_to_write(self, topic: str, *, new: bool = False) -> list[MessageQueue]:
+        """The queues that messages of a topic go to, for a caller that has another process write them.
+        new: the topic may be made by that. Raises TopicNotFound, NotPermitted."""
+        settings = self._catalog.current().get(topic) if new else self._catalog.settings(topic)
+        if settings is None:
+            settings = self._catalog.wanted(topic)
         if topic in UNSENDABLE_TOPICS or not settings.perm & PERM_WRITE:
             raise NotPermitted(f"topic {topic} may not be written")
         return [MessageQueue(topic, self._name, queue_id) for queue_id in range(settings.write_queue_count)]

@@ -5,7 +5,9 @@ What config/topics.json says (see topics.py), looked up again after every change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +16,9 @@ from mq.broker.protocol import MessageQueue
 from mq.broker.retry import DEAD_PREFIX, RETRY_PREFIX
 from mq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topics, TopicSettings, grown, reshaped
 from mq.broker.unread import Unread, in_words
-from mq.errors import NotPermitted, TopicNotFound
+from mq.errors import MQError, NotPermitted, TopicNotFound
 from mq.names import UNSENDABLE_TOPICS, check_topic, is_system_topic
-from mq.store.directory import BEGIN_MEMBER
+from mq.store.directory import AUTO_MEMBER, BEGIN_MEMBER
 from mq.store.store import Store
 
 __all__ = ["Catalog"]
@@ -28,6 +30,8 @@ CLOSED = (-1,)
 
 # (topic, queue ids) -> what of these queues is not consumed.
 UnreadIn = Callable[[str, range], Mapping[int, Unread]]
+
+_log = logging.getLogger("mq.store")
 
 
 class Catalog:
@@ -95,7 +99,10 @@ class Catalog:
                             f" {settings.final_read_count} --shrink) to send nothing more there, and have"
                             " them read until all groups have consumed them"
                         )
-            if settings != known:
+            is_wanted = AUTO_MEMBER not in settings.others
+            if settings != known or not is_wanted:
+                others = {key: value for key, value in settings.others.items() if key != AUTO_MEMBER}
+                settings = replace(settings, others=others)
                 self._save(topics, {name: settings})
             if settings.shrink_to is not None:
                 self._shrink(name, settings, unread)
@@ -119,19 +126,20 @@ class Catalog:
                 if settings is not None and settings.shrink_to is not None:
                     self._shrink(name, settings, unread)
 
-    def _put(self, settings: TopicSettings) -> None:
+    def _put(self, settings: TopicSettings) -> bool:
+        """Have a topic of this name: with these settings unless there is one. Whether there was none."""
         with self._topics.changing():
             topics = self._topics.load() or self._known[1]
             known = topics.get(settings.name)
-            if known == settings:
+            if known is not None:
                 if self.current().get(settings.name) != known:
-                    # Who wrote it died before it was on disk for sure, and before he told anybody.
+                    # The process that wrote it died before it was on disk for sure, and before it said so.
                     self._topics.sync()
                     self._store.topics_changed()
-                return
-            others = known.others if known else {BEGIN_MEMBER: self._store.end()}
-            settings = replace(settings, others=others)
-            self._save(topics, {settings.name: settings})
+                return False
+            others = {**settings.others, BEGIN_MEMBER: self._store.end()}
+            self._save(topics, {settings.name: replace(settings, others=others)})
+            return True
 
     def _save(self, topics: dict[str, TopicSettings], changed: Mapping[str, TopicSettings | None]) -> None:
         if TEMPLATE_TOPIC not in topics:
@@ -221,20 +229,29 @@ class Catalog:
 
     def publishable(self, topic: str) -> Sequence[MessageQueue]:
         """See Broker.publishable."""
-        count = self.sendable(topic).write_queue_count
+        count = self.target(topic).write_queue_count
         return tuple(MessageQueue(topic, self._broker_name, queue_id) for queue_id in range(count))
 
     def sendable(self, topic: str) -> TopicSettings:
         """The settings of a topic that may be sent to, which makes it if need be."""
+        settings = self.target(topic)
+        if topic in self.current():
+            return settings
+        self._put(settings)
+        return self.settings(topic)
+
+    def target(self, topic: str) -> TopicSettings:
+        """The settings of a topic that may be sent to, or those that the first message gives it."""
         self.check_writable()
-        settings = self.current().get(topic) or self._auto_created(topic)
+        settings = self.current().get(topic) or self.wanted(topic)
         if topic in UNSENDABLE_TOPICS:
             raise NotPermitted(f"{topic} is one of RocketMQ's own topics: nobody sends to it")
         if not settings.perm & PERM_WRITE:
             raise NotPermitted(f"topic {topic} may not be written: its perm is {_letters(settings.perm)!r}")
         return settings
 
-    def _auto_created(self, topic: str) -> TopicSettings:
+    def wanted(self, topic: str) -> TopicSettings:
+        """The settings that the first message gives a topic. Raises TopicNotFound where it may not."""
         check_topic(topic)
         retry = topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
         if topic in UNSENDABLE_TOPICS:
@@ -245,8 +262,7 @@ class Catalog:
         if not template.perm & PERM_INHERIT and not retry:
             raise TopicNotFound(topic)
         count = 1 if retry else min(self._default_queue_count, template.write_queue_count)
-        self._put(TopicSettings(topic, count, count, template.perm & ~PERM_INHERIT))
-        return self.settings(topic)
+        return TopicSettings(topic, count, count, template.perm & ~PERM_INHERIT, others={AUTO_MEMBER: True})
 
     def have(self, name: str, queue_count: int) -> None:
         """Make a topic if there is none of this name, RocketMQ's own ones included."""
@@ -256,7 +272,10 @@ class Catalog:
     def due_place(self, topic: str, queue_id: int) -> tuple[str, int] | None:
         """Where a delayed message is delivered to: a queue that is still there. See Delivery."""
         try:
-            settings = self.current().get(topic) or self._auto_created(topic)
+            settings = self.current().get(topic)
+            if settings is None:
+                self._put(self.wanted(topic))
+                settings = self.settings(topic)
         except TopicNotFound:
             return None
         if queue_id >= settings.final_read_count > 0:
@@ -272,12 +291,52 @@ class Catalog:
             MessageQueue(topic, self._broker_name, queue_id) for queue_id in range(settings.read_queue_count)
         )
 
-    def admit_write(self, topic: str, queue_id: int) -> None:
-        """Raises what forbids a message there."""
-        settings = self.sendable(topic)
+    def is_new(self, topic: str, queue_id: int) -> bool:
+        """Whether a message there is the first one, which makes the topic. Raises what forbids it."""
+        settings = self.target(topic)
         count = max(settings.write_queue_count, settings.final_read_count)
         if not isinstance(queue_id, int) or not 0 <= queue_id < count:
             raise ValueError(f"topic {topic} has queues 0 to {count - 1}, none of id {queue_id!r}")
+        return topic not in self.current()
+
+    def admit_write(self, topic: str, queue_id: int) -> None:
+        """Have the topic for a message there. Raises what forbids it."""
+        if self.is_new(topic, queue_id):
+            self.sendable(topic)
+
+    @contextmanager
+    def first_send(self, queues: Iterable[tuple[str, int]]) -> Iterator[None]:
+        """Have the topics of these queues. One that was made here is deleted again where what is done inside
+        fails, unless it has messages by then, or somebody has asked for it."""
+        made = []
+        try:
+            new = {topic for topic, queue_id in queues if self.is_new(topic, queue_id)}
+            made = [topic for topic in sorted(new) if self._put(self.target(topic))]
+            yield
+        except BaseException as error:
+            if getattr(error, "unique_id", None) is None:  # With one, the message may be stored.
+                for topic in made:
+                    self._take_back(topic)
+            raise
+
+    def _take_back(self, name: str) -> None:
+        try:
+            with self._topics.changing():
+                topics = self._topics.load()
+                settings = topics.get(name)
+                is_ours = settings is not None and AUTO_MEMBER in settings.others
+                if settings is None or not is_ours or any(topic == name for topic, _ in self._store.queues()):
+                    return
+                # First: from here on no process appends to a queue of it without asking for the topic anew.
+                self._topics.take_back(topics, name, TEMPLATE)
+                self._store.topics_changed()
+                try:
+                    if not self._store.delete_queues(name, if_empty=True):  # Another process was faster.
+                        self._save(self._topics.load(), {name: settings})
+                finally:
+                    self._store.topics_changed()
+        except (MQError, OSError) as error:
+            _log.warning("topic %s was made for a message that is not stored, and stays: %s", name, error)
 
     def admit_read(self, queue: MessageQueue) -> None:
         """Raises what forbids to read there."""

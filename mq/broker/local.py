@@ -168,9 +168,7 @@ class LocalBroker:
             self._filters = ConsumerFilters(store) if enable_consume_queue_ext and not read_only else None
             log_file_size = store.geometry.commitlog_file_size
             waiting = aside.Asides(schedule, timer, timer_max_delay_ms, log_file_size)
-            writer = Writer(
-                store, self.name, catalog.version, catalog.admit_write, waiting, self._keyed(), self._filters
-            )
+            writer = Writer(store, self.name, catalog.version, catalog, waiting, self._keyed(), self._filters)
             self._writer = writer
             self._reader = Reader(store, self.name, catalog.version, catalog.admit_read)
             self._arrow = ArrowReader(store, self.name)

@@ -146,8 +146,8 @@ class Broker(Transactions, Protocol):
         ...
 
     def publishable(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues to send to. Makes the topic where it may be made by sending to it; else raises
-        TopicNotFound. Raises NotPermitted for a topic that nobody may write."""
+        """The queues to send to. Of a topic that the first message makes, those that it will have. Raises
+        TopicNotFound where no message makes it, and NotPermitted for a topic that nobody may write."""
         ...
 
     def readable(self, topic: str) -> Sequence[MessageQueue]:
@@ -292,7 +292,7 @@ class Broker(Transactions, Protocol):
         ...
 
     def commit(self, group: str, queue: MessageQueue, offset: int) -> bool:
-        """Raise an offset, for who reads queues without joining the group.
+        """Raise an offset, for a reader of queues that does not join the group.
 
         False, and a line in the log, where a greater one is committed: that stays. Group.reset goes back.
         """

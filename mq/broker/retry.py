@@ -228,6 +228,7 @@ def _has_target(broker: LocalBroker, topic: str, all_groups: bool, message: Mess
 
 def _target(broker: LocalBroker, topic: str, message: MessageExt) -> MessageQueue:
     """The queue of a topic that has the place of the one in which the message was."""
+    broker._catalog.sendable(topic)
     queues = broker.publishable(topic)
     queue_id = _origin_queue(broker, message) if len(queues) > 1 else 0
     return random.choice(queues) if queue_id is None else queues[queue_id % len(queues)]

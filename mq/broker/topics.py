@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mq.errors import StoreCorrupted
+from mq.errors import StoreCorrupted, StoreFull
 from mq.objects import Guard
 from mq.store.configfile import write_config
 from mq.store.directory import sync_names
@@ -199,6 +199,23 @@ class Topics:
                 return
             fresh = {**topics, **changed}
             self._save({name: each for name, each in fresh.items() if each is not None})
+
+    def take_back(self, topics: dict[str, TopicSettings], name: str, implied: TopicSettings) -> None:
+        """Delete a topic as `change` does, with no more space than what goes with it frees: the disk may be
+        full. implied: settings that need not stand in the file."""
+        try:
+            self.change(topics, {name: None})
+            return
+        except StoreFull:
+            for suffix in (".new", ".bak"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        if all(each == implied for each in topics.values() if each.name != name):
+            with self._lock:
+                self.path.unlink()
+                sync_names(self.path.parent)
+                self._table, self._seen = {}, (None, None)
+        else:
+            self.change(topics, {name: None})
 
     def fold(self) -> None:
         """Have in topics.json what the journal says. Called under `changing`."""

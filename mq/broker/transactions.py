@@ -28,6 +28,7 @@ from mq.names import check_group
 from mq.store.aside import Asides
 from mq.store.bell import Bell
 from mq.store.copies import Copies, changed
+from mq.store.firstsend import FirstSend
 from mq.store.lookup import stored
 from mq.store.reader import Reader
 from mq.store.settings import Settings
@@ -121,7 +122,8 @@ class LocalTransactions:
         """See Broker.preparer."""
         check_group(group)
         topic, _, queue_id = queue
-        self._catalog.admit_write(topic, queue_id)
+        if self._catalog.is_new(topic, queue_id):
+            return FirstSend(self._catalog, queue, self._writer.check, partial(self.prepare, queue, group))
         table = self.table()
         half_queue = self.halves.make()
         table.ready(self.halves.op_number())

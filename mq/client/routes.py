@@ -85,7 +85,7 @@ class Routes:
                 raise TypeError(f"queue is a MessageQueue, not {type(queue).__name__}")
             if chosen.topic != topic:
                 raise ValueError(f"{chosen} is no queue of the message's topic {topic!r}")
-            self.queues(topic)  # makes the topic, or refuses, as for any other send
+            self.queues(topic)  # refuses what any other send would be refused
             return chosen
         if self._selector is not None:
             queues = self.queues(topic)
@@ -112,7 +112,5 @@ class Routes:
         version = self._broker.route_version()
         known = self._known.get(topic)
         if known is None or known[0] != version:
-            # Asking may make the topic. The version of before is kept with the answer: if that was the
-            # change, one more question is the price.
             known = self._known[topic] = version, self._broker.publishable(topic)
         return known

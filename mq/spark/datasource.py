@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource
 from mq.spark.columns import check_nullable, chosen, schema_text
 from mq.spark.options import SourceOptions, check_names, includes_properties, source_options
 from mq.spark.refusal import Refusal
-from mq.spark.rows import check_columns, prepare_topic
+from mq.spark.rows import check_columns, check_target
 from mq.spark.sinkoptions import SinkOptions, sink_options
 from mq.spark.target import broker, locate
 from mq.spark.version import check_spark
@@ -68,7 +68,7 @@ class MqDataSource(DataSource):
         check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options.topic)
         store = locate(options.path)
         if options.topic is not None:
-            prepare_topic(broker(store, writable=True), options.topic)
+            check_target(broker(store, writable=True), options.topic)
         return options
 
     def _source_options(self, *, stream: bool) -> SourceOptions:

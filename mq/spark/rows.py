@@ -40,7 +40,7 @@ from mq.spark.refusal import Refusal, nearest
 from mq.spark.staging import StagedBatch
 from mq.store.aside import belongs
 
-__all__ = ["RowEncoder", "check_columns", "prepare_topic"]
+__all__ = ["RowEncoder", "check_columns", "check_target"]
 
 COLUMNS = {
     "body": ("binary", "string"),
@@ -77,8 +77,8 @@ def check_columns(fields: Sequence[tuple[str, str]], topic: str | None) -> None:
         raise Refusal("MQ_SCHEMA", "there is neither a column topic nor the option topic: give one of them")
 
 
-def prepare_topic(broker: Broker, topic: str) -> None:
-    """Have the topic there, as a producer that sends to it would. Raises Refusal."""
+def check_target(broker: Broker, topic: str) -> None:
+    """Find out whether the topic may be sent to: the first rows make it, as a producer's. Raises Refusal."""
     try:
         broker.publishable(topic)
     except MQError as error:
@@ -214,7 +214,7 @@ class RowEncoder:
         if is_system_topic(topic) or topic == LEDGER:
             raise Refusal("MQ_TOPIC", f"topic {topic!r} cannot be written: it is kept for other things")
         try:
-            queues = self._broker.bulk.queues_to_write(topic)
+            queues = self._broker.bulk.queues_to_write(topic, new=topic == self._topic)
         except TopicNotFound:
             raise Refusal("MQ_TOPIC", f"there is no topic {topic!r}: create it first") from None
         except MQError as error:

@@ -19,6 +19,7 @@ from mq.names import is_system_topic
 from mq.store.owner import make_directory
 
 __all__ = [
+    "AUTO_MEMBER",
     "BEGIN_MEMBER",
     "is_listed",
     "listed_queues",
@@ -32,6 +33,8 @@ __all__ = [
 
 # Of a topic in topics.json: where the log ended when it was made. A broker ignores it.
 BEGIN_MEMBER = "mqBeginLogOffset"
+# Of a topic in topics.json that a send made, and nobody asked for since. A broker ignores it.
+AUTO_MEMBER = "mqAutoCreated"
 
 # Names that RocketMQ or we put into a root; a directory that holds others and none of these is not a store.
 KNOWN = frozenset(

@@ -264,19 +264,23 @@ class Store:
         assert control is not None
         return [(t, q) for n, t, q in control.queues() if control.next_offset(n) > control.min_offset(n)]
 
-    def delete_queues(self, topic: str) -> None:
-        """Forget the queues of a topic, for everybody, and remove their files."""
+    def delete_queues(self, topic: str, *, if_empty: bool = False) -> bool:
+        """Forget the queues of a topic, for everybody, and remove their files. if_empty: unless one of them
+        has had a message; whether they are gone."""
         self.live()
-        self._forget(topic)
+        return self._forget(topic, if_empty=if_empty)
 
-    def _forget(self, topic: str) -> None:
+    def _forget(self, topic: str, *, if_empty: bool = False) -> bool:
         control = self.control
         assert control is not None
         with append_lock(self.log, self.root):
-            for number, name, _ in list(control.queues()):
-                if name == topic:
-                    lib.mq_control_queue_delete(control.handle, number)
+            numbers = [number for number, name, _ in control.queues() if name == topic]
+            if if_empty and any(map(control.next_offset, numbers)):
+                return False
+            for number in numbers:
+                lib.mq_control_queue_delete(control.handle, number)
             remove_queues(self.root, topic)
+        return True
 
     def stay_in_place(self) -> None:
         """Once the directory is not here any more, paths lead to files of another one: refuse everything."""

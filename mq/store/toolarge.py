@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mq.errors import MessageTooLarge
 from mq.properties import CRC_PROPERTY_SIZE, PROPERTIES_SIZE_MAX, UNIQUE_PROPERTY_SIZE
 
-__all__ = ["ROOM_MAX", "batch_too_large", "bulk_too_large", "message_too_large"]
+__all__ = ["ROOM_MAX", "batch_too_large", "bulk_too_large", "check_size", "message_too_large"]
 
 ROOM_MAX = 1024  # what a record has besides body and properties, with a margin
 # What it has at the least, and its topic.
@@ -47,6 +47,13 @@ def message_too_large(
         " keys and properties,",
         f"send a reference to what is large, {LARGER_FILES}",
     )
+
+
+def check_size(body_size: int, properties_size: int, log_file_size: int) -> None:
+    """Raises MessageTooLarge for a message that no file of the log has room for, whatever its topic is."""
+    size = OVERHEAD + body_size + properties_size
+    if size > log_file_size or properties_size > PROPERTIES_SIZE_MAX:
+        raise message_too_large(body_size, properties_size, log_file_size)
 
 
 def batch_too_large(

@@ -18,9 +18,10 @@ from mq.message import Message
 from mq.objects import Line, bind_calls, pack
 from mq.store.aside import Asides, belongs
 from mq.store.copies import Copy
+from mq.store.firstsend import FirstSend, Targets
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
-from mq.store.toolarge import batch_too_large, message_too_large
+from mq.store.toolarge import batch_too_large, check_size, message_too_large
 
 __all__ = ["Writer"]
 
@@ -48,9 +49,9 @@ class Marker(Protocol):
 class Writer:
     """Appends to the queues of one store, from any thread.
 
-    admit(topic, queue_id) raises what forbids a message there; it is asked again after every change of a
-    topic. keyed(topic, key, for_good=False) is told of the dedup keys of a batch before it is stored, and of
-    those of half messages. With a marker, messages get extensions with its bits: see consumequeueext.py.
+    What forbids a message in a queue is asked of `targets`, again after every change of a topic.
+    keyed(topic, key, for_good=False) is told of the dedup keys of a batch before it is stored, and of those
+    of half messages. With a marker, messages get extensions with its bits: see consumequeueext.py.
     """
 
     def __init__(
@@ -58,14 +59,14 @@ class Writer:
         store: Store,
         name: str,
         version: Any,
-        admit: Callable[[str, int], None],
+        targets: Targets,
         asides: Asides,
         keyed: Callable[..., None],
         marker: Marker | None = None,
     ) -> None:
         self._store = store
         self._name = name
-        self._admit = admit
+        self._targets = targets
         self._asides = asides
         self.keyed = keyed
         self._version = version  # of the topics: a word in shared memory
@@ -102,7 +103,9 @@ class Writer:
         """See Broker.appender."""
         # The version first: a change that comes between the two is noticed by the first append.
         version = self._version[0]
-        self._admit(queue.topic, queue.queue_id)
+        topic, _, queue_id = queue
+        if self._targets.is_new(topic, queue_id):
+            return FirstSend(self._targets, queue, self.check, partial(self.append, topic, queue_id))
         number = self._number(queue)
         unusual = partial(self._append_unusual, queue, number, version)
         if self._marker is not None:
@@ -112,6 +115,12 @@ class Writer:
         return self._line.appender(
             queue, number, version, unusual, self._failed, flushed, asides, belongs(queue)
         )
+
+    def check(self, queue: MessageQueue, message: Message, body: bytes) -> None:
+        """Raises what forbids a message whatever its topic is."""
+        check_size(len(body), len(message.encoded), self._store.geometry.commitlog_file_size)
+        if not message.plain:
+            self._asides.waiting(queue, message, body)
 
     def _append_unusual(
         self,
@@ -216,7 +225,16 @@ class Writer:
         try:
             number, queue = routes[topic, queue_id]
         except KeyError:
-            number, queue = routes[topic, queue_id] = self._route(topic, queue_id)
+            if self._targets.is_new(topic, queue_id):
+                for message in messages:
+                    self.check(MessageQueue(topic, self._name, queue_id), message, message.body)
+                with self._targets.first_send([(topic, queue_id)]):
+                    return self.append_batch(topic, queue_id, messages)
+            queue = MessageQueue(topic, self._name, queue_id)
+            number = self._number(queue)
+            if self._version[0] != version:  # The topic may be gone, and the queue be one of no topic.
+                return self.append_batch(topic, queue_id, messages)
+            routes[topic, queue_id] = number, queue
         flags, wait = ffi.NULL, True
         messages = list(messages)  # Whoever gave them may change theirs, and C goes by their number.
         packed = pack(messages)
@@ -274,11 +292,6 @@ class Writer:
         envelope.bitmaps, envelope.bitmap_size, envelope.filters_version = memory, len(bits[0]), version
         return envelope, memory
 
-    def _route(self, topic: str, queue_id: int) -> tuple[int, MessageQueue]:
-        self._admit(topic, queue_id)
-        queue = MessageQueue(topic, self._name, queue_id)
-        return self._number(queue), queue
-
     def _number(self, queue: MessageQueue) -> int:
         name = queue.topic.encode()
         log = self._store.live()
@@ -287,7 +300,6 @@ class Writer:
     def _again(self, append: Callable[..., SendResult], topic: str, *arguments: Any) -> SendResult:
         """The topic was deleted since its route was looked up: find out whether there is a new one."""
         self._routes = -1, {}
-        self._admit(topic, arguments[0])
         return append(topic, *arguments)
 
     def flushed(self, end: int, number: int, receipt: bytes) -> SendStatus:

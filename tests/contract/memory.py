@@ -14,6 +14,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -318,20 +319,8 @@ class MemoryBroker:
     def publishable(self, topic: str) -> Sequence[MessageQueue]:
         with self._changed:
             self._check_open()
-            if topic in UNSENDABLE_TOPICS:
-                raise NotPermitted(f"{topic} is a system topic")
-            if topic not in self._topics:
-                groups_own = topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
-                if not self._auto_create and not groups_own:
-                    raise TopicNotFound(topic)
-                writes = 1 if groups_own else min(self._default_queue_count, AUTO_QUEUES_MAX)
-                self._topics[topic] = _TopicState(writes, writes, "rw", False, self._log_end)
-                self._version += 1
-                self._changed.notify_all()
-            state = self._topics[topic]
-            if "w" not in state.perm:
-                raise NotPermitted(f"{topic} may not be written")
-            return [MessageQueue(topic, self.name, queue_id) for queue_id in range(state.write_queue_count)]
+            count = self._target(topic).write_queue_count
+            return [MessageQueue(topic, self.name, queue_id) for queue_id in range(count)]
 
     def readable(self, topic: str) -> Sequence[MessageQueue]:
         state = self._state(topic)
@@ -348,8 +337,7 @@ class MemoryBroker:
         sys_flag: int,
         unique_id: str | None = None,
     ) -> SendResult:
-        with self._changed:
-            queue = self._writable(topic, queue_id)
+        with self.sending(topic, queue_id) as queue:
             stored = self._append(topic, queue_id, queue, message, body, sys_flag, unique_id)
             self._changed.notify_all()
         return SendResult(
@@ -364,7 +352,7 @@ class MemoryBroker:
     def appender(self, queue: MessageQueue) -> Appender:
         version = self.route_version()
         with self._changed:
-            self._writable(queue.topic, queue.queue_id)
+            self.check_writable(queue.topic, queue.queue_id)
 
         def append(
             message: Message, body: bytes, sys_flag: int, unique_id: str | None = None, /
@@ -379,8 +367,7 @@ class MemoryBroker:
         return partial(self.pull, queue)
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
-        with self._changed:
-            queue = self._writable(topic, queue_id)
+        with self.sending(topic, queue_id) as queue:
             now = self._clock()
             all_stored = [
                 self._append(topic, queue_id, queue, each, each.body, 0, None, now) for each in messages
@@ -529,15 +516,14 @@ class MemoryBroker:
                 properties["DLQ_ORIGIN_TOPIC"] = properties["RETRY_TOPIC"]
                 properties["DLQ_ORIGIN_MESSAGE_ID"] = properties["ORIGIN_MESSAGE_ID"]
                 dead = DEAD_PREFIX + group
-                self.publishable(dead)
-                queue = self._writable(dead, 0)
-                self._store(dead, 0, queue, original.stored_body, _encoded(properties), header)
+                with self.sending(dead, 0) as queue:
+                    self._store(dead, 0, queue, original.stored_body, _encoded(properties), header)
             else:
                 retry = RETRY_PREFIX + group
-                self.publishable(retry)
                 level = min(delay_level or 3 + times, len(DELAYS_MS))
                 properties["DELAY"] = str(level)
-                self._postpone(level, retry, 0, original.stored_body, _encoded(properties), header)
+                with self.sending(retry, 0):
+                    self._postpone(level, retry, 0, original.stored_body, _encoded(properties), header)
             self._changed.notify_all()
 
     def group_members(self, group: str) -> list[Member]:
@@ -607,13 +593,46 @@ class MemoryBroker:
         except KeyError:
             raise TopicNotFound(topic) from None
 
-    def _writable(self, topic: str, queue_id: int) -> list[MessageExt]:
-        state = self._state(topic)
+    def _target(self, topic: str) -> _TopicState:
+        """A topic to send to, or what the first message makes."""
+        self._check_open()
+        if topic in UNSENDABLE_TOPICS:
+            raise NotPermitted(f"{topic} is a system topic")
+        state = self._topics.get(topic)
+        if state is None:
+            groups_own = topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
+            if not self._auto_create and not groups_own:
+                raise TopicNotFound(topic)
+            writes = 1 if groups_own else min(self._default_queue_count, AUTO_QUEUES_MAX)
+            state = _TopicState(writes, writes, "rw", False, self._log_end)
         if "w" not in state.perm:
             raise NotPermitted(f"{topic} may not be written")
+        return state
+
+    def check_writable(self, topic: str, queue_id: int) -> _TopicState:
+        state = self._target(topic)
         if not 0 <= queue_id < max(state.write_queue_count, state.shrink_to or state.read_queue_count):
             raise ValueError(f"{topic} has no queue {queue_id}")
-        return state.queues.setdefault(queue_id, [])
+        return state
+
+    @contextmanager
+    def sending(self, topic: str, queue_id: int) -> Iterator[list[MessageExt]]:
+        """Have the topic for a message to this queue of it; one that fails leaves none behind."""
+        with self._changed:
+            state = self.check_writable(topic, queue_id)
+            is_new = topic not in self._topics
+            if is_new:
+                self._topics[topic] = state
+                self._version += 1
+            try:
+                yield state.queues.setdefault(queue_id, [])
+            except BaseException:
+                if is_new:
+                    del self._topics[topic]
+                    self._version += 1
+                raise
+            finally:
+                self._changed.notify_all()
 
     def _queue(self, queue: MessageQueue) -> list[MessageExt]:
         state = self._state(queue.topic)
@@ -732,7 +751,8 @@ class MemoryBroker:
         return {each.msg_id for queue in (state.queues.values() if state else ()) for each in queue}
 
     def writable(self, topic: str, queue_id: int) -> list[MessageExt]:
-        return self._writable(topic, queue_id)
+        with self.sending(topic, queue_id) as queue:
+            return queue
 
     def keep(
         self,

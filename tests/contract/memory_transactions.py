@@ -32,6 +32,7 @@ class Log(Keeps, Protocol):
     """What transactions ask of their broker, its lock held."""
 
     def route_version(self) -> int: ...
+    def check_writable(self, topic: str, queue_id: int) -> object: ...
     def writable(self, topic: str, queue_id: int) -> list[MessageExt]: ...
 
 
@@ -122,7 +123,7 @@ class MemoryTransactions:
     def preparer(self, queue: MessageQueue, group: str) -> Preparer:
         with self.changed:
             version = self.broker.route_version()
-            self.broker.writable(queue.topic, queue.queue_id)
+            self.broker.check_writable(queue.topic, queue.queue_id)
 
         def prepare(
             message: Message, body: bytes, sys_flag: int, unique_id: str | None = None, /

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 import mq
@@ -20,6 +23,42 @@ UNSENDABLE = [
 
 def queue_ids(topic: mq.Topic) -> list[int]:
     return [queue.queue_id for queue in topic.queues]
+
+
+LATE: dict[str, Any] = {"delay_ms": 400 * 24 * 3600 * 1000}
+# Sends to a topic that nobody made, which are refused: by what they ask for, and by the way they take.
+REFUSED: dict[str, Callable[[mq.Broker, mq.Producer, mq.TransactionProducer], Any]] = {
+    "send too late": lambda _b, p, _t: p.send(mq.Message("fresh", b"x", **LATE)),
+    "send to no queue": lambda b, p, _t: p.send(
+        mq.Message("fresh", b"x"), queue=mq.MessageQueue("fresh", b.name, 4)
+    ),
+    "send too late, to a queue": lambda b, p, _t: p.send(
+        mq.Message("fresh", b"x", **LATE), queue=mq.MessageQueue("fresh", b.name, 3)
+    ),
+    "send too late, with a key": lambda _b, p, _t: p.send(mq.Message("fresh", b"x", **LATE), dedup_key="k"),
+    "send of no such level": lambda _b, p, _t: p.send(mq.Message("fresh", b"x", delay_level=99)),
+    "send too late, by shard": lambda _b, p, _t: p.send(mq.Message("fresh", b"x", **LATE), shard_key="k"),
+    "async too late": lambda _b, p, _t: p.send_async(mq.Message("fresh", b"x", **LATE)).result(),
+    "async to no queue": lambda b, p, _t: p.send_async(
+        mq.Message("fresh", b"x"), queue=mq.MessageQueue("fresh", b.name, 4)
+    ).result(),
+    "one-way too late": lambda _b, p, _t: p.send_oneway(mq.Message("fresh", b"x", **LATE)),
+    "one-way to no queue": lambda b, p, _t: p.send_oneway(
+        mq.Message("fresh", b"x"), queue=mq.MessageQueue("fresh", b.name, -1)
+    ),
+    "batch of delayed": lambda _b, p, _t: p.send_batch(
+        [mq.Message("fresh", b"x"), mq.Message("fresh", b"x", delay_level=1)]
+    ),
+    "batch to no queue": lambda b, p, _t: p.send_batch(
+        [mq.Message("fresh", b"x")] * 2, queue=mq.MessageQueue("fresh", b.name, 4)
+    ),
+    "append to no queue": lambda b, _p, _t: b.append("fresh", 4, mq.Message("fresh", b"x"), b"x", 0),
+    "append too late": lambda b, _p, _t: b.append("fresh", 0, mq.Message("fresh", b"x", **LATE), b"x", 0),
+    "append of a batch to no queue": lambda b, _p, _t: b.append_batch(
+        "fresh", 4, [mq.Message("fresh", b"x")] * 2
+    ),
+    "transaction of a delayed one": lambda _b, _p, t: t.begin(mq.Message("fresh", b"x", **LATE)),
+}
 
 
 def send(broker: mq.Broker, topic: str, body: bytes = b"x") -> mq.SendResult:
@@ -327,3 +366,25 @@ def test_topics_do_not_see_each_others_messages(broker: mq.Broker) -> None:
         send(broker, name, name.encode())
     for name in ("a", "b"):
         assert [message.body for message in broker.topic(name).queues[0].read(0).messages] == [name.encode()]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_send_that_is_refused_leaves_no_topic_behind(broker: mq.Broker, name: str) -> None:
+    with (
+        mq.Producer(broker, dedup_window=60) as producer,
+        mq.TransactionProducer(broker, "payers", lambda _message: mq.TransactionState.COMMIT) as transactions,
+    ):
+        with pytest.raises((mq.MessageInvalid, ValueError)):
+            REFUSED[name](broker, producer, transactions)
+        assert "fresh" not in broker.topics()
+        producer.send(mq.Message("fresh", b"x"))
+    assert [queue.max_offset for queue in broker.topic("fresh").queues].count(1) == 1
+
+
+def test_asking_where_to_send_to_makes_no_topic(broker: mq.Broker) -> None:
+    version = broker.route_version()
+    assert [queue.queue_id for queue in broker.publishable("fresh")] == [0, 1, 2, 3]
+    assert "fresh" not in broker.topics()
+    assert broker.route_version() == version
+    send(broker, "fresh")
+    assert len(broker.publishable("fresh")) == 4

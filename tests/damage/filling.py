@@ -7,6 +7,7 @@ import hashlib
 import os
 import resource
 import time
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -193,3 +194,70 @@ def send_up_to_a_limit(root: str, options: dict[str, Any], limit: int) -> Stored
             act(number + more)
         assert everything(broker) == stored
         return stored
+
+
+def is_first_send_refused(disk: Any, left: int, options: dict[str, Any]) -> bool:
+    """Send the first message of a store where so many bytes are left, and once more where there are more."""
+    refused = False
+    with (
+        mq.open(disk.root, duties=False, **options) as broker,
+        mq.Producer(broker, retries=0) as producer,
+    ):
+        disk.load(left)
+        try:
+            producer.send(mq.Message("fresh", b"x"))
+        except mq.StoreFull:
+            refused = True
+            assert broker.topics() == []
+        disk.unload()
+        producer.send(mq.Message("fresh", b"x"))
+        assert broker.topics() == ["fresh"]
+    return refused
+
+
+def send_to_fresh_topics(disk: Any, options: dict[str, Any]) -> int:
+    """First sends in every way, with more and more room; how many of them were refused."""
+    with (
+        mq.open(disk.root, duties=False, **options) as broker,
+        mq.Producer(broker, retries=0, dedup_window=60) as producer,
+    ):
+        ways = _ways(broker, producer)
+        # So that what belongs to no single topic is there.
+        for way in ("send", "key", "prepare"):
+            ways[way](mq.Message("older", b"x"))
+        stored, refused = {"older"}, 0
+        for way, send in ways.items():
+            for pages in (0, 1, 2, 3, 5, 8, 12, 20):
+                topic = f"{way}-{pages}"
+                disk.load(pages << 12)
+                try:
+                    send(mq.Message(topic, b"x" * 50_000))
+                    stored.add(topic)
+                except mq.StoreFull:
+                    refused += 1
+                assert set(broker.topics()) == stored
+                disk.unload()
+        for topic in stored:
+            count = sum(queue.max_offset for queue in broker.topic(topic).queues)
+            assert count or topic.startswith("prepare"), topic
+    return refused
+
+
+def _ways(broker: mq.LocalBroker, producer: mq.Producer) -> dict[str, Callable[[mq.Message], Any]]:
+    def queue_of(message: mq.Message) -> mq.MessageQueue:
+        return mq.MessageQueue(message.topic, broker.name, 1)
+
+    def bulk(message: mq.Message) -> None:
+        size, none = array("i", [len(message.body)]), array("i", [0])
+        broker.bulk.append([queue_of(message)], none, [message.body], size, [], none)
+
+    return {
+        "send": producer.send,
+        "queue": lambda message: producer.send(message, queue=queue_of(message)),
+        "batch": lambda message: producer.send_batch([message] * 3),
+        "async": lambda message: producer.send_async(message).result(),
+        "one-way": producer.send_oneway,
+        "key": lambda message: producer.send(message, dedup_key=message.topic),
+        "prepare": lambda message: broker.prepare(queue_of(message), "payers", message, message.body, 0),
+        "bulk": bulk,
+    }

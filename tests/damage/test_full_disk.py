@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import gc
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -203,3 +204,17 @@ def test_a_limit_of_file_sizes_is_a_full_disk_too(tmp_path: Path) -> None:
     stored = call(filling.send_up_to_a_limit, root, {**SMALL, "commitlog_file_size": 64 << 20}, 48 << 20)
     assert call(filling.all_of, root) == stored
     assert_sound(root)
+
+
+def test_a_first_send_that_has_no_room_leaves_no_topic_behind(disk: Disk) -> None:
+    """Whatever it is that does not fit: the topic's name, its queue, the message."""
+    assert call(filling.send_to_fresh_topics, disk, SMALL) >= 20
+    assert_sound(disk.root)
+
+
+def test_the_very_first_send_that_has_no_room_leaves_no_topic_behind(disk: Disk) -> None:
+    refused = 0
+    for pages in range(1, 14):
+        refused += call(filling.is_first_send_refused, disk, pages << 12, SMALL)
+        shutil.rmtree(disk.root)
+    assert refused

@@ -414,7 +414,7 @@ class Levels:
         size_max = 10_000
 
         @staticmethod
-        def queues_to_write(topic: str) -> list[mq.MessageQueue]:
+        def queues_to_write(topic: str, **_: bool) -> list[mq.MessageQueue]:
             return [mq.MessageQueue(topic, "mq", 0)]
 
         class asides:  # noqa: N801 - the same

@@ -92,7 +92,7 @@ def test_a_batch_that_fails_writes_nothing(
     frame = frame.selectExpr("if(id = 99, null, string(id)) AS body")
     with pytest.raises(Exception, match=r"\[MQ_ROW\] a body is null or empty"):
         frame.write.format("mq").option("topic", "results").mode("append").save(str(directory))
-    assert stored(broker, "results") == []
+    assert "results" not in broker.topics()
     if tasks == 1:  # Another task may be at it still, and is swept up after when somebody plans a sink.
         assert staged_files(directory) == []
 

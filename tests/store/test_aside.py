@@ -244,7 +244,7 @@ def test_who_delivers_is_woken_by_what_is_due_before_he_looks(
     topics = broker._catalog
     store = broker._store
     asides = aside.Asides(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
-    writer = Writer(store, "mq", topics.version, topics.admit_write, asides, broker._keyed())
+    writer = Writer(store, "mq", topics.version, topics, asides, broker._keyed())
     for wake_in_ms, rings in ((-1, False), (500, False), (60_000, True)):
         heard.words[aside.WAKE_PLACE] = now_ms() + wake_in_ms
         for _ in range(2):

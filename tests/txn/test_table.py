@@ -32,6 +32,7 @@ Place = tuple[int, int]
 
 def begin(broker: LocalBroker, count: int = 1) -> list[Place]:
     """Store so many half messages; where they are."""
+    broker.create_topic("orders")
     prepare = broker.preparer(broker.publishable("orders")[0], GROUP)
     places = []
     for number in range(count):

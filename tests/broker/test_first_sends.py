@@ -1,0 +1,116 @@
+"""A topic that a send made, and that send fails: the topic goes, unless somebody else needs it by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from mq.store.store import Store
+
+
+class Failure(Exception):
+    pass
+
+
+@pytest.fixture
+def brokers(directory: Path) -> Any:
+    with mq.open(directory) as first, mq.open(directory) as second:
+        yield first, second
+
+
+def fail_after(broker: mq.LocalBroker, act: Callable[[], object]) -> None:
+    with suppress(Failure), broker._catalog.first_send([("fresh", 0)]):
+        assert "fresh" in broker.topics()
+        act()
+        raise Failure
+
+
+def send(broker: mq.LocalBroker, body: bytes = b"x") -> mq.SendResult:
+    return broker.append("fresh", 0, mq.Message("fresh", body), body, 0)
+
+
+def read(broker: mq.LocalBroker) -> list[bytes]:
+    return [message.body for message in broker.topic("fresh").queues[0].read(0).messages]
+
+
+def test_an_empty_topic_goes(brokers: tuple[mq.LocalBroker, mq.LocalBroker]) -> None:
+    first, second = brokers
+    fail_after(first, lambda: first.topic("fresh").queues[0].max_offset)
+    assert first.topics() == second.topics() == []
+    assert not (first.path / "consumequeue" / "fresh").exists()
+
+
+def test_a_topic_with_a_message_of_another_process_stays(
+    brokers: tuple[mq.LocalBroker, mq.LocalBroker],
+) -> None:
+    first, second = brokers
+    fail_after(first, lambda: send(second, b"theirs"))
+    assert first.topics() == second.topics() == ["fresh"]
+    assert read(first) == [b"theirs"]
+
+
+def test_a_message_that_comes_while_the_topic_goes_is_kept(
+    brokers: tuple[mq.LocalBroker, mq.LocalBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = brokers
+    real = Store.delete_queues
+    number = -1
+
+    def late(store: Store, topic: str, **options: bool) -> bool:
+        # As a process does that looked the queue up before the topic went.
+        second._writer.append_to(number, b"late", b"")
+        return real(store, topic, **options)
+
+    def look_up() -> None:
+        nonlocal number
+        number = second._writer._number(mq.MessageQueue("fresh", "mq", 0))
+        monkeypatch.setattr(Store, "delete_queues", late)
+
+    fail_after(first, look_up)
+    assert first.topics() == second.topics() == ["fresh"]
+    assert read(second) == [b"late"]
+
+
+def test_a_queue_that_was_looked_up_before_the_topic_went_is_not_sent_to(
+    brokers: tuple[mq.LocalBroker, mq.LocalBroker],
+) -> None:
+    """By an appender, and by a batch: both find out, and make the topic anew."""
+    first, second = brokers
+    appenders: list[Any] = []
+    fail_after(first, lambda: appenders.append(second.appender(mq.MessageQueue("fresh", second.name, 0))))
+    assert appenders[0](mq.Message("fresh", b"x"), b"x", 0) is None
+    second.append_batch("fresh", 0, [mq.Message("fresh", b"one"), mq.Message("fresh", b"two")])
+    assert read(first) == [b"one", b"two"]
+
+
+def test_a_topic_that_somebody_asked_for_meanwhile_stays(
+    brokers: tuple[mq.LocalBroker, mq.LocalBroker],
+) -> None:
+    first, second = brokers
+    fail_after(first, lambda: second.create_topic("fresh"))
+    assert first.topics() == second.topics() == ["fresh"]
+    version = first.route_version()
+    second.create_topic("fresh")
+    assert first.route_version() == version
+
+
+def test_a_topic_that_another_process_made_first_keeps_its_settings(
+    brokers: tuple[mq.LocalBroker, mq.LocalBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at what there is and the lock."""
+    first, second = brokers
+    real = first._catalog._topics.changing
+
+    def late() -> Any:
+        monkeypatch.undo()
+        second.create_topic("fresh", 8)
+        return real()
+
+    monkeypatch.setattr(first._catalog._topics, "changing", late)
+    send(first)
+    assert len(first.topic("fresh").queues) == 8
