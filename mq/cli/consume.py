@@ -49,11 +49,12 @@ def consume(
 ) -> int:
     """Print the messages of TOPIC that come to GROUP, and commit what was printed.
 
-    The queues are shared with the other members of the group. With --wait 0 it takes what is there.
+    The queues are shared with the other members of the group. With --wait 0 it takes what is there. A message
+    that is damaged is reported and passed over, and the exit status is 1 then.
     """
     if sql is not None and expression != "*":
         raise click.UsageError("--tags and --sql exclude each other")
-    done = 0
+    done = lost = 0
     with (
         session.open() as broker,
         PullConsumer(broker, group, auto_commit=False, consume_from=consume_from) as consumer,
@@ -61,7 +62,15 @@ def consume(
         broker.topic(topic)
         consumer.subscribe(topic, expression, sql=sql)
         while count is None or done < count:
-            messages = _next(consumer, COUNT_MAX if count is None else min(COUNT_MAX, count - done), wait)
+            try:
+                messages = _next(consumer, COUNT_MAX if count is None else min(COUNT_MAX, count - done), wait)
+            except mq.StoreCorrupted as error:
+                if error.queue is None or error.queue_offset is None:
+                    raise
+                click.echo(f"mq: {visible(str(error))}", err=True)
+                lost += 1
+                consumer.seek(error.queue, error.queue_offset + 1)
+                continue
             if not messages:
                 break
             for message in messages:
@@ -73,9 +82,9 @@ def consume(
             sys.stdout.flush()
             consumer.commit()
             done += len(messages)
-    if not done:
+    if not done and not lost:
         click.echo(f"mq: nothing for {visible(group)} in {visible(topic)}", err=True)
-    return 0 if done else 1
+    return 0 if done and not lost else 1
 
 
 def _next(consumer: PullConsumer, count_max: int, wait: float | None) -> list[mq.MessageExt]:

@@ -147,6 +147,28 @@ def test_a_damaged_record_is_reported_and_reading_goes_on(tmp_path: Path) -> Non
         assert done.returncode == 1
 
 
+def test_a_group_goes_on_behind_a_damaged_record(tmp_path: Path) -> None:
+    directory = tmp_path / "damaged"
+    with mq.open(directory) as broker:
+        topic = broker.create_topic("orders", 2)
+        for name in ("first", "second", "third"):
+            for queue in topic.queues:
+                body = f"order {name} {queue.queue_id}".encode()
+                broker.append("orders", queue.queue_id, mq.Message("orders", body), body, 0)
+    for text in (b"order second 0", b"order third 1"):
+        damaged(directory, text)
+    command = [sys.executable, "-m", "mq", str(directory), "consume", "orders", "--group", "g", "--wait", "0"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False, timeout=240)
+    for text in (b"first 0", b"third 0", b"first 1", b"second 1"):
+        assert done.stdout.count(text) == 1
+    assert done.stdout.count(b"\n") == 4
+    assert done.stderr.count(b"reading goes on at queue offset") == 2
+    assert done.returncode == 1
+    again = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False, timeout=240)
+    assert (again.stdout, again.returncode) == (b"", 1)
+    assert b"reading goes on" not in again.stderr
+
+
 def test_following_goes_on_behind_a_damaged_record(tmp_path: Path) -> None:
     directory = tmp_path / "damaged"
     errors: list[mq.StoreCorrupted] = []
