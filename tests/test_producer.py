@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -712,6 +713,50 @@ def test_a_forked_child_cannot_use_its_parents_outbox(monkeypatch: pytest.Monkey
         with pytest.raises(mq.ForkedBroker):
             producer.send_async(MESSAGE)
     producer.close()
+
+
+async def _async_hook(*_: Any) -> None: ...
+
+
+def _generator_hook(*_: Any) -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("hook", [_async_hook, _generator_hook, partial(_async_hook, 1), "not a function"])
+def test_a_hook_of_which_nothing_would_run_is_refused(hook: Any) -> None:
+    _, producer = make()
+    for name, hooks in (("before_send", producer.before_send), ("after_send", producer.after_send)):
+        ways: list[Callable[[], object]] = [
+            partial(hooks.append, hook),
+            partial(hooks.insert, 0, hook),
+            partial(hooks.extend, [print, hook]),
+            partial(hooks.__setitem__, slice(None), [hook]),
+            partial(hooks.__iadd__, [hook]),
+        ]
+        for way in ways:
+            with pytest.raises(TypeError, match=f"a hook of {name} is"):
+                way()
+        assert hooks == []
+        hooks.append(print)
+        with pytest.raises(TypeError, match=f"a hook of {name} is"):
+            hooks[0] = hook
+        assert hooks == [print]
+
+
+def test_a_hook_that_hides_an_async_function_is_counted_as_failed() -> None:
+    broker, producer = make()
+
+    def hiding_async(*arguments: Any) -> Any:
+        return _async_hook(*arguments)
+
+    def hiding_generator(*arguments: Any) -> Any:
+        return _generator_hook(*arguments)
+
+    producer.before_send.append(hiding_async)
+    producer.after_send.append(hiding_generator)
+    producer.send(MESSAGE)
+    assert producer.hook_errors == 2
+    assert len(broker.stored()) == 1
 
 
 def test_hooks_are_appended_and_not_put_in_the_place_of_others() -> None:

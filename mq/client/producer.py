@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from mq.broker.protocol import COMPRESS_OVER, Broker, MessageQueue, Queue, SendResult
 from mq.client.batch import BATCH_ENTRY_SIZE, check_batch
 from mq.client.fault import FaultTable
+from mq.client.hooks import Hooks
+from mq.client.listener import close_unrun
 from mq.client.outbox import Letter, Outbox
 from mq.client.routes import Routes
 from mq.client.selector import Selector
@@ -46,7 +48,7 @@ AfterSend = Callable[[Message, MessageQueue, "SendResult | None", "Exception | N
 class Producer:
     """Sends messages to a broker; any thread may use it.
 
-    `before_send` and `after_send` are lists of functions to be called around every attempt; what they
+    `before_send` and `after_send` are lists of plain functions to be called around every attempt; what they
     raise is swallowed, and counted in `hook_errors`. Close it, or use it in a with statement: what
     send_async has taken is sent before close() returns.
     """
@@ -72,8 +74,8 @@ class Producer:
         if compress_over < 1:
             raise ValueError(f"compress_over is {compress_over} bytes, must be 1 or more")
         self.group = group
-        self._before_send: list[BeforeSend] = []
-        self._after_send: list[AfterSend] = []
+        self._before_send: list[BeforeSend] = Hooks("before_send")
+        self._after_send: list[AfterSend] = Hooks("after_send")
         self.hook_errors = 0
         self._broker = broker
         self._append = broker.append
@@ -104,7 +106,7 @@ class Producer:
 
     @property
     def before_send(self) -> list[BeforeSend]:
-        """Functions (message, queue) that are called before each attempt; append yours."""
+        """Functions (message, queue) that are called before each attempt; append yours, plain ones."""
         return self._before_send
 
     @property
@@ -324,9 +326,10 @@ class Producer:
 
     def _call(self, hook: Callable[..., object], *arguments: Any) -> None:
         try:
-            hook(*arguments)
+            is_wrong = close_unrun(hook(*arguments))
         except Exception:  # noqa: BLE001 - what a hook does wrong must not keep a message from being sent
-            self.hook_errors += 1
+            is_wrong = True
+        self.hook_errors += is_wrong
 
     def _note(self, broker: str, started: float, failure: Exception | None) -> None:
         if self._faults is not None:
