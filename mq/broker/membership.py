@@ -116,7 +116,7 @@ class Assigned(Versioned, Protocol):
         ...
 
     def claim(self, queue: MessageQueue) -> Claim:
-        """Have a queue, whoever else has it. Its offset is the group's."""
+        """Have a queue, although other consumers may have it too. Its offset is the group's."""
         ...
 
 

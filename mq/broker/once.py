@@ -89,7 +89,9 @@ class HandledKeys:
         self._lock = threading.Lock()  # guards what follows, and the writing byte among the threads
         self._free = threading.Condition(self._lock)  # a claim was given up
         self._claims: dict[bytes, _Claim] = {}
-        self._orphans: deque[_Claim] = deque()  # whose owners are gone, for whoever has the lock next
+        self._orphans: deque[_Claim] = (
+            deque()
+        )  # whose owners are gone: the thread that gets the lock next ends them
         self._numbers: dict[bytes, int] = {}  # of all marks that count
         self._digests: deque[bytes] = deque()  # from the oldest on, empty ones for marks that are damaged
         self._next = self._begin = 1

@@ -55,7 +55,7 @@ def check_kept(kept: Mapping[str, Any]) -> None:
 def settle(
     given: Mapping[str, Any], path: str, settings: Settings, *, takes_part: bool, change: bool
 ) -> dict[str, Any]:
-    """What is to be changed in the settings of the store at `path` when it is opened with these options.
+    """The changes to make in the settings of the store at `path` when it is opened with these options.
 
     takes_part: in the duties. change: what is given counts from now on, whatever the store had.
     """

@@ -44,8 +44,8 @@ def owned(
     queue: MessageQueue,
     halted: Mapping[int, str],
 ) -> Owner:
-    """Who has the queue, and what its owner says about it, or a process that waits for it. halted: see
-    stopped()."""
+    """The owner of the queue, and what it says about the queue, or what a process that waits for it says.
+    halted: see stopped()."""
     file = roster.file
     number = numbers.find(queue.topic, queue.queue_id)
     if not file.has(number):

@@ -17,7 +17,9 @@ from mq.cli.session import RETENTION_HOURS_MAX, Session, with_json
     type=click.FloatRange(0, RETENTION_HOURS_MAX),
     help="Keep what is younger; with --dry-run as long as the store keeps it, if not given.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted, and who has not read it.")
+@click.option(
+    "--dry-run", is_flag=True, help="Only say what would be deleted, and which groups have not read it."
+)
 @click.option(
     "--within",
     "within_hours",

@@ -25,7 +25,7 @@ __all__ = ["Hint", "believable", "fresh_control", "hint", "open_log", "shared"]
 
 
 def shared(path: Path) -> Control:
-    """The control file of those who are inside. Raises VersionMismatch, StoreCorrupted."""
+    """The control file of the processes that have the store open. Raises VersionMismatch, StoreCorrupted."""
     root = path.parents[1]
     check_control(root)
     try:

@@ -112,7 +112,7 @@ typedef struct {
 
 /* Verify every record in [from, until). With `dispatch` 1, give each the queue unit that it lacks, and stop
  * where a queue lacks units of earlier records. With 2 (from the log's first record on) a queue may begin
- * anywhere. Where a queue offset is left out, the unit points to `hole`, a damaged record, so that whoever reads there
+ * anywhere. Where a queue offset is left out, the unit points to `hole`, a damaged record, so that a reader there
  * learns of it; -1 leaves it blank. Units that say something else are written anew. Units are written as
  * mq_append writes them; call with nobody else attached. The three bulk_ members go on from what they were, so that
  * a bulk may lie across two walks: bulk_at is -1 before the first. */

@@ -63,7 +63,7 @@ int mq_queue_load(mq_log *log, int queue, int64_t first, int64_t last, int64_t l
  * messages that were never published. */
 int mq_queue_settle(mq_log *log, int queue, int64_t from, const int64_t *lost, int32_t lost_count);
 /* Raise the queue's end to `next`: the messages up to there were given their offsets, and are lost. Their units
- * point to `hole`, where no record is, so that whoever reads there learns of it. */
+ * point to `hole`, where no record is, so that a reader there learns of it. */
 int mq_queue_fill(mq_log *log, int queue, int64_t next, int64_t hole);
 /* The first offset from `from` on whose unit points to no record of it, and *end, the next one that does; the queue's
  * end if there is none. */
