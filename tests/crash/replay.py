@@ -262,6 +262,8 @@ class _Cuts:
             if place == len(changes)
             or changes[place].kind != "page"
             or (place and changes[place - 1].kind != "page")
+            # The kernel's own writing comes without a sync behind it, one file after the other.
+            or (place and changes[place - 1].inode != changes[place].inode)
         ]
         self._pages: Pages = {}
         self._done = 0
@@ -299,7 +301,7 @@ class _Cuts:
             return found
         group: dict[int, bytes] = {}
         for change in life.changes[count:]:
-            if change.kind != "page":
+            if (change.kind, change.inode) != ("page", life.changes[count].inode):
                 break
             group[change.at] = self._bytes(change)
         if group:

@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+import mq
 from tests.crash.conftest import SMALL, Crew
 from tests.crash.disk import Disk
 from tests.crash.replay import Change, changes_of
+from tests.crash.trace import TOPIC
 
 pytestmark = pytest.mark.crash
 MAGIC = b"\xda\xa3\x20\xa7"
@@ -173,6 +175,21 @@ def test_files_that_are_too_old_go_after_the_words_that_tell_of_them(
     found = case.live([])
     assert found["problems"] == []
     assert 0 < len(found["0"]) < 150
+
+
+def test_what_follows_is_on_disk_before_files_go(recorded_crew: Crew, tmp_path: Path) -> None:
+    """Nobody flushed what is behind the files that are too old, and the power fails when they are gone: the
+    queues go on where they were. With nothing on disk that tells, their offsets would be given once more."""
+    case = Case(recorded_crew, tmp_path)
+    steps = [("quiet", 1), *[("early", 0)] * 60, ("flush", 0), *[("late", 0)] * 90]
+    case.live([*steps, ("expire", 0), ("make other", 0)])  # which forces all names to disk
+    assert not case.log.exists()
+    case.cut()
+    found = case.live([("new", 0), ("new", 1)], flush="sync")
+    assert found["problems"] == []
+    assert (found["0"][-1], found["1"]) == ("new", ["new"])
+    with mq.open(case.disk.root, read_only=True) as broker:
+        assert [queue.max_offset for queue in broker.topic(TOPIC).queues] == [151, 2]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["once", "derived files deleted then"])

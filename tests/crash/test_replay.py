@@ -59,6 +59,16 @@ def test_a_sync_that_is_cut_short_leaves_any_of_its_pages() -> None:
     assert found == {(), (0,), (8192,), (4096, 8192), (0, 4096), (0, 8192)}
 
 
+def test_what_the_kernel_writes_back_is_of_the_file_that_it_is_of() -> None:
+    """It writes pages of several files without a sync, and a sync of yet another one may follow."""
+    journal = lines("create 7 /r/a", "synced 7 8192", "create 8 /r/b", "synced 8 4096", "named /r") + lines(
+        "page 7 4096 4096 0", "page 8 0 4096 4096", "written 8 4096"
+    )
+    life = life_of(journal, b"a" * PAGE + b"b" * PAGE)
+    found = {tuple(sorted(image.pages[7])) for image in images(life) if f"{ROOT}/b" in image.names}
+    assert found == {(), (4096,)}
+
+
 def test_what_nobody_synced_is_there_or_not() -> None:
     journal = lines("create 7 /r/a", "synced 7 4096", "create 8 /r/b", "synced 8 4096", "named /r")
     found = {
