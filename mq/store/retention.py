@@ -136,7 +136,7 @@ def delete(store: Store, due: Due) -> None:
     """Delete it. One caller at a time: the duties, or the user."""
     log, control, log_min = store.live(), store.control, due.log_min
     assert control is not None
-    # What is behind stays, with all units: should nothing be left after a power cut that tells how far a queue
+    # What is behind stays, with all units: if nothing were left after a power cut that tells how far a queue
     # was, its offsets would be given once more.
     store.flush_log()
     store.flush_queues()
