@@ -41,6 +41,7 @@ FLOORS = {
     "mq.txn.half": 2,
     "mq.txn.check": 0,
     "mq.txn.producer": 5,
+    "mq.txn.answers": 5,
     "mq.txn.half_topic_broker": 5,
     "mq.broker": 3,
     "mq.client": 4,

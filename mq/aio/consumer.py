@@ -11,6 +11,7 @@ fails at is sent back to come again later, and offsets are committed after each 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from mq.client.pull_consumer import AnyQueue, named
 from mq.client.rebalance import AnyStrategy
 from mq.errors import BrokerClosed
 from mq.message import MessageExt
+from mq.uninterrupted import left_open, uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,6 +71,7 @@ class Consumer:
         self._workers: set[asyncio.Task[None]] = set()
         self._is_asked = self._closing = self._closed = False
         self._yielded_at = 0.0
+        self._pid = os.getpid()
 
     @property
     def group(self) -> str:
@@ -334,7 +337,12 @@ class Consumer:
         finally:
             for worker in self._workers:
                 worker.cancel()
-            self._end(failed=failed)
+            uninterrupted(lambda: self._end(failed=failed))
+
+    def __del__(self) -> None:
+        holdings = getattr(self, "_holdings", None)
+        if holdings is not None and holdings.membership is not None and not holdings.is_closed:
+            left_open(lambda: self._end(failed=True), self, self._pid)
 
     def _end(self, *, failed: bool) -> None:
         if self._closed:

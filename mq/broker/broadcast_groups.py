@@ -32,7 +32,7 @@ from mq.names import check_group
 from mq.store.configfile import write_config
 from mq.store.control import Control
 from mq.store.directory import BEGIN_MEMBER
-from mq.store.owner import make_directory, open_made
+from mq.store.owner import made_file, make_directory
 from mq.store.reader import Reader
 from mq.store.store import Store
 
@@ -199,11 +199,8 @@ def _take(file: Path, store_id: str) -> bool:
     """Have a file for this store alone: a mark beside it says whose it is."""
     mark = file.with_name("offsets.json.taken-over")
     try:
-        fd = open_made(mark, os.O_WRONLY | os.O_EXCL)
-        try:
+        with made_file(mark, os.O_WRONLY | os.O_EXCL) as fd:
             os.write(fd, store_id.encode())
-        finally:
-            os.close(fd)
     except FileExistsError:
         pass
     except OSError:

@@ -20,6 +20,7 @@ from mq.errors import MQError, NotPermitted, TopicNotFound
 from mq.names import UNSENDABLE_TOPICS, check_topic, is_system_topic
 from mq.store.directory import AUTO_MEMBER, BEGIN_MEMBER
 from mq.store.store import Store
+from mq.uninterrupted import uninterrupted
 
 __all__ = ["Catalog"]
 
@@ -81,13 +82,25 @@ class Catalog:
                 check_count(option, value, QUEUE_COUNT_MAX)
         bits = None if perm is None else _bits(perm)
         counts = queue_count, read_queue_count, write_queue_count
+        uninterrupted(lambda: self._create(name, counts, bits, ordered, shrink, unread), of=self._store)
+
+    def _create(
+        self,
+        name: str,
+        counts: tuple[int | None, int | None, int | None],
+        bits: int | None,
+        ordered: bool | None,
+        shrink: bool,
+        unread: UnreadIn,
+    ) -> None:
         with self._topics.changing():
             topics = self._topics.load() or self._known[1]
             known = topics.get(name)
             if known is None:
                 fresh = TopicSettings(name, 0, NEW_QUEUE_COUNT, others={BEGIN_MEMBER: self._store.end()})
-                read = next((n for n in (read_queue_count, queue_count) if n is not None), NEW_QUEUE_COUNT)
-                settings = reshaped(fresh, queue_count, read, write_queue_count, bits, ordered)
+                queue_count, read, write = counts
+                read = next((n for n in (read, queue_count) if n is not None), NEW_QUEUE_COUNT)
+                settings = reshaped(fresh, queue_count, read, write, bits, ordered)
             else:
                 settings = reshaped(known, *counts, bits, ordered)
                 if settings.final_read_count < known.final_read_count and not shrink:
@@ -100,7 +113,9 @@ class Catalog:
                             " them read until all groups have consumed them"
                         )
             is_wanted = AUTO_MEMBER not in settings.others
-            if settings != known or not is_wanted:
+            if settings == known and is_wanted:
+                self._announce(settings)
+            else:
                 others = {key: value for key, value in settings.others.items() if key != AUTO_MEMBER}
                 settings = replace(settings, others=others)
                 self._save(topics, {name: settings})
@@ -132,14 +147,18 @@ class Catalog:
             topics = self._topics.load() or self._known[1]
             known = topics.get(settings.name)
             if known is not None:
-                if self.current().get(settings.name) != known:
-                    # The process that wrote it died before it was on disk for sure, and before it said so.
-                    self._topics.sync()
-                    self._store.topics_changed()
+                self._announce(known)
                 return False
             others = {**settings.others, BEGIN_MEMBER: self._store.end()}
             self._save(topics, {settings.name: replace(settings, others=others)})
             return True
+
+    def _announce(self, settings: TopicSettings) -> None:
+        """Tell everybody of what topics.json says, if nobody has: the process that wrote it may have died
+        before it was on disk for sure, and before it told anybody."""
+        if self.current().get(settings.name) != settings:
+            self._topics.sync()
+            self._store.topics_changed()
 
     def _save(self, topics: dict[str, TopicSettings], changed: Mapping[str, TopicSettings | None]) -> None:
         if TEMPLATE_TOPIC not in topics:
@@ -159,11 +178,16 @@ class Catalog:
         check_topic(name)
         if is_system_topic(name):
             raise NotPermitted(f"{name} is one of RocketMQ's own topics and stays")
+        uninterrupted(lambda: self._delete(name, forget), of=self._store)
+
+    def _delete(self, name: str, forget: Callable[[str], None]) -> None:
         with self._topics.changing():
             topics = self._topics.load() or self._known[1]
-            if name not in topics:
+            if name in topics:
+                self._save(topics, {name: None})
+            elif all(topic != name for topic, _ in self._store.queues()):
                 raise TopicNotFound(name)
-            self._save(topics, {name: None})
+            # Else the process that began to delete it died in between.
             self._store.delete_queues(name)
             # Again: whoever looked between the two may have found the queues of the deleted topic.
             self._store.topics_changed()

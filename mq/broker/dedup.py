@@ -43,6 +43,7 @@ from mq.store.guards import time_limit
 from mq.store.lookup import stored
 from mq.store.reader import Reader
 from mq.store.store import Store
+from mq.uninterrupted import uninterrupted
 
 __all__ = ["WAIT", "Dedup", "with_dedup_key"]
 
@@ -175,10 +176,15 @@ class Dedup:
     def _opened(self) -> SentKeys:
         if self._store.read_only:
             raise NotPermitted(f"{self._store.root} was opened with read_only=True")
-        with self._lock:
-            if self._keys is None:
-                self._keys = SentKeys(self._store, clock_ms=self._clock_ms, bucket_count=self._bucket_count)
-            return self._keys
+
+        def opened() -> SentKeys:
+            with self._lock:
+                if self._keys is None:
+                    count = self._bucket_count
+                    self._keys = SentKeys(self._store, clock_ms=self._clock_ms, bucket_count=count)
+                return self._keys
+
+        return uninterrupted(opened, of=self._store)
 
     def _kept(self, topic: str, log_offset: int, is_it: Is) -> MessageExt | None:
         """The message at a place, if it still is there and counts."""

@@ -42,9 +42,8 @@ from mq.store.configfile import write_config
 from mq.store.delaylevels import LEVEL_COUNT_MAX
 from mq.store.directory import sync_names
 from mq.store.layouts import LAYOUTS
-from mq.store.locks import open_own_file
 from mq.store.named import named_errors
-from mq.store.owner import make_directory
+from mq.store.owner import made_file, make_directory
 from mq.store.waiting import Futex
 
 __all__ = ["Alarm", "DelayOffsets", "Stated"]
@@ -77,14 +76,10 @@ class Alarm:
 
     def __init__(self, root: Path, epoch: int) -> None:
         path = root / "mq" / "delay"
-        with named_errors(path):
-            fd = open_own_file(path)
-            try:
-                # Allocated before it is touched: a full disk is an error here, and no signal later.
-                os.posix_fallocate(fd, 0, SIZE)
-                mapped = mmap.mmap(fd, SIZE)
-            finally:
-                os.close(fd)
+        with named_errors(path), made_file(path) as fd:
+            # Allocated before it is touched: a full disk is an error here, and no signal later.
+            os.posix_fallocate(fd, 0, SIZE)
+            mapped = mmap.mmap(fd, SIZE)
         self.words = memoryview(mapped).cast("q")
         self.bell = Futex(mapped, AT_BELL)
         self.epoch = epoch

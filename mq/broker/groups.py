@@ -15,8 +15,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,16 +31,18 @@ from mq.broker.standstill import Owner, owned, queue_state, stopped, unowned_rea
 from mq.broker.unread import Unread, hidden_states, unread
 from mq.errors import MQError, NotPermitted
 from mq.names import check_group, check_topic, is_system_group
+from mq.objects import Guard
 from mq.store.groupfile import NAMESPACE, PID, START_TIME, GroupFile, place_word
 from mq.store.groupslots import OWNER, TURN, slot_word
 from mq.store.locks import open_own_file
 from mq.store.members import pid_namespace_here
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
+from mq.store.owner import opened_file
 from mq.store.reader import Reader
 from mq.store.store import Store
 from mq.store.watch import Watch
-from mq.uninterrupted import uninterrupted
+from mq.uninterrupted import uninterrupted, wait_for_calls
 
 __all__ = ["OFFSETS_INTERVAL", "Groups"]
 
@@ -130,15 +131,10 @@ class Groups:
                 f"{self.store.root} was opened with read_only=True: consumers write what they have consumed"
             )
 
-    @contextmanager
-    def _looking(self, roster: Roster) -> Iterator[int]:
-        """A descriptor to look at locks with."""
+    def _looking(self, roster: Roster) -> Guard:
+        """For a with statement: a descriptor to look at locks with."""
         with named_errors(roster.file.path):
-            fd = os.open(roster.file.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+            return opened_file(roster.file.path)
 
     # What others ask.
 
@@ -207,12 +203,14 @@ class Groups:
         check_group(group)
         numbers = self.check_reset(offsets)
         file = self.made(group).file
-        with file.changing():
+
+        def change() -> None:
             for number in numbers:
                 file.ready(number)
             for number, offset in numbers.items():
                 file.reset(number, offset)
-        file.changed()
+
+        self.announce(group, change)
         for queue, offset in offsets.items():
             log.info("group %s: %s/%d goes on at %d", group, queue.topic, queue.queue_id, offset)
 
@@ -232,9 +230,13 @@ class Groups:
     def announce(self, group: str, change: Callable[[], None]) -> None:
         """Make a change that one process at a time makes, and have the members of the group look."""
         file = self.made(group).file
-        with file.changing():
-            change()
-        file.changed()
+
+        def announced() -> None:
+            with file.changing():
+                change()
+            file.changed()
+
+        uninterrupted(announced, of=self.store)
 
     # Coming and going.
 
@@ -432,13 +434,13 @@ class Groups:
 
     def close(self) -> None:
         """Leave with all consumers of this broker. Twice is fine."""
+        wait_for_calls(self.store)  # What they change is in files that are closed here first.
         with self._lock:
             self.is_closed = True
             memberships = list(self._memberships)
         for membership in memberships:
             membership.leave()
         with self._lock:
-            rosters = list(self._rosters.values())
-            self._rosters.clear()
-        for roster in rosters:
+            rosters, self._rosters = self._rosters, {}
+        for roster in rosters.values():
             roster.file.close()

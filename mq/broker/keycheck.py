@@ -24,6 +24,7 @@ import xxhash
 from mq.broker import once, sent_keys
 from mq.errors import MQError
 from mq.names import check_group
+from mq.store.owner import opened_file
 
 __all__ = ["problems"]
 
@@ -73,12 +74,9 @@ def _opened(path: Path) -> Iterator[tuple[int, int] | None]:
         yield None
         return
     # A pipe would keep whoever opens it waiting.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
+    with opened_file(path, os.O_RDONLY | os.O_NONBLOCK) as fd:
         found = os.fstat(fd)
         yield (fd, found.st_size) if stat.S_ISREG(found.st_mode) else None
-    finally:
-        os.close(fd)
 
 
 def _fits(look: Callable[[], bool]) -> bool:

@@ -78,6 +78,7 @@ class LocalMembership:
         self._change = subscribe
         self._lock = threading.RLock()  # of the claims
         self._claims: dict[MessageQueue, LocalClaim] = {}
+        self._between: set[int] = set()  # numbers of queues that are being taken, or given up
         self._refused: set[MessageQueue] = set()
         self._refused_at = -1
         self._bell = self._file.bell(place)
@@ -101,7 +102,10 @@ class LocalMembership:
             self._groups.bury(self._roster)
         with self._lock:
             self._live()
+            is_free = self._settle_between()
             listed = self._roster.listed(self._fd)
+        if is_free:
+            self._tell()
         listed[self.place] = self.member
         self._groups.watch_over(self._roster, listed)
         return sorted(listed.values(), key=lambda member: member.client_id)
@@ -118,15 +122,19 @@ class LocalMembership:
             claim = self._claims.get(queue)
             if claim is not None:
                 return claim
+            self._settle_between()
             number = self._groups.number(queue)
+            self._between.add(number)
             # Before the attempt: whoever releases the queue after it failed sees the mark.
             self._mark_refused(queue, number)
             turn = self.take(number)
             if turn is None:
+                self._between.discard(number)
                 return None
             self._refused.discard(queue)
             self._words[place_word(self.place) + REFUSED] = len(self._refused)
             claim = self._claims[queue] = LocalClaim(self, queue, number, turn)
+            self._between.discard(number)
         log.info("group %s: %s owns %s/%d", self.group, self.client_id, queue.topic, queue.queue_id)
         return claim
 
@@ -214,11 +222,28 @@ class LocalMembership:
         with self._lock:
             if self._claims.get(claim.queue) is not claim:
                 return
+            self._between.add(claim.number)
             del self._claims[claim.queue]
             self._unlock(claim.number, claim.turn)
         self._tell()
+        self._between.discard(claim.number)
         queue = claim.queue
         log.info("group %s: %s gave %s/%d up", self.group, self.client_id, queue.topic, queue.queue_id)
+
+    def _settle_between(self) -> bool:
+        """Give up queues that an interrupt left locked without a claim; whether there may have been one."""
+        if not self._between:
+            return False
+        claimed = {claim.number for claim in self._claims.values()}
+        for number in list(self._between - claimed):
+            at = slot_word(number)
+            if self._file.has(number) and self._words[at + OWNER] == self.place + 1:
+                self._words[at + OWNER] = 0
+                self.write_note(number, b"")
+            # If another member has the queue by now, this does not touch its lock.
+            unlock_byte(self._fd, queue_byte(number, int(self._words[at + TURN])))
+        self._between.clear()
+        return True
 
     def _unlock(self, number: int, turn: int) -> None:
         if self._file.has(number):

@@ -57,7 +57,7 @@ from mq.store.guards import byte_lock, locked_by_others
 from mq.store.layouts import LAYOUTS, check_kept_file
 from mq.store.locks import lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
-from mq.store.owner import make_directory
+from mq.store.owner import make_directory, opened_file
 from mq.store.store import Store
 
 __all__ = ["SIZE", "SIZE_MAX", "HandledKeys"]
@@ -186,10 +186,11 @@ class HandledKeys:
                 self._drop(digest)
 
     def _drop(self, digest: bytes) -> None:
-        self._claims.pop(digest).owner = None  # Nobody is told of its end any more.
+        # The claim goes last: where an interrupt comes before, its owner's end has this done again.
         if self._fd >= 0:
             unlock_byte(self._fd, _key_byte(digest))
         self._free.notify_all()
+        self._claims.pop(digest).owner = None  # Nobody is told of its end any more.
 
     def _orphaned(self, claim: _Claim) -> None:
         """An owner is gone. That may come in the middle of anything, also where this thread has the lock: so
@@ -204,9 +205,10 @@ class HandledKeys:
 
     def _free_orphans(self) -> None:
         while self._orphans:
-            claim = self._orphans.popleft()
+            claim = self._orphans[0]
             if self._claims.get(claim.digest) is claim:
                 self._drop(claim.digest)
+            self._orphans.popleft()
 
     def _timeout(self, key: str, wait: float) -> RequestTimeout:
         return RequestTimeout(f"{key!r} has been in the hands of another consumer for {wait:g} s")
@@ -223,7 +225,13 @@ class HandledKeys:
     def _read_on(self) -> None:
         """Read what others have written since. The writing byte is held."""
         following, begin = self._word(NEXT), self._word(BEGIN)
-        if following is None or begin != self._begin or not 0 <= following - self._next <= self.size:
+        is_whole = len(self._digests) == self._next - max(self._begin, self._next - self.size)
+        if (
+            not is_whole  # An interrupt came while a mark was taken in.
+            or following is None
+            or begin != self._begin
+            or not 0 <= following - self._next <= self.size
+        ):
             self._load()
             return
         while self._next < following:
@@ -239,9 +247,10 @@ class HandledKeys:
         self._digests.append(digest)
         self._next += 1
         if len(self._digests) > self.size:
-            oldest, number = self._digests.popleft(), self._next - 1 - self.size
+            oldest, number = self._digests[0], self._next - 1 - self.size
             if self._numbers.get(oldest) == number:
                 del self._numbers[oldest]
+            self._digests.popleft()
 
     def _load(self) -> None:
         """Read all, and mend the header by it. The writing byte is held."""
@@ -382,8 +391,5 @@ def _make_directory(path: Path) -> None:
 
 def _mapped(path: Path, size: int) -> mmap.mmap:
     # Opened for itself alone: a mapping keeps its open file, and with it every lock that was taken by it.
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with opened_file(path) as fd:
         return mmap.mmap(fd, size)
-    finally:
-        os.close(fd)

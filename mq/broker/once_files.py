@@ -8,7 +8,9 @@ import threading
 from mq.broker.once import SIZE_MAX, HandledKeys
 from mq.errors import NotPermitted, StorePoisoned
 from mq.names import check_group
+from mq.store.owner import opened_file
 from mq.store.store import Store
+from mq.uninterrupted import uninterrupted
 
 __all__ = ["OnceFiles"]
 
@@ -34,6 +36,12 @@ class OnceFiles:
             raise NotPermitted(
                 f"{self._store.root} was opened with read_only=True: what is handled is written"
             )
+        keys = self._open.get(group)
+        if keys is None or size not in (None, keys.size):
+            keys = uninterrupted(lambda: self._opened(group, size), of=self._store)
+        return keys
+
+    def _opened(self, group: str, size: int | None) -> HandledKeys:
         with self._lock:
             keys = self._open.get(group)
             if keys is None or size not in (None, keys.size):
@@ -52,9 +60,9 @@ class OnceFiles:
         for path in paths:
             if path.is_symlink() or not path.is_file():
                 continue  # Nobody has marks in there.
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                os.fdatasync(fd)
+                with opened_file(path) as fd:
+                    os.fdatasync(fd)
             except OSError as error:
                 # The kernel may take what it could not write for written from now on.
                 self._failed = (
@@ -62,8 +70,6 @@ class OnceFiles:
                     " more; open the store again once the disk is sound"
                 )
                 raise StorePoisoned(self._failed) from error
-            finally:
-                os.close(fd)
 
     def _forked(self) -> None:
         self._lock = threading.Lock()

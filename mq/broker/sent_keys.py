@@ -50,6 +50,7 @@ from mq.store.layouts import LAYOUTS
 from mq.store.locks import open_own_file
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
+from mq.store.owner import opened_file
 from mq.store.store import Store
 
 __all__ = ["BUCKET_COUNT", "CLAIMED", "Bucket", "SentKeys", "digest_of"]
@@ -265,8 +266,5 @@ class SentKeys:
 
 def _mapped(path: Path, size: int) -> mmap.mmap:
     # Opened for itself alone: a mapping keeps its open file, and with it every lock that was taken by it.
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with opened_file(path) as fd:
         return mmap.mmap(fd, size)
-    finally:
-        os.close(fd)

@@ -38,6 +38,7 @@ from mq.store.writer import Writer
 from mq.txn.check import Ledger
 from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, HalfTopic, belongs, immunity_ms, name_of, named
 from mq.txn.state import HalfMessage
+from mq.uninterrupted import uninterrupted
 
 __all__ = ["LocalTransactions"]
 
@@ -92,17 +93,19 @@ class LocalTransactions:
 
     def table(self) -> TransactionTable:
         """The table of transactions, opened on first use."""
-        if (table := self._opened) is None:
-            self._catalog.check_writable()
-            with self._lock:
-                if self._opened is None:
-                    is_first = not self._is_in_use()
-                    self._opened = TransactionTable(self._store, self._writer, self._timeout_ms)
-                    if is_first:
-                        # Who has the duties waits for somebody who uses transactions.
-                        Bell(self._store).ring()
-                table = self._opened
-        return table
+        if self._opened is not None:
+            return self._opened
+        self._catalog.check_writable()
+        return uninterrupted(self._open_table, of=self._store)
+
+    def _open_table(self) -> TransactionTable:
+        with self._lock:
+            if self._opened is None:
+                is_first = not self._is_in_use()
+                self._opened = TransactionTable(self._store, self._writer, self._timeout_ms)
+                if is_first:
+                    Bell(self._store).ring()  # The duties wait for somebody who uses transactions.
+            return self._opened
 
     def _is_in_use(self) -> bool:
         """Whether anybody has ever used transactions here."""
@@ -231,7 +234,7 @@ class LocalTransactions:
             age_ms = time.time_ns() // 1_000_000 - message.born_time_ms
             if age_ms > max(own_ms, self._timeout_ms):
                 self._refuse(End.LATE, group, log_offset, queue_offset, state)
-        before = self._end_once(message, state, from_check)
+        before = uninterrupted(lambda: self._end_once(message, state, from_check), of=self._store)
         if self._store.sync and state is COMMIT:
             self._store.flush_log()
         if before != ENDS[state]:

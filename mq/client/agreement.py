@@ -27,3 +27,9 @@ def check_agreement(broker: Broker, group: str, wanted: Subscription) -> None:
 
 def _shown(subscription: Subscription) -> str:
     return f"{subscription.topic} by {subscription.kind} {subscription.expression!r}"
+
+
+def check_consume_from(consume_from: str | int) -> None:
+    """Raises ValueError."""
+    if consume_from not in ("first", "last") and not (isinstance(consume_from, int) and consume_from >= 0):
+        raise ValueError(f"consume_from is {consume_from!r}: give 'first', 'last', or a time in ms")

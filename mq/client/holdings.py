@@ -12,6 +12,7 @@ brings the time.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from typing import Final
 
 from mq.broker.membership import Assigned, Membership, Subscription, Versioned
 from mq.broker.protocol import Broker, MessageQueue
-from mq.client.agreement import check_agreement
+from mq.client.agreement import check_agreement, check_consume_from
 from mq.client.held_queue import HeldQueue
 from mq.client.identity import new_client_id
 from mq.client.listener import check_function, name_of, raise_returned
@@ -36,6 +37,7 @@ from mq.errors import BrokerClosed, NotPermitted, StoreCorrupted, TopicNotFound
 from mq.filter.selection import Selection
 from mq.message import MessageExt
 from mq.names import RETRY_PREFIX, check_group, check_topic
+from mq.uninterrupted import uninterrupted
 
 ROUND_SECONDS: Final = 20.0  # at least so often it looks whose the queues are, told or not
 NOTE_SECONDS: Final = 1.0  # at most so often it says when it was asked
@@ -64,7 +66,7 @@ class Holdings:
         client_id: str | None,
     ) -> None:
         check_group(group)
-        _check_consume_from(consume_from)
+        check_consume_from(consume_from)
         check_count("pull_count", pull_count)
         if auto_commit_interval < 0:
             raise ValueError(f"auto_commit_interval is {auto_commit_interval} s, must be 0 or more")
@@ -75,6 +77,8 @@ class Holdings:
         self.client_id: Final = client_id or new_client_id()
         self.broker: Final = broker
         self.membership: Membership | None = None
+        self.is_closed = False
+        self._joining = threading.Lock()  # one joins, or closes: an interrupt ends neither
         self.assigned: Assigned | None = None
         self.version = -1  # of either, as it was when it was last looked at what is held
         self.held: Final[dict[MessageQueue, HeldQueue]] = {}
@@ -139,17 +143,24 @@ class Holdings:
     def enter(self) -> None:
         """Be a member of the group, and have the queues that are free."""
         if self.membership is None and self._subscriptions:
-            self.membership = self.broker.join(
-                self.group,
-                client_id=self.client_id,
-                model="clustering",
-                consume_type="push" if self._takes_retries else "pull",
-                ordered=False,
-                subscriptions=sorted(self._subscriptions.values()),
-                # The end was sought when the topic was subscribed to: what came since is news.
-                consume_from="first" if self._consume_from == "last" else self._consume_from,
-            )
-            self._share(self.membership)
+            membership = uninterrupted(self._join)
+            if membership is not None:
+                self._share(membership)
+
+    def _join(self) -> Membership | None:
+        with self._joining:
+            if self.membership is None and not self.is_closed:
+                self.membership = self.broker.join(
+                    self.group,
+                    client_id=self.client_id,
+                    model="clustering",
+                    consume_type="push" if self._takes_retries else "pull",
+                    ordered=False,
+                    subscriptions=sorted(self._subscriptions.values()),
+                    # The end was sought when the topic was subscribed to: what came since is news.
+                    consume_from="first" if self._consume_from == "last" else self._consume_from,
+                )
+            return self.membership
 
     def take_retries(self) -> None:
         """Consume what the group handed back as well, as who calls a listener does."""
@@ -250,16 +261,16 @@ class Holdings:
         nothing failed; the message at which a loop was left does not, since nobody knows why it was."""
         if not failed and not self._is_of_loop:
             self.finish_last()
-        with suppress(BrokerClosed):
+        with self._joining, suppress(BrokerClosed):
+            self.is_closed = True
             for held in (*self._turns, *self._leaving):
                 if self._auto_commit:
                     held.commit(held.finished)
                 held.claim.release()
             if self.membership is not None:
                 self.membership.leave()
-        self.held.clear()
-        self._turns.clear()
-        self._leaving.clear()
+        for each in (self.held, self._turns, self._leaving):
+            each.clear()
 
     def hand_out(self, held: HeldQueue, first: MessageExt, *, in_loop: bool) -> None:
         """Remember the batch that begins with this message, until it is asked for more."""
@@ -437,8 +448,3 @@ def check_count(option: str, value: int) -> None:
         raise TypeError(f"{option} is an int, not {type(value).__name__}")
     if not 1 <= value <= PULL_COUNT_MAX:
         raise ValueError(f"{option} is {value}, must be 1 to {PULL_COUNT_MAX:,}")
-
-
-def _check_consume_from(consume_from: str | int) -> None:
-    if consume_from not in ("first", "last") and not (isinstance(consume_from, int) and consume_from >= 0):
-        raise ValueError(f"consume_from is {consume_from!r}: give 'first', 'last', or a time in ms")

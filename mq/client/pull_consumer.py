@@ -254,7 +254,9 @@ class PullConsumer:
             uninterrupted(lambda: self._holdings.close(failed=failed))
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and self._holdings.membership is not None:
+        # Also where an interrupt came in the middle of close().
+        holdings = getattr(self, "_holdings", None)
+        if holdings is not None and holdings.membership is not None and not holdings.is_closed:
             left_open(partial(self._close, failed=True), self, self._pid)
 
     def _held(self, queue: AnyQueue) -> HeldQueue:

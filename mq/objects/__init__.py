@@ -30,10 +30,12 @@ from mq.objects._objects import (
     file_guard,
     log_guard,
     mutex_guard,
+    open_guard,
     pack,
     survey,
     thread_guard,
     time_guard,
+    time_left,
 )
 from mq.objects.classes import Signature, added_state
 
@@ -60,8 +62,10 @@ __all__ = [
     "file_guard",
     "log_guard",
     "mutex_guard",
+    "open_guard",
     "pack",
     "survey",
     "thread_guard",
     "time_guard",
+    "time_left",
 ]

@@ -4,8 +4,10 @@
  *   log_guard(owner, address, timeout, failed)            the append lock, with its repair
  *   byte_guard(fd, byte, timeout, failed)                 a byte of an open file
  *   file_guard(path, byte, timeout, failed, create)       a byte of a file that is opened for it
+ *   open_guard(path, flags, make)                         no lock: a file that is closed with the guard
  *   thread_guard(lock, timeout, failed)                   a threading.Lock
  *   time_guard(seconds)                                   no lock: until when this thread waits for any of them
+ *   time_left()                                           how many seconds that are; None without a limit
  *
  * Python may raise between any two of its instructions: KeyboardInterrupt, or what another signal handler raises.
  * So the function that takes a lock returns it as an object, and the lock is given back when that is let go of: by
@@ -264,6 +266,26 @@ static PyObject *file_guard(PyObject *module, PyObject *args) {
     return lock(made, timeout, failed);
 }
 
+static PyObject *open_guard(PyObject *module, PyObject *args) {
+    PyObject *path;
+    int flags, make;
+    if (!PyArg_ParseTuple(args, "Sip:open_guard", &path, &flags, &make)) return NULL;
+    guard *made = guard_new();
+    if (!made) return NULL;
+    const char *name = PyBytes_AsString(path);
+    do made->fd = make ? create_at(name, flags) : open(name, flags | O_CLOEXEC);
+    while (made->fd < 0 && errno == EINTR);
+    if (made->fd < 0) {
+        PyErr_SetFromErrnoWithFilename(PyExc_OSError, name);
+        return interrupted(made);
+    }
+    made->is_own_file = 1;
+    made->byte = -1;
+    made->kind = BYTE;
+    list(made);
+    return (PyObject *)made;
+}
+
 static PyObject *thread_guard(PyObject *module, PyObject *args) {
     PyObject *lock;
     double timeout;
@@ -300,6 +322,13 @@ static PyObject *time_guard(PyObject *module, PyObject *args) {
     made->kind = TIME;
     *deadline = deadline_of(seconds);
     return (PyObject *)made;
+}
+
+static PyObject *time_left(PyObject *module, PyObject *unused) {
+    int64_t deadline = *mq_objects_wait_deadline();
+    if (!deadline) Py_RETURN_NONE;
+    int64_t left = deadline - now_ns();
+    return PyFloat_FromDouble(left > 0 ? (double)left / 1e9 : 0.0);
 }
 
 /* In a forked child: files of the parent's guards, whose locks would live as long as the copies. */
@@ -348,8 +377,10 @@ static PyMethodDef functions[] = {
     {"log_guard", log_guard, METH_VARARGS, "log_guard(owner, address, timeout, failed)"},
     {"byte_guard", byte_guard, METH_VARARGS, "byte_guard(fd, byte, timeout, failed)"},
     {"file_guard", file_guard, METH_VARARGS, "file_guard(path, byte, timeout, failed, create)"},
+    {"open_guard", open_guard, METH_VARARGS, "open_guard(path, flags, make)"},
     {"thread_guard", thread_guard, METH_VARARGS, "thread_guard(lock, timeout, failed)"},
     {"time_guard", time_guard, METH_VARARGS, "time_guard(seconds)"},
+    {"time_left", time_left, METH_NOARGS, "Seconds for which this thread still waits for locks, or None."},
     {"close_guarded_files", close_guarded_files, METH_NOARGS, "Close them, in a forked child."},
     {"bind_guards", bind_guards, METH_VARARGS, "bind_guards(enter, leave, abandon, log_enter, log_control, deadline, create)"},
     {NULL, NULL, 0, NULL},

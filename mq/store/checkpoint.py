@@ -23,7 +23,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from mq.store.locks import open_own_file
+from mq.store.owner import made_file
 
 __all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
 
@@ -59,13 +59,10 @@ def read_checkpoint(root: Path) -> Checkpoint:
 
 
 def write_checkpoint(root: Path, checkpoint: Checkpoint, *, sync: bool) -> None:
-    fd = open_own_file(root / "checkpoint")
-    try:
+    with made_file(root / "checkpoint") as fd:
         if os.fstat(fd).st_size != SIZE:
             os.ftruncate(fd, SIZE)
         fields = FIELDS.pack(checkpoint.physic_time, checkpoint.logics_time, checkpoint.index_time, 0, 0)
         os.pwrite(fd, fields, 0)
         if sync:
             os.fdatasync(fd)
-    finally:
-        os.close(fd)

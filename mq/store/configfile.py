@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mq.store.directory import sync_names
 from mq.store.named import named_errors
-from mq.store.owner import open_made
+from mq.store.owner import made_file
 
 __all__ = ["write_config"]
 
@@ -24,14 +24,11 @@ def write_config(path: Path, text: str | Callable[[int], str]) -> None:
 
 def _write_config(path: Path, text: str | Callable[[int], str]) -> None:
     fresh = path.with_name(path.name + ".new")
-    fd = open_made(fresh, os.O_WRONLY | os.O_TRUNC)
-    try:
+    with made_file(fresh, os.O_WRONLY | os.O_TRUNC) as fd:
         data = (text if isinstance(text, str) else text(fd)).encode()
         while data:
             data = data[os.write(fd, data) :]
         os.fsync(fd)
-    finally:
-        os.close(fd)
     backup = path.with_name(path.name + ".bak")
     if path.exists():
         backup.unlink(missing_ok=True)

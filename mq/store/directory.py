@@ -16,6 +16,7 @@ from typing import Any
 
 from mq.errors import NotPermitted, StoreCorrupted
 from mq.names import is_system_topic
+from mq.objects import open_guard
 from mq.store.owner import make_directory
 
 __all__ = [
@@ -115,11 +116,8 @@ def sync_file(path: Path) -> None:
 
 
 def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, flags | os.O_CLOEXEC)
-    try:
+    with open_guard(os.fsencode(path), flags, False) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _file_system(path: Path) -> str:

@@ -89,7 +89,7 @@ from mq.store.layouts import LAYOUTS
 from mq.store.locks import byte_owner
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
-from mq.store.owner import make_directory
+from mq.store.owner import make_directory, opened_file
 from mq.store.store import Store
 from mq.store.waiting import Futex
 
@@ -162,17 +162,15 @@ def slots_in(path: Path, epoch: int) -> bytes | None:
     Changes nothing, keeps nothing open, and asks nobody.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = opened_file(path, os.O_RDONLY)
     except OSError:
         return None
-    try:
+    with file as fd:
         header = Header(os.pread(fd, HEADER.size, 0))
         if not header.is_of(epoch) or os.fstat(fd).st_size < MAPPED_SIZE:
             return None
         data = os.pread(fd, header.ready * SLOT_SIZE, SLOTS_AT)
         return data[: len(data) // SLOT_SIZE * SLOT_SIZE]
-    finally:
-        os.close(fd)
 
 
 def damage_of(path: Path) -> str | None:
@@ -206,11 +204,8 @@ class GroupFile:
         self.path = path
         self._store = store
         # Opened for itself alone: a mapping keeps its open file, and with it every lock that was taken by it.
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
+        with opened_file(path) as fd:
             self.memory = mmap.mmap(fd, MAPPED_SIZE)
-        finally:
-            os.close(fd)
         self.bytes = memoryview(self.memory)
         self.words = self.bytes.cast("q")
         self.counters = self.bytes.cast("I")
@@ -220,16 +215,14 @@ class GroupFile:
     def existing(cls, store: Store, path: Path) -> GroupFile | None:
         """The file as it is; None if there is none that may be believed."""
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            file = opened_file(path)
         except OSError:
             return None
-        try:
+        with file as fd:
             whole = Header(os.pread(fd, HEADER.size, 0)).is_of(_epoch(store))
             if not whole or os.fstat(fd).st_size < MAPPED_SIZE:
                 return None
             return cls(store, path)
-        finally:
-            os.close(fd)
 
     @classmethod
     def made(cls, store: Store, path: Path, fill: Callable[[GroupFile], None]) -> GroupFile:

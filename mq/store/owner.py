@@ -11,7 +11,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["make_directory", "open_made"]
+from mq.objects import Guard, open_guard
+
+__all__ = ["made_file", "make_directory", "open_made", "opened_file"]
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -35,6 +37,17 @@ def open_made(path: str | os.PathLike[str], flags: int = os.O_RDWR, mode: int = 
             return fd
 
 
+def opened_file(path: str | os.PathLike[str], flags: int = os.O_RDWR) -> Guard:
+    """For a with statement, which gives the descriptor of a file that is there, and closes it: whatever a
+    signal handler raises, and whenever. Never through a link. Raises OSError."""
+    return open_guard(os.fsencode(path), flags | os.O_NOFOLLOW, False)
+
+
+def made_file(path: str | os.PathLike[str], flags: int = os.O_RDWR) -> Guard:
+    """The same of a file that is made if it is missing."""
+    return open_guard(os.fsencode(path), flags, True)
+
+
 def make_directory(path: Path, *, mode: int = 0o700, parents: bool = False) -> None:
     """Make a directory unless it is there, and with `parents` those above it. Raises OSError."""
     if parents and not path.parent.exists():
@@ -46,12 +59,8 @@ def make_directory(path: Path, *, mode: int = 0o700, parents: bool = False) -> N
             raise
         return
     if os.geteuid() == 0:
-        with suppress(OSError):
-            fd = os.open(path, DIRECTORY)
-            try:
-                _give_to_owner(fd, path)
-            finally:
-                os.close(fd)
+        with suppress(OSError), opened_file(path, DIRECTORY) as fd:
+            _give_to_owner(fd, path)
 
 
 def _give_to_owner(fd: int, path: str | Path) -> None:

@@ -23,8 +23,8 @@ import os
 from pathlib import Path
 
 from mq.store.layouts import LAYOUTS
-from mq.store.locks import open_own_file
 from mq.store.named import named_errors
+from mq.store.owner import made_file
 from mq.store.waiting import Futex
 
 __all__ = ["ALWAYS", "Alarm"]
@@ -44,14 +44,10 @@ class Alarm:
 
     def __init__(self, root: Path, epoch: int) -> None:
         self.path = path = root / "mq" / "timer"
-        with named_errors(path):
-            fd = open_own_file(path)
-            try:
-                # Allocated before it is touched: a full disk is an error here, and no signal later.
-                os.posix_fallocate(fd, 0, SIZE)
-                self.mapped = mmap.mmap(fd, SIZE)
-            finally:
-                os.close(fd)
+        with named_errors(path), made_file(path) as fd:
+            # Allocated before it is touched: a full disk is an error here, and no signal later.
+            os.posix_fallocate(fd, 0, SIZE)
+            self.mapped = mmap.mmap(fd, SIZE)
         self.words = memoryview(self.mapped).cast("q")
         self.bell = Futex(self.mapped, AT_BELL)
         self._enqueued = Futex(self.mapped, AT_ENQUEUED * 8)

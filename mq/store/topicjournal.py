@@ -25,8 +25,8 @@ import xxhash
 from mq.errors import MQError
 from mq.store.configfile import write_config
 from mq.store.directory import sync_names
-from mq.store.locks import open_own_file
 from mq.store.named import named_errors
+from mq.store.owner import made_file
 
 __all__ = ["FOLDED_MEMBER", "Entry", "TopicJournal", "listed_topics"]
 
@@ -79,24 +79,20 @@ class TopicJournal:
         """Add lines at `end`, where the last whole one ends, and have them on disk; where they end. 0 makes
         the journal."""
         data = b"".join(map(_line, entries))
-        with named_errors(self.path):
-            fd = open_own_file(self.path)
-            try:
-                if end == 0:
-                    data = STAMP + secrets.token_hex(8).encode() + b"\n" + data
-                if os.fstat(fd).st_size != end:
-                    os.ftruncate(fd, end)  # Of a line whose writer died.
-                at = end
-                while data:
-                    written = os.pwrite(fd, data, at)
-                    at, data = at + written, data[written:]
-                if end == 0:
-                    os.fsync(fd)
-                    sync_names(self.path.parent)
-                else:
-                    os.fdatasync(fd)
-            finally:
-                os.close(fd)
+        with named_errors(self.path), made_file(self.path) as fd:
+            if end == 0:
+                data = STAMP + secrets.token_hex(8).encode() + b"\n" + data
+            if os.fstat(fd).st_size != end:
+                os.ftruncate(fd, end)  # Of a line whose writer died.
+            at = end
+            while data:
+                written = os.pwrite(fd, data, at)
+                at, data = at + written, data[written:]
+            if end == 0:
+                os.fsync(fd)
+                sync_names(self.path.parent)
+            else:
+                os.fdatasync(fd)
         return at
 
     def remove(self) -> None:

@@ -25,6 +25,7 @@ from mq.store.control import Control
 from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
 from mq.store.native import check, lib
+from mq.store.owner import opened_file
 from mq.store.process_state import describe
 from mq.store.store import Store
 from mq.store.watch import Watch
@@ -41,13 +42,11 @@ log = logging.getLogger("mq.leader")
 def is_taken(root: Path) -> bool:
     """Whether somebody has the duties of the store in this directory."""
     try:
-        fd = os.open(root / "mq" / "duties", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = opened_file(root / "mq" / "duties", os.O_RDONLY)
     except FileNotFoundError:
         return False
-    try:
+    with file as fd:
         return byte_owner(fd, TAKEN_BYTE) is not None
-    finally:
-        os.close(fd)
 
 
 def has_lapsed(store: Store) -> bool:

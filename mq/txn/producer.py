@@ -13,29 +13,24 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
+import sys
 from collections.abc import Callable
-from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from mq.broker.protocol import (
     COMPRESS_OVER,
     Broker,
-    Check,
     Ender,
     MessageQueue,
     Queue,
     SendResult,
     SendStatus,
 )
-from mq.client.identity import new_client_id
 from mq.client.listener import check_function, close_unrun
 from mq.client.producer import Producer
 from mq.client.selector import Selector
 from mq.errors import (
-    BrokerClosed,
-    ForkedBroker,
     MessageInvalid,
     MQError,
     NotPermitted,
@@ -49,9 +44,10 @@ from mq.errors import (
 from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.objects import TransactionFields, Transactor
+from mq.txn.answers import Answers
 from mq.txn.half_topic_broker import HalfTopicBroker
 from mq.txn.state import TransactionState
-from mq.uninterrupted import uninterrupted
+from mq.uninterrupted import left_open, uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -59,8 +55,6 @@ if TYPE_CHECKING:
 __all__ = ["Transaction", "TransactionProducer"]
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
-IDLE_SECONDS = 3600.0  # that a thread waits for a check before it looks again
-ERROR_PAUSE = 1.0  # after a broker that could not tell what to check
 CLOSE_SECONDS = 30.0
 PASSING = (StoreFull, StoreLocked, StorePoisoned, RemotingError, RequestTimeout, OSError)
 
@@ -79,7 +73,7 @@ class TransactionProducer:
     counts as UNKNOWN: it is asked again after the broker's transaction_check_interval,
     transaction_check_max times in all.
 
-    Close it, or use it in a with statement.
+    Close it, or use it in a with statement. One that is dropped gives a ResourceWarning, and is closed.
     """
 
     def __init__(
@@ -100,7 +94,6 @@ class TransactionProducer:
             raise ValueError(f"threads is {threads}, must be 1 or more")
         self.group = group
         self._broker = broker
-        self._check = check
         # A producer asks no more of its broker than what HalfTopicBroker has.
         half_topic = cast("Broker", HalfTopicBroker(broker, group))
         self._half = Producer(half_topic, group, selector=selector, compress_over=compress_over)
@@ -110,19 +103,8 @@ class TransactionProducer:
         if type(self).begin is TransactionProducer.begin:
             self.begin = course.usual.begin  # type: ignore[method-assign]  # as above
         self._pid = os.getpid()
-        self._closed = threading.Event()
-        self._has_left = False
-        self._turn = threading.Lock()  # of the one thread that waits to be asked
-        self._threads: list[threading.Thread] = []
-        uninterrupted(lambda: self._start(threads), lambda _: self._close(0.0))
-
-    def _start(self, count: int) -> None:
-        self._checker = self._broker.enlist(self.group, new_client_id())
-        for number in range(count):
-            name = f"mq-check-{self.group}-{number}"
-            thread = threading.Thread(target=self._answer_all, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._answers = Answers(broker, group, check, threads, self._half.close)
+        uninterrupted(self._answers.start, lambda _: self._answers.close(0.0))
 
     def send(
         self,
@@ -166,25 +148,13 @@ class TransactionProducer:
         still be ended, as long as the broker is open; others of the group are asked about the rest. An
         interrupt ends the wait, and not the closing.
         """
-        if os.getpid() == self._pid and not self._has_left:
-            uninterrupted(lambda: self._close(timeout))
+        if os.getpid() == self._pid and not self._answers.has_left:
+            uninterrupted(lambda: self._answers.close(timeout))
 
-    def _close(self, timeout: float | None) -> None:
-        self._closed.set()
-        self._half.close()
-        self._checker.poke()
-        deadline = None if timeout is None else monotonic() + timeout
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
-        self._has_left = True
-        self._checker.leave()
-        running = [thread for thread in self._threads if thread.is_alive()]
-        if running and threading.current_thread() not in running:
-            logger.error(
-                "transaction producer of group %s is closed after %g s without waiting longer for %d checks",
-                *(self.group, timeout, len(running)),
-            )
+    def __del__(self) -> None:
+        answers = getattr(self, "_answers", None)
+        if answers is not None and answers.is_at_work and sys is not None and not sys.is_finalizing():
+            left_open(lambda: answers.close(0.0), self, self._pid)
 
     def __enter__(self) -> Self:
         return self
@@ -195,56 +165,8 @@ class TransactionProducer:
         self.close()
 
     def __repr__(self) -> str:
-        closed = ", closed" if self._closed.is_set() else ""
+        closed = ", closed" if self._answers.is_closed else ""
         return f"TransactionProducer({self._broker!r}, {self.group!r}{closed})"
-
-    def _answer_all(self) -> None:
-        """What each thread does: one of them waits to be asked, the others work, or wait for their turn."""
-        while not self._closed.is_set():
-            try:
-                with self._turn:
-                    asked = None if self._closed.is_set() else self._checker.next(IDLE_SECONDS)
-                if asked is not None:
-                    self._answer(asked)
-            except (BrokerClosed, ForkedBroker):
-                return
-            except Exception:
-                logger.exception("checks of group %s: go on in %g s", self.group, ERROR_PAUSE)
-                self._closed.wait(ERROR_PAUSE)
-
-    def _answer(self, asked: Check) -> None:
-        message = asked.message
-        state: object
-        try:
-            state = self._check(message)
-        except BaseException:  # This thread is the producer's: nothing else may end it.
-            logger.exception("transaction %s of group %s: check failed", message.msg_id, self.group)
-            return
-        if state is COMMIT or state is ROLLBACK:
-            try:
-                self._broker.end_transaction(
-                    self.group, asked.log_offset, asked.queue_offset, state, from_check=True
-                )
-            except NotPermitted as error:
-                # Its own producer, or another check, was faster, and of another opinion.
-                logger.warning(
-                    "transaction %s of group %s: check says %s, but %s",
-                    *(message.msg_id, self.group, state.name, error),
-                )
-            except (BrokerClosed, ForkedBroker):
-                raise
-            except (MQError, OSError):
-                logger.warning(
-                    "transaction %s of group %s: the answer of check, %s, did not get through",
-                    *(message.msg_id, self.group, state.name),
-                    exc_info=True,
-                )
-        elif state is not UNKNOWN:
-            close_unrun(state)
-            logger.error(
-                "transaction %s of group %s: check returned %r, which is no TransactionState",
-                *(message.msg_id, self.group, state),
-            )
 
 
 class Transaction(TransactionFields):

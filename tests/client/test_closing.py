@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
-import os
 import signal
 import sys
 import threading
@@ -25,7 +24,7 @@ import mq
 # pytest-timeout's own signal would be the one that interrupts.
 pytestmark = pytest.mark.timeout(300, method="thread")
 PULLED = 32  # messages at a time, of one queue
-ROUNDS = int(os.environ.get("MQ_INTERRUPT_ROUNDS", "40"))
+ROUNDS = 40
 
 
 class Late(Exception):

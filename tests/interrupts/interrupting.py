@@ -12,7 +12,7 @@ import dis
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
@@ -98,3 +98,13 @@ def alarms() -> Iterator[Callable[[float], None]]:
     finally:
         set_alarm(0.0)
         signal.signal(signal.SIGALRM, before)
+
+
+def interrupted_after(call: Callable[[], object], seconds: float) -> None:
+    """Make a call, and interrupt it after so many seconds, if it takes so long."""
+    with alarms() as set_alarm, suppress(Interrupted):
+        try:
+            set_alarm(seconds)
+            call()
+        finally:
+            set_alarm(0.0)

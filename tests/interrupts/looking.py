@@ -9,6 +9,7 @@ from pathlib import Path
 
 import mq
 from mq.broker.local import LocalBroker
+from mq.broker.topics import Topics
 from mq.store.groupfile import CHANGING_BYTE, READY_BYTE
 from mq.store.guards import control_lock
 from mq.store.locks import FLOCK
@@ -44,6 +45,19 @@ def look(broker: LocalBroker) -> None:
     while held := [f"{path} from byte {at}" for path, ranges in files.items() for at in _held(path, ranges)]:
         assert time.monotonic() < deadline, f"somebody keeps {held}"
         time.sleep(0.001)
+    while half_done := _half_done(broker):
+        assert time.monotonic() < deadline, half_done
+        time.sleep(0.001)
+
+
+def _half_done(broker: LocalBroker) -> str:
+    """Which topic is said to be there by one and not by another; empty if there is none."""
+    known, said = broker._catalog.current(), Topics(broker.path).load()
+    if known != said:
+        wrong = [name for name in {**known, **said} if known.get(name) != said.get(name)]
+        return f"changed on disk, and nobody was told: {wrong}"
+    queues = {topic for topic, _ in broker._store.queues()} - set(known)
+    return f"queues without a topic: {queues}" if queues else ""
 
 
 def _held(path: Path, ranges: tuple[tuple[int, int], ...]) -> list[int]:
@@ -67,3 +81,8 @@ def send_beside(broker: LocalBroker, number: int) -> None:
     with mq.Producer(broker, timeout=PATIENCE, dedup_window=600) as producer:
         producer.send(mq.Message("beside", b"%d" % number), dedup_key=f"beside-{number}")
     assert len(broker.query("beside", f"beside-{number}")) == 1
+
+
+def members(broker: LocalBroker) -> list[str]:
+    """Who is in the groups, by group and client id."""
+    return [f"{name}/{each.client_id}" for name in broker.groups() for each in broker.group(name).members()]

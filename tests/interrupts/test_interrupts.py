@@ -1,18 +1,20 @@
 """Ctrl-C, or a time limit by SIGALRM, anywhere in any call: nothing stays locked, and nothing is half done.
 
-MQ_INTERRUPT_ROUNDS is how many instructions of each call are interrupted (0: all of them),
-MQ_INTERRUPT_SECONDS how long alarms come at random.
+A usual run interrupts some instructions of each call, spread over all that it has. MQ_INTERRUPTS=all
+interrupts each of them, MQ_INTERRUPTS=4 four times as many as usual. MQ_INTERRUPT_SECONDS is how long alarms
+come at random into keyed sends.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -20,18 +22,17 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from tests.interrupts.interrupting import Interrupted, alarms, interrupted_at
+from tests.interrupts.calls import CALLS, PATIENCE, SIZES, Call
+from tests.interrupts.interrupting import Interrupted, alarms, interrupted_after, interrupted_at
 from tests.store.peer import Peer
-from tests.store.small_store import SMALL
 
 # What is cut short in the middle of reading a file leaves it to the collector, which says so.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 
-ROUNDS = int(os.environ.get("MQ_INTERRUPT_ROUNDS", "40"))
+TIMES = os.environ.get("MQ_INTERRUPTS", "1")
 SECONDS = float(os.environ.get("MQ_INTERRUPT_SECONDS", "2"))
-PATIENCE = 60.0
 ALL = 1 << 30
 
 
@@ -46,14 +47,16 @@ class Beside:
     def looks(self) -> None:
         self._peer.do("looking.look(broker)")
 
+    def members(self) -> list[str]:
+        found = self._peer.ask("looking.members(broker)")
+        assert isinstance(found, list)
+        return found
+
     def sends(self) -> None:
         self._peer.do(f"looking.send_beside(broker, {next(self._numbers)})")
 
     def close(self) -> None:
         self._peer.close()
-
-
-SIZES = {**SMALL, "commitlog_file_size": 1 << 20, "queue_file_units": 1000}
 
 
 @pytest.fixture
@@ -70,123 +73,23 @@ def beside(broker: LocalBroker) -> Iterator[Beside]:
     other.close()
 
 
-Call = Callable[[int], object]
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    return condition()
 
 
-def plain(broker: LocalBroker) -> Call:
-    topic = broker.topic("orders")
-    return lambda number: topic.send(b"plain", keys=f"plain-{number}")
-
-
-def produced(broker: LocalBroker) -> Call:
-    producer = mq.Producer(broker)
-    message = mq.Message("orders", b"produced")
-    return lambda number: producer.send(message, shard_key=number)
-
-
-def batch(broker: LocalBroker) -> Call:
-    producer = mq.Producer(broker)
-    return lambda number: producer.send_batch([mq.Message("orders", b"%d" % number)] * 3)
-
-
-def keyed(broker: LocalBroker) -> Call:
-    producer = mq.Producer(broker, dedup_window=600)
-    return lambda number: producer.send(mq.Message("orders", b"keyed"), dedup_key=f"keyed-{number}")
-
-
-def keyed_anew(broker: LocalBroker) -> Call:
-    """The first of a broker, which opens the table."""
-
-    def send(number: int) -> None:
-        old, broker._dedup._keys = broker._dedup._keys, None
-        keyed(broker)(number)
-        if old is not None:
-            old.close()
-
-    return send
-
-
-def delayed(broker: LocalBroker) -> Call:
-    topic = broker.topic("orders")
-    return lambda number: topic.send(b"delayed", delay_ms=3_600_000 + number)
-
-
-def queried(broker: LocalBroker) -> Call:
-    topic = broker.topic("orders")
-
-    def query(number: int) -> None:
-        topic.send(b"queried", keys=f"queried-{number}")
-        assert broker.query("orders", f"queried-{number}")
-
-    return query
-
-
-def created(broker: LocalBroker) -> Call:
-    return lambda number: broker.create_topic(f"made-{number}", 2)
-
-
-def changed(broker: LocalBroker) -> Call:
-    return lambda number: broker.create_topic("orders", 2, perm="rw", ordered=bool(number % 2))
-
-
-def sent_anew(broker: LocalBroker) -> Call:
-    """To a topic that is made by sending to it."""
-    return lambda number: mq.Producer(broker).send(mq.Message(f"new-{number}", b"first"))
-
-
-def deleted(broker: LocalBroker) -> Call:
-    def make_and_delete(number: int) -> None:
-        name = f"short-{number}"
-        if name not in broker.topics():
-            broker.create_topic(name, 1).send(b"short")
-        # One that was cut short may have struck the topic out, and told nobody yet.
-        with suppress(mq.TopicNotFound):
-            broker.delete_topic(name)
-
-    return make_and_delete
-
-
-def committed(broker: LocalBroker) -> Call:
-    queue = broker.topic("orders").queues[0].message_queue
-    return lambda number: broker.commit("readers", queue, number)
-
-
-def reset(broker: LocalBroker) -> Call:
-    broker.topic("orders").send(b"reset")
-    queue = broker.topic("orders").queues[0].message_queue
-    return lambda _number: broker.reset_offsets("readers", {queue: 0})
-
-
-def read(broker: LocalBroker) -> Call:
-    broker.topic("orders").send(b"read")
-    return lambda _number: broker.topic("orders").queues[0].read(0)
-
-
-def flushed(broker: LocalBroker) -> Call:
-    topic = broker.topic("orders")
-
-    def flush(_number: int) -> None:
-        topic.send(b"flushed")
-        broker.flush()
-        broker.expire()
-
-    return flush
-
-
-def handled(broker: LocalBroker) -> Call:
-    keys = broker.handled("readers")
-
-    def handle(number: int) -> None:
-        if keys.begin(f"handled-{number}", PATIENCE):
-            keys.finish(f"handled-{number}")
-
-    return handle
-
-
-CALLS = [
-    *(plain, produced, batch, keyed, keyed_anew, delayed, queried, created, changed, sent_anew, deleted),
-    *(committed, reset, read, flushed),
-]
+def descriptors() -> Counter[str]:
+    """What is open, but for files of messages, which the store opens as it grows."""
+    found: Counter[str] = Counter()
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            name = path.readlink()
+            if not name.is_absolute() or name.parent.name in ("mq", "config", "groups", "producers", "once"):
+                found[str(name)] += 1
+    return found
 
 
 def again(call: Callable[[], object]) -> None:
@@ -207,6 +110,18 @@ def again(call: Callable[[], object]) -> None:
         raise error
 
 
+@contextmanager
+def nothing_left(beside: Beside) -> Iterator[None]:
+    """At the end there are as many descriptors and threads as before, and no member of a group."""
+    gc.collect()
+    files, threads = descriptors(), set(threading.enumerate())
+    members = beside.members()
+    yield
+    assert until(lambda: beside.members() == members), beside.members()
+    assert until(lambda: descriptors() <= files), descriptors() - files
+    assert until(lambda: set(threading.enumerate()) <= threads), threading.enumerate()
+
+
 @pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
 def test_a_call_that_is_interrupted_at_any_instruction_leaves_nothing_locked(
     kind: Callable[[LocalBroker], Call], broker: LocalBroker, beside: Beside
@@ -215,12 +130,33 @@ def test_a_call_that_is_interrupted_at_any_instruction_leaves_nothing_locked(
     call(next(numbers))
     size = interrupted_at(lambda: call(next(numbers)), ALL)
     assert size is not None
-    wanted = list(range(size)) if not ROUNDS or size <= ROUNDS else random.sample(range(size), ROUNDS)
-    for at in wanted:
-        number = next(numbers)
-        interrupted_at(lambda: call(number), at)  # noqa: B023 - called at once
-        beside.looks()
-        again(lambda: call(number))  # noqa: B023 - called at once
+    rounds = size if TIMES == "all" else min(size, round(CALLS[kind] * float(TIMES)))
+    with nothing_left(beside):
+        for at in range(rounds):
+            number = next(numbers)
+            interrupted_at(lambda: call(number), at * size // rounds)  # noqa: B023 - called at once
+            beside.looks()
+            again(lambda: call(number))  # noqa: B023 - called at once
+    beside.sends()
+
+
+@pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
+def test_a_call_that_an_alarm_cuts_short_leaves_nothing_locked(
+    kind: Callable[[LocalBroker], Call], broker: LocalBroker, beside: Beside
+) -> None:
+    call, numbers = kind(broker), count()
+    call(next(numbers))
+    begin = time.monotonic()
+    call(next(numbers))
+    whole = time.monotonic() - begin
+    rounds = 500 if TIMES == "all" else round(4 * float(TIMES))
+    with nothing_left(beside):
+        for _ in range(rounds):
+            number = next(numbers)
+            moment = random.uniform(1e-6, whole * 1.2)
+            interrupted_after(lambda: call(number), moment)  # noqa: B023 - called at once
+            beside.looks()
+            again(lambda: call(number))  # noqa: B023 - called at once
     beside.sends()
 
 

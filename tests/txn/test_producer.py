@@ -227,7 +227,7 @@ def asked_about(broker: Troubled) -> Check:
 def test_a_broker_that_cannot_tell_what_to_check_is_asked_again(
     broker: Troubled, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mq.txn.producer.ERROR_PAUSE", 0.01)
+    monkeypatch.setattr("mq.txn.answers.ERROR_PAUSE", 0.01)
     checker = Scripted(ValueError("damaged"), None, OSError(5, "I/O"), asked_about(broker))
     broker.enlist = lambda *_: checker  # type: ignore[assignment]  # a broker of one checker
     with mq.TransactionProducer(broker, GROUP, lambda _: COMMIT):

@@ -1,0 +1,319 @@
+"""The calls that are cut short: each of the library, as a user makes it.
+
+A kind is a function of a broker that returns a call; the call gets a number, another one each time, and the
+same one again when it was cut short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.broker.retry import redrive
+from mq.errors import MQError
+from tests.store.small_store import SMALL
+
+PATIENCE = 60.0
+GROUP = "readers"
+SIZES = {**SMALL, "commitlog_file_size": 1 << 20, "queue_file_units": 1000}
+
+Call = Callable[[int], object]
+
+
+def plain(broker: LocalBroker) -> Call:
+    topic = broker.topic("orders")
+    return lambda number: topic.send(b"plain", keys=f"plain-{number}")
+
+
+def produced(broker: LocalBroker) -> Call:
+    producer = mq.Producer(broker)
+    message = mq.Message("orders", b"produced")
+    return lambda number: producer.send(message, shard_key=number)
+
+
+def batch(broker: LocalBroker) -> Call:
+    producer = mq.Producer(broker)
+    return lambda number: producer.send_batch([mq.Message("orders", b"%d" % number)] * 3)
+
+
+def keyed(broker: LocalBroker) -> Call:
+    producer = mq.Producer(broker, dedup_window=600)
+    return lambda number: producer.send(mq.Message("orders", b"keyed"), dedup_key=f"keyed-{number}")
+
+
+def keyed_anew(broker: LocalBroker) -> Call:
+    """The first of a broker, which opens the table."""
+
+    def send(number: int) -> None:
+        with mq.open(broker.path, duties=False, **SIZES) as another:
+            keyed(another)(number)
+
+    return send
+
+
+def delayed(broker: LocalBroker) -> Call:
+    topic = broker.topic("orders")
+    return lambda number: topic.send(b"delayed", delay_ms=3_600_000 + number)
+
+
+def queried(broker: LocalBroker) -> Call:
+    topic = broker.topic("orders")
+
+    def query(number: int) -> None:
+        topic.send(b"queried", keys=f"queried-{number}")
+        assert broker.query("orders", f"queried-{number}")
+
+    return query
+
+
+def created(broker: LocalBroker) -> Call:
+    return lambda number: broker.create_topic(f"made-{number}", 2)
+
+
+def changed(broker: LocalBroker) -> Call:
+    return lambda number: broker.create_topic("orders", 2, perm="rw", ordered=bool(number % 2))
+
+
+def sent_anew(broker: LocalBroker) -> Call:
+    """To a topic that is made by sending to it."""
+    return lambda number: mq.Producer(broker).send(mq.Message(f"new-{number}", b"first"))
+
+
+def deleted(broker: LocalBroker) -> Call:
+    def make_and_delete(number: int) -> None:
+        name = f"short-{number}"
+        if name not in broker.topics():
+            broker.create_topic(name, 1).send(b"short")
+        # One that was cut short may have struck the topic out, and told nobody yet.
+        with suppress(mq.TopicNotFound):
+            broker.delete_topic(name)
+
+    return make_and_delete
+
+
+def committed(broker: LocalBroker) -> Call:
+    queue = broker.topic("orders").queues[0].message_queue
+    return lambda number: broker.commit(GROUP, queue, number)
+
+
+def reset(broker: LocalBroker) -> Call:
+    broker.topic("orders").send(b"reset")
+    queue = broker.topic("orders").queues[0].message_queue
+    return lambda _number: broker.reset_offsets(GROUP, {queue: 0})
+
+
+def read(broker: LocalBroker) -> Call:
+    broker.topic("orders").send(b"read")
+    return lambda _number: broker.topic("orders").queues[0].read(0)
+
+
+def flushed(broker: LocalBroker) -> Call:
+    topic = broker.topic("orders")
+
+    def flush(_number: int) -> None:
+        topic.send(b"flushed")
+        broker.flush()
+        broker.expire()
+
+    return flush
+
+
+def closed_and_opened(broker: LocalBroker) -> Call:
+    path = broker.path.with_name("another")
+    return lambda _number: mq.open(path, **SIZES).close()
+
+
+def beside_itself(broker: LocalBroker) -> Call:
+    """A second broker of this process, in a with statement, that sends."""
+
+    def use(number: int) -> None:
+        with mq.open(broker.path, **SIZES) as other:
+            other.topic("orders").send(b"%d" % number)
+
+    return use
+
+
+def pushed(broker: LocalBroker) -> Call:
+    def consume(_number: int) -> None:
+        with mq.PushConsumer(broker, GROUP, threads=1) as consumer:
+            consumer.subscribe("orders", listener=lambda _message: None)
+            consumer.start()
+
+    return consume
+
+
+def polled(broker: LocalBroker) -> Call:
+    topic = broker.topic("orders")
+
+    def consume(number: int) -> None:
+        topic.send(b"%d" % number)
+        with mq.PullConsumer(broker, GROUP, auto_commit=False) as consumer:
+            consumer.subscribe("orders")
+            assert consumer.poll(0)
+            consumer.commit()
+
+    return consume
+
+
+def sought(broker: LocalBroker) -> Call:
+    consumer = mq.PullConsumer(broker, GROUP, auto_commit=False)
+    consumer.subscribe("orders")
+    consumer.poll(0)
+    queue = broker.topic("orders").queues[0]
+
+    def seek(number: int) -> None:
+        broker.topic("orders").send(b"%d" % number)
+        consumer.seek(queue, 0)
+        consumer.poll(0)
+        consumer.commit()
+
+    return seek
+
+
+def broadcast(broker: LocalBroker) -> Call:
+    def consume(_number: int) -> None:
+        with mq.PushConsumer(broker, "all", model="broadcasting", client_id="one", threads=1) as consumer:
+            consumer.subscribe("orders", listener=lambda _message: None)
+            consumer.start()
+
+    return consume
+
+
+def recalled(broker: LocalBroker) -> Call:
+    topic = broker.topic("orders")
+    handles: dict[int, str] = {}
+
+    def recall(number: int) -> None:
+        if number not in handles:
+            handle = topic.send(b"recalled", delay_ms=3_600_000).recall_handle
+            assert handle is not None
+            handles[number] = handle
+        with suppress(mq.MessageNotFound):  # when it was recalled before
+            broker.recall(handles[number])
+
+    return recall
+
+
+def transacted(broker: LocalBroker) -> Call:
+    producer = mq.TransactionProducer(broker, "bank", lambda _message: mq.TransactionState.ROLLBACK)
+    ends = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
+
+    def send(number: int) -> None:
+        message = mq.Message("orders", b"of a transaction")
+        producer.send(message, lambda _message, _arg: ends[number % 2])
+        with producer.begin(message):
+            pass
+
+    return send
+
+
+def unlisted(broker: LocalBroker) -> Call:
+    """Transactions whose end takes the long way."""
+    producer = mq.TransactionProducer(broker, "bank", lambda _message: mq.TransactionState.UNKNOWN)
+    message = mq.Message("orders", b"decided later")
+    begun: dict[int, mq.SendResult] = {}
+
+    def end(number: int) -> None:
+        if number not in begun:
+            begun[number] = producer.send(message, lambda _message, _arg: mq.TransactionState.UNKNOWN)
+        place = int(begun[number].offset_msg_id[-16:], 16), begun[number].queue_offset
+        broker.end_transaction("bank", *place, mq.TransactionState.COMMIT, from_check=True)
+        broker.undecided()
+
+    return end
+
+
+def transaction_producers(broker: LocalBroker) -> Call:
+    def use(_number: int) -> None:
+        with mq.TransactionProducer(broker, "bank", lambda _message: mq.TransactionState.UNKNOWN):
+            pass
+
+    return use
+
+
+def once(broker: LocalBroker) -> Call:
+    handled = mq.Once(broker, GROUP, size=20)
+
+    def handle(number: int) -> None:
+        with handled(f"once-{number}"):
+            pass
+        assert handled.seen(f"once-{number}")
+
+    return handle
+
+
+def asynchronous(broker: LocalBroker) -> Call:
+    async def use(number: int) -> None:
+        async with mq.aio.Producer(broker) as producer:
+            await producer.send(mq.Message("orders", b"%d" % number))
+        async with mq.aio.Consumer(broker, GROUP) as consumer:
+            consumer.subscribe("orders")
+            # One that was cut short is a member for as long as it is not collected.
+            while not await consumer.poll(0.1):
+                gc.collect()
+
+    return lambda number: asyncio.run(use(number))
+
+
+def administrated(broker: LocalBroker) -> Call:
+    broker.topic("orders").send(b"seen")
+    group = broker.group(GROUP)
+
+    def look(number: int) -> None:
+        group.reset("orders", to="earliest" if number % 2 else "latest")
+        group.members()
+        assert "orders" in group.topics()
+        assert group.lag("orders") >= 0
+        assert GROUP in broker.groups()
+
+    return look
+
+
+def configured(broker: LocalBroker) -> Call:
+    def change(number: int) -> None:
+        broker.change_settings(retention_hours=100 + number % 7)
+        assert broker.kept_settings()["retention_hours"] == 100 + number % 7
+
+    return change
+
+
+def redriven(broker: LocalBroker) -> Call:
+    topic = broker.topic("orders")
+
+    def die_and_redrive(number: int) -> None:
+        topic.send(b"dead", keys=f"dead-{number}")
+        (message,) = broker.query("orders", f"dead-{number}", count_max=1)
+        broker.send_back(message, GROUP, max_reconsume_times=0)
+        redrive(broker, GROUP)
+
+    return die_and_redrive
+
+
+def looked_up(broker: LocalBroker) -> Call:
+    topic = broker.topic("orders")
+    result = topic.send(b"found", delay_ms=3_600_000)
+    result = topic.send(b"found")
+
+    def look(_number: int) -> None:
+        assert broker.message(result.msg_id).body == b"found"
+        assert broker.message(result.offset_msg_id).body == b"found"
+        assert list(broker.delayed())
+        assert topic.queues[0].offset_at(0) == 0
+        with suppress(MQError):
+            broker.topic("missing")
+
+    return look
+
+
+# With how many instructions of each are interrupted in a usual run.
+CALLS: dict[Callable[[LocalBroker], Call], int] = {
+    **dict.fromkeys((plain, produced, batch, keyed, keyed_anew, delayed, queried, created, changed), 20),
+    **dict.fromkeys((sent_anew, deleted, committed, reset, read, flushed, once), 20),
+    **dict.fromkeys((transacted, unlisted, administrated, configured, redriven, looked_up, sought), 15),
+    **dict.fromkeys((closed_and_opened, beside_itself, pushed, polled, broadcast, recalled), 8),
+    **dict.fromkeys((transaction_producers, asynchronous), 8),
+}
