@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from time import monotonic, sleep
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from mq.objects import time_guard, time_left
 
@@ -29,7 +30,7 @@ Result = TypeVar("Result")
 
 
 def uninterrupted(
-    work: Callable[[], Result], undo: Callable[[Result], object] | None = None, *, of: object = None
+    work: Callable[[], Result], undo: Callable[[Result], object] | None = None, *, of: _Owner | None = None
 ) -> Result:
     """What work() returns, or raises.
 
@@ -47,11 +48,17 @@ def uninterrupted(
         raise
 
 
-def wait_for_calls(of: object) -> None:
-    """Wait until what goes on in other threads with this is through: it is about to be closed."""
+def wait_for_calls(of: _Owner) -> None:
+    """Let no further call begin with this, which is about to be closed, and wait until those are through that
+    go on in other threads."""
+    _closing.add(of)
     deadline = monotonic() + CALLS_SECONDS
     while any(call.of is of for call in list(_under_way)) and monotonic() < deadline:
         sleep(LOOK_SECONDS)
+
+
+class _Owner(Protocol):
+    def refusal(self) -> Exception: ...
 
 
 class _Closed(Protocol):
@@ -81,7 +88,7 @@ def left_open(close: Callable[[], object], what: object, pid: int) -> None:
 
 class _Call(Generic[Result]):
     def __init__(
-        self, work: Callable[[], Result], undo: Callable[[Result], object] | None, of: object
+        self, work: Callable[[], Result], undo: Callable[[Result], object] | None, of: _Owner | None
     ) -> None:
         self._work = work
         self._undo = undo
@@ -108,6 +115,8 @@ class _Call(Generic[Result]):
     def _run(self) -> None:
         _under_way.add(self)
         try:
+            if self.of is not None and self.of in _closing:
+                raise self.of.refusal()
             if self._seconds is None:
                 result = self._work()
             else:
@@ -159,4 +168,5 @@ def _start_or_run(thread: threading.Thread) -> None:
 
 
 _under_way: set[_Call[Any]] = set()
+_closing: WeakSet[_Owner] = WeakSet()
 os.register_at_fork(after_in_child=_under_way.clear)  # Their threads are the parent's.

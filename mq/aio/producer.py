@@ -13,6 +13,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from mq.aio.executor import to_thread
 from mq.broker.protocol import Broker, MessageQueue, Queue, SendResult
 from mq.client import producer
 from mq.message import Message
@@ -57,7 +58,7 @@ class Producer:
             dedup_key = message.dedup_key if self._producer.has_dedup_window else None
         if dedup_key is not None or unique_id is not None:
             # Whoever is just storing one under the same key is waited for.
-            return await asyncio.to_thread(
+            return await to_thread(
                 self._producer.send,
                 message,
                 queue=queue,
@@ -71,7 +72,7 @@ class Producer:
                 await self._let_others()
             return self._producer.send(message, queue=queue, shard_key=shard_key, timeout=timeout)
         if isinstance(message, Message) and len(message.body) > OUTBOX_BODY_MAX:
-            return await asyncio.to_thread(
+            return await to_thread(
                 self._producer.send, message, queue=queue, shard_key=shard_key, timeout=timeout
             )
         if self._room is None:
@@ -90,14 +91,14 @@ class Producer:
         """Store messages of one topic side by side in one queue, all or none: see mq.Producer.send_batch."""
         batch = list(messages)
         if self._waits:
-            return await asyncio.to_thread(self._producer.send_batch, batch, queue=queue, shard_key=shard_key)
+            return await to_thread(self._producer.send_batch, batch, queue=queue, shard_key=shard_key)
         await self._let_others()
         return self._producer.send_batch(batch, queue=queue, shard_key=shard_key)
 
     async def close(self) -> None:
         """Wait until what was taken is sent, and send nothing more. The broker stays open."""
         if self._waits:
-            await asyncio.to_thread(self._producer.close)
+            await to_thread(self._producer.close)
         else:
             self._producer.close()
 

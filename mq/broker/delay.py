@@ -9,8 +9,11 @@ ask for nothing.
 
 It is due when its store time plus the level's delay has passed, by the levels of whoever delivers: give all
 processes of a directory the same. One of a level that he does not have is due when the code of its unit
-says. Where a store time lies ahead, or a due time by more than the delay (the clock was set back), the delay
-counts from when that was first seen: later than meant, and not earlier.
+says. Store times never go back: where one lies ahead (the clock was set back), the delay counts from when the
+message was first seen, some seconds after it was stored at the most. The process that delivers sees by the
+monotonic clock how far the other one was set back, and takes that off the times of all that it knew before.
+Another process, after a takeover, does not know: where a message would be due later there than one delay from
+now, the delay counts from then on.
 
 RocketMQ: broker/schedule/ScheduleMessageService.java; messageDelayLevel of MessageStoreConfig.java.
 """
@@ -18,6 +21,7 @@ RocketMQ: broker/schedule/ScheduleMessageService.java; messageDelayLevel of Mess
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -38,6 +42,7 @@ READ_COUNT, READ_SIZE = 64, 256 << 10
 SLICE = 64  # Messages of one level before the others have their turn.
 KEPT_AHEAD_MS = 1000  # What is due later than that is not kept in memory until then.
 AGAIN_MS = 100  # After a failure, such as a full disk.
+JUMP_MS = 1000  # What the clock is set by, and no correction of its speed.
 
 log = logging.getLogger("mq.timer")
 
@@ -104,6 +109,17 @@ class Waiting(NamedTuple):
     delay_ms: int
 
 
+class Seen(NamedTuple):
+    """Messages up to an offset were there by this time, by a clock that was ahead of the monotonic one by
+    base_ms. is_apart: by their store times they might have come later."""
+
+    end: int
+    time_ms: int
+    base_ms: int
+    is_apart: bool
+    begin_ms: int = 0  # the first of these looks
+
+
 class Level:
     """One level as far as it was read. delay_ms 0: the units say when their messages are due."""
 
@@ -113,17 +129,36 @@ class Level:
         self.queue = MessageQueue(SCHEDULE_TOPIC, broker_name, number - 1)
         self.messages: Sequence[MessageExt] = ()
         self.place = 0
-        self.seen_ms = 0  # when all before seen_end was there
-        self.seen_end = 0
+        self.seen: deque[Seen] = deque()
         self.waiting: Waiting | None = None
 
     def forget(self) -> None:
         """Read it again the next time."""
         self.messages, self.place = (), 0
 
-    def see(self, end: int, now_ms: int) -> None:
-        """What lies before `end` was there by now."""
-        self.seen_end, self.seen_ms = end, now_ms
+    @property
+    def seen_end(self) -> int:
+        return self.seen[-1].end if self.seen else 0
+
+    def see(self, seen: Seen) -> None:
+        """What lies before the end was there by now."""
+        if self.seen and seen.end <= self.seen_end:
+            return
+        begin_ms = seen.time_ms
+        if self.seen:
+            last = self.seen[-1]
+            is_sure = not seen.is_apart and not last.is_apart
+            if last.base_ms == seen.base_ms and (is_sure or 0 <= seen.time_ms - last.begin_ms < JUMP_MS):
+                begin_ms = self.seen.pop().begin_ms
+        self.seen.append(seen._replace(begin_ms=begin_ms))
+
+    def times(self, offset: int, base_ms: int) -> tuple[int, int]:
+        """When a message was there, by the clock as it is now, and how far that was set back since."""
+        while len(self.seen) > 1 and self.seen[0].end <= offset:
+            self.seen.popleft()
+        seen = self.seen[0]
+        back_ms = max(0, seen.base_ms - base_ms)
+        return seen.time_ms - back_ms, back_ms
 
 
 class Delivery:
@@ -132,7 +167,8 @@ class Delivery:
     place(topic, queue_id) is the queue where such a message can be read, or None where there is no such topic
     any more and it may not be made. was_stored(topic, message) looks for a copy of a message there. sync:
     what is delivered is flushed at once, since readers wait for that. more: how many levels there are after
-    these in which something may wait; code(number, offset) is the code of a unit.
+    these in which something may wait; code(number, offset) is the code of a unit. monotonic() is in ms; None:
+    how far the clock was set back is not known.
     """
 
     def __init__(
@@ -148,6 +184,7 @@ class Delivery:
         sync: bool,
         more: int = 0,
         code: Callable[[int, int], int] = lambda _number, _offset: 0,
+        monotonic: Callable[[], int] | None = None,
     ) -> None:
         delays = (*levels, *(0 for _ in range(more)))
         self._levels = [Level(number, delay, broker_name) for number, delay in enumerate(delays, start=1)]
@@ -160,6 +197,8 @@ class Delivery:
         self._was_stored_in = was_stored
         self._broker_name = broker_name
         self._sync = sync
+        self._monotonic = monotonic
+        self._base_ms: int | None = None  # by which the clock is ahead of the monotonic one
         self._end = 0
         self.last_error: BaseException | None = None
 
@@ -168,6 +207,7 @@ class Delivery:
         try:
             self._settle()
             while not stopping():
+                self._look_at_clock(clock())
                 nexts = [self._deliver_level(level, clock) for level in self._levels]
                 self._flush()
                 due = min((due for due in nexts if due is not None), default=None)
@@ -185,6 +225,23 @@ class Delivery:
             return clock() + AGAIN_MS
         return None
 
+    def _look_at_clock(self, now_ms: int) -> None:
+        """Note what came until now, and by how much the clock was set since the last look."""
+        if self._monotonic is not None:
+            base_ms = now_ms - self._monotonic()
+            if self._base_ms is None or abs(base_ms - self._base_ms) >= JUMP_MS:
+                self._base_ms = base_ms
+                for level in self._levels:
+                    level.waiting = None  # Worked out anew.
+        for level in self._levels:
+            number = self._store.number(level.queue.topic, level.queue.queue_id, add=False)
+            if number is not None:
+                self._see(level, number, now_ms)
+
+    def _see(self, level: Level, number: int, now_ms: int) -> None:
+        is_apart = now_ms < self._store.last_store_ms()
+        level.see(Seen(self._store.next_offset(number), now_ms, self._base_ms or 0, is_apart))
+
     def _deliver_level(self, level: Level, clock: Callable[[], int]) -> int | None:
         """Up to a slice of what is due in a level; when its next one is."""
         offsets = self._offsets
@@ -200,8 +257,8 @@ class Delivery:
                     # The clock was set back since: counted from now, as for all that is there by now.
                     level.forget()
                     level.waiting = waiting = None
-                    end = self._store.next_offset(number)
-                    level.see(end, clock())
+                    level.seen.clear()
+                    self._see(level, number, clock())
                 elif left_ms > 0:
                     return waiting.due_ms
             message = self._head(level, number, offset, clock)
@@ -212,7 +269,8 @@ class Delivery:
                 # The whole delay has passed when the ms is over in which it ends: store times are cut to the
                 # ms.
                 delay_ms = level.delay_ms or self._meant_ms(number, message) or self._longest_ms
-                due = due_ms(message.store_time_ms, delay_ms, level.seen_ms) + 1
+                seen_ms, back_ms = level.times(offset, self._base_ms or 0)
+                due = due_ms(message.store_time_ms - back_ms, delay_ms, seen_ms) + 1
                 level.waiting = waiting = Waiting(offset, due, delay_ms)
             if waiting.due_ms > clock():
                 if waiting.due_ms > clock() + KEPT_AHEAD_MS:
@@ -238,7 +296,7 @@ class Delivery:
             if end == offset:
                 return None
             if offset >= level.seen_end:
-                level.see(end, clock())
+                self._see(level, number, clock())
             # None that was stored since: it would look as if the clock had been set back.
             count = min(READ_COUNT, max(level.seen_end - offset, 1))
             try:

@@ -19,10 +19,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Protocol
 
-from mq.errors import BrokerClosed, ForkedBroker, MQError
+from mq.errors import BrokerClosed, ForkedBroker, InsufficientResources, MQError
 from mq.store.renewal import Renewals
 from mq.store.store import Store
 from mq.store.turn import LEASE, Turn
@@ -115,9 +115,14 @@ class Duties:
                 log.info("%s: this process leads from now on", self._store.root)
                 try:
                     self._work()
+                    pause = 0.0
+                except InsufficientResources as error:  # There can be no more threads.
+                    self._note(self._work, error)
+                    pause = AGAIN
                 finally:
                     log.info("%s: this process leads no more", self._store.root)
                     turn.give_up()
+                self._stopping.wait(pause)
             else:
                 turn.wait(heard, TURN_INTERVAL)
 
@@ -126,30 +131,34 @@ class Duties:
         self._over.clear()
         if self._stopping.is_set():  # In this order: close() sets the one, then the other.
             return
-        end = self._renewals.add(self._turn.lease / RENEWALS_IN_LEASE, self._renew)
         threads = [
             threading.Thread(target=self._serve, args=(duty,), name=duty.name, daemon=True)
             for duty in self._threaded
         ]
         # Apart from the flush: what holds up the index or the offsets of groups does not hold up that.
         upkeep = threading.Thread(target=self._keep_up, name="mq-upkeep", daemon=True)
-        for thread in (*threads, upkeep):
-            thread.start()
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._end_term, [*zip(self._threaded, threads, strict=True)], upkeep)
+            stack.callback(self._renewals.add(self._turn.lease / RENEWALS_IN_LEASE, self._renew))
+            for thread in (*threads, upkeep):
+                start(thread)
             self._go_round(
                 [(self._flush_interval(), self._store.flush_log), (QUEUES_INTERVAL, self._store.flush_queues)]
             )
-        finally:
-            end()
-            self._over.set()
-            for duty in self._threaded:
-                duty.wake()
+
+    def _end_term(self, threads: Sequence[tuple[Duty, threading.Thread]], upkeep: threading.Thread) -> None:
+        """Have all threads end, as far as they were started."""
+        self._over.set()
+        for duty, _ in threads:
+            duty.wake()
+        if upkeep.ident is not None:
             upkeep.join()
-            for duty, thread in zip(self._threaded, threads, strict=True):
+        for duty, thread in threads:
+            if thread.ident is not None:
                 thread.join()
                 if self._turn.holds():
                     self._attempt(duty.save)
-                duty.give_up()
+            duty.give_up()
 
     def _renew(self) -> bool:
         if self._turn.renew():

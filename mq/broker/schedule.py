@@ -140,6 +140,7 @@ class Schedule:
 
     def run(self, stopping: Callable[[], bool], clock: Callable[[], int] | None = None) -> None:
         """Deliver until told to stop, and woken for that. By who has the duties."""
+        monotonic = None if clock else _monotonic_ms
         clock = clock or (lambda: time.time_ns() // 1_000_000)
         alarm, more = self.alarm(), self._more_levels()
         if self._offsets is None:
@@ -162,6 +163,7 @@ class Schedule:
             sync=self._store.sync,
             more=more,
             code=partial(unit_code, self._store),
+            monotonic=monotonic,
         )
         while True:
             # Before anything is looked at: a ring that comes after is not slept through.
@@ -211,3 +213,7 @@ class Schedule:
         self.reader.close()
         with self._lock:
             self._alarm = self._offsets = None
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

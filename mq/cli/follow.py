@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import mq
+from mq.threads import start
 
 READ_COUNT = 256
 WAIT = (
@@ -125,8 +126,8 @@ class Follower:
                 begin = begins.get(queue.queue_id, 0)
                 name = f"follow {self._topic}/{queue.queue_id}"
                 thread = threading.Thread(target=self._follow, args=(queue, begin), name=name, daemon=True)
+                start(thread)
                 self._threads[queue.queue_id] = thread
-                thread.start()
 
     def _follow(self, queue: mq.Queue, queue_offset: int) -> None:
         expression, sql = self._wanted

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 import mq
 from mq.cli.printing import emit_json
 from mq.cli.session import Session, instant, with_json
+from mq.threads import start
 
 CHUNK_SIZE = 1 << 18
 BATCH_COUNT_MAX = 1000
@@ -170,7 +171,7 @@ def _flushed(broker: mq.LocalBroker) -> Iterator[threading.Event]:
                 broker.flush()
 
     thread = threading.Thread(target=flush, name="mq-flush", daemon=True)
-    thread.start()
+    start(thread)
     try:
         yield is_sent
     finally:

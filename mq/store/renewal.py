@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from mq.threads import start
+
 __all__ = ["Renewals"]
 
 log = logging.getLogger("mq.leader")
@@ -29,15 +31,21 @@ class Renewals:
         self._pid = os.getpid()
 
     def add(self, interval: float, renew: Callable[[], bool]) -> Callable[[], None]:
-        """Call renew() every `interval` seconds until it returns False, or what is returned is called."""
+        """Call renew() every `interval` seconds until it returns False, or what is returned is called.
+        Raises InsufficientResources."""
         with self._changed:
             self._count += 1
             ticket = self._count
             self._entries[ticket] = interval, renew
             self._due[ticket] = time.monotonic() + interval
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="mq-lease", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="mq-lease", daemon=True)
+                try:
+                    start(thread)  # It waits for the lock before it looks.
+                except BaseException:
+                    del self._entries[ticket], self._due[ticket]
+                    raise
+                self._thread = thread
             self._changed.notify()
         return lambda: self._drop(ticket)
 

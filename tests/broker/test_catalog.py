@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -158,3 +160,72 @@ def test_a_topic_that_is_deleted_while_it_is_searched_has_nothing(
 
         monkeypatch.setattr(Finder, "_candidates", deletes_late)
         assert broker.message(sent["B"]).body == b"x"
+
+
+class Died(BaseException):
+    """A process, at this very place."""
+
+
+def dies(*_: object) -> None:
+    raise Died
+
+
+def test_a_topic_that_was_written_and_not_told_of_is_told_of_by_the_next_call(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_small(directory, duties=False) as broker, open_small(directory, duties=False) as other:
+        assert broker.topics() == other.topics() == []
+        monkeypatch.setattr(broker._store, "topics_changed", dies)
+        with pytest.raises(Died):
+            broker.create_topic("orders", 2)
+        monkeypatch.undo()
+        assert other.topics() == []
+        broker.create_topic("orders", 2)
+        assert broker.topics() == other.topics() == ["orders"]
+
+
+def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_small(directory, duties=False) as broker, open_small(directory, duties=False) as other:
+        broker.create_topic("orders", 1)
+        send(broker, "orders", 0, b"x")
+        monkeypatch.setattr(broker._store, "delete_queues", dies)
+        with pytest.raises(Died):
+            broker.delete_topic("orders")
+        monkeypatch.undo()
+        other.delete_topic("orders")
+        with pytest.raises(mq.TopicNotFound):
+            other.delete_topic("orders")
+        assert other._store.queues() == []
+
+
+def test_a_broker_closes_when_a_change_that_was_cut_short_is_through(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, begun = threading.Event(), threading.Event()
+    with open_small(directory, duties=False) as broker:
+        broker.create_topic("orders", 1)
+        send(broker, "orders", 0, b"x")
+        delete = broker._store.delete_queues
+
+        def late(topic: str) -> None:
+            begun.set()
+            goes_on.wait(0.3)
+            delete(topic)
+
+        monkeypatch.setattr(broker._store, "delete_queues", late)
+
+        def interrupt() -> None:
+            begun.wait(SOON)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, dies)
+        threading.Thread(target=interrupt).start()
+        try:
+            with pytest.raises(Died):
+                broker.delete_topic("orders")
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    with open_small(directory, duties=False) as broker:
+        assert broker.topics() == []

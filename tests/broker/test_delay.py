@@ -257,6 +257,52 @@ class TestDelivery:
         deliverer.deliver()
         assert bodies(shelf.delivered()) == [*(b"%d" % number for number in range(200)), b"new"]
 
+    @pytest.mark.parametrize("jumps", [(-3,), (-3600,), (7200, -7200), (-2, -2), (3600, -3603)], ids=str)
+    def test_who_delivers_counts_the_delay_on_when_the_clock_is_set_back(
+        self, tmp_path: Path, jumps: tuple[int, ...]
+    ) -> None:
+        """Also for the last of a queue; where the clock was before the messages came counts for nothing."""
+        shelf, real_ms, times = Shelf(), [0], dict[bytes, int]()
+        deliverer = Deliverer(shelf, tmp_path, (10_000,), monotonic=lambda: real_ms[0])
+
+        def passes(seconds: int) -> None:
+            for _ in range(seconds * 10):
+                real_ms[0] += 100
+                shelf.now += 100
+                deliverer.deliver()
+                for message in shelf.delivered():
+                    times.setdefault(message.body, real_ms[0])
+
+        for jump in jumps[:-1]:
+            shelf.now += jump * SECOND
+            passes(1)
+        begin = real_ms[0]
+        for number in range(4):
+            shelf.put_aside(1, b"%d" % number)
+            passes(2)
+        shelf.now += jumps[-1] * SECOND
+        passes(20)
+        late_ms = [times[b"%d" % number] - begin - number * 2000 - 10_000 for number in range(4)]
+        assert all(0 <= late <= 300 for late in late_ms), late_ms
+
+    def test_what_is_put_aside_after_the_clock_was_set_back_waits_once(self, tmp_path: Path) -> None:
+        """Its store time is the last one before; a second one does not wait until the first is delivered."""
+        shelf, real_ms = Shelf(), [0]
+        deliverer = Deliverer(shelf, tmp_path, (10_000,), monotonic=lambda: real_ms[0])
+        last = shelf.now
+        shelf.now -= HOUR
+        times: list[int] = []
+        for step in range(200):
+            if step in (0, 50):
+                now, shelf.now = shelf.now, last
+                shelf.put_aside(1, b"%d" % step)
+                shelf.now = now
+            deliverer.deliver()
+            times += [real_ms[0]] * (len(shelf.delivered()) - len(times))
+            real_ms[0] += 100
+            shelf.now += 100
+        assert times == [10_100, 15_100]
+
     def test_a_level_that_is_gone_delivers_when_its_units_say(self, tmp_path: Path) -> None:
         shelf = Shelf()
         shelf.put_aside(1, b"known")
