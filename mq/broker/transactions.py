@@ -93,12 +93,10 @@ class LocalTransactions:
 
     def table(self) -> TransactionTable:
         """The table of transactions, opened on first use."""
-        if self._opened is not None:
-            return self._opened
-        self._catalog.check_writable()
-        return uninterrupted(self._open_table, of=self._store)
+        return self._opened or uninterrupted(self._open_table, of=self._store)
 
     def _open_table(self) -> TransactionTable:
+        self._catalog.check_writable()
         with self._lock:
             if self._opened is None:
                 is_first = not self._is_in_use()
