@@ -22,13 +22,14 @@ from mq.broker.protocol import Ender, MessageQueue, Preparer, SendResult, Transa
 from mq.broker.schedule import Schedule
 from mq.broker.timer import TIMER_TOPIC
 from mq.broker.transaction_rounds import Rounds, times_of
-from mq.errors import BrokerClosed, MessageInvalid, MessageNotFound, NotPermitted, StoreLocked, TopicNotFound
+from mq.errors import BrokerClosed, MessageInvalid, MessageNotFound, NotPermitted, TopicNotFound
 from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.store.aside import Asides
 from mq.store.bell import Bell
 from mq.store.copies import Copies, changed
 from mq.store.firstsend import FirstSend
+from mq.store.guards import locked_by_others
 from mq.store.lookup import stored
 from mq.store.reader import Reader
 from mq.store.settings import Settings
@@ -259,11 +260,7 @@ class LocalTransactions:
                         return self._end_unlisted(message, state, before)
             elif table.is_alive(token):
                 if time.monotonic() > deadline:
-                    raise StoreLocked(
-                        f"{table.path}: a process that is ending this transaction has been at it for"
-                        f" {WAIT_SECONDS:.0f} s, most likely since it is stopped",
-                        path=str(table.path),
-                    )
+                    raise locked_by_others(table.path, "ending this transaction", deadline - WAIT_SECONDS)
                 time.sleep(LOOK_SECONDS)
             else:
                 before = self._ended_before(message)

@@ -18,6 +18,7 @@ from tests.arrivals import wait_for
 from tests.broker.timer_actors import SIZES
 from tests.broker.whose_duties import wait_for_duties
 from tests.crash.failbuild import TREE, fail_build, fail_points
+from tests.crash.halts import halts
 from tests.crash.processes import Nursery
 
 ACTORS = "tests.broker.timer_actors"
@@ -112,7 +113,7 @@ def test_random_delays_while_who_delivers_is_killed_each_second(directory: Path,
     )
     killed, kill_at = 0, time.monotonic() + 1
     deadline = time.monotonic() + 4 * PATIENCE
-    with mq.open(directory, read_only=True) as broker:
+    with halts(nursery.living), mq.open(directory, read_only=True) as broker:
         queues = broker.topic("orders").queues
         while sum(queue.max_offset for queue in queues) < count:
             assert time.monotonic() < deadline, (

@@ -109,6 +109,10 @@ class Nursery:
         self._children.append(process)
         return process
 
+    def living(self) -> list[int]:
+        """The pids of all children that have not ended."""
+        return [child.pid for child in list(self._children) if not child.wait(0)]
+
     def forget(self, process: Process) -> None:
         """A dead child needs its descriptor no longer."""
         self._children.remove(process)

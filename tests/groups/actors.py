@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import mq
+from tests.crash.halts import cut_short
 from tests.crash.pauses import beat, pulse
 from tests.crash.processes import stopping
 from tests.crash.trace import Log
@@ -91,11 +92,16 @@ def sender(
                 for at in range(count)
             ]
             queue = chance.choice(targets)
-            if count == 1:
-                result = producer.send(messages[0], queue=queue)
-            else:
-                result = producer.send_batch(messages, queue=queue)
-            log.add(*((run, sequence + at, queue.queue_id, result.queue_offset + at) for at in range(count)))
+
+            def send() -> None:
+                if len(messages) == 1:  # noqa: B023 - called at once
+                    result = producer.send(messages[0], queue=queue)  # noqa: B023 - as above
+                else:
+                    result = producer.send_batch(messages, queue=queue)  # noqa: B023 - as above
+                first = result.queue_offset
+                log.add(*((run, sequence + at, queue.queue_id, first + at) for at in range(count)))  # noqa: B023 - as above
+
+            cut_short(send, chance)
             sequence += count
             time.sleep(pause * chance.random())
 

@@ -45,6 +45,10 @@ class Troupe:
         self._living.append(self._nursery.start("pulse", path=path))
         return path
 
+    def living(self) -> list[int]:
+        """The pids of all its processes."""
+        return self._nursery.living()
+
     def trace(self, name: str) -> Path:
         return self._traces / name
 

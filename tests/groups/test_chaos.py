@@ -2,7 +2,7 @@
 
 What counts is what they wrote down, not what anybody counted: every message that was acknowledged is consumed
 by every group; what came twice was in the hands of a process that was killed, and not committed; and no two
-are ever at the same thing. MQ_CHAOS_SECONDS, MQ_CHAOS_SEED.
+are ever at the same thing. MQ_CHAOS_SECONDS, MQ_CHAOS_SEED; MQ_HALTS=1 has them stopped and interrupted, too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.crash.halts import halts
 from tests.groups.conftest import Member, Troupe, eventually
 from tests.groups.trace import Kind, acks, events, looks, missing, overlaps, repeats
 
@@ -64,19 +65,20 @@ def chaos(troupe: Troupe, groups: Groups, seconds: float) -> None:
     }
     leaves = 0
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        time.sleep(chance.expovariate(1 / INTERVAL))
-        place = chance.choice(list(places))
-        member = places[place]
-        if member is None:
-            places[place] = join(place[0])
-            continue
-        if chance.random() < 0.6:
-            member.kill()
-        else:
-            member.leave()
-            leaves += 1
-        places[place] = join(place[0]) if chance.random() < 0.5 else None
+    with halts(troupe.living, SEED):
+        while time.monotonic() < until:
+            time.sleep(chance.expovariate(1 / INTERVAL))
+            place = chance.choice(list(places))
+            member = places[place]
+            if member is None:
+                places[place] = join(place[0])
+                continue
+            if chance.random() < 0.6:
+                member.kill()
+            else:
+                member.leave()
+                leaves += 1
+            places[place] = join(place[0]) if chance.random() < 0.5 else None
     for place, member in places.items():
         if member is None:
             places[place] = join(place[0])

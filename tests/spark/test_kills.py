@@ -24,6 +24,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
+from tests.crash.halts import halts
 from tests.spark.pipeline import finish
 from tests.spark.processes import CLUSTER, GAVE_UP, SECONDS_MAX, Ended, Process
 from tests.spark.reading import send
@@ -94,13 +95,14 @@ class Rounds:
         left = victims.copy()
         try:
             jvm = int(process.line())
-            while left:
-                if self.killed.total() < len(EACH_ONCE) or self.chance.random() < 0.8:
-                    self.await_progress(process)
-                self.kill(process, jvm, left[0])
-                left.pop(0)
-            # What is left may go on for a while, as it does where nobody cleans up.
-            time.sleep(self.chance.random())
+            with halts(lambda: list(process.all()), self.sent):
+                while left:
+                    if self.killed.total() < len(EACH_ONCE) or self.chance.random() < 0.8:
+                        self.await_progress(process)
+                    self.kill(process, jvm, left[0])
+                    left.pop(0)
+                # What is left may go on for a while, as it does where nobody cleans up.
+                time.sleep(self.chance.random())
         except Ended as ended:
             self.given_up(ended.code, str(ended))
         finally:

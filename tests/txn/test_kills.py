@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import mq
+from tests.crash.halts import halts
 from tests.crash.processes import Nursery, Process
 from tests.groups.conftest import SIZES, eventually
 from tests.txn.deposits import GROUP, TOPIC, Check, Step
@@ -55,7 +56,8 @@ def test_producers_killed_at_every_step(stage: Stage) -> None:
     database = stage.database
     with mq.open(stage.directory, **OPTIONS) as broker:
         broker.create_topic(TOPIC, 4)
-        with mq.TransactionProducer(broker, GROUP, Check(str(stage.path))):
+        check = Check(str(stage.path))
+        with halts(stage.nursery.living), mq.TransactionProducer(broker, GROUP, check):
             running: list[Process] = []
             numbers = range(0, COUNT, PER_PROCESS)
             for first in numbers:
@@ -86,7 +88,8 @@ def test_producers_killed_at_any_moment(stage: Stage) -> None:
     chance = random.Random(4)
     with mq.open(stage.directory, **OPTIONS) as broker:
         broker.create_topic(TOPIC, 4)
-        with mq.TransactionProducer(broker, GROUP, Check(str(stage.path))):
+        check = Check(str(stage.path))
+        with halts(stage.nursery.living), mq.TransactionProducer(broker, GROUP, check):
             for run in range(RANDOM_KILLS):
                 process = stage.start(
                     "depositors_until_killed", database=stage.path, first=run << 24, threads=3
