@@ -19,7 +19,8 @@ from mq.message import Message
 
 
 class Turns(threading.local):
-    """Round robin: each thread goes through the queues of each topic on its own, from a random one on."""
+    """Round robin where the usual send does not choose: each thread goes through the queues of each topic on
+    its own, from a random one on."""
 
     def __init__(self) -> None:
         # topic -> the version of the route that the turns are over, the next queue
