@@ -107,7 +107,7 @@ class TestEnds:
             (place,) = begin(broker)
             table = hanging._transactions.table()
             assert table.claim(place[1]) is None
-            with pytest.raises(mq.StoreLocked, match="stopped"):
+            with pytest.raises(mq.StoreLocked, match="ending this transaction"):
                 end(broker, place, COMMIT)
             table.close()  # As if it died.
             end(broker, place, COMMIT)
