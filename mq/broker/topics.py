@@ -124,7 +124,7 @@ class Topics:
             seen = _signature(self.path), journal and journal[0]
             if self._seen[0] is None or self._seen != seen:
                 self._load_all()
-            elif journal is not None and journal[1] > self._journal_end:
+            elif journal is not None and self._journal_end:
                 _, entries, self._journal_end = self._journal.read(self._journal_end)
                 self._apply(entries)
             return self._table
@@ -135,6 +135,8 @@ class Topics:
             name, entries, end = self._journal.read()
             seen = _signature(self.path), journal and journal[0]
             table = self._read()
+            if seen[0] is not None:
+                self.sync()  # Its maker may have died before, or not have come so far.
             if journal == self._journal.signature() and seen[0] == _signature(self.path):
                 break
         is_folded = self._others.pop(FOLDED_MEMBER, None) == name or not name

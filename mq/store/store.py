@@ -254,8 +254,8 @@ class Store:
     def topics_changed(self) -> None:
         assert self.control is not None
         self.control.add(lib.MQ_TOPICS_VERSION)
-        # Whoever waits at the end of a queue looks whether it still is there.
-        lib.mq_control_wake_all(self.control.handle)
+        # A reader that waits at the end of a queue looks whether it still is there.
+        lib.mq_control_wake_readers(self.control.handle)
 
     def queues(self) -> list[tuple[str, int]]:
         """(topic, queue id) of every queue that has messages."""

@@ -7,8 +7,13 @@ On disk: mq/topics.journal, lines of text, oldest first:
 
 A store of many topics would write all of them anew for each change. A line here costs as much as one topic,
 and is on disk before the change counts. From time to time all is written into topics.json, which then bears
-the id of the journal that is in it (FOLDED_MEMBER), and the journal goes. So whoever finds both knows whether
-the journal says more. A line that is not whole ends the journal: its writer died, and nobody was told of it.
+the id of the journal that is in it (FOLDED_MEMBER), and the journal goes. So a process that finds both knows
+whether the journal says more. A line that is not whole ends the journal: its writer died, and nobody was told
+of it. Zeros follow the last line, up to the end of the file: written ahead, so that a line that takes their
+place changes neither the file's size nor its blocks, which makes its sync several times as fast.
+
+What is read here may be in the page cache alone, since its writer was killed, or has not synced it yet. It is on
+disk before it is believed: a message that is synced must not be in a topic that a power cut takes.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ STAMP = b"mqtopics 1 "
 DIGEST_SIZE = 16
 JOURNAL_SIZE_MAX = 64 << 20
 READ_MAX = 8
+AHEAD_SIZE = 64 << 10  # of zeros, at the most
 
 # What became of a topic: its name, and its settings as in topics.json; None if it was deleted.
 Entry = tuple[str, dict[str, Any] | None]
@@ -45,6 +51,7 @@ class TopicJournal:
 
     def __init__(self, root: Path) -> None:
         self.path = root / "mq" / "topics.journal"
+        self._ends_at = -1  # where the last line ends that was written here, with nothing but zeros behind it
 
     def signature(self) -> tuple[int, int] | None:
         """Inode and size; None if there is none."""
@@ -56,11 +63,16 @@ class TopicJournal:
 
     def read(self, start: int = 0) -> tuple[str, list[Entry], int]:
         """The journal's id ("" from the middle on, or if there is none), what it says from byte `start` on,
-        and where that ends."""
+        and where that ends. What it says is on disk then."""
         try:
-            with self.path.open("rb") as file:
+            with named_errors(self.path), self.path.open("rb", buffering=0) as file:
+                if not os.pread(file.fileno(), 1, start).strip(b"\0"):
+                    return "", [], start
                 file.seek(start)
-                data = file.read(JOURNAL_SIZE_MAX)
+                data = file.read(JOURNAL_SIZE_MAX) or b""
+                os.fdatasync(file.fileno())
+            if start == 0:
+                sync_names(self.path.parent)
         except FileNotFoundError:
             return "", [], 0
         name, at = "", 0
@@ -82,17 +94,24 @@ class TopicJournal:
         with named_errors(self.path), made_file(self.path) as fd:
             if end == 0:
                 data = STAMP + secrets.token_hex(8).encode() + b"\n" + data
-            if os.fstat(fd).st_size != end:
+            size = os.fstat(fd).st_size
+            if end != self._ends_at and any(os.pread(fd, JOURNAL_SIZE_MAX, end)):
                 os.ftruncate(fd, end)  # Of a line whose writer died.
+                size = end
+            self._ends_at = -1
             at = end
             while data:
                 written = os.pwrite(fd, data, at)
                 at, data = at + written, data[written:]
+            if at > size:
+                with suppress(OSError):  # A full disk: then there are none.
+                    os.pwrite(fd, bytes(AHEAD_SIZE - at % AHEAD_SIZE), at)
             if end == 0:
                 os.fsync(fd)
                 sync_names(self.path.parent)
             else:
                 os.fdatasync(fd)
+        self._ends_at = at
         return at
 
     def remove(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,9 @@ import mq
 from mq.broker import topics as topics_file
 from mq.broker.local import LocalBroker
 from mq.store import configfile
+from mq.store import directory as directories
+from mq.store.directory import BEGIN_MEMBER
+from mq.store.recovery import lower_begins
 from mq.store.topicjournal import TopicJournal
 
 COUNT = topics_file.JOURNAL_FROM + 40
@@ -49,11 +53,11 @@ def test_a_change_of_one_topic_does_not_write_all(directory: Path, monkeypatch: 
         fill(broker)
         assert len(written) <= topics_file.JOURNAL_FROM
         written.clear()
-        journal = directory / "mq" / "topics.journal"
+        journal = TopicJournal(directory)
         sizes = []
         for number in range(200):
             broker.create_topic(f"more{number:03}", 1)
-            sizes.append(journal.stat().st_size)
+            sizes.append(journal.read()[2])
         assert written == []
         steps = {after - before for before, after in itertools.pairwise(sizes)}
         assert max(steps) < 400
@@ -142,12 +146,19 @@ def test_after_a_kill_of_all_the_next_one_has_all(directory: Path) -> None:
         assert sum(queue.max_offset for queue in broker.topic("wide").queues) == 1
 
 
+def tear(directory: Path, torn: bytes) -> None:
+    """Write what a death leaves of a line, behind the last one."""
+    journal = TopicJournal(directory)
+    with journal.path.open("r+b") as file:
+        file.seek(journal.read()[2])
+        file.write(torn)
+
+
 @pytest.mark.crash
 @pytest.mark.parametrize("torn", [b"x", b'0123456789abcdef {"name": "half"', b"\0" * 64 + b"\n"])
 def test_a_line_that_is_not_whole_is_none(directory: Path, torn: bytes) -> None:
     killed(directory)
-    with (directory / "mq" / "topics.journal").open("ab") as file:
-        file.write(torn)
+    tear(directory, torn)
     shutil.copytree(directory, directory.with_name("copy"))
     with mq.open(directory, duties=False) as broker:
         check(broker)
@@ -155,8 +166,7 @@ def test_a_line_that_is_not_whole_is_none(directory: Path, torn: bytes) -> None:
     with mq.open(directory.with_name("copy"), duties=False) as broker:
         fill(broker)
         broker.create_topic("one", 1)
-        with (directory.with_name("copy") / "mq" / "topics.journal").open("ab") as file:
-            file.write(torn)
+        tear(directory.with_name("copy"), torn)
         broker.create_topic("another", 1)
         with mq.open(directory.with_name("copy"), duties=False) as other:
             assert {"one", "another", "wide"} < set(other.topics())
@@ -212,3 +222,96 @@ def test_many_at_once_lose_none(directory: Path) -> None:
         wanted = sorted([*NAMES, *(f"t{thread}-{number}" for thread in range(4) for number in range(20))])
         assert first.topics() == second.topics() == wanted
     assert sorted(listed(directory)) == wanted
+
+
+def names_in(root: Path) -> list[str]:
+    return [name for name, _ in TopicJournal(root).read()[1]]
+
+
+def test_a_torn_line_ends_the_journal_and_is_written_over(tmp_path: Path) -> None:
+    """Whatever of it came to disk, with the zeros that were written ahead or without them."""
+    (tmp_path / "mq").mkdir()
+    journal = TopicJournal(tmp_path)
+    end = journal.append([("one", {}), ("two", None)], 0)
+    whole = journal.append([("torn", {"perm": 6})], end)
+    content = journal.path.read_bytes()
+    for cut in range(end, whole):
+        for rest in (bytes(len(content) - cut), b""):
+            journal.path.write_bytes(content[:cut] + rest)
+            assert names_in(tmp_path) == ["one", "two"]
+            fresh = TopicJournal(tmp_path)
+            assert fresh.read()[2] == end
+            fresh.append([("three", None)], end)
+            assert names_in(tmp_path) == ["one", "two", "three"]
+
+
+def test_a_line_behind_a_lost_one_does_not_come_back(tmp_path: Path) -> None:
+    """Of two lines the page of the second one came to disk. One as long as the first takes its place."""
+    (tmp_path / "mq").mkdir()
+    journal = TopicJournal(tmp_path)
+    end = journal.append([("one", {})], 0)
+    journal.append([("lost1", {}), ("left", {})], end)
+    content = bytearray(journal.path.read_bytes())
+    size = content.index(b"\n", end) + 1 - end
+    content[end : end + size] = bytes(size)
+    journal.path.write_bytes(content)
+    assert names_in(tmp_path) == ["one"]
+    fresh = TopicJournal(tmp_path)
+    fresh.append([("lost2", {})], end)
+    assert names_in(tmp_path) == ["one", "lost2"]
+
+
+def test_a_journal_that_was_folded_and_not_removed_takes_no_more(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mq.open(directory, duties=False) as broker, mq.open(directory, duties=False) as other:
+        fill(broker)
+        with monkeypatch.context() as patch:
+            patch.setattr(TopicJournal, "remove", lambda _journal: None)  # As one that dies before.
+            other._catalog.fold()
+        assert TopicJournal(directory).signature() is not None
+        for number in range(3):
+            broker.create_topic(f"more{number}", 1)
+            assert (
+                broker.topics()
+                == other.topics()
+                == sorted([*NAMES, *(f"more{n}" for n in range(number + 1))])
+            )
+        with mq.open(directory, duties=False) as third:
+            assert third.topics() == broker.topics()
+
+
+def test_begins_that_come_down_are_one_change_that_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a recovery that ended the log before the begin of a topic."""
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "topics.json"
+    before = json.dumps({"topicConfigTable": {"early": {BEGIN_MEMBER: 10}, "late": {BEGIN_MEMBER: 900}}})
+    path.write_text(before)
+    steps: list[str] = []
+    real_replace, real_fsync, real_sync_names = Path.replace, os.fsync, directories.sync_names
+
+    def replace(fresh: Path, target: Path) -> Path:
+        steps.append("name")
+        return real_replace(fresh, target)
+
+    def fsync(fd: int) -> None:
+        steps.append("file")
+        real_fsync(fd)
+
+    def sync_names(place: Path) -> None:
+        steps.append("names")
+        real_sync_names(place)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(configfile, "sync_names", sync_names)
+    lower_begins(tmp_path, 100)
+    assert [step for step in steps if step != "file"][:2] == ["name", "names"]
+    assert steps[0] == "file"
+    table = json.loads(path.read_text())["topicConfigTable"]
+    assert table == {"early": {BEGIN_MEMBER: 10}, "late": {BEGIN_MEMBER: 100}}
+    assert path.with_name("topics.json.bak").read_text() == before
+    lower_begins(tmp_path, 100)
+    assert path.with_name("topics.json.bak").read_text() == before

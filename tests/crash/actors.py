@@ -382,6 +382,9 @@ def scripted(root: str, *, sizes: Sizes, flush: str, steps: list[tuple[str, int]
                 _expire(broker._store, f"{answer}.expired")
             elif word == "make other":
                 broker.create_topic(OTHER, 1)
+            elif word == "make many":
+                for number in range(queue_id):
+                    broker.create_topic(f"one-of-many-{number}", 1)
             elif word != "close":
                 topic = OTHER if word == "to other" else TOPIC
                 message = mq.Message(topic, word.encode().ljust(2000))

@@ -18,6 +18,7 @@ import pytest
 import mq
 from tests.crash.conftest import SMALL, Crew
 from tests.crash.disk import Disk
+from tests.crash.processes import Process
 from tests.crash.replay import Change, changes_of
 from tests.crash.trace import TOPIC
 
@@ -55,6 +56,14 @@ class Case:
 
         syncs_lie: as if it was killed before each sync that it did.
         """
+        process, found = self.begin(steps, flush=flush, syncs_lie=syncs_lie)
+        self.kill(process)
+        return found
+
+    def begin(
+        self, steps: Sequence[tuple[str, int]], *, flush: str = "async", syncs_lie: bool = False
+    ) -> tuple[Process, dict[str, list[str]]]:
+        """The same process, which lives on; what it said."""
         self.lives += 1
         answer = self.directory / f"answer{self.lives}"
         record = {
@@ -78,11 +87,13 @@ class Case:
         while not answer.exists():
             assert not process.wait(0.002) or answer.exists(), self.crew.nursery.failures()
             assert time.monotonic() < until, "the steps hang"
+        found: dict[str, list[str]] = json.loads(answer.read_text())
+        return process, found
+
+    def kill(self, process: Process) -> None:
         with self.disk.standstill():
             process.kill()
         self.crew.nursery.forget(process)
-        found: dict[str, list[str]] = json.loads(answer.read_text())
-        return found
 
     def keep_log_but(self, record: int) -> None:
         """All of the log came to disk before the power failed, except for one sector of a record."""
@@ -156,6 +167,22 @@ def test_a_topic_is_on_disk_before_its_messages_whoever_made_it(
     case.live([("kept", 0), ("flush", 0)])
     case.live([("make other", 0)], syncs_lie=True)
     case.live([("to other", 0)], flush="sync")
+    case.cut(strict=strict)
+    found = case.live([("make other", 0)])
+    assert found == {"0": ["kept"], "1": [], "other": ["to other"], "problems": []}
+
+
+@pytest.mark.parametrize("count", [0, 80], ids=["topics.json", "journal"])
+@pytest.mark.parametrize("strict", [False, True], ids=["in order", "strict"])
+def test_a_topic_that_is_read_is_on_disk_before_its_messages(
+    recorded_crew: Crew, tmp_path: Path, strict: bool, count: int
+) -> None:
+    """Who made it dies before it is on disk, while others have the store open: no recovery sees to it."""
+    case = Case(recorded_crew, tmp_path)
+    other, _ = case.begin([("kept", 0), ("flush", 0), ("make many", count)])
+    case.live([("make other", 0)], syncs_lie=True)
+    case.live([("to other", 0)], flush="sync")
+    case.kill(other)
     case.cut(strict=strict)
     found = case.live([("make other", 0)])
     assert found == {"0": ["kept"], "1": [], "other": ["to other"], "problems": []}

@@ -69,7 +69,7 @@ static void wake_up(mq_sleepers *sleepers) {
     mq_linux_wake(&sleepers->wake);
 }
 
-void mq_control_wake_all(mq_control *control) {
+void mq_control_wake_readers(mq_control *control) {
     mq_shared *shared = control->shared;
     atomic_thread_fence(memory_order_seq_cst);
     int64_t count = mq_control_get(control, MQ_PLACE_COUNT);
@@ -80,6 +80,10 @@ void mq_control_wake_all(mq_control *control) {
         }
         wake_up(&shared->any[kind]);
     }
+}
+
+void mq_control_wake_all(mq_control *control) {
+    mq_control_wake_readers(control);
     mq_control_bell_ring(control);
 }
 

@@ -35,7 +35,9 @@ typedef struct {
  * over what nobody wants: a unit is looked at once, however often the sleeper wakes. */
 int mq_wait(mq_log *log, mq_waiting *what, int64_t timeout_ns, int64_t spin_ns);
 
-/* Wake every waiter, of queues and of any append, and ring the bell. For closing and deleting. */
+/* Wake every waiter, of queues and of any append: a topic has changed. */
+void mq_control_wake_readers(mq_control *control);
+/* The same, and ring the bell. For closing. */
 void mq_control_wake_all(mq_control *control);
 
 /* Words of 32 bits in memory of the caller's, that of a mapped file for instance: the caller keeps it mapped,
