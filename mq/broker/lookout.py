@@ -38,7 +38,7 @@ class LocalLookout:
 
     def wait(
         self,
-        positions: Sequence[tuple[MessageQueue, int, frozenset[int] | None]],
+        positions: Sequence[tuple[MessageQueue, int, frozenset[int] | bytes | None]],
         members: Sequence[tuple[Versioned, int]],
         timeout: float,
     ) -> None:

@@ -50,7 +50,7 @@ log = logging.getLogger("mq.groups")
 EMPTY = memoryview(bytes(1 << 10)).cast("q")  # What those look at who let go of the file: nothing changes.
 DROPPED = -1
 
-Position = tuple[MessageQueue, int, "frozenset[int] | None"]
+Position = tuple[MessageQueue, int, "frozenset[int] | bytes | None"]
 
 
 class LocalMembership:

@@ -149,7 +149,7 @@ class Membership(Versioned, Protocol):
 
     def wait(
         self,
-        positions: Sequence[tuple[MessageQueue, int, frozenset[int] | None]],
+        positions: Sequence[tuple[MessageQueue, int, frozenset[int] | bytes | None]],
         version: int,
         timeout: float,
     ) -> None:
@@ -198,7 +198,7 @@ class Lookout(Protocol):
 
     def wait(
         self,
-        positions: Sequence[tuple[MessageQueue, int, frozenset[int] | None]],
+        positions: Sequence[tuple[MessageQueue, int, frozenset[int] | bytes | None]],
         members: Sequence[tuple[Versioned, int]],
         timeout: float,
     ) -> None:

@@ -230,9 +230,9 @@ class Consumption:
             for owned in self._round:
                 owned.cold_until = 0.0
                 if owned.may_pull(now, self._runs.limits):
-                    hashes = owned.delivery.selection.hashes
-                    positions.append((owned.queue, owned.cache.next, hashes))
-                    if hashes is not None:
+                    wakes = owned.delivery.selection.wakes
+                    positions.append((owned.queue, owned.cache.next, wakes))
+                    if wakes is not None:
                         due = min(due, now + FILTERED_SECONDS)
                 elif owned.is_full:
                     self._must_look = True

@@ -46,7 +46,7 @@ PAUSED: Final = "paused by its consumer"
 
 # Told of a topic whose queues of this consumer have changed: all queues, and those that it has.
 AssignmentListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQueue]], object]
-Position = tuple[MessageQueue, int, "frozenset[int] | None"]
+Position = tuple[MessageQueue, int, "frozenset[int] | bytes | None"]
 
 
 class Holdings:
@@ -217,7 +217,7 @@ class Holdings:
             self._noted_at = None
             self._note("")
         return [
-            (held.queue, held.pulled_to, held.selection.hashes)
+            (held.queue, held.pulled_to, held.selection.wakes)
             for held in self._turns
             if held.queue not in self.paused
         ]

@@ -23,11 +23,14 @@ Keep = Callable[["list[MessageExt]"], "list[MessageExt]"]
 class Selection:
     """The messages that an expression selects: see of. Equal expressions share one."""
 
-    __slots__ = ("hashes", "keep")
+    __slots__ = ("hashes", "keep", "wakes")
 
-    def __init__(self, hashes: frozenset[int] | None, keep: Keep) -> None:
+    def __init__(self, hashes: frozenset[int] | None, keep: Keep, wakes: bytes | None = None) -> None:
         self.hashes: Final = hashes
         """The tag hashes to pull by; None for all."""
+        self.wakes: Final = hashes if wakes is None else wakes
+        """What may wake a reader that waits: one of the hashes, what passes the test of an SQL92 expression
+        (see mq/filter/sql/wake.py), or anything."""
         self.keep: Final = keep
         """Those of the messages that are selected, in their order; the list itself where all may pass."""
 
@@ -72,10 +75,14 @@ def _of_tags(expression: str | None) -> Selection:
 @lru_cache(maxsize=1024)
 def _of_sql(expression: str) -> Selection:
     # The parser is imported by the first who needs it: it would double the time that `import mq` takes.
-    from mq.filter.sql import compiled
+    from mq.filter.sql import compiled, wake_test
 
     matches = compiled(expression)
-    return Selection(None, lambda messages: [message for message in messages if matches(message.encoded)])
+    return Selection(
+        None,
+        lambda messages: [message for message in messages if matches(message.encoded)],
+        wake_test(expression),
+    )
 
 
 def _all(messages: list[MessageExt]) -> list[MessageExt]:

@@ -12,8 +12,8 @@ whether the journal says more. A line that is not whole ends the journal: its wr
 of it. Zeros follow the last line, up to the end of the file: written ahead, so that a line that takes their
 place changes neither the file's size nor its blocks, which makes its sync several times as fast.
 
-What is read here may be in the page cache alone, since its writer was killed, or has not synced it yet. It is on
-disk before it is believed: a message that is synced must not be in a topic that a power cut takes.
+What is read here may be in the page cache alone, since its writer was killed, or has not synced it yet. It is
+on disk before it is believed: a message that is synced must not be in a topic that a power cut takes.
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ class Position(NamedTuple):
 
     number: int  # in the table of queues
     offset: int
-    hashes: frozenset[int] | None = None  # of the tags that are wanted; None: every message
+    # Of the tags that are wanted; or a test that every wanted message passes (see native/wakefilter.h); None:
+    # every message.
+    hashes: frozenset[int] | bytes | None = None
 
 
 class Futex:
@@ -77,7 +79,7 @@ class Wait:
     def __init__(
         self,
         store: Store,
-        positions: Sequence[Position | tuple[int, int, frozenset[int] | None]],
+        positions: Sequence[Position | tuple[int, int, frozenset[int] | bytes | None]],
         *,
         version: int = -1,
         words: Sequence[tuple[Futex, int]] = (),
@@ -90,8 +92,9 @@ class Wait:
         wanted = [position[2] for position in positions]
         arrays = [array(HASHES, [position[0] for position in positions]), self._offsets]
         if any(hashes is not None for hashes in wanted):
-            arrays.append(array(HASHES, [-1 if hashes is None else len(hashes) for hashes in wanted]))
-            arrays.append(array(HASHES, [number for hashes in wanted for number in hashes or ()]))
+            arrays.append(array(HASHES, [self._count(hashes) for hashes in wanted]))
+            some = [hashes for hashes in wanted if isinstance(hashes, frozenset)]
+            arrays.append(array(HASHES, [number for hashes in some for number in hashes]))
         memory = [ffi.from_buffer(f"int{8 * part.itemsize}_t[]", part) for part in arrays]
         what.queues, what.offsets = memory[:2]
         if memory[2:]:
@@ -100,6 +103,13 @@ class Wait:
         what.words = pointers = ffi.new("const uint32_t *[]", [word.pointer for word, _ in words])
         what.seen = values = ffi.new("uint32_t[]", [seen % MODULUS for _, seen in words])
         self._kept = memory, words, pointers, values  # C has their addresses.
+
+    def _count(self, hashes: frozenset[int] | bytes | None) -> int:
+        """How many hashes are wanted; of a test, a number that stands for it."""
+        if isinstance(hashes, frozenset):
+            return len(hashes)
+        number = -1 if hashes is None else lib.mq_wake_test(self._store.live(), hashes, len(hashes))
+        return lib.MQ_WAIT_BY_TEST - number if number >= 0 else -1
 
     def sleep(self, seconds: float, *, spin_ns: int = SPIN_NS) -> int | None:
         """The place of a queue that has something to pull at its offset; None after anything else.

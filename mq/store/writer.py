@@ -29,7 +29,7 @@ FLUSH_TIMEOUT_MS = (
     5000  # RocketMQ's syncFlushTimeout: after that the message is stored, and perhaps not on disk.
 )
 RECEIPT = ffi.typeof("mq_receipt *")
-END_AT, TAGS_AT, ID_AT = (ffi.offsetof("mq_receipt", name) for name in ("end", "tags", "unique_id"))
+END_AT, NEWS_AT, ID_AT = (ffi.offsetof("mq_receipt", name) for name in ("end", "news", "unique_id"))
 ID_SIZE = lib.MQ_UNIQUE_ID_SIZE
 bind_calls(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in ("mq_append", "mq_pull")))
 
@@ -304,8 +304,8 @@ class Writer:
 
     def flushed(self, end: int, number: int, receipt: bytes) -> SendStatus:
         """Wait until what was appended is on disk: it ends at log offset `end`."""
-        tags = int.from_bytes(receipt[TAGS_AT : TAGS_AT + 4], sys.byteorder)
-        result = lib.mq_log_flush_sent(self._store.live(), end, number, tags, FLUSH_TIMEOUT_MS)
+        news = int.from_bytes(receipt[NEWS_AT : NEWS_AT + 8], sys.byteorder)
+        result = lib.mq_log_flush_sent(self._store.live(), end, number, news, FLUSH_TIMEOUT_MS)
         if result == lib.MQ_BUSY:
             return SendStatus.FLUSH_DISK_TIMEOUT
         try:

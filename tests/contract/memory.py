@@ -791,7 +791,10 @@ class MemoryBroker:
             stored = self.messages_of(queue)
         except (TopicNotFound, NotPermitted, ValueError):
             return True  # Whoever waits for it has something to do about it.
-        return any(hashes is None or tag_hash(each.tags or "") in hashes for each in stored[offset:])
+        return any(
+            not isinstance(hashes, frozenset) or tag_hash(each.tags or "") in hashes
+            for each in stored[offset:]
+        )
 
     def until_due(self) -> float:
         """Seconds until the next delivery."""

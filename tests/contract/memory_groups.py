@@ -25,7 +25,7 @@ RETRY_PREFIX = "%RETRY%"
 MODELS = {"clustering", "broadcasting"}
 CONSUME_TYPES = {"push", "pull"}
 
-Position = tuple[MessageQueue, int, "frozenset[int] | None"]
+Position = tuple[MessageQueue, int, "frozenset[int] | bytes | None"]
 
 
 class Queues(Protocol):

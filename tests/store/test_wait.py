@@ -16,6 +16,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
+from mq.filter.sql import wake_test
 from mq.filter.tags import tag_hash
 from mq.store import reader
 from mq.store.waiting import Futex, Position, Wait
@@ -48,7 +49,9 @@ def number(broker: LocalBroker, queue_id: int, topic: str = "A") -> int:
     return broker._reader.number(broker.topic(topic).queues[queue_id].message_queue)
 
 
-def wait_for(broker: LocalBroker, *wanted: tuple[int, int, frozenset[int] | None], **options: Any) -> Wait:
+def wait_for(
+    broker: LocalBroker, *wanted: tuple[int, int, frozenset[int] | bytes | None], **options: Any
+) -> Wait:
     """For queues of topic A: id, offset, hashes."""
     positions = [Position(number(broker, queue_id), offset, tags) for queue_id, offset, tags in wanted]
     return Wait(broker._store, positions, **options)
@@ -111,6 +114,90 @@ def test_who_sends_what_nobody_wants_wakes_nobody(broker: LocalBroker) -> None:
     send(broker, "A", 0, b"news", tags="wanted")
     assert waiting.end() == 0
     assert wait.offsets == [200]
+
+
+@pytest.fixture(params=["async", "sync"])
+def quiet(directory: Path, request: pytest.FixtureRequest) -> Iterator[LocalBroker]:
+    """Without the leader, which wakes all sleepers when it flushes, twice a second."""
+    with open_small(directory, flush=request.param, duties=False) as broker:
+        broker.create_topic("A", 3)
+        yield broker
+
+
+def by(expression: str) -> bytes:
+    test = wake_test(expression)
+    assert test is not None
+    return test
+
+
+def send_all(broker: LocalBroker, queue_id: int, *properties: dict[str, str], topic: str = "A") -> None:
+    messages = [mq.Message(topic, b"m", tags="some", properties=one) for one in properties]
+    broker.append_batch(topic, queue_id, messages)
+
+
+def send_one(broker: LocalBroker, queue_id: int, **properties: str) -> None:
+    broker.append("A", queue_id, mq.Message("A", b"m", properties=properties), b"m", 0)
+
+
+def test_who_sends_what_no_expression_selects_wakes_nobody(quiet: LocalBroker) -> None:
+    wait = wait_for(quiet, (0, 0, by("color = 'red' AND price > 100")), (1, 0, by("price > 100")))
+    waiting = Waiting(partial(wait.sleep, LONG))
+    before = sleeps(waiting.thread)
+    for count in range(100):
+        send_one(quiet, 0, color="red", price=str(count))
+        send_one(quiet, 1, price=str(count))
+        send_all(quiet, 0, {"color": "blue", "price": "200"}, {}, {"price": "200"})
+    waiting.goes_on()
+    assert sleeps(waiting.thread) - before <= 20
+    send_all(quiet, 1, {"price": "1"}, {"price": "101"}, {"price": "1"})
+    assert waiting.end() is not None
+
+
+@pytest.mark.parametrize("topic", ["A", "T" * 127])
+def test_each_sleeper_is_woken_by_what_its_expression_selects(quiet: LocalBroker, topic: str) -> None:
+    """Several expressions, a tag and everything at one queue, whose topic has a name of any length."""
+    quiet.create_topic(topic, 1)
+    place = number(quiet, 0, topic)
+    wanted: list[frozenset[int] | bytes] = [
+        by("color = 'red'"),
+        by("color = 'green'"),
+        by("color = 'blue'"),
+        WANTED,
+    ]
+    waits = [Wait(quiet._store, [Position(place, 0, one)]) for one in wanted]
+    waitings = [Waiting(partial(wait.sleep, LONG)) for wait in waits]
+    for color, left in (("green", 2), ("red", 1), ("blue", 0)):
+        send_all(quiet, 0, {"color": color}, topic=topic)
+        assert len(waitings) > left
+        # All sleep at one word: who is woken for nothing looks, and finds that there are messages.
+        for waiting in waitings[:3]:
+            assert waiting.end() == 0
+        waitings[:3] = [
+            Waiting(partial(Wait(quiet._store, [Position(place, end(quiet, topic), one)]).sleep, LONG))
+            for one in wanted[:3]
+        ]
+    for waiting in waitings[:3]:
+        waiting.goes_on()
+    quiet.append(topic, 0, mq.Message(topic, b"m", tags="wanted"), b"m", 0)
+    for waiting in waitings:
+        assert waiting.end() == 0
+
+
+def end(broker: LocalBroker, topic: str) -> int:
+    return broker.topic(topic).queues[0].max_offset
+
+
+def test_more_expressions_than_there_is_room_for_are_woken_by_everything(quiet: LocalBroker) -> None:
+    for count in range(40):
+        wait = wait_for(quiet, (0, count, by(f"price = {count}")))
+        waiting = Waiting(partial(wait.sleep, LONG))
+        send_one(quiet, 0, price=str(count))
+        assert waiting.end() == 0
+    wait = wait_for(quiet, (0, 40, by("price = 41")))
+    waiting = Waiting(partial(wait.sleep, LONG))
+    send_one(quiet, 0, price="of no interest")
+    assert waiting.end() == 0
+    assert wait_for(quiet, (0, 41, by("price = 1"))).sleep(0) is None
 
 
 def test_what_was_looked_at_is_not_looked_at_again(broker: LocalBroker) -> None:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from mq.filter.sql.grammar import parse
 from mq.filter.sql.program import Matches, matcher
+from mq.filter.sql.wake import test_of
 
-__all__ = ["Matches", "compiled"]
+__all__ = ["Matches", "compiled", "wake_test"]
 
 
 def compiled(expression: str) -> Matches:
@@ -23,3 +24,8 @@ def compiled(expression: str) -> Matches:
     Raises FilterSyntaxError, with the place marked, for what is not a sound expression.
     """
     return matcher(parse(expression))
+
+
+def wake_test(expression: str) -> bytes | None:
+    """What a sender can tell of the expression: see wake.py. None: nothing. Raises FilterSyntaxError."""
+    return test_of(parse(expression))

@@ -269,7 +269,7 @@ static int make_drafts(mq_log *log, bulk *all, const mq_piece *bodies, const int
         if (result) return result;
         if (draft->size + (int64_t)MQ_BLANK_SIZE > log->file_size) return MQ_TOO_LARGE;
         record += draft->size;
-        to->tags |= to->delay_ms >= 0 ? MQ_EVERY_TAG : mq_tag_bit((int32_t)draft->tags_code);
+        to->tags |= to->delay_ms >= 0 ? MQ_EVERY_TAG : mq_tag_bit((int32_t)draft->tags_code) | MQ_BY_TEST;
     }
     return 0;
 }
@@ -296,9 +296,9 @@ static int append(mq_log *log, bulk *all, mq_receipt *receipt) {
     result = write_all(log, all, receipt);
     mq_log_unlock(log);
     if (result) return result;
-    receipt->tags = 0;
+    receipt->news = 0;
     for (int32_t i = 0; i < all->part_count; i++) {
-        receipt->tags |= all->parts[i].tags;
+        receipt->news |= all->parts[i].tags;
         mq_wake_queue(log->shared, all->parts[i].queue->entry, MQ_NEWS_APPENDED, all->parts[i].tags);
     }
     return 0;

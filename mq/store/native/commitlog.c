@@ -342,7 +342,7 @@ static int write_all(mq_log *log, const mq_common *common, const mq_draft *draft
 }
 
 static uint32_t tags_of(const mq_draft *drafts, int32_t count, const mq_envelope *envelope) {
-    uint32_t tags = envelope && envelope->has_tags_code ? MQ_EVERY_TAG : 0;
+    uint32_t tags = envelope && envelope->has_tags_code ? MQ_EVERY_TAG : MQ_BY_TEST;
     for (int32_t i = 0; i < count; i++) tags |= mq_tag_bit((int32_t)drafts[i].tags_code);
     return tags;
 }
@@ -355,8 +355,14 @@ static int append(mq_log *log, const mq_common *common, const mq_draft *drafts, 
     result = write_all(log, common, drafts, count, total, envelope, receipt);
     mq_log_unlock(log);
     if (result) return result;
-    receipt->tags = tags_of(drafts, count, envelope);
-    mq_wake_queue(log->shared, common->queue->entry, MQ_NEWS_APPENDED, receipt->tags);
+    const mq_queue_entry *entry = common->queue->entry;
+    receipt->news = tags_of(drafts, count, envelope);
+    /* On the line that mq_wake_queue looks at. */
+    if ((atomic_load_explicit(&entry->sleepers[MQ_NEWS_APPENDED].wanted, memory_order_relaxed) |
+         atomic_load_explicit(&entry->sleepers[MQ_NEWS_FLUSHED].wanted, memory_order_relaxed)) &
+        MQ_BY_TEST)
+        receipt->news |= (uint64_t)mq_wake_refused(log->shared, entry, drafts, count) << 32;
+    mq_wake_queue(log->shared, common->queue->entry, MQ_NEWS_APPENDED, receipt->news);
     mq_log_want_prepared(log, receipt->end);
     return 0;
 }

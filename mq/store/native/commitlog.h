@@ -41,7 +41,7 @@ typedef struct {
     int64_t store_time;
     int32_t size;              /* of the first record */
     int32_t count;
-    uint32_t tags;             /* bits of theirs, for mq_log_flush_sent */
+    uint64_t news;             /* what sleepers go by, for mq_log_flush_sent */
     char unique_id[56];        /* of the first message; unused bytes are zero */
     uint8_t store_host[8];     /* as in the record: address and port */
 } mq_receipt;
@@ -86,8 +86,8 @@ int mq_append_batch(mq_log *log, int queue, int32_t count, const int32_t *flags,
  * waits for flushed messages of `queue`, or of every queue if it is negative.
  * MQ_BUSY after timeout_ms, MQ_POISONED if a flush failed, now or earlier. */
 int mq_log_flush(mq_log *log, int64_t end, int queue, int timeout_ms);
-/* The same for who sent messages of these tags (see mq_receipt) to a queue: nobody else is woken. */
-int mq_log_flush_sent(mq_log *log, int64_t end, int queue, uint32_t tags, int timeout_ms);
+/* The same for who sent messages with these news (see mq_receipt) to a queue: nobody else is woken. */
+int mq_log_flush_sent(mq_log *log, int64_t end, int queue, uint64_t news, int timeout_ms);
 
 /* Write the units of all queues to disk that were appended since the last call. */
 int mq_log_flush_queues(mq_log *log);

@@ -42,6 +42,9 @@ int mq_draft_make(mq_draft *out, const mq_queue *queue, int32_t fixed_size, int3
                   int64_t body_size, const char *properties, int64_t properties_size, const char *unique_id,
                   char *tail, char *id, int id_size);
 
+/* The tests that none of these messages passes, of those by which somebody sleeps at their queue: see wakefilter.h. */
+uint32_t mq_wake_refused(const mq_shared *shared, const mq_queue_entry *entry, const mq_draft *drafts, int32_t count);
+
 /* Write the record where it belongs. The append lock is held. */
 void mq_draft_write(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_common *common, int64_t queue_offset,
                     int64_t log_offset, int64_t store_time);

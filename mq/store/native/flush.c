@@ -169,10 +169,10 @@ int mq_log_flush(mq_log *log, int64_t end, int queue, int timeout_ms) {
     return mq_log_flush_sent(log, end, queue, MQ_EVERY_TAG, timeout_ms);
 }
 
-int mq_log_flush_sent(mq_log *log, int64_t end, int queue, uint32_t tags, int timeout_ms) {
+int mq_log_flush_sent(mq_log *log, int64_t end, int queue, uint64_t news, int timeout_ms) {
     int result = flush_to(log, end, queue >= 0, timeout_ms);
     mq_queue_entry *entry = mq_shared_queue(log->control, queue);
-    if (entry) mq_wake_queue(log->shared, entry, MQ_NEWS_FLUSHED, tags);
+    if (entry) mq_wake_queue(log->shared, entry, MQ_NEWS_FLUSHED, news);
     else mq_wake_flushed(log->control);
     return result;
 }

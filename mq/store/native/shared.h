@@ -11,14 +11,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MQ_MADE_KEPT = 4096, MQ_SHARED_WORDS = 32, MQ_NEWS_APPENDED = 0, MQ_NEWS_FLUSHED = 1, MQ_NEWS_KINDS = 2 };
+enum { MQ_MADE_KEPT = 4096, MQ_SHARED_WORDS = 32, MQ_SHARED_TESTS = 32, MQ_NEWS_APPENDED = 0, MQ_NEWS_FLUSHED = 1, MQ_NEWS_KINDS = 2 };
 
 /* Who sleeps until there is news of one kind, and which news may wake them: see wait.c. */
 typedef struct {
     _Atomic uint64_t wanted; /* low half: bits of the tags that they want; high half: how often one lay down */
+    _Atomic uint64_t tests;  /* low half: bits of the tests that they sleep by; high half: how often one was added */
     _Atomic uint32_t wake;   /* futex word, raised by whoever wakes them */
     uint32_t spare;
 } mq_sleepers;
+
+/* A test of properties: see wakefilter.h. Written once, under the append lock. */
+typedef struct {
+    _Atomic int32_t size; /* 0: none */
+    uint8_t bytes[508];
+} mq_shared_test;
 
 typedef struct {
     _Atomic int64_t next;      /* queue offset of the message to come */
@@ -72,6 +79,7 @@ typedef struct {
     uint32_t flush_seen;              /* arrivals that earlier flushes served; holder of the flush lock */
     uint32_t flush_company;           /* how many the last flush served, and how many came while it ran */
     int64_t flush_cost_ns;            /* what the last flush took */
+    _Alignas(64) mq_shared_test tests[MQ_SHARED_TESTS];
     _Alignas(64) _Atomic int32_t made[MQ_MADE_KEPT]; /* the places of the queues made last, by MQ_QUEUES_MADE */
     _Alignas(64) mq_queue_entry queues[131072];
 } mq_shared;
@@ -112,12 +120,15 @@ void mq_control_begin_section(struct mq_control *control, int which);
 /* Remember who has a lock that was not to be had in time: see mq_busy_pid. Returns MQ_BUSY. */
 int mq_control_note_busy(struct mq_control *control, int which, int waited_ms);
 
-/* Which of 32 kinds of tags one is of. Two tags may share a bit: who is woken for the other one looks, and sleeps on. */
+/* Which of 31 kinds of tags one is of. Two tags may share a bit: who is woken for the other one looks, and sleeps on. */
 static const uint32_t MQ_EVERY_TAG = UINT32_MAX;
-static inline uint32_t mq_tag_bit(int32_t hash) { return 1u << ((uint32_t)hash * 2654435761u >> 27); }
+static inline uint32_t mq_tag_bit(int32_t hash) { return 1u << ((uint64_t)((uint32_t)hash * 2654435761u) * 31 >> 32); }
+/* The last bit is for messages that are told apart by a test of their properties. */
+static const uint32_t MQ_BY_TEST = 1u << 31;
 
-/* Tell who sleeps that there are messages of these tags: in this queue, which is published, or synced. */
-void mq_wake_queue(mq_shared *shared, mq_queue_entry *entry, int kind, uint32_t tags);
+/* Tell who sleeps that there are messages: in this queue, which is published, or synced. The low half of `news` has the
+ * bits of their tags and MQ_BY_TEST, the high half the tests that none of them passes. */
+void mq_wake_queue(mq_shared *shared, mq_queue_entry *entry, int kind, uint64_t news);
 /* Tell those who wait for flushed messages of whichever queue, if there are any that nobody has told them of. */
 void mq_wake_flushed(struct mq_control *control);
 

@@ -14,6 +14,10 @@
  * That someone had read them, since the upper half differs otherwise, and raised the word after that: the
  * sleeper is awake, goes through 1 to 5 again, and the same is true of its new turn.
  *
+ * A sleeper that selects by properties wants MQ_BY_TEST, and has put its test into `tests` in 2 before that. In c those
+ * are read after `wanted`, so its test is among them; or another waker took it out, which had read it, and raises the
+ * word. Only tests that are known to fail for all messages of a keep c from d; a test that is not known to fail wakes.
+ *
  * Who dies before e leaves wishes behind that the next sender answers in vain, once. Nothing here is needed to
  * go on: who dies between a and d has told nobody of its last message, and the next one tells.
  */
@@ -36,18 +40,22 @@ _Static_assert((int)MQ_WAIT_WORDS < (int)MQ_WAIT_PLACES, "queues have places as 
 
 /* Waking. */
 
-static void wake(mq_sleepers *sleepers, uint32_t tags) {
+static void wake(mq_sleepers *sleepers, uint64_t news) {
     uint64_t wanted = atomic_load(&sleepers->wanted);
-    if (!((uint32_t)wanted & tags)) return;
+    uint32_t both = (uint32_t)wanted & (uint32_t)news;
+    if (!both) return;
+    uint64_t tests = atomic_load(&sleepers->tests);
+    if (both == MQ_BY_TEST && (uint32_t)tests && !((uint32_t)tests & ~(uint32_t)(news >> 32))) return;
     atomic_fetch_add(&sleepers->wake, 1);
     mq_linux_wake(&sleepers->wake);
+    if ((uint32_t)tests) atomic_compare_exchange_strong(&sleepers->tests, &tests, tests >> 32 << 32);
     atomic_compare_exchange_strong(&sleepers->wanted, &wanted, wanted & ~(uint64_t)MQ_EVERY_TAG);
 }
 
-void mq_wake_queue(mq_shared *shared, mq_queue_entry *entry, int kind, uint32_t tags) {
+void mq_wake_queue(mq_shared *shared, mq_queue_entry *entry, int kind, uint64_t news) {
     atomic_thread_fence(memory_order_seq_cst);
-    wake(&entry->sleepers[kind], tags);
-    wake(&shared->any[kind], tags);
+    wake(&entry->sleepers[kind], news);
+    wake(&shared->any[kind], news);
 }
 
 void mq_wake_flushed(mq_control *control) {
@@ -149,9 +157,18 @@ static int look(mq_log *log, mq_waiting *what, int *more) {
     return nothing(what);
 }
 
-static void want(mq_sleepers *sleepers, uint32_t tags, _Atomic uint32_t **word, uint32_t *seen) {
+static void add_test(mq_sleepers *sleepers, int number) {
+    uint64_t tests = atomic_load(&sleepers->tests);
+    uint64_t with_mine;
+    do with_mine = (tests + ((uint64_t)1 << 32)) | 1u << number;
+    while (!atomic_compare_exchange_weak(&sleepers->tests, &tests, with_mine));
+}
+
+/* test: the number of one, or negative. */
+static void want(mq_sleepers *sleepers, uint32_t tags, int test, _Atomic uint32_t **word, uint32_t *seen) {
     *word = &sleepers->wake;
     *seen = atomic_load(&sleepers->wake);
+    if (test >= 0) add_test(sleepers, test);
     uint64_t wanted = atomic_load(&sleepers->wanted);
     uint64_t with_me;
     do with_me = (wanted + ((uint64_t)1 << 32)) | tags;
@@ -178,16 +195,18 @@ static int sleep_once(mq_log *log, mq_waiting *what, int64_t timeout_ns) {
     if (log->sync) atomic_store(&log->shared->wait_flushed, 1);
     for (int32_t i = 0; i < what->count; i++) {
         int32_t count = hash_count(what, i);
+        int test = count <= MQ_WAIT_BY_TEST ? MQ_WAIT_BY_TEST - count : -1;
         uint32_t tags = bits_of(hashes, count);
         if (count > 0) hashes += count;
         together |= tags;
         if (!one_by_one) continue;
-        want(&log->shared->queues[mq_place_of(what->queues[i])].sleepers[kind], tags, &words[word_count], &seen[word_count]);
+        want(&log->shared->queues[mq_place_of(what->queues[i])].sleepers[kind], test < 0 ? tags : MQ_BY_TEST, test,
+             &words[word_count], &seen[word_count]);
         word_count++;
     }
     /* Without any queue as well: closing wakes who sleeps there. */
     if (!one_by_one) {
-        want(&log->shared->any[kind], together, &words[0], &seen[0]);
+        want(&log->shared->any[kind], together, -1, &words[0], &seen[0]);
         word_count = 1;
     }
     for (int32_t i = 0; i < what->word_count; i++) {
@@ -203,6 +222,8 @@ static int sleep_once(mq_log *log, mq_waiting *what, int64_t timeout_ns) {
 
 static int is_sound(const mq_waiting *what) {
     if (what->count < 0 || what->word_count < 0 || what->word_count > MQ_WAIT_WORDS) return 0;
+    for (int32_t i = 0; i < what->count; i++)
+        if (hash_count(what, i) <= MQ_WAIT_BY_TEST - MQ_SHARED_TESTS) return 0;
     for (int32_t i = 0; i < what->word_count; i++)
         if (!what->words[i] || (uintptr_t)what->words[i] % sizeof(uint32_t)) return 0;
     return 1;

@@ -8,6 +8,7 @@
 enum {
     MQ_WAIT_PLACES = 128, /* for queues and words, one each; who waits for more is woken by messages of any queue */
     MQ_WAIT_WORDS = 64,
+    MQ_WAIT_BY_TEST = -2,
     MQ_WORD_TIMEOUT = 0,
     MQ_WORD_CHANGED = 1, /* woken, or the word is not what was seen */
     MQ_WORD_SIGNAL = 2   /* a signal came: let its handler run, then wait on */
@@ -17,7 +18,8 @@ typedef struct {
     const int32_t *queues;      /* numbers in the table; `count` of them. A negative one: a queue that has none yet */
     int64_t *offsets;           /* in: the message to come; out: the first that nobody has looked at, or that is wanted;
                                    for a negative number how many queues the table had when it was looked up */
-    const int32_t *hash_counts; /* NULL, or a negative one: every message of the queue is wanted */
+    const int32_t *hash_counts; /* NULL, or -1: every message of the queue is wanted. MQ_WAIT_BY_TEST - n: the same, but
+                                   a message that fails the test of number n (see wakefilter.h) does not wake */
     const int32_t *hashes;      /* those of the first queue, then those of the second, … */
     int32_t count;
     int32_t word_count;
