@@ -19,6 +19,8 @@ RocketMQ: store/timer/TimerWheel.java, Slot.java.
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,12 +55,27 @@ def slots(root: Path) -> Iterator[Slot]:
     except FileNotFoundError:
         return
     with file:
-        number = 0
-        while block := file.read(SLOT_SIZE << 10):
-            if block.count(0) != len(block):
-                for place, (time, first, last, messages, _) in enumerate(
-                    SLOT.iter_unpack(block[: len(block) // SLOT_SIZE * SLOT_SIZE])
-                ):
-                    if time or first or last or messages:
-                        yield Slot(number + place, time, first, last, messages)
-            number += len(block) // SLOT_SIZE
+        end = 0
+        while True:
+            try:
+                begin = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return  # A hole up to the end of the file, which is most of one.
+            end = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
+            begin -= begin % SLOT_SIZE
+            file.seek(begin)
+            while begin < end and (block := file.read(min(SLOT_SIZE << 10, end - begin))):
+                yield from _used(block, begin // SLOT_SIZE)
+                begin += len(block)
+
+
+def _used(block: bytes, number: int) -> Iterator[Slot]:
+    """The slots in use of a piece of the file, which begins with this one."""
+    if block.count(0) == len(block):
+        return
+    whole = block[: len(block) // SLOT_SIZE * SLOT_SIZE]
+    for place, (time, first, last, messages, _) in enumerate(SLOT.iter_unpack(whole), number):
+        if time or first or last or messages:
+            yield Slot(place, time, first, last, messages)

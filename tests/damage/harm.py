@@ -17,9 +17,17 @@ TIMES_KEPT = {"lock"}  # Whether a RocketMQ broker was here is told by this file
 
 @dataclass(frozen=True)
 class _File:
-    data: bytes  # without the zeros at its end: most of a control file has never been touched
+    pieces: tuple[tuple[int, bytes], ...]  # what is between holes: most of a timer wheel was never touched
     size: int
     times_ns: tuple[int, int]
+
+    @property
+    def data(self) -> bytes:
+        """Without the zeros at its end."""
+        data = bytearray(self.pieces[-1][0] + len(self.pieces[-1][1]) if self.pieces else 0)
+        for at, piece in self.pieces:
+            data[at : at + len(piece)] = piece
+        return bytes(data).rstrip(b"\0")
 
 
 def _read(path: Path) -> _File:
@@ -34,10 +42,9 @@ def _read(path: Path) -> _File:
                 at = os.lseek(file.fileno(), end, os.SEEK_DATA)
         except OSError:
             pass  # No data from here on.
-    data = bytearray(pieces[-1][0] + len(pieces[-1][1]) if pieces else 0)
-    for at, piece in pieces:
-        data[at : at + len(piece)] = piece
-    return _File(bytes(data).rstrip(b"\0"), status.st_size, (status.st_atime_ns, status.st_mtime_ns))
+    used = ((at, piece.rstrip(b"\0")) for at, piece in pieces)
+    times_ns = status.st_atime_ns, status.st_mtime_ns
+    return _File(tuple((at, piece) for at, piece in used if piece), status.st_size, times_ns)
 
 
 class Snapshot:
@@ -65,7 +72,9 @@ class Snapshot:
             link = self.root / name if copied else self._links[name]
             with link.open("wb" if copied else "r+b") as out:
                 out.truncate(0)
-                out.write(file.data)
+                for at, piece in file.pieces:
+                    out.seek(at)
+                    out.write(piece)
                 out.truncate(file.size)
             if copied or name in TIMES_KEPT:
                 os.utime(link, ns=file.times_ns)
