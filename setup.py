@@ -22,6 +22,7 @@ PARTS = (
     "transactions",
     "transactor",
     "guards",
+    "held",
 )
 objects = Extension(
     "mq.objects._objects",

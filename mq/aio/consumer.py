@@ -23,7 +23,8 @@ from mq.aio.delivery import Delivery, Listener
 from mq.aio.waiter import Request, Waiter
 from mq.broker.protocol import Broker, MessageQueue
 from mq.client.held_queue import HeldQueue
-from mq.client.holdings import ROUND_SECONDS, AssignmentListener, Holdings, check_count
+from mq.client.holdings import ROUND_SECONDS, AssignmentListener, Holdings
+from mq.client.limits import check_count
 from mq.client.pull_consumer import AnyQueue, named
 from mq.client.rebalance import AnyStrategy
 from mq.errors import BrokerClosed

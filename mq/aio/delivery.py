@@ -55,8 +55,8 @@ class Delivery:
             again = [RetriedMessage(message) for message in messages]
         while True:
             failure = await self._failure(again)
-            if failure is None:
-                break
+            if failure is None or held.claim.is_lost():
+                break  # What is another member's by now is not sent back by this one.
             again = self._send_back(held, *failure)
             if not again:
                 break

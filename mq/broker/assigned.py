@@ -7,8 +7,8 @@ number: the offsets that its consumer knows are those of the old one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from mq.broker.results import MessageQueue
 from mq.names import check_group
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mq.broker.groups import Groups
 
 __all__ = ["AssignedClaim", "LocalAssigned"]
+
+T = TypeVar("T")
 
 
 class LocalAssigned:
@@ -50,9 +52,7 @@ class LocalAssigned:
         """Set an offset, also downwards. An owner of the queue goes on, and commits over it."""
         file, number = self._groups.made(self._group).file, self._groups.number(queue)
         with file.changing():
-            file.ready(number)
-            file.apply_reset(number)
-            file.commit(number, offset)
+            file.correct(number, offset)
 
     def words(self) -> Sequence[tuple[Futex, int]]:
         """The word that changes when an offset is reset, and what it says now."""
@@ -98,6 +98,14 @@ class AssignedClaim:
         if self._seen[1] < 0:
             self._seen = self._state()
         return True
+
+    def is_lost(self) -> bool:
+        """See Claim.is_lost."""
+        return False
+
+    def while_held(self, messages: Iterator[T]) -> Iterator[T]:
+        """See Claim.while_held."""
+        return messages
 
     def correct(self, offset: int) -> None:
         """See Claim.correct. A reset that is not acknowledged yet stands."""

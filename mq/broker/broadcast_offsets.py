@@ -18,9 +18,9 @@ import re
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from mq.broker.broadcast_format import TopicOffsets, parse, write_out
 from mq.broker.membership import Membership
@@ -44,6 +44,8 @@ __all__ = ["BroadcastClaim", "BroadcastOffsets", "Source"]
 INSTANCES_MAX = 10_000
 
 logger = logging.getLogger("mq.groups")
+
+T = TypeVar("T")
 
 
 class Source(Protocol):
@@ -317,3 +319,11 @@ class BroadcastClaim:
         if version != offsets.seen:
             offsets.look(version)
         return offsets.changes.get(self.queue.topic, 0) == self._seen
+
+    def is_lost(self) -> bool:
+        """See Claim.is_lost."""
+        return False
+
+    def while_held(self, messages: Iterator[T]) -> Iterator[T]:
+        """See Claim.while_held."""
+        return messages

@@ -23,7 +23,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mq.broker.member import LocalClaim, LocalMembership
+from mq.broker.claim import LocalClaim
+from mq.broker.member import LocalMembership
 from mq.broker.membership import Claim
 from mq.broker.protocol import MessageQueue, Puller, PullResult
 from mq.errors import FilterSyntaxError, MQError

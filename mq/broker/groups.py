@@ -1,8 +1,8 @@
 """Consumer groups of a store: who joins them, whose the queues are, what is committed, what stands still.
 
 What the processes of a store share of a group is one mapped file (groupfile.py); this is what one broker has
-open of those files, with the memberships of its own consumers (member.py) and a watch over the processes of
-the others. A dead one's queues are free as soon as it is dead, and whoever watched it tells all the others.
+open of those files, with the memberships of its own consumers (member.py). Those of dead and of stopped
+processes are struck off: see takeover.py.
 
 Members of a group subscribe to the same, or are refused: a queue given to a member that wants nothing of its
 topic would not be consumed by anybody.
@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Final
 
 from mq.broker.admission import admit, check_consumer, check_room, checked
 from mq.broker.assigned import LocalAssigned
@@ -27,21 +27,19 @@ from mq.broker.membership import Member, QueueState, Subscription
 from mq.broker.offsets import Offsets, check_offset
 from mq.broker.results import MessageQueue
 from mq.broker.roster import Roster, log_deaths, role_of
+from mq.broker.seat import Seat
 from mq.broker.standstill import Owner, owned, queue_state, stopped, unowned_reason
+from mq.broker.takeover import Takeover
 from mq.broker.unread import Unread, hidden_states, unread
 from mq.errors import MQError, NotPermitted
 from mq.names import check_group, check_topic, is_system_group
-from mq.objects import Guard
-from mq.store.groupfile import NAMESPACE, PID, START_TIME, GroupFile, place_word
-from mq.store.groupslots import OWNER, TURN, slot_word
+from mq.store.groupfile import GroupFile
+from mq.store.lease import end_of
 from mq.store.locks import open_own_file
-from mq.store.members import pid_namespace_here
 from mq.store.named import named_errors
 from mq.store.numbers import Numbers
-from mq.store.owner import opened_file
 from mq.store.reader import Reader
 from mq.store.store import Store
-from mq.store.watch import Watch
 from mq.uninterrupted import uninterrupted, wait_for_calls
 
 __all__ = ["OFFSETS_INTERVAL", "Groups"]
@@ -63,7 +61,7 @@ class Groups:
         store: Store,
         name: str,
         reader: Reader,
-        watch: Watch,
+        takeover: Takeover,
         readable: Callable[[str], Sequence[MessageQueue]],
         exists: Callable[[str], bool],
         before_save: Callable[[], object] = lambda: None,
@@ -71,7 +69,7 @@ class Groups:
         self.store = store
         self._name = name
         self._reader = reader
-        self._watch = watch
+        self.takeover: Final = takeover
         self._readable = readable
         self._exists = exists
         self._before_save = before_save
@@ -83,7 +81,6 @@ class Groups:
         self._rosters: dict[str, Roster] = {}
         self._memberships: set[LocalMembership] = set()
         self.is_closed = False
-        self._watched: dict[Path, dict[tuple[int, int, int], Callable[[], None]]] = {}
         store.let_go_with(self._forked)
         if not store.read_only:
             store.at_last_close(self._save_at_last)
@@ -131,11 +128,6 @@ class Groups:
                 f"{self.store.root} was opened with read_only=True: consumers write what they have consumed"
             )
 
-    def _looking(self, roster: Roster) -> Guard:
-        """For a with statement: a descriptor to look at locks with."""
-        with named_errors(roster.file.path):
-            return opened_file(roster.file.path)
-
     # What others ask.
 
     def names(self) -> list[str]:
@@ -153,7 +145,7 @@ class Groups:
         roster = self.roster(group)
         if roster is None:
             return []
-        with self._looking(roster) as fd:
+        with roster.looking() as fd:
             return sorted(roster.living(fd).values(), key=lambda member: member.client_id)
 
     def topics(self, group: str) -> list[str]:
@@ -265,37 +257,56 @@ class Groups:
 
     def _enter(self, group: str, member: Member, consume_from: str | int) -> LocalMembership:
         roster = self.made(group)
-        file = roster.file
-        with named_errors(file.path):
-            own = open_own_file(file.path)
-        self.store.close_in_child(own)
-        try:
-            with file.changing() as fd:
-                dead = roster.bury(fd)
-                admit(group, roster.listed(fd), member)
-                self._first_offsets.commit(group, file, member, consume_from)
-                place = roster.enter(fd, own, member)
-            check_room(group, place)
-        except BaseException:
-            self.store.closed_here(own)
-            raise
+        seat = self.seat(roster, member, consume_from)
 
         def subscribe(membership: LocalMembership, wanted: Member) -> Member:
             return self._resubscribe(roster, membership, wanted, consume_from)
 
-        assert place is not None
-        membership = LocalMembership(self, group, roster, member, place, own, subscribe)
+        def again(membership: LocalMembership) -> Seat:
+            return self.seat(roster, membership.member, consume_from, membership.seat)
+
+        membership = LocalMembership(self, group, roster, member, seat, subscribe, again)
         with self._lock:
             self._memberships.add(membership)
             is_closed = self.is_closed
         if is_closed:  # Nobody else would have it leave.
             membership.leave()
             raise self.store.refusal()
-        log_deaths(group, dead)
-        file.changed()
+        try:
+            membership.keep()
+        except BaseException:
+            membership.leave()
+            raise
+        roster.file.changed()
         log.info("group %s: %s (pid %d) joined, %s", group, member.client_id, member.pid, role_of(member))
         membership.members()  # Which has the others watched.
         return membership
+
+    def seat(
+        self, roster: Roster, member: Member, consume_from: str | int, before: Seat | None = None
+    ) -> Seat:
+        """Take a place for a member. before: the one that it was evicted from, which is given up."""
+        file, group = roster.file, roster.file.path.name
+        lease = 0.0 if member.model == "broadcasting" else self.takeover.lease  # That one has no queues.
+        with named_errors(file.path):
+            own = open_own_file(file.path)
+        self.store.close_in_child(own)
+        try:
+            with file.changing() as fd:
+                dead = roster.bury(fd)
+                if before is not None:
+                    roster.strike_off(before.place)  # Whoever evicted it may have died on the way.
+                admit(group, roster.listed(fd), member)
+                self._first_offsets.commit(group, file, member, consume_from)
+                until = end_of(lease) if lease else 0
+                place = roster.enter(fd, own, member, until, before.news if before is not None else 0)
+            check_room(group, place)
+        except BaseException:
+            self.store.closed_here(own)
+            raise
+        log_deaths(group, dead)
+        assert place is not None
+        return Seat(file, place, own, until, lease)
 
     def _resubscribe(
         self, roster: Roster, membership: LocalMembership, wanted: Member, consume_from: str | int
@@ -316,70 +327,9 @@ class Groups:
     def left(self, membership: LocalMembership) -> None:
         with self._lock:
             self._memberships.discard(membership)
-            path = membership._roster.file.path
-            if any(each._roster.file.path == path for each in self._memberships):
+            if any(each.roster is membership.roster for each in self._memberships):
                 return
-            stops = self._watched.pop(path, {})
-        for stop in stops.values():
-            stop()
-
-    # Death.
-
-    def watch_over(self, roster: Roster, listed: Mapping[int, Member]) -> None:
-        """Have the processes of these members watched, and no others."""
-        words, wanted = roster.file.words, {}
-        for place in listed:
-            at = place_word(place)
-            if words[at + PID] != os.getpid():
-                wanted[words[at + PID], words[at + START_TIME], words[at + NAMESPACE]] = place
-        with self._lock:
-            watched = self._watched.setdefault(roster.file.path, {})
-            gone = [watched.pop(process) for process in list(watched) if process not in wanted]
-            fresh = [process for process in wanted if process not in watched]
-            for process in fresh:
-                watched[process] = self._watch_one(roster, process, wanted[process])
-        for stop in gone:
-            stop()
-
-    def _watch_one(self, roster: Roster, process: tuple[int, int, int], place: int) -> Callable[[], None]:
-        pid, start_time, namespace = process
-
-        def is_gone() -> bool:
-            with self._looking(roster) as fd:
-                return not roster.lives(fd, place)
-
-        here = namespace == pid_namespace_here()
-        return self._watch.watch(
-            pid if here else 0, lambda: self._gone(roster, pid), start_time=start_time, is_gone=is_gone
-        )
-
-    def _gone(self, roster: Roster, pid: int) -> None:
-        """A process is dead: every process that watched it is told, and one strikes its members off."""
-        if roster.has(pid):
-            self.bury(roster, pid)
-
-    def bury(self, roster: Roster, pid: int | None = None) -> None:
-        """Strike dead members off, of one process or all, and tell the others."""
-        with roster.file.changing() as fd:
-            found = roster.bury(fd, pid)
-        if found:
-            log_deaths(roster.file.path.name, found)
-            roster.file.changed()
-
-    def wrest(self, roster: Roster, number: int, turn: int) -> bool:
-        """Take a queue from a dead owner whose lock is not dropped, since a copy of its descriptor lives on:
-        whether it can be locked anew."""
-        words, at = roster.file.words, slot_word(number)
-        owner = words[at + OWNER] - 1
-        with self._looking(roster) as fd:
-            if owner < 0 or roster.lives(fd, owner):
-                return False
-        with roster.file.changing() as fd:
-            if words[at + TURN] == turn:
-                if words[at + OWNER] - 1 != owner or roster.lives(fd, owner):
-                    return False
-                words[at + TURN] = turn + 1
-            return True
+        self.takeover.forget(membership.roster)
 
     # Why it is stuck.
 
@@ -390,7 +340,7 @@ class Groups:
         if roster is None:
             owners: dict[MessageQueue, Owner] = dict.fromkeys(queues, (None, unowned_reason((), topic)))
         else:
-            with self._looking(roster) as fd:
+            with roster.looking() as fd:
                 living = roster.living(fd)
                 halted = stopped(roster, living)
                 owners = {queue: owned(roster, self.numbers, fd, living, queue, halted) for queue in queues}
@@ -429,6 +379,7 @@ class Groups:
 
     def _forked(self) -> None:
         self._lock = threading.Lock()  # Another thread of the parent may have had it.
+        self.takeover.forked()
         for membership in self._memberships:
             membership.forked()
 

@@ -49,6 +49,7 @@ from mq.broker.recall import Recall
 from mq.broker.retries import Retries
 from mq.broker.retry import send_back
 from mq.broker.schedule import Schedule
+from mq.broker.takeover import LEASE_SECONDS, Takeover
 from mq.broker.timer import Timer, roll_window_ms
 from mq.broker.topics import TopicSettings
 from mq.broker.transactions import LocalTransactions
@@ -58,6 +59,7 @@ from mq.store import aside
 from mq.store.arrow import ArrowReader
 from mq.store.bulk import BulkWriter
 from mq.store.reader import Reader
+from mq.store.renewal import Renewals
 from mq.store.store import Store
 from mq.store.turn import LEASE
 from mq.store.watch import Watch
@@ -99,6 +101,7 @@ class LocalBroker:
         transaction_check_interval: float | None = None,
         transaction_check_max: int | None = None,
         duties_lease: float = LEASE,
+        queue_lease: float = LEASE_SECONDS,
         change_settings: bool = False,
         enable_consume_queue_ext: bool = False,
         consume_queue_ext_file_size: int | None = None,
@@ -119,7 +122,8 @@ class LocalBroker:
             "transaction_check_max": transaction_check_max,
         }
         given = {name: value for name, value in kept.items() if value is not None}
-        check_options(flush, default_queue_count, message_size_max, timer_max_delay_ms, duties_lease, given)
+        leases = {"duties_lease": duties_lease, "queue_lease": queue_lease}
+        check_options(flush, default_queue_count, message_size_max, timer_max_delay_ms, leases, given)
         takes_part = duties and not read_only
         self.name: Final = "mq"
         self.message_size_max: Final = message_size_max
@@ -143,6 +147,7 @@ class LocalBroker:
         self._is_dropped = True  # once nobody has it, unless it is closed before
         self._duties: Duties | None = None
         self._watch = Watch()
+        renewals = Renewals()
         self._settings = settings = AgreedSettings(store)
         option = store.settings.option
         try:
@@ -179,18 +184,13 @@ class LocalBroker:
             self._dedup = Dedup(store, self.name, self._reader, writer.append, catalog.current)
             self._once = OnceFiles(store)
             self._keepsakes = keepsakes = Keepsakes(
-                self.name,
-                self._reader,
-                self._finder.query,
-                writer.append,
-                store.flush_log,
-                catalog.names,
+                self.name, self._reader, self._finder.query, writer.append, store.flush_log, catalog.names
             )
             self._groups = groups = Groups(
                 store,
                 self.name,
                 self._reader,
-                self._watch,
+                Takeover(self._watch, renewals, queue_lease),
                 catalog.readable,
                 catalog.exists,
                 self._once.sync,
@@ -249,7 +249,9 @@ class LocalBroker:
                 ]
                 threaded: list[Duty] = [schedule, timer, transactions.rounds]
                 work, interval = self.retention.work, partial(settings.option, "flush_interval")
-                self._duties = Duties(store, interval, work, threaded, others, lease=duties_lease)
+                self._duties = Duties(
+                    store, interval, work, threaded, others, lease=duties_lease, renewals=renewals
+                )
         except BaseException:
             self._close()
             raise
@@ -308,14 +310,7 @@ class LocalBroker:
         """
         self._catalog.check_writable()
         self._catalog.create(
-            name,
-            queue_count,
-            read_queue_count,
-            write_queue_count,
-            perm,
-            ordered,
-            shrink,
-            self._groups.unread,
+            name, queue_count, read_queue_count, write_queue_count, perm, ordered, shrink, self._groups.unread
         )
         return Topic(self, name)
 

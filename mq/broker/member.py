@@ -1,9 +1,13 @@
-"""A consumer's place in a group of a local store: LocalMembership, and LocalClaim for each queue that it has.
+"""A consumer's place in a group of a local store: LocalMembership, with a LocalClaim for each queue
+that it has.
 
 Everything that happens often is a look at shared memory: version(), commit() and note() make no system call.
 A queue is owned by locking a byte of the group's file with the membership's own descriptor, so that the
 kernel gives it up with the process; a claim that was refused leaves a mark, and whoever releases a queue
 rings the bells of those who have one.
+
+A member whose process was stopped for longer than its lease has been evicted when it goes on. It finds out
+with the next call, takes a place anew, and has no queue: every claim of before is lost.
 """
 
 from __future__ import annotations
@@ -16,22 +20,19 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from mq.broker.claim import LocalClaim
 from mq.broker.membership import Member, Subscription
 from mq.broker.results import MessageQueue
 from mq.errors import NotPermitted, TopicNotFound
 from mq.store.groupfile import NEWS, REFUSED, GroupFile, place_word
 from mq.store.groupslots import (
-    CHECK,
     NOTE_AT,
     NOTE_SIZE,
-    OFFSET_MAX,
     OWNER,
-    RESETS,
     TURN,
     WANTED_BY,
     queue_byte,
     slot_word,
-    tag_of,
 )
 from mq.store.locks import lock_byte, unlock_byte
 from mq.store.numbers import topics_view
@@ -40,16 +41,15 @@ from mq.store.waiting import Futex, Wait
 if TYPE_CHECKING:
     from mq.broker.groups import Groups
     from mq.broker.roster import Roster
+    from mq.broker.seat import Seat
 
-__all__ = ["LocalClaim", "LocalMembership"]
+__all__ = ["LocalMembership"]
 
 LOOK_AGAIN = 1.0  # seconds after which it is looked whether all who are listed live
 VERSION_WORD = 12  # of four bytes
 log = logging.getLogger("mq.groups")
 
 EMPTY = memoryview(bytes(1 << 10)).cast("q")  # What those look at who let go of the file: nothing changes.
-DROPPED = -1
-
 Position = tuple[MessageQueue, int, "frozenset[int] | bytes | None"]
 
 
@@ -62,33 +62,72 @@ class LocalMembership:
         group: str,
         roster: Roster,
         member: Member,
-        place: int,
-        fd: int,
+        seat: Seat,
         subscribe: Callable[[LocalMembership, Member], Member],
+        again: Callable[[LocalMembership], Seat],
     ) -> None:
         self.client_id = member.client_id
         self.group = group
         self.member = member
-        self.place = place
+        self.roster = roster
         self._groups = groups
         self._store = groups.store
-        self._roster = roster
         self._file: GroupFile = roster.file
-        self._fd = fd
         self._change = subscribe
+        self._again = again
         self._lock = threading.RLock()  # of the claims
         self._claims: dict[MessageQueue, LocalClaim] = {}
         self._between: set[int] = set()  # numbers of queues that are being taken, or given up
         self._refused: set[MessageQueue] = set()
         self._refused_at = -1
-        self._bell = self._file.bell(place)
-        self._bell_seen = self._bell.value
         self._looked = monotonic()
         self._counters: Any = self._file.counters
         self._words: Any = self._file.words
-        self._news = place_word(place) + NEWS
         self._topics: Any = topics_view(self._store)
         self.left = False
+        self._end_of_renewal: Callable[[], None] = lambda: None
+        self._sit_down(seat)
+
+    def _sit_down(self, seat: Seat) -> None:
+        self.seat = seat
+        self.place = seat.place
+        self._fd = seat.fd
+        self._bell = self._file.bell(seat.place)
+        self._bell_seen = self._bell.value
+        self._news = seat.at + NEWS
+
+    def keep(self) -> None:
+        """Have the lease renewed from now on."""
+        if self.seat.lease:
+            self._end_of_renewal = self._groups.takeover.keep(self.roster, self)
+
+    def renew(self) -> bool:
+        """Have the lease from now on. False: it is over, and whoever uses this member finds out."""
+        if self.seat.renew():
+            return True
+        self.poke()
+        return False
+
+    def _return(self) -> None:
+        """Under the lock: be a member anew, after others took this one for gone."""
+        before = self.seat
+        before.give_up()
+        self._end_of_renewal()
+        for claim in self._claims.values():
+            claim.lose()
+        self._claims.clear()
+        self._between.clear()
+        self._refused.clear()
+        seat = self._again(self)
+        self._sit_down(seat)
+        self._store.closed_here(before.fd)  # What it had locked is of no use since it was evicted.
+        self._file.changed()
+        log.warning(
+            "group %s: %s has no queue any more, and joins again: this process was stopped, or did not run,"
+            " for longer than its lease of %g s, and others have taken over",
+            *(self.group, self.client_id, before.lease),
+        )
+        self.keep()
 
     def version(self) -> int:
         """See Membership.version."""
@@ -99,20 +138,21 @@ class LocalMembership:
         now = monotonic()
         if now - self._looked > LOOK_AGAIN:
             self._looked = now
-            self._groups.bury(self._roster)
+            self._groups.takeover.bury(self.roster)
         with self._lock:
             self._live()
             is_free = self._settle_between()
-            listed = self._roster.listed(self._fd)
+            listed = self.roster.listed(self._fd)
+            listed[self.place] = self.member
         if is_free:
             self._tell()
-        listed[self.place] = self.member
-        self._groups.watch_over(self._roster, listed)
+        self._groups.takeover.watch_over(self.roster, listed)
         return sorted(listed.values(), key=lambda member: member.client_id)
 
     def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """See Membership.subscribe."""
-        self._live()
+        with self._lock:
+            self._live()
         self.member = self._change(self, replace(self.member, subscriptions=tuple(sorted(subscriptions))))
 
     def claim(self, queue: MessageQueue) -> LocalClaim | None:
@@ -152,20 +192,21 @@ class LocalMembership:
         """Lock the queue: the turn for which it is locked; None if another one has it."""
         words, at = self._words, slot_word(number)
         while True:
-            turn = words[at + TURN]
+            turn, owner = words[at + TURN], words[at + OWNER]
             if not self._file.has(number):
                 return None  # Its topic was deleted just now, and the slot is another queue's.
             if not lock_byte(self._fd, queue_byte(number, turn)):
                 words[at + WANTED_BY] = self.place + 1
-                if not self._groups.wrest(self._roster, number, turn):
+                if not self._groups.takeover.wrest(self.roster, number, turn):
                     return None
                 continue
-            words[at + OWNER] = self.place + 1
-            self._file.version.add(0)  # A barrier: whoever wrests sees the owner, or is seen.
-            if words[at + TURN] == turn:
+            # In one step, since this process may be stopped here, and another one be the owner by then.
+            is_owner = self._file.swap(at + OWNER, owner, self.place + 1)
+            if is_owner and words[at + TURN] == turn:
                 words[at + WANTED_BY] = 0
                 self.write_note(number, b"")
                 return int(turn)
+            self._file.swap(at + OWNER, self.place + 1, 0)
             unlock_byte(self._fd, queue_byte(number, turn))
 
     def write_note(self, number: int, text: bytes) -> None:
@@ -175,12 +216,14 @@ class LocalMembership:
 
     def committed(self, queue: MessageQueue) -> int | None:
         """See Membership.committed."""
-        self._live()
+        with self._lock:
+            self._live()
         return self._file.committed(self._groups.numbers.find(queue.topic, queue.queue_id))
 
     def wait(self, positions: Sequence[Position], version: int, timeout: float) -> None:
         """See Membership.wait."""
-        self._live()
+        with self._lock:
+            self._live()
         words, topics = self.words(), int(self._topics[0])
         if self.version() == version:
             Wait(
@@ -238,17 +281,19 @@ class LocalMembership:
         for number in list(self._between - claimed):
             at = slot_word(number)
             if self._file.has(number) and self._words[at + OWNER] == self.place + 1:
-                self._words[at + OWNER] = 0
                 self.write_note(number, b"")
+                self._file.swap(at + OWNER, self.place + 1, 0)
             # If another member has the queue by now, this does not touch its lock.
             unlock_byte(self._fd, queue_byte(number, int(self._words[at + TURN])))
         self._between.clear()
         return True
 
     def _unlock(self, number: int, turn: int) -> None:
-        if self._file.has(number):
-            self._words[slot_word(number) + OWNER] = 0
-        self.write_note(number, b"")
+        at = slot_word(number)
+        # Unless it is another's by now.
+        if self._file.has(number) and self._words[at + TURN] == turn:
+            self.write_note(number, b"")
+            self._file.swap(at + OWNER, self.place + 1, 0)
         unlock_byte(self._fd, queue_byte(number, turn))
 
     def _tell(self) -> None:
@@ -283,6 +328,8 @@ class LocalMembership:
             if self._groups.is_closed:  # It left since its broker is closing.
                 raise self._store.refusal()
             raise ValueError(f"this member of group {self.group} has left it: join again")
+        if self.seat.is_evicted:
+            self._return()
 
     def leave(self) -> None:
         """See Membership.leave."""
@@ -293,7 +340,9 @@ class LocalMembership:
                 self._unlock(claim.number, claim.turn)
                 claim.drop()
             self._claims.clear()
-            self._roster.leave(self.place)
+            self.seat.give_up()
+            self._end_of_renewal()
+            self.roster.leave(self.place)
             self.left = True
             self._groups.left(self)
             fd, self._fd = self._fd, -1
@@ -318,94 +367,3 @@ class LocalMembership:
         self._counters = self._words = self._topics = EMPTY
         self._news = 0
         self._bell = Futex(bytearray(4))
-
-
-class LocalClaim:
-    """See mq.broker.membership.Claim."""
-
-    def __init__(self, membership: LocalMembership, queue: MessageQueue, number: int, turn: int) -> None:
-        self.queue = queue
-        self._membership = membership
-        self._file = membership._file
-        self._noted = ""
-        self.settle(number, turn)
-
-    def settle(self, number: int, turn: int) -> None:
-        """Be the claim of this number from now on."""
-        self.number = number
-        self.turn = turn
-        self._tag = tag_of(number)
-        # One value, since drop() may come in between where another thread closes the broker.
-        self._slot: tuple[Any, int] = self._file.words, slot_word(number)
-        self._topics: Any = self._membership._topics
-        self._topics_seen = self._topics[0]
-        # As it was taken: whatever was reset before is what committed() says.
-        self._seen = self._file.apply_reset(number)
-
-    def committed(self) -> int | None:
-        """See Claim.committed."""
-        if self._is_dropped() or self._is_moved():
-            return None
-        self._seen = self._file.apply_reset(self.number)
-        return self._file.committed(self.number)
-
-    def is_current(self) -> bool:
-        """See Claim.is_current."""
-        if self._is_dropped() or self._is_moved():
-            return False
-        words, at = self._slot
-        return bool(words[at + RESETS] == self._seen)
-
-    def commit(self, offset: int) -> bool:
-        """See Claim.commit."""
-        words, at = self._slot
-        is_changed = words[at + RESETS] != self._seen or self._topics[0] != self._topics_seen
-        if is_changed and not self.is_current():
-            return False
-        # What is no offset of this queue counts as nothing: see groupslots.py.
-        if not offset < words[at] - self._tag <= OFFSET_MAX:
-            value = offset + 1 + self._tag
-            words[at] = value
-            words[at + CHECK] = -value
-        return True
-
-    def correct(self, offset: int) -> None:
-        """See Claim.correct. A reset that is not acknowledged yet stands."""
-        words, at = self._slot
-        if words[at + RESETS] == self._seen and not self._is_dropped():
-            self._file.commit(self.number, offset)
-
-    def note(self, reason: str) -> None:
-        """See Claim.note. Cut to NOTE_SIZE bytes."""
-        if reason != self._noted and not self._is_dropped():
-            self._noted = reason
-            text = reason.encode()[:NOTE_SIZE].decode("utf-8", "ignore").encode()
-            self._membership.write_note(self.number, text)
-
-    def release(self) -> None:
-        """See Claim.release."""
-        self._membership.give_up(self)
-        self.drop()
-
-    def drop(self) -> None:
-        """Be of no use from now on."""
-        self._slot, self._topics = (EMPTY, 0), EMPTY
-        self._seen = DROPPED
-
-    def _is_dropped(self) -> bool:
-        """Whether it was released. Raises what the store says of a broker that is closed or was forked."""
-        if self._seen != DROPPED:
-            return False
-        self._membership.check_open()
-        return True
-
-    def _is_moved(self) -> bool:
-        """Whether the queue is another one, or none, since a topic changed; asked again while it is none."""
-        version = self._topics[0]
-        if version == self._topics_seen:
-            return False
-        self._topics_seen = -1
-        if self._membership.moved(self):
-            return True
-        self._topics_seen = version
-        return False

@@ -7,9 +7,9 @@ what they mean is the same for every broker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from mq.broker.results import MessageQueue
 from mq.names import RETRY_PREFIX
@@ -28,6 +28,8 @@ __all__ = [
     "Subscription",
     "Versioned",
 ]
+
+T = TypeVar("T")
 
 
 class Subscription(NamedTuple):
@@ -79,11 +81,20 @@ class Claim(Protocol):
         offset was not reset, and the topic not deleted and made anew."""
         ...
 
+    def is_lost(self) -> bool:
+        """Whether the queue was taken over by other members, since this process was stopped for longer than
+        its lease. Nothing is committed by this claim any more: forget all that came by it."""
+        ...
+
+    def while_held(self, messages: Iterator[T]) -> Iterator[T]:
+        """The same messages, for a listener; none from when on the claim is lost."""
+        ...
+
     def commit(self, offset: int) -> bool:
         """Raise the offset; a smaller one is ignored.
 
-        False, and nothing is done, where is_current() is not true any more: drop what is cached and start
-        again from committed().
+        False, and nothing is done, where is_current() is not true any more: drop what is cached and, unless
+        it is lost, start again from committed().
         """
         ...
 

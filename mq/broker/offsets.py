@@ -40,7 +40,7 @@ from mq.store.owner import make_directory
 
 __all__ = ["Offsets", "Table", "check_offset", "clamp_offsets"]
 
-OFFSET_MAX = 1 << 56
+OFFSET_MAX = 1 << 48  # a slot of a group file has room for no more
 QUEUE_ID_MAX = 65_535
 
 # Group to topic to queue id to offset.

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mq.store.delaylevels import DELAY_MAX_MS
+from mq.store.lease import LEASE_MAX
 from mq.store.settings import CHECKS, USUAL, Settings, check_count, check_number
-from mq.store.turn import LEASE_MAX
 
 __all__ = ["QUEUE_COUNT_MAX", "check_count", "check_kept", "check_options", "settle"]
 
@@ -31,16 +31,18 @@ def check_options(
     default_queue_count: int,
     message_size_max: int,
     timer_max_delay_ms: int,
-    duties_lease: float,
+    leases: Mapping[str, float],
     kept: Mapping[str, Any],
 ) -> None:
-    """kept: the options that the store keeps, as far as they are given. Raises TypeError, ValueError."""
+    """leases: in seconds, by the name of the option. kept: the options that the store keeps, as far as they
+    are given. Raises TypeError, ValueError."""
     if flush not in ("async", "sync"):
         raise ValueError(f"flush is {flush!r}: give 'async' or 'sync'")
     check_count("default_queue_count", default_queue_count, QUEUE_COUNT_MAX)
     check_count("message_size_max", message_size_max, MESSAGE_SIZE_MAX)
     check_count("timer_max_delay_ms", timer_max_delay_ms, DELAY_MAX_MS)
-    check_number("duties_lease", duties_lease, LEASE_MIN, LEASE_MAX)
+    for name, seconds in leases.items():
+        check_number(name, seconds, LEASE_MIN, LEASE_MAX)
     check_kept(kept)
 
 

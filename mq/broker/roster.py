@@ -14,10 +14,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from mq.broker.membership import Member, Subscription
+from mq.objects import Guard
 from mq.store.groupfile import (
+    EVICTED,
     HIGH,
+    LEASE,
     LIFE,
     NAMESPACE,
+    NEWS,
     PID,
     PLACE_COUNT,
     SINCE,
@@ -28,8 +32,11 @@ from mq.store.groupfile import (
 )
 from mq.store.locks import byte_owner, lock_byte
 from mq.store.members import pid_namespace_here, start_time_of
+from mq.store.named import named_errors
+from mq.store.owner import opened_file
+from mq.store.process_state import describe
 
-__all__ = ["Roster", "log_deaths", "role_of"]
+__all__ = ["Roster", "log_deaths", "log_eviction", "role_of"]
 
 log = logging.getLogger("mq.groups")
 
@@ -40,6 +47,11 @@ class Roster:
     def __init__(self, file: GroupFile) -> None:
         self.file = file
         self._known: dict[int, tuple[int, Member]] = {}
+
+    def looking(self) -> Guard:
+        """For a with statement: a descriptor to look at locks with."""
+        with named_errors(self.file.path):
+            return opened_file(self.file.path)
 
     def listed(self, fd: int) -> dict[int, Member]:
         """Place to member, of all who came and did not leave; a dead one until somebody has noticed."""
@@ -85,9 +97,30 @@ class Roster:
                 words[at + LIFE] += 1
         return found
 
-    def enter(self, fd: int, own: int, member: Member) -> int | None:
-        """Under byte 0: take a place with the descriptor `own`. None if all are taken, -1 if the member's
-        text is too long."""
+    def evict(self, fd: int, place: int, life: int, until: int) -> str | None:
+        """Under byte 0: strike a member off whose lease was over then, and have its queues be free. What
+        there is to say of it; None if it has renewed its lease, or is gone."""
+        words, at = self.file.words, place_word(place)
+        member = self.listed(fd).get(place)
+        if words[at + LIFE] != life or not self.file.swap(at + LEASE, until, EVICTED):
+            return None
+        self.strike_off(place)
+        who = describe(words[at + PID]) if words[at + NAMESPACE] == pid_namespace_here() else describe(None)
+        return f"{member.client_id if member else 'a member'}, {who}"
+
+    def strike_off(self, place: int) -> None:
+        """Under byte 0: have a member be none any more, though it has its locks."""
+        words, at = self.file.words, place_word(place)
+        # First: a member that sees nothing new here has all its queues.
+        self.file.version.add()
+        self.file.end_turns(place)
+        life = words[at + LIFE]
+        if life % 2:
+            self.file.swap(at + LIFE, life, life + 1)
+
+    def enter(self, fd: int, own: int, member: Member, until: int, news: int = 0) -> int | None:
+        """Under byte 0: take a place with the descriptor `own`, and a lease until then. None if all
+        are taken, -1 if the member's text is too long. news: what it saw at the place that it had before."""
         words = self.file.words
         for place in range(PLACE_COUNT):
             at = place_word(place)
@@ -99,6 +132,8 @@ class Roster:
             words[at + START_TIME] = start_time_of(member.pid) or 0
             words[at + NAMESPACE] = pid_namespace_here()
             words[at + SINCE] = member.since_ms
+            words[at + LEASE] = until
+            words[at + NEWS] = max(words[at + NEWS], news + 1)  # So that its version grows.
             words[at + LIFE] += 1
             words[HIGH] = max(words[HIGH], place + 1)
             return place
@@ -114,13 +149,21 @@ class Roster:
             words[at + LIFE] += 1
 
     def leave(self, place: int) -> None:
-        self.file.words[place_word(place) + LIFE] += 1
+        at = place_word(place) + LIFE
+        life = self.file.words[at]
+        if life % 2:  # Otherwise others have struck it off.
+            self.file.swap(at, life, life + 1)
 
 
 def log_deaths(group: str, names: Sequence[str]) -> None:
     """Log the members that bury() struck off; once the file is not locked any more."""
     for name in names:
         log.warning("group %s: %s died without leaving: others take over its queues", group, name)
+
+
+def log_eviction(group: str, who: str) -> None:
+    """Log the member that evict() struck off."""
+    log.warning("group %s: others take over the queues of %s. It has not renewed its lease", group, who)
 
 
 def role_of(member: Member) -> str:

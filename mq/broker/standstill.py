@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from mq.broker.membership import Member, QueueState
 from mq.broker.results import MessageQueue
 from mq.broker.roster import Roster
-from mq.store.groupfile import NAMESPACE, place_word
+from mq.store.groupfile import LEASE, NAMESPACE, place_word
 from mq.store.groupslots import OWNER, TURN, WANTED_BY, queue_byte, slot_word
+from mq.store.lease import is_over, now_ns
 from mq.store.locks import byte_owner
 from mq.store.members import pid_namespace_here
 from mq.store.numbers import Numbers
@@ -25,7 +26,8 @@ Owner = tuple[Member | None, str]
 
 
 def stopped(roster: Roster, living: Mapping[int, Member]) -> dict[int, str]:
-    """What there is to say of members whose process is stopped, by their place."""
+    """What there is to say of members whose process is stopped, or that do not renew their lease, by their
+    place."""
     words = roster.file.words
     pids = {
         place: member.pid
@@ -33,7 +35,21 @@ def stopped(roster: Roster, living: Mapping[int, Member]) -> dict[int, str]:
         if words[place_word(place) + NAMESPACE] == pid_namespace_here()
     }
     texts = {pid: describe(pid) for pid in set(pids.values()) if process_state(pid).is_stopped}
-    return {place: texts[pid] for place, pid in pids.items() if pid in texts}
+    now, found = now_ns(), {}
+    for place, member in living.items():
+        until = words[place_word(place) + LEASE]
+        is_lapsed = until != 0 and is_over(until, now)
+        text = texts.get(member.pid) if place in pids else None
+        if text is None and is_lapsed:
+            text = describe(member.pid if place in pids else None)
+        if text is None:
+            continue
+        if is_lapsed:
+            text += "; its lease has lapsed, so other members take over its queues"
+        elif until:
+            text += f"; its lease lapses in {(until - now) / 1e9:.0f} s"
+        found[place] = text
+    return found
 
 
 def owned(

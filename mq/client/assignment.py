@@ -77,7 +77,11 @@ class Assignment:
             is_complete = self._work_out()
         wanted = {queue for queues in self._wanted.values() for queue in queues}
         with lock:
-            for queue, owned in self.owned.items():
+            for queue, owned in list(self.owned.items()):
+                if owned.claim.is_lost():
+                    if owned.lose():
+                        self.give_up(owned)
+                    continue
                 delivery = self._deliveries.get(queue.topic)
                 if delivery is not None:
                     owned.delivery = delivery

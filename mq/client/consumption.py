@@ -276,9 +276,13 @@ class Consumption:
                         owned.commit()
                         self._assignment.give_up(owned)
                         self._round = [each for each in self._round if each is not owned]
+                        if owned.claim.is_lost():
+                            self._rebalance_at = 0.0
                         continue
                 elif owned.is_restarting:
                     owned.restart(now)
+                    if owned.claim.is_lost():
+                        self._rebalance_at = 0.0
                 self._runs.offer(owned, now)
                 owned.note(self._runs.limits, now, self._runs.is_suspended, hung)
                 due = min(due, self._next_look(owned, now, expired))

@@ -111,6 +111,8 @@ class Delivery:
         failures: list[Failure] = []
         listener, left = self.listener, run.left
         while messages := list(islice(left, size)):
+            if run.is_lost():
+                break
             again = messages
             try:
                 result = listener(list(messages))

@@ -25,6 +25,7 @@ from mq.broker.protocol import Broker, MessageQueue
 from mq.client.agreement import check_agreement, check_consume_from
 from mq.client.held_queue import HeldQueue
 from mq.client.identity import new_client_id
+from mq.client.limits import check_count
 from mq.client.listener import check_function, name_of, raise_returned
 from mq.client.rebalance import (
     AnyStrategy,
@@ -41,7 +42,6 @@ from mq.uninterrupted import uninterrupted
 
 ROUND_SECONDS: Final = 20.0  # at least so often it looks whose the queues are, told or not
 NOTE_SECONDS: Final = 1.0  # at most so often it says when it was asked
-PULL_COUNT_MAX: Final = 65_536
 PAUSED: Final = "paused by its consumer"
 
 # Told of a topic whose queues of this consumer have changed: all queues, and those that it has.
@@ -200,6 +200,9 @@ class Holdings:
             if held.queue not in self.paused:
                 if not held.cached and self._pull(held, count_max):
                     self.at_end = False
+                if held.cached and held.claim.is_lost():
+                    self.version, self.at_end = -1, False  # What is held is looked at first.
+                    return None
                 if held.cached:
                     taken = held.take(count_max)
                     if not held.cached:
@@ -348,6 +351,7 @@ class Holdings:
         """Work out whose the queues are; claim what is ours, give up what is not."""
         version = membership.version()
         wanted = self._wanted(membership)
+        self._forget_what_is_lost()
         leaving = {held.queue for held in self._leaving}
         gained = []
         for queue, selection in wanted.items():
@@ -364,6 +368,18 @@ class Holdings:
                         gained.append(HeldQueue(self.broker, claim, selection, self._pull_count))
         self._exchange(gained, [held for held in self.held.values() if held.queue not in wanted])
         self.version = version
+
+    def _forget_what_is_lost(self) -> None:
+        """Queues that are another member's, since this process was stopped: nothing of them is committed."""
+        for held in [held for held in (*self._turns, *self._leaving) if held.claim.is_lost()]:
+            if held in self._leaving:
+                self._leaving.remove(held)
+            else:
+                self._turns.remove(held)
+                del self.held[held.queue]
+            if self._last is not None and self._last[0] is held:
+                self._last = None
+            held.claim.release()
 
     def _wanted(self, membership: Membership) -> dict[MessageQueue, Selection]:
         """The queues that this member should have, as all members work them out."""
@@ -441,10 +457,3 @@ class Holdings:
         for held in self._turns:
             if held.queue not in self.paused:
                 held.claim.note(reason)
-
-
-def check_count(option: str, value: int) -> None:
-    if not isinstance(value, int):
-        raise TypeError(f"{option} is an int, not {type(value).__name__}")
-    if not 1 <= value <= PULL_COUNT_MAX:
-        raise ValueError(f"{option} is {value}, must be 1 to {PULL_COUNT_MAX:,}")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 
@@ -26,6 +26,10 @@ from mq.message import MessageExt
 _record_of = attrgetter("record")
 _begin_of = attrgetter("begin")
 _due_of = attrgetter("due")
+
+
+def _never() -> bool:
+    return False
 
 
 class Run:
@@ -42,6 +46,7 @@ class Run:
         "due",
         "failed",
         "is_dense",
+        "is_lost",
         "is_void",
         "left",
         "messages",
@@ -60,6 +65,7 @@ class Run:
         self.failed: list[MessageExt] = []
         self.batch = 1
         self.is_void = False
+        self.is_lost: Callable[[], bool] = _never
 
     @property
     def end(self) -> int:

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 from mq.broker.membership import Versioned
 from mq.broker.protocol import Broker, MessageQueue, Queue
 from mq.client.held_queue import HeldQueue
-from mq.client.holdings import ROUND_SECONDS, AssignmentListener, Holdings, Position, check_count
+from mq.client.holdings import ROUND_SECONDS, AssignmentListener, Holdings, Position
+from mq.client.limits import check_count
 from mq.client.rebalance import AnyStrategy
 from mq.errors import BrokerClosed
 from mq.message import MessageExt

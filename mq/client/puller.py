@@ -187,6 +187,8 @@ class OwnedQueue:
 
     def restart(self, now: float) -> None:
         """Forget everything and begin where the offset says now, unless a listener must end first."""
+        if self.claim.is_lost():
+            return  # It is given up by the next rebalance.
         open_runs = self.cache.open
         for run in open_runs:
             self.cache.cut(run)
@@ -209,6 +211,18 @@ class OwnedQueue:
     def _begin(self) -> int:
         committed = self.claim.committed()
         return self._start() if committed is None else committed
+
+    def lose(self) -> bool:
+        """The queue is another member's: forget everything, and commit nothing. False: not yet, since in
+        order the listener that runs must end first."""
+        self.is_draining = self.is_restarting = True
+        for run in list(self.cache.open):
+            self.cache.cut(run)
+        if self.delivery.ordered and self.cache.open:
+            return False
+        for run in self.cache.open:
+            run.is_void = True
+        return True
 
     # What is shown.
 

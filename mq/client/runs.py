@@ -81,6 +81,7 @@ class Runs:
         if run is None:
             return None
         run.batch = owned.delivery.batch_size or 1
+        run.left, run.is_lost = owned.claim.while_held(run.left), owned.claim.is_lost
         work = Work(owned, run)
         self._at_work.add(work)
         return work
@@ -131,7 +132,8 @@ class Runs:
         again: list[MessageExt] = []
         due: float | None = None
         suspended_until = 0.0
-        if failures and work.is_wanted:
+        # What is another member's by now is not sent back by this one.
+        if failures and work.is_wanted and not run.is_lost():
             if work.delivery.ordered:
                 again, seconds = self._handback.ordered(owned, failures[0])
                 suspended_until = self._clock() + seconds if seconds else 0.0
@@ -178,7 +180,7 @@ class Runs:
         """Send back what a listener has had for too long. It goes on, but its result counts no more."""
         owned, run, cache = work.owned, work.run, work.cache
         with self._lock:
-            if not work.is_wanted or run not in cache.open:
+            if not work.is_wanted or run not in cache.open or run.is_lost():
                 return
             self._isolate(work)
             messages = self._unfinished(work)

@@ -5,8 +5,8 @@ StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResul
 the data plane (mq/store/native), through addresses that the store hands in; Asides has it put aside what is
 to be delivered later. Halves is to half messages and their ends what Line is to messages. survey and pack go
 over a batch. Sender is what Producer.send does with the usual message, Transactor what TransactionProducer
-does; TransactionFields is the base of mq.Transaction. Guards are locks that no exception leaves locked. What
-the classes in Python need is in classes.py.
+does; TransactionFields is the base of mq.Transaction. Guards are locks that no exception leaves locked.
+while_unchanged gives messages while a queue is owned. What the classes in Python need is in classes.py.
 """
 
 from mq.objects._objects import (
@@ -36,6 +36,7 @@ from mq.objects._objects import (
     thread_guard,
     time_guard,
     time_left,
+    while_unchanged,
 )
 from mq.objects.classes import Signature, added_state
 
@@ -68,4 +69,5 @@ __all__ = [
     "thread_guard",
     "time_guard",
     "time_left",
+    "while_unchanged",
 ]

@@ -1,7 +1,9 @@
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from typing_extensions import Self
+
+_T = TypeVar("_T")
 
 class SentFields:
     @property
@@ -187,6 +189,7 @@ def time_guard(seconds: float, /) -> Guard: ...
 def open_guard(path: bytes, flags: int, make: bool, /) -> Guard: ...
 def time_left() -> float | None: ...
 def close_guarded_files() -> None: ...
+def while_unchanged(messages: Iterator[_T], keep: Any, address: int, value: int, /) -> Iterator[_T]: ...
 def bind_guards(
     enter: int, leave: int, abandon: int, log_enter: int, log_control: int, deadline: int, create: int, /
 ) -> None: ...

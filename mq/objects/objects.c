@@ -14,6 +14,7 @@
  *   transactions.c  Halves, and the functions that store a half message or end its transaction
  *   transactor.c    Transactor, what a producer does with a usual transaction; TransactionFields  of mq.Transaction
  *   guards.c        locks that are given back whatever Python raises
+ *   held.c          messages for a listener, as long as its consumer owns their queue
  *
  * Whatever is not the usual case is left to Python, which also raises all errors but those of memory.
  *
@@ -149,7 +150,7 @@ static int run(PyObject *module) {
     if (first) return PyDict_Merge(PyModule_GetDict(module), PyModule_GetDict(first), 0);
     if (mq_objects_add_messages(module) || mq_objects_add_results(module) || mq_objects_add_calls(module) ||
         mq_objects_add_asides(module) || mq_objects_add_sender(module) || mq_objects_add_transactions(module) ||
-        mq_objects_add_transactor(module) || mq_objects_add_guards(module))
+        mq_objects_add_transactor(module) || mq_objects_add_guards(module) || mq_objects_add_held(module))
         return -1;
     first = mq_objects_shared(module);
     return 0;

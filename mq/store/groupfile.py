@@ -12,7 +12,7 @@ On disk: mq/groups/<group>, sparse, in native byte order, mapped by every proces
         52       4  -
         56       8  places_high  places from here on were never taken
 
-From PLACES_AT, 1024 places of 64 bytes, one for each consumer:
+From PLACES_AT, 1024 places of 128 bytes, one for each consumer:
 
          0       8  life         how often it was taken, given up or written; odd while taken
          8       8  pid
@@ -23,16 +23,20 @@ From PLACES_AT, 1024 places of 64 bytes, one for each consumer:
         48       4  bell         a futex: raised with news, and by a poke
         52       4  -
         56       8  refused      queues that it wanted and another one has
+        64       8  lease        when its lease is over, in ns of CLOCK_MONOTONIC: its process renews that; 0:
+                                 it has none; EVICTED: others saw it lapsed
 
 From SLOTS_AT, 131072 slots of 256 bytes, by the place of the queue in the table (see groupslots.py):
 
-         0       8  committed    offset + 1, 0: nothing yet; from bit 56 on the last 6 bits of `use`
+         0       8  committed    offset + 1, 0: nothing yet; from bit 48 on the last 8 bits of `turn`, then
+                                 the last 6 of `use`: see native/slots.h
          8       8  reset_to     offset + 1, instead of `committed` while `resets` is not `applied`
         16       8  resets
         24       8  applied
         32       8  owner        place + 1
         40       8  wanted_by    place + 1 of the last one who was refused
-        48       4  turn         chooses the byte that is locked; raised where a dead owner's lock stays
+        48       4  turn         chooses the byte that is locked; raised where an owner is dead or stopped,
+                                 and its lock stays
         52       4  use          of the place, by the queue that has this slot: it is none of another use
         56       8  check        minus `committed`; the lower of two that differ counts: of a torn commit the
                                  one before, and of damage the one that skips nothing
@@ -43,8 +47,8 @@ From TEXTS_AT, not mapped, a text of up to 64 KiB for each place: size, XXH32, t
 A place is taken while its byte of the file is locked, a queue owned while its byte is (see *_byte below); the
 kernel drops both with the descriptor that a consumer has for itself. What a place nobody locks says means
 nothing. All else changes under byte 0 (slots_ready under 2048), but for the words of a slot, which its owner
-writes, `resets` and `reset_to`, which a reset writes in that order reversed, and the counters, which are
-added to in one step.
+writes, the lease, `resets` and `reset_to`, which a reset writes in that order reversed, and the counters,
+which are added to in one step.
 
 The file is believed if its stamp, layout, epoch and boot are right. Otherwise it is made anew, out of
 config/consumerOffset.json: nothing in it is needed after a reboot.
@@ -80,21 +84,22 @@ from mq.store.groupslots import (
     WANTED_BY,
     place_of,
     slot_word,
-    tag_of,
     use_of,
-    value_of,
 )
 from mq.store.guards import file_lock
 from mq.store.layouts import LAYOUTS
 from mq.store.locks import byte_owner
 from mq.store.named import named_errors
+from mq.store.native import ffi, lib
 from mq.store.numbers import Numbers
 from mq.store.owner import make_directory, opened_file
 from mq.store.store import Store
 from mq.store.waiting import Futex
 
 __all__ = [
+    "EVICTED",
     "HIGH",
+    "LEASE",
     "LIFE",
     "NAMESPACE",
     "NEWS",
@@ -114,7 +119,7 @@ __all__ = [
 
 LAYOUT_STAMP, LAYOUT = b"mqgroup\0", LAYOUTS["mq/groups"]
 HEADER = struct.Struct("@8sqq16sqIIq")
-PLACES_AT, PLACE_SIZE, PLACE_COUNT = 4096, 64, 1024
+PLACES_AT, PLACE_SIZE, PLACE_COUNT = 4096, 128, 1024
 MAPPED_SIZE = SLOTS_AT + SLOT_SIZE * SLOT_COUNT
 TEXTS_AT, TEXT_SIZE = MAPPED_SIZE, 64 << 10
 TEXT_HEAD = struct.Struct("@II")
@@ -124,7 +129,8 @@ CHANGE_TIMEOUT = 10.0
 MADV_POPULATE_WRITE = 23
 # Words of eight bytes, counted from the beginning of the file, of a place, of a slot.
 EPOCH, READY, HIGH = 2, 5, 7
-LIFE, PID, START_TIME, NAMESPACE, SINCE, NEWS, REFUSED = 0, 1, 2, 3, 4, 5, 7
+LIFE, PID, START_TIME, NAMESPACE, SINCE, NEWS, REFUSED, LEASE = 0, 1, 2, 3, 4, 5, 7, 8
+EVICTED = -1
 VERSION_AT, BELL_AT = 48, 48
 assert PLACES_AT + PLACE_SIZE * PLACE_COUNT == SLOTS_AT
 assert HEADER.size == 64
@@ -197,7 +203,7 @@ def damage_of(path: Path) -> str | None:
 class GroupFile:
     """A mapped group file. Any number of consumers of a process use one together.
 
-    words and bytes are the file as it is in memory, words of eight bytes each.
+    words and bytes are the file as it is in memory, words of eight bytes each; pointer is to the first word.
     """
 
     def __init__(self, store: Store, path: Path) -> None:
@@ -210,6 +216,7 @@ class GroupFile:
         self.words = self.bytes.cast("q")
         self.counters = self.bytes.cast("I")
         self.version = Futex(self.memory, VERSION_AT)
+        self.pointer = ffi.from_buffer("int64_t[]", self.memory, require_writable=True)
 
     @classmethod
     def existing(cls, store: Store, path: Path) -> GroupFile | None:
@@ -312,26 +319,13 @@ class GroupFile:
         """What is committed of a queue."""
         if not self.has(number):
             return None
-        value = value_of(self.words, slot_word(number))
+        value = int(lib.mq_slot_value(self.pointer + slot_word(number)))
         return value - 1 if value > 0 else None
 
-    def commit(self, number: int, offset: int) -> None:
-        """Set what is committed. For the owner of the queue, or under byte 0."""
-        at, value = slot_word(number), offset + 1 + tag_of(number)
-        self.words[at] = value
-        self.words[at + CHECK] = -value
-
-    def apply_reset(self, number: int) -> int:
-        """Have `committed` be what is committed, and sound; how many resets there were. For the owner of the
-        queue, or under byte 0."""
-        words, at = self.words, slot_word(number)
-        while True:
-            resets = words[at + RESETS]
-            self.version.add(0)  # A barrier: what follows is read after the count.
-            self.commit(number, value_of(words, at) - 1)
-            if resets == words[at + APPLIED]:
-                return resets
-            words[at + APPLIED] = resets
+    def apply_reset(self, number: int, turn: int) -> int:
+        """Have `committed` be what is committed, sound, and of this turn; how many resets there were. -1:
+        this is another's turn. For the owner of the queue, or under byte 0."""
+        return int(lib.mq_slot_apply(self.pointer + slot_word(number), turn))
 
     def reset(self, number: int, offset: int) -> None:
         """Under byte 0: set what is committed, whoever has the queue."""
@@ -344,21 +338,40 @@ class GroupFile:
     def raise_to(self, number: int, offset: int) -> None:
         """Under byte 0: commit for a queue that nobody needs to own."""
         self.ready(number)
-        self.apply_reset(number)
-        if offset >= value_of(self.words, slot_word(number)):
-            self.commit(number, offset)
+        at = slot_word(number)
+        self.apply_reset(number, self.words[at + TURN])
+        lib.mq_slot_commit(self.pointer + at, self.words[at + TURN], -1, offset)
+
+    def correct(self, number: int, offset: int) -> None:
+        """The same, also downwards."""
+        self.ready(number)
+        at = slot_word(number)
+        self.apply_reset(number, self.words[at + TURN])
+        lib.mq_slot_correct(self.pointer + at, self.words[at + TURN], -1, offset)
 
     def note(self, number: int) -> str:
         start = slot_word(number) * 8 + NOTE_AT
         return bytes(self.bytes[start : start + NOTE_SIZE]).rstrip(b"\0").decode("utf-8", "ignore")
 
-    def changing(self) -> Guard:
+    def changing(self, timeout: float = CHANGE_TIMEOUT) -> Guard:
         """For a with statement: one at a time changes members, and holds byte 0. Gives a descriptor to look
         at locks with. Raises StoreLocked."""
-        return self._locked(CHANGING_BYTE)
+        return self._locked(CHANGING_BYTE, timeout)
 
-    def _locked(self, byte: int) -> Guard:
-        return file_lock(self.path, byte, "changing this group", CHANGE_TIMEOUT, create=False)
+    def _locked(self, byte: int, timeout: float = CHANGE_TIMEOUT) -> Guard:
+        return file_lock(self.path, byte, "changing this group", timeout, create=False)
+
+    def swap(self, word: int, was: int, value: int) -> bool:
+        """Change a word that still says `was`; whether it did."""
+        return bool(lib.mq_word_swap(self.pointer + word, was, value))
+
+    def end_turns(self, place: int) -> None:
+        """Under byte 0: have the queues of a member be free for the others, whatever it has locked."""
+        step, begin = SLOT_SIZE // 8, SLOTS_AT // 8
+        end = begin + step * self.slots_ready
+        owners = self.words[begin + OWNER : end : step].tolist()
+        for at in [begin + step * slot for slot, owner in enumerate(owners) if owner == place + 1]:
+            self.words[at + TURN] += 1
 
     def changed(self) -> None:
         """Tell everybody."""
@@ -407,6 +420,7 @@ class GroupFile:
         self.counters = memoryview(bytearray(64)).cast("I")
         self.words = memoryview(bytearray(64)).cast("q")
         self.bytes = memoryview(bytearray(64))
+        self.pointer = ffi.new("int64_t[]", 8)
         with suppress(BufferError):  # A consumer that was not closed still looks.
             self.memory.close()
 

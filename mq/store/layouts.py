@@ -18,7 +18,7 @@ __all__ = ["LAYOUTS", "check_control", "check_kept_file", "check_layouts", "pack
 # In the order of their bytes, which stays; new ones come last.
 LAYOUTS: dict[str, int] = {
     "mq/control": lib.MQ_CONTROL_LAYOUT,
-    "mq/groups": 4,
+    "mq/groups": 5,
     "mq/delay": 1,
     "mq/timer": 1,
     "mq/transactions": lib.MQ_TRANSACTIONS_LAYOUT,

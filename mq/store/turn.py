@@ -5,8 +5,7 @@ is locked, shared, by those that have the duties. The control file says which nu
 term, and until when: a lease that a thread of that process renews. The lock says that a process lives, the
 lease that it is in charge. It passes on when the kernel has dropped the lock, or when the lease has lapsed,
 which is that of a process that is stopped; whatever such a process still writes is refused, since the term
-is another one by then (see native/control.h). CLOCK_MONOTONIC stands still while the machine is suspended,
-and nobody acts on a lapsed lease that was not seen so for a while: a machine that was halted evicts nobody.
+is another one by then (see native/control.h). When a lease counts as lapsed: see lease.py.
 
 The word MQ_DUTIES_PID says whose death there is to be told of; the process that gives its turn up rings the
 bell."""
@@ -22,6 +21,7 @@ from pathlib import Path
 from mq.errors import StoreLocked
 from mq.store.bell import Bell
 from mq.store.control import Control
+from mq.store.lease import Lapse, end_of, grace, is_over, now_ns
 from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
 from mq.store.native import check, lib
@@ -30,9 +30,9 @@ from mq.store.process_state import describe
 from mq.store.store import Store
 from mq.store.watch import Watch
 
-__all__ = ["LEASE", "LEASE_MAX", "Turn", "has_lapsed", "is_taken"]
+__all__ = ["LEASE", "Turn", "has_lapsed", "is_taken"]
 
-LEASE, LEASE_MAX = 10.0, 3600.0  # seconds
+LEASE = 10.0  # seconds
 WATCHED_INTERVAL = 5.0  # seconds; should a number of a process be another's by now
 TAKEN_BYTE, NUMBER_MAX = 0, 1 << 62
 
@@ -51,14 +51,7 @@ def is_taken(root: Path) -> bool:
 
 def has_lapsed(store: Store) -> bool:
     """Whether the process that had the duties last has not renewed its lease in time."""
-    now = int(lib.mq_duties_now())
-    return not now < store.word(lib.MQ_DUTIES_UNTIL) < now + int(LEASE_MAX * 1e9)
-
-
-def grace(lease: float) -> float:
-    """For how many seconds a lease must have been seen lapsed: longer than a live process takes to renew it
-    once it runs again."""
-    return min(max(lease / 10, 0.05), 1.0)
+    return is_over(store.word(lib.MQ_DUTIES_UNTIL), now_ns())
 
 
 class Turn:
@@ -72,10 +65,7 @@ class Turn:
         self.term = 0  # in which it had the duties last
         self.lease = lease
         self._until = 0
-        self._suspected: tuple[tuple[int, int], int] = (
-            (0, 0),
-            0,
-        )  # a lapsed lease, and since when it is seen so
+        self._lapse = Lapse(lease)
         self._watch = Watch()
         self._watched = 0  # whose death is told of, or has been
         self._is_told = False
@@ -99,7 +89,7 @@ class Turn:
         is_alive = self._lives(holder)
         if is_alive and not self._has_lapsed(term):
             return False
-        self._until = self._end_of_lease()
+        self._until = end_of(self.lease)
         taken = lib.mq_duties_take(self._control.handle, term, self._number, os.getpid(), self._until)
         if taken == lib.MQ_BUSY or not check(taken, str(self._store.root)):
             return False
@@ -122,16 +112,8 @@ class Turn:
 
     def _has_lapsed(self, term: int) -> bool:
         """Whether the lease of this term is over, and has been seen so for long enough."""
-        until, now = self._store.word(lib.MQ_DUTIES_UNTIL), int(lib.mq_duties_now())
-        if not has_lapsed(self._store):
-            self._suspected = (0, 0), 0
-            return False
-        if self._suspected[0] != (term, until):
-            self._suspected = (term, until), now
-        return now - self._suspected[1] >= int(grace(self.lease) * 1e9)
-
-    def _end_of_lease(self) -> int:
-        return int(lib.mq_duties_now()) + int(self.lease * 1e9)
+        until, now = self._store.word(lib.MQ_DUTIES_UNTIL), now_ns()
+        return self._lapse.is_sure((term, until) if is_over(until, now) else None, now)
 
     def holds(self) -> bool:
         """Whether it is still this broker's turn."""
@@ -145,7 +127,7 @@ class Turn:
 
     def renew(self) -> bool:
         """Have the lease from now on; False if another process has the duties by now."""
-        until = self._end_of_lease()
+        until = end_of(self.lease)
         if lib.mq_duties_renew(self._control.handle, self.term, self._until, until) == lib.MQ_DEPOSED:
             return False
         self._until = self._store.word(lib.MQ_DUTIES_UNTIL)
@@ -173,7 +155,7 @@ class Turn:
                 self._forget = self._watch.watch(pid, self._gone)
         # Told of and yet holding the lock: of another pid namespace. 0: he has not said who he is.
         is_watched = pid != 0 and not self._is_told
-        left = (self._store.word(lib.MQ_DUTIES_UNTIL) - int(lib.mq_duties_now())) / 1e9
+        left = (self._store.word(lib.MQ_DUTIES_UNTIL) - now_ns()) / 1e9
         lapse = max(left, grace(self.lease))
         self.bell.wait(heard, min(WATCHED_INTERVAL if is_watched else seconds, lapse))
 

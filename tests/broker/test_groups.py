@@ -623,8 +623,8 @@ def test_of_two_who_make_room_for_queues_the_one_with_more_counts(broker: LocalB
     thread.join(30.0)
     assert looks[:2] == [READY] * 2
     assert first.slots_ready == second.slots_ready == 2048
-    first.commit(1999, 7)
-    assert second.committed(1999) == 7
     first.words = words
+    first.raise_to(1999, 7)
+    assert second.committed(1999) == 7
     for file in (first, second):
         file.close()

@@ -16,6 +16,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.errors import StoreLocked
 from mq.store import turn as turns
+from mq.store.lease import grace
 from mq.store.native import check, lib
 from mq.store.process_state import process_state
 from mq.store.renewal import Renewals
@@ -193,7 +194,7 @@ def taken(turn: Turn) -> bool:
     for _ in range(3):
         if turn.take():
             return True
-        time.sleep(turns.grace(turn.lease) + 0.01)
+        time.sleep(grace(turn.lease) + 0.01)
     return False
 
 
@@ -250,7 +251,7 @@ def test_who_is_late_and_renews_first_keeps_it(store: Store) -> None:
     time.sleep(0.11)
     assert not second.take()
     assert first.renew()
-    time.sleep(turns.grace(0.1) + 0.01)
+    time.sleep(grace(0.1) + 0.01)
     assert not second.take()
     first.close()
     second.close()

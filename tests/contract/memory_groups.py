@@ -10,9 +10,9 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from mq.broker.broadcast_format import TopicOffsets
 from mq.broker.membership import Member, QueueState, Subscription, Versioned
@@ -20,6 +20,8 @@ from mq.broker.results import MessageQueue
 from mq.errors import GroupInvalid, NotPermitted, SubscriptionConflict, TopicNotFound
 from mq.message import MessageExt
 from mq.names import check_group, is_system_group
+
+T = TypeVar("T")
 
 RETRY_PREFIX = "%RETRY%"
 MODELS = {"clustering", "broadcasting"}
@@ -331,6 +333,12 @@ class MemoryClaim:
     def is_current(self) -> bool:
         with self._groups.changed:
             return self._state.resets[self.queue] == self._seen
+
+    def is_lost(self) -> bool:
+        return False
+
+    def while_held(self, messages: Iterator[T]) -> Iterator[T]:
+        return messages
 
     def commit(self, offset: int) -> bool:
         with self._groups.changed:

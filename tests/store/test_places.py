@@ -13,7 +13,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.groupfile import GroupFile
-from mq.store.groupslots import offsets_in, place_of, queue_byte, use_of
+from mq.store.groupslots import SLOT_SIZE, SLOTS_AT, offsets_in, place_of, queue_byte, slot_word, use_of
 from mq.store.native import ffi, lib
 from mq.store.numbers import Numbers
 from mq.store.reader import Reader
@@ -131,10 +131,12 @@ def test_a_late_commit_for_a_deleted_queue_is_none_for_the_next_one(directory: P
             file.ready(late)
         assert file.committed(number) == 3
         assert file.committed(late) is None
-        file.commit(late, 70)
-        assert file.committed(number) is None
-        slots = bytes(file.bytes[69_632 : 69_632 + file.slots_ready * 256])
-        assert number not in offsets_in(slots)
+        # Who has not noticed yet.
+        assert not lib.mq_slot_commit(file.pointer + slot_word(late), use_of(late) << 32, 0, 70)
+        assert file.apply_reset(late, use_of(late) << 32) == -1
+        assert file.committed(number) == 3
+        slots = bytes(file.bytes[SLOTS_AT : SLOTS_AT + file.slots_ready * SLOT_SIZE])
+        assert offsets_in(slots)[number] == 3
         with file.changing():
             file.raise_to(number, 4)
         assert file.committed(number) == 4

@@ -35,6 +35,7 @@ HEADERS = (
     "timerwheel.h",
     "timerlog.h",
     "timer.h",
+    "slots.h",
 )
 SOURCES = (
     "linux.c",
@@ -73,6 +74,7 @@ SOURCES = (
     "timerdeliver.c",
     "timerrebuild.c",
     "timer.c",
+    "slots.c",
 )
 
 kind = os.environ.get("MQ_BUILD", "")

@@ -42,7 +42,9 @@ enum {
     MQ_FAIL_PLACE_TAKEN = 31,  /* a place of the table of queues is chosen for another queue, which it does not tell yet */
     MQ_FAIL_PLACE_FILLED = 32, /* it has the queue's name, and nobody is told */
     MQ_FAIL_PLACE_TOLD = 33,   /* all are told where to look, the place is not live */
-    MQ_FAIL_POINT_COUNT = 34
+    MQ_FAIL_OFFSET = 34,       /* it is this owner's turn to commit an offset, which it has not written */
+    MQ_FAIL_OFFSET_COPY = 35,  /* it is written, its copy is not */
+    MQ_FAIL_POINT_COUNT = 36
 };
 
 #ifdef MQ_FAIL_POINTS
