@@ -23,6 +23,7 @@ from contextlib import ExitStack, suppress
 from typing import Protocol
 
 from mq.errors import BrokerClosed, ForkedBroker, InsufficientResources, MQError
+from mq.store.guards import time_limit
 from mq.store.renewal import Renewals
 from mq.store.store import Store
 from mq.store.turn import LEASE, Turn
@@ -36,6 +37,7 @@ CHECKPOINT_INTERVAL = 5.0
 RETENTION_INTERVAL = 10.0
 AGAIN = 1.0
 RENEWALS_IN_LEASE = 3
+INDEX_WAIT = 2.0
 
 log = logging.getLogger("mq.leader")
 
@@ -172,7 +174,7 @@ class Duties:
 
     def _keep_up(self) -> None:
         rounds: list[tuple[float, Callable[[], object]]] = [
-            (QUEUES_INTERVAL, self._store.bring_index_up),
+            (QUEUES_INTERVAL, self._bring_index_up),
             (CHECKPOINT_INTERVAL, self._checkpoint),
             (RETENTION_INTERVAL, self._expire),
             # Files that another process deleted are let go of.
@@ -226,7 +228,14 @@ class Duties:
                 self._note(duty, error)
                 self._over.wait(AGAIN)
 
+    def _bring_index_up(self) -> None:
+        # A process may be stopped while it has the index: what else is to be done waits no longer.
+        with time_limit(INDEX_WAIT):
+            self._store.bring_index_up()
+
     def _checkpoint(self) -> None:
+        # By a process that was stopped, it tells of less than another one has told: then the next recovery
+        # has more to look at, and finds the same.
         self._store.sync_index()
         self._store.write_checkpoint(sync=True)
 

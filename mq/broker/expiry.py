@@ -147,6 +147,9 @@ class Retention:
         """
         if hours is not None:
             check_number("retention_hours", hours, 0, 24 * 365 * 100)
+        return self._expire(hours, 0)
+
+    def _expire(self, hours: float | None, term: int) -> int:
         settings = self._settings.current()
         if hours is None and settings.held:
             log.info("%s: nothing is deleted: %s", self._store.root, WHY_HELD[settings.held])
@@ -158,7 +161,7 @@ class Retention:
         with suppress(MQError, OSError):  # It is deleted whether or not the log can tell of it.
             found = self._expiring(due)
         with self._kept(due.log_min, now_ms):
-            retention.delete(self._store, due)
+            retention.delete(self._store, due, term)
         if found is not None:
             ratio = settings.option("disk_ratio_max")
             why = f"retention of {self.hours if hours is None else hours:g} h"
@@ -170,7 +173,9 @@ class Retention:
         now_ms = _now_ms()
         self._note_away(now_ms)
         if not self._settings.current().held:
-            self.expire()
+            control = self._store.control
+            assert control is not None
+            self._expire(None, control.duties_term)
 
     def warn_if_held(self) -> None:
         """Say in the log that nothing is deleted."""

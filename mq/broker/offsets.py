@@ -29,6 +29,7 @@ import xxhash
 
 from mq.broker.topics import UNQUOTED_KEY
 from mq.objects import Guard
+from mq.store import groupslots
 from mq.store.configfile import write_config
 from mq.store.control import Control
 from mq.store.directory import sync_names
@@ -40,7 +41,7 @@ from mq.store.owner import make_directory
 
 __all__ = ["Offsets", "Table", "check_offset", "clamp_offsets"]
 
-OFFSET_MAX = 1 << 48  # a slot of a group file has room for no more
+OFFSET_MAX = 1 << 56
 QUEUE_ID_MAX = 65_535
 
 # Group to topic to queue id to offset.
@@ -226,8 +227,10 @@ def check_offset(offset: int) -> None:
     """Raises TypeError, ValueError."""
     if isinstance(offset, bool) or not isinstance(offset, int):
         raise TypeError(f"an offset is an int, not {type(offset).__name__}")
-    if not 0 <= offset < OFFSET_MAX - 1:
-        raise ValueError(f"an offset is {offset}: it must be 0 or more, and less than {OFFSET_MAX - 1:,}")
+    if not 0 <= offset < groupslots.OFFSET_MAX:
+        raise ValueError(
+            f"an offset is {offset}: it must be 0 or more, and less than {groupslots.OFFSET_MAX:,}"
+        )
 
 
 def _of(topics: Mapping[str, dict[int, int]], exists: Callable[[str], bool]) -> dict[str, dict[int, int]]:

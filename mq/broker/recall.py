@@ -35,6 +35,7 @@ from mq.names import is_system_topic
 from mq.properties import number_of, value_of
 from mq.store.copies import Copy
 from mq.store.store import Store
+from mq.store.turn import who_delays_timers
 
 __all__ = ["Recall"]
 
@@ -135,9 +136,10 @@ class Recall:
         while self._timer.enqueued() <= marked:
             self._store.live()
             if time.monotonic() > until:
+                why = who_delays_timers(self._store)
                 raise RequestTimeout(
                     f"the recall of message {wanted.unique_id} is stored, but nobody who delivers has seen it"
-                    f" for {TIMEOUT:g} s: ask again, as it may still be delivered"
+                    f" for {TIMEOUT:g} s{why}: ask again, as it may still be delivered"
                 )
             # He looks at all that is there when he is rung, whenever it is due.
             self._timer.alarm.ring()

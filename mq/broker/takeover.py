@@ -117,8 +117,8 @@ class Takeover:
         except StoreLocked:
             return False
         if who is not None:
-            roster.file.changed()
             log_eviction(roster.file.path.name, who)
+            roster.file.changed()
         return True
 
     # Death.

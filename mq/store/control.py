@@ -67,6 +67,11 @@ class Control:
     def raise_to(self, word: int, value: int) -> None:
         lib.mq_control_raise(self.handle, word, value)
 
+    def raise_in_term(self, term: int, word: int, value: int) -> None:
+        """The same as one of the duties; 0 is a term that is never over. Raises StoreLocked, and changes
+        nothing, once another process has them."""
+        check(lib.mq_duties_raise(self.handle, term, word, value), str(self.path))
+
     def add(self, word: int, amount: int = 1) -> int:
         """What it was before."""
         return int(lib.mq_control_add(self.handle, word, amount))

@@ -62,6 +62,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -82,6 +83,7 @@ from mq.store.groupslots import (
     SLOTS_AT,
     TURN,
     WANTED_BY,
+    no_slot,
     place_of,
     slot_word,
     use_of,
@@ -319,13 +321,21 @@ class GroupFile:
         """What is committed of a queue."""
         if not self.has(number):
             return None
-        value = int(lib.mq_slot_value(self.pointer + slot_word(number)))
+        pointer, at = self._slot(number)
+        value = int(lib.mq_slot_value(pointer + at))
         return value - 1 if value > 0 else None
+
+    def _slot(self, number: int) -> tuple[Any, int]:
+        """Where its slot is. Keep the pointer while C is at it: another thread may close this file, and then
+        it is to the words of nobody."""
+        pointer, at = self.pointer, slot_word(number)
+        return (pointer, at) if at < len(pointer) else (pointer, 0)
 
     def apply_reset(self, number: int, turn: int) -> int:
         """Have `committed` be what is committed, sound, and of this turn; how many resets there were. -1:
         this is another's turn. For the owner of the queue, or under byte 0."""
-        return int(lib.mq_slot_apply(self.pointer + slot_word(number), turn))
+        pointer, at = self._slot(number)
+        return int(lib.mq_slot_apply(pointer + at, turn))
 
     def reset(self, number: int, offset: int) -> None:
         """Under byte 0: set what is committed, whoever has the queue."""
@@ -338,16 +348,18 @@ class GroupFile:
     def raise_to(self, number: int, offset: int) -> None:
         """Under byte 0: commit for a queue that nobody needs to own."""
         self.ready(number)
-        at = slot_word(number)
-        self.apply_reset(number, self.words[at + TURN])
-        lib.mq_slot_commit(self.pointer + at, self.words[at + TURN], -1, offset)
+        turn = self.words[slot_word(number) + TURN]
+        self.apply_reset(number, turn)
+        pointer, at = self._slot(number)
+        lib.mq_slot_commit(pointer + at, turn, -1, offset)
 
     def correct(self, number: int, offset: int) -> None:
         """The same, also downwards."""
         self.ready(number)
-        at = slot_word(number)
-        self.apply_reset(number, self.words[at + TURN])
-        lib.mq_slot_correct(self.pointer + at, self.words[at + TURN], -1, offset)
+        turn = self.words[slot_word(number) + TURN]
+        self.apply_reset(number, turn)
+        pointer, at = self._slot(number)
+        lib.mq_slot_correct(pointer + at, turn, -1, offset)
 
     def note(self, number: int) -> str:
         start = slot_word(number) * 8 + NOTE_AT
@@ -363,7 +375,8 @@ class GroupFile:
 
     def swap(self, word: int, was: int, value: int) -> bool:
         """Change a word that still says `was`; whether it did."""
-        return bool(lib.mq_word_swap(self.pointer + word, was, value))
+        pointer = self.pointer  # Kept while C is at it.
+        return word < len(pointer) and bool(lib.mq_word_swap(pointer + word, was, value))
 
     def end_turns(self, place: int) -> None:
         """Under byte 0: have the queues of a member be free for the others, whatever it has locked."""
@@ -420,7 +433,7 @@ class GroupFile:
         self.counters = memoryview(bytearray(64)).cast("I")
         self.words = memoryview(bytearray(64)).cast("q")
         self.bytes = memoryview(bytearray(64))
-        self.pointer = ffi.new("int64_t[]", 8)
+        self.pointer = no_slot()[1]
         with suppress(BufferError):  # A consumer that was not closed still looks.
             self.memory.close()
 

@@ -132,15 +132,20 @@ def ranges(store: Store, log_min: int) -> list[Range]:
     return found
 
 
-def delete(store: Store, due: Due) -> None:
-    """Delete it. One caller at a time: the duties, or the user."""
+def delete(store: Store, due: Due, term: int = 0) -> None:
+    """Delete it. One caller at a time: the duties, or the user. term: of the duties. Raises StoreLocked, and
+    deletes nothing, once that is over.
+
+    From when on it is told where the log begins, what lies before is nobody's any more, and deleting it
+    again is of no matter: so the term is looked at there.
+    """
     log, control, log_min = store.live(), store.control, due.log_min
     assert control is not None
     # What is behind stays, with all units: if nothing were left after a power cut that tells how far a queue
     # was, its offsets would be given once more.
     store.flush_log()
     store.flush_queues()
-    control.raise_to(lib.MQ_LOG_MIN, log_min)
+    control.raise_in_term(term, lib.MQ_LOG_MIN, log_min)
     # Before any file goes: after a power cut an older control file would tell of files that are missing.
     control.sync()
     trimmed = []

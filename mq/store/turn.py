@@ -16,21 +16,23 @@ import logging
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from mq.errors import StoreLocked
 from mq.store.bell import Bell
 from mq.store.control import Control
+from mq.store.guards import control_lock
 from mq.store.lease import Lapse, end_of, grace, is_over, now_ns
 from mq.store.locks import byte_owner, lock_byte, open_own_file, unlock_byte
 from mq.store.named import named_errors
 from mq.store.native import check, lib
 from mq.store.owner import opened_file
-from mq.store.process_state import describe
+from mq.store.process_state import describe, process_state
 from mq.store.store import Store
 from mq.store.watch import Watch
 
-__all__ = ["LEASE", "Turn", "has_lapsed", "is_taken"]
+__all__ = ["LEASE", "Turn", "has_lapsed", "is_taken", "who_delays_timers"]
 
 LEASE = 10.0  # seconds
 WATCHED_INTERVAL = 5.0  # seconds; should a number of a process be another's by now
@@ -52,6 +54,17 @@ def is_taken(root: Path) -> bool:
 def has_lapsed(store: Store) -> bool:
     """Whether the process that had the duties last has not renewed its lease in time."""
     return is_over(store.word(lib.MQ_DUTIES_UNTIL), now_ns())
+
+
+def who_delays_timers(store: Store) -> str:
+    """The process that is stopped and has the timer wheel, or the duties, as a clause of an error; "" if none
+    is."""
+    control = store.control
+    assert control is not None
+    with suppress(StoreLocked), control_lock(control, lib.MQ_LOCK_TIMER, store.root, 0.0):
+        pid = store.word(lib.MQ_DUTIES_PID)
+        return f", since the duties are those of {describe(pid)}" if process_state(pid).is_stopped else ""
+    return f", since the timer wheel is held by {describe(int(lib.mq_busy_pid()))}"
 
 
 class Turn:

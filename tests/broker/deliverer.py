@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from mq.broker import delay_offsets
+from mq.broker import delay_offsets, duties
 from mq.broker.local import LocalBroker
 from tests.crash.processes import stopping
 
@@ -83,12 +83,18 @@ def stop_before(step: int) -> None:
 
 
 def deliverer(
-    root: str, step: int | None = None, stops_before: int | None = None, lease: float = 10.0
+    root: str,
+    step: int | None = None,
+    stops_before: int | None = None,
+    lease: float = 10.0,
+    retention_hours: float | None = None,
 ) -> None:
+    duties.RETENTION_INTERVAL = 0.1
     if step is not None:
         die_at(step)
     if stops_before is not None:
         stop_before(stops_before)
-    with LocalBroker(root, message_delay_level=LEVELS, duties_lease=lease, **SIZES):
+    options = {"duties_lease": lease, "retention_hours": retention_hours, **SIZES}
+    with LocalBroker(root, message_delay_level=LEVELS, **options):
         while not stopping:
             time.sleep(0.005)

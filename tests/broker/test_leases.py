@@ -4,6 +4,8 @@ on, it finds out before it does anything: nothing is delivered twice, or lost, w
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,9 +15,11 @@ from pathlib import Path
 import pytest
 
 import mq
+from mq.broker import recall
 from mq.broker.local import LocalBroker
 from mq.errors import StoreLocked
 from mq.store import turn as turns
+from mq.store.guards import time_limit
 from mq.store.lease import grace
 from mq.store.native import check, lib
 from mq.store.process_state import process_state
@@ -130,8 +134,16 @@ def test_a_leader_that_is_stopped_between_two_changes_of_what_is_shared(
 @pytest.mark.parametrize(
     "point", ["TIMER_UNIT", "TIMER_SLOT", "TIMER_STATED", "TIMER_COPIED", "TIMER_MARKED"]
 )
-def test_a_leader_that_is_stopped_inside_of_the_wheel(directory: Path, nursery: Nursery, point: str) -> None:
-    """Nobody can take the wheel from it; everything else goes on, and the wheel when it does."""
+def test_a_leader_that_is_stopped_inside_of_the_wheel(
+    directory: Path,
+    nursery: Nursery,
+    point: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody can take the wheel from it; everything else goes on, and the wheel when it does. Others are told
+    which process is stopped."""
+    monkeypatch.setattr(recall, "TIMEOUT", 0.2)
 
     def send(topic: mq.Topic) -> None:
         for number in range(6):
@@ -142,6 +154,12 @@ def test_a_leader_that_is_stopped_inside_of_the_wheel(directory: Path, nursery: 
         topic.send(b"level", delay_level=1)
         wait_until(lambda: b"level" in delivered(broker, 1), "the levels stand still")
         assert has_duties(broker)
+        who = rf"held by process {first.pid} \(.*\), which is stopped"
+        wait_until(lambda: re.search(f"timer messages have to wait: .*{who}", caplog.text), "nothing is said")
+        later = topic.send(b"recalled", delay_ms=100_000).recall_handle
+        assert later is not None
+        with pytest.raises(mq.RequestTimeout, match=who):
+            broker.recall(later)
         first.go_on()
         expected = Counter([b"level", *(b"timer %d" % number for number in range(6))])
         wait_until(lambda: delivered(broker, 1).keys() >= expected.keys(), "the wheel stands still")
@@ -164,6 +182,45 @@ def test_a_leader_that_is_stopped_while_it_flushes(directory: Path, nursery: Nur
 
 
 @pytest.mark.crash
+def test_a_leader_that_is_stopped_before_it_deletes(directory: Path, nursery: Nursery) -> None:
+    """It deletes nothing by what it decided before: another one goes by another retention meanwhile."""
+
+    def send(topic: mq.Topic) -> None:
+        for _ in range(40):
+            topic.send(os.urandom(100_000))  # Of which nothing is left to compress.
+
+    with stopped_leader(nursery, directory, send, "EXPIRING", retention_hours=0.0) as (first, broker):
+        broker.retention.change(hours=72)
+        wait_until(lambda: has_duties(broker), "nobody has the duties")
+        first.go_on()
+        first.stop()
+        wait_until(lambda: first.wait(0.1), "it does not end")
+        (queue,) = broker.topic("orders").queues
+        assert queue.min_offset == 0
+        assert len(queue.read(0, count_max=1).messages) == 1
+
+
+@pytest.mark.crash
+def test_a_leader_that_is_stopped_inside_of_the_index(directory: Path, nursery: Nursery) -> None:
+    """Nobody can take the index from it; who asks is told so in time, and everything else goes on."""
+
+    def send(topic: mq.Topic) -> None:
+        topic.send(b"one", keys="one")
+
+    with stopped_leader(nursery, directory, send, "INDEX_ENTRY") as (first, broker):
+        wait_until(lambda: has_duties(broker), "nobody has the duties")
+        broker.topic("orders").send(b"two", keys="two")
+        flushed(broker, broker._store.end())
+        stopped = rf"process {first.pid} \(.*\), which is stopped"
+        with time_limit(0.2), pytest.raises(StoreLocked, match=stopped) as caught:
+            broker.query("orders", "one")
+        assert caught.value.pid == first.pid
+        first.go_on()
+        for key in ("one", "two"):
+            assert [message.body for message in broker.query("orders", key)] == [key.encode()]
+
+
+@pytest.mark.crash
 def test_a_leader_that_is_stopped_inside_an_append(directory: Path, nursery: Nursery) -> None:
     """Nothing can be taken from it, and all goes on when it does."""
 
@@ -173,6 +230,12 @@ def test_a_leader_that_is_stopped_inside_an_append(directory: Path, nursery: Nur
     with stopped_leader(nursery, directory, send, "ARMED") as (first, broker):
         time.sleep(3 * LEASE)
         assert not has_duties(broker)
+        stopped = rf"process {first.pid} \(.*\), which is stopped"
+        with (
+            mq.Producer(broker, timeout=0.2, retries=0) as producer,
+            pytest.raises(mq.MQError, match=stopped),
+        ):
+            producer.send(mq.Message("orders", b"refused"))
         first.go_on()
         assert delivered(broker, 1) == Counter([b"level"])
         send(broker.topic("orders"))

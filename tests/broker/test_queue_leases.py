@@ -78,9 +78,9 @@ def test_a_stopped_member_is_evicted_and_commits_nothing_more(
         assert "which is stopped" in broker.group("billing").states("orders")[0].reason
         claim, _ = taken_over(member)
         assert client_ids(broker) == ["here"]
+        wait_until(lambda: f"peer, process {peer.pid}" in caplog.text)
         assert claim.committed() == 3
         assert claim.commit(5)
-    assert f"peer, process {peer.pid}" in caplog.text
     # Before it was told anything.
     assert peer.ask("[claim.commit(8) for claim in claims]") == [False, False]
     assert peer.ask("[claim.is_lost() for claim in claims]") == [True, True]

@@ -57,7 +57,8 @@ Handle = Callable[..., None]
 
 def _push(broker: mq.Broker, group: str, handle: Handle, **options: Any) -> None:
     batch_size = options.pop("batch_size", None)
-    with mq.PushConsumer(broker, group, threads=2, **options) as push:
+    # One thread: two could be stopped in a listener each.
+    with mq.PushConsumer(broker, group, threads=1, **options) as push:
         listener = (lambda messages: handle(*messages)) if batch_size else handle
         push.subscribe(TOPIC, batch_size=batch_size, listener=listener)
         push.start()

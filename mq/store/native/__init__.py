@@ -28,7 +28,12 @@ __all__ = ["check", "ffi", "lib"]
 
 
 # By number: see control.h.
-LOCKS = ("the lock for appending", "the lock for flushing", "the lock of the index")
+LOCKS = (
+    "the lock for appending",
+    "the lock for flushing",
+    "the lock of the index",
+    "the lock of the timer wheel",
+)
 # Something else stands where one of our files should: a directory, a file, a link.
 MISPLACED = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 

@@ -177,6 +177,8 @@ int mq_duties_check(mq_control *control, int64_t term);
 /* Store values into words of a shared file, in this order. 0, MQ_DEPOSED or MQ_BUSY. */
 int mq_duties_store(mq_control *control, int64_t term, int64_t *words, const int32_t *places, const int64_t *values,
                     int32_t count);
+/* Raise a word of the control file. 0, MQ_DEPOSED or MQ_BUSY. */
+int mq_duties_raise(mq_control *control, int64_t term, int word, int64_t value);
 /* Take MQ_LOCK_TIMER with this term, and give it back. 0, MQ_DEPOSED or MQ_BUSY. */
 int mq_duties_enter(mq_control *control, int64_t term);
 void mq_duties_exit(mq_control *control);

@@ -1,6 +1,7 @@
 /* Who has the duties: a right that has a term and ends with its lease, unless it is renewed in time. */
 #include "log.h"
 
+#include "fail.h"
 #include "linux.h"
 
 enum { LOCK_TIMEOUT_MS = 1000 };
@@ -57,6 +58,16 @@ int mq_duties_store(mq_control *control, int64_t term, int64_t *words, const int
     result = mq_duties_check(control, term);
     for (int32_t i = 0; !result && i < count; i++)
         atomic_store_explicit((_Atomic int64_t *)&words[places[i]], values[i], memory_order_release);
+    mq_control_unlock(control, MQ_LOCK_APPEND);
+    return result;
+}
+
+int mq_duties_raise(mq_control *control, int64_t term, int word, int64_t value) {
+    mq_fail_at(MQ_FAIL_EXPIRING);
+    int result = mq_control_lock(control, MQ_LOCK_APPEND, 10 * LOCK_TIMEOUT_MS);
+    if (result < 0) return result;
+    result = mq_duties_check(control, term);
+    if (!result) mq_control_raise(control, word, value);
     mq_control_unlock(control, MQ_LOCK_APPEND);
     return result;
 }

@@ -44,7 +44,8 @@ enum {
     MQ_FAIL_PLACE_TOLD = 33,   /* all are told where to look, the place is not live */
     MQ_FAIL_OFFSET = 34,       /* it is this owner's turn to commit an offset, which it has not written */
     MQ_FAIL_OFFSET_COPY = 35,  /* it is written, its copy is not */
-    MQ_FAIL_POINT_COUNT = 36
+    MQ_FAIL_EXPIRING = 36,     /* what is too old is found, and neither deleted nor told to be so */
+    MQ_FAIL_POINT_COUNT = 37
 };
 
 #ifdef MQ_FAIL_POINTS
