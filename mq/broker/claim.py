@@ -11,16 +11,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mq.broker.results import MessageQueue
-from mq.objects import while_unchanged
+from mq.objects import commit_slot, while_unchanged
 from mq.store.groupslots import (
     NOTE_SIZE,
     RESETS,
     TURN,
-    commit_slot,
     correct_slot,
     no_slot,
+    slot_address,
     slot_word,
-    turn_address,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ __all__ = ["LocalClaim"]
 T = TypeVar("T")
 
 EMPTY, NOWHERE = no_slot()  # What those look at who let go of the file: nothing changes.
-NO_SLOT: tuple[Any, int, Any] = EMPTY, 0, NOWHERE
+NO_SLOT: tuple[Any, int, Any, int] = EMPTY, 0, NOWHERE, slot_address(NOWHERE, 0)
 DROPPED, LOST = -1, -2  # instead of how many resets were seen
 
 
@@ -50,7 +49,8 @@ class LocalClaim:
         self.number = number
         self.turn = turn
         # One value, since drop() may come in between where another thread closes the broker.
-        self._slot: tuple[Any, int, Any] = self._file.words, slot_word(number), self._file.pointer
+        words, at, kept = self._file.words, slot_word(number), self._file.pointer
+        self._slot: tuple[Any, int, Any, int] = words, at, kept, slot_address(kept, at)
         self._topics: Any = self._membership._topics
         self._topics_seen = self._topics[0]
         # As it was taken: whatever was reset before is what committed() says.
@@ -71,12 +71,12 @@ class LocalClaim:
         """See Claim.is_current."""
         if self._is_dropped() or self._is_moved() or self.is_lost():
             return False
-        words, at, _ = self._slot
+        words, at, _, _ = self._slot
         return bool(words[at + RESETS] == self._seen)
 
     def is_lost(self) -> bool:
         """See Claim.is_lost."""
-        words, at, _ = self._slot
+        words, at, _, _ = self._slot
         turn = words[at + TURN]
         # Of another use of its place, the queue is another one, or none: see _is_moved.
         return self._seen == LOST or (
@@ -85,23 +85,23 @@ class LocalClaim:
 
     def while_held(self, messages: Iterator[T]) -> Iterator[T]:
         """See Claim.while_held."""
-        _, at, pointer = self._slot
-        return while_unchanged(messages, pointer, turn_address(pointer, at), self.turn)
+        _, _, kept, address = self._slot
+        return while_unchanged(messages, kept, address + 8 * TURN, self.turn)
 
     def commit(self, offset: int) -> bool:
         """See Claim.commit."""
         if self._topics[0] != self._topics_seen and not self.is_current():
             return False
-        _, at, pointer = self._slot
-        if commit_slot(pointer + at, self.turn, self._seen, offset):
+        _, _, _kept, address = self._slot  # The memory stays while this has it.
+        if commit_slot(address, self.turn, self._seen, offset):
             return True
         self._is_dropped()  # Which raises what there is to say of a broker that is closed.
         return False
 
     def correct(self, offset: int) -> None:
         """See Claim.correct. A reset that is not acknowledged yet stands."""
-        _, at, pointer = self._slot
-        if not correct_slot(pointer + at, self.turn, self._seen, offset):
+        _, _, _kept, address = self._slot
+        if not correct_slot(address, self.turn, self._seen, offset):
             self._is_dropped()
 
     def note(self, reason: str) -> None:

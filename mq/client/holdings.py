@@ -22,22 +22,21 @@ from typing import Final
 
 from mq.broker.membership import Assigned, Membership, Subscription, Versioned
 from mq.broker.protocol import Broker, MessageQueue
-from mq.client.agreement import check_agreement, check_consume_from
+from mq.client.agreement import check_agreement
 from mq.client.held_queue import HeldQueue
 from mq.client.identity import new_client_id
-from mq.client.limits import check_count
-from mq.client.listener import check_function, name_of, raise_returned
+from mq.client.limits import check_consumer
+from mq.client.listener import name_of, raise_returned
 from mq.client.rebalance import (
     AnyStrategy,
     allocate,
     sharing,
-    strategy_of,
     takes_retries,
 )
 from mq.errors import BrokerClosed, NotPermitted, StoreCorrupted, TopicNotFound
 from mq.filter.selection import Selection
 from mq.message import MessageExt
-from mq.names import RETRY_PREFIX, check_group, check_topic
+from mq.names import RETRY_PREFIX, check_topic
 from mq.uninterrupted import uninterrupted
 
 ROUND_SECONDS: Final = 20.0  # at least so often it looks whose the queues are, told or not
@@ -65,14 +64,7 @@ class Holdings:
         listener: AssignmentListener | None,
         client_id: str | None,
     ) -> None:
-        check_group(group)
-        check_consume_from(consume_from)
-        check_count("pull_count", pull_count)
-        if auto_commit_interval < 0:
-            raise ValueError(f"auto_commit_interval is {auto_commit_interval} s, must be 0 or more")
-        strategy_of(strategy)
-        if listener is not None:
-            check_function("assignment_listener", listener)
+        check_consumer(group, consume_from, pull_count, auto_commit_interval, strategy, listener)
         self.group: Final = group
         self.client_id: Final = client_id or new_client_id()
         self.broker: Final = broker
@@ -202,8 +194,7 @@ class Holdings:
                     self.at_end = False
                 if held.cached and held.claim.is_lost():
                     self.version, self.at_end = -1, False  # What is held is looked at first.
-                    return None
-                if held.cached:
+                elif held.cached:
                     taken = held.take(count_max)
                     if not held.cached:
                         turns.rotate(-1)

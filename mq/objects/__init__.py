@@ -6,7 +6,8 @@ the data plane (mq/store/native), through addresses that the store hands in; Asi
 to be delivered later. Halves is to half messages and their ends what Line is to messages. survey and pack go
 over a batch. Sender is what Producer.send does with the usual message, Transactor what TransactionProducer
 does; TransactionFields is the base of mq.Transaction. Guards are locks that no exception leaves locked.
-while_unchanged gives messages while a queue is owned. What the classes in Python need is in classes.py.
+while_unchanged gives messages while a queue is owned, commit_slot commits then. What the classes in Python
+need is in classes.py.
 """
 
 from mq.objects._objects import (
@@ -24,9 +25,11 @@ from mq.objects._objects import (
     bind,
     bind_calls,
     bind_guards,
+    bind_slots,
     bind_transactions,
     byte_guard,
     close_guarded_files,
+    commit_slot,
     file_guard,
     log_guard,
     mutex_guard,
@@ -57,9 +60,11 @@ __all__ = [
     "bind",
     "bind_calls",
     "bind_guards",
+    "bind_slots",
     "bind_transactions",
     "byte_guard",
     "close_guarded_files",
+    "commit_slot",
     "file_guard",
     "log_guard",
     "mutex_guard",

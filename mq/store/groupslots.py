@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mq.objects import bind_slots
 from mq.store.native import ffi, lib
 
 __all__ = [
@@ -29,14 +30,13 @@ __all__ = [
     "SLOT_SIZE",
     "TURN",
     "WANTED_BY",
-    "commit_slot",
     "correct_slot",
     "no_slot",
     "offsets_in",
     "place_of",
     "queue_byte",
+    "slot_address",
     "slot_word",
-    "turn_address",
     "use_of",
 ]
 
@@ -78,13 +78,18 @@ def no_slot() -> tuple[memoryview, Any]:
     return memoryview(bytes(SLOT_SIZE)).cast("q"), pointer
 
 
-def turn_address(pointer: Any, at: int) -> int:
-    """Where the turn of a slot lies in memory."""
-    return int(ffi.cast("uintptr_t", pointer + at + TURN))
+def slot_address(pointer: Any, at: int) -> int:
+    """Where a slot lies in memory, as long as the pointer is kept."""
+    return int(ffi.cast("uintptr_t", pointer + at))
 
 
-# For each commit of a consumer, without a layer between: see native/slots.h.
-commit_slot, correct_slot = lib.mq_slot_commit, lib.mq_slot_correct
+def correct_slot(address: int, turn: int, resets: int, offset: int) -> bool:
+    """See native/slots.h."""
+    slot = ffi.cast("int64_t *", address)
+    return bool(lib.mq_slot_correct(slot, turn, resets, offset))
+
+
+bind_slots(int(ffi.cast("uintptr_t", ffi.addressof(lib, "mq_slot_commit"))))
 
 
 def offsets_in(slots: bytes) -> dict[int, int]:
