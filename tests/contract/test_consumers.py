@@ -423,10 +423,10 @@ def test_what_failed_is_not_done_until_it_was_consumed(broker: mq.Broker, push: 
     heard = Heard(fail_first)
     push(heard, max_reconsume_times=1)
     eventually(lambda: [state.lag for state in group.states("orders") if state.lag] == [])
-    # One of them has come again by now, or not: it is not done in either case.
-    assert (group.retrying(), group.lag("orders")) == ({"orders": 3}, 3)
+    # One of them has come again by now, or not, or counts twice while it does: it is not done in any case.
+    assert group.lag("orders") >= 3
     heard.wait(5)
-    assert group.lag("orders") == 3
+    eventually(lambda: (group.retrying(), group.lag("orders")) == ({"orders": 3}, 3))
     again.set()
     eventually(lambda: group.lag("orders") == 2)
     assert group.retrying() == {"orders": 2}
