@@ -21,7 +21,7 @@ from mq.store.native import lib
 from mq.store.turn import Turn
 from tests.broker.deliverer import LEVELS, SIZES
 from tests.broker.whose_duties import wait_for_duties
-from tests.crash.failbuild import TREE, fail_build, fail_points
+from tests.crash.failbuild import TREE, fail_points
 from tests.crash.processes import Nursery
 
 ACTORS = "tests.broker.deliverer"
@@ -42,20 +42,6 @@ def hired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 def nursery(hired: Nursery) -> Iterator[Nursery]:
     yield hired
     assert hired.failures() == ""
-
-
-@pytest.fixture(scope="module")
-def hired_to_fail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Of the build with fail points."""
-    report = tmp_path_factory.mktemp("nursery") / "report"
-    with Nursery(TREE, report, fail_build(), ACTORS) as nursery:
-        yield nursery
-
-
-@pytest.fixture
-def failing(hired_to_fail: Nursery) -> Iterator[Nursery]:
-    yield hired_to_fail
-    assert hired_to_fail.failures() == ""
 
 
 class Deliverer:

@@ -28,27 +28,13 @@ from mq.store.store import Store
 from mq.store.turn import Turn, is_taken
 from tests.broker.deliverer import LEVELS, SIZES
 from tests.broker.whose_duties import wait_for_duties
-from tests.crash.failbuild import TREE, fail_build, fail_points
+from tests.crash.failbuild import fail_points
 from tests.crash.processes import Nursery, Process
 
 ACTORS = "tests.broker.deliverer"
 PATIENCE = 60.0
 LEASE = 0.5
 POINT = fail_points()
-
-
-@pytest.fixture(scope="module")
-def hired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Of the build with fail points."""
-    report = tmp_path_factory.mktemp("nursery") / "report"
-    with Nursery(TREE, report, fail_build(), ACTORS) as nursery:
-        yield nursery
-
-
-@pytest.fixture
-def nursery(hired: Nursery) -> Iterator[Nursery]:
-    yield hired
-    assert hired.failures() == ""
 
 
 def wait_until(told: Callable[[], object], what: str) -> None:
@@ -59,10 +45,10 @@ def wait_until(told: Callable[[], object], what: str) -> None:
 
 
 @contextmanager
-def leader(nursery: Nursery, root: Path, point: str = "", **options: object) -> Iterator[Process]:
+def leader(failing: Nursery, root: Path, point: str = "", **options: object) -> Iterator[Process]:
     """A process that has the duties, and stops at a point."""
     environment = {"MQ_FAIL": f"{POINT[point]}:1:stop"} if point else {}
-    process = nursery.start("deliverer", root=root, lease=LEASE, environment=environment, **options)
+    process = failing.start("deliverer", root=root, lease=LEASE, environment=environment, **options)
     try:
         wait_for_duties(root, process)
         yield process
@@ -72,7 +58,7 @@ def leader(nursery: Nursery, root: Path, point: str = "", **options: object) -> 
         while not process.wait(0.1):  # It may come to the point only now.
             assert time.monotonic() < deadline, "it does not end"
             process.go_on()
-        nursery.forget(process)
+        failing.forget(process)
 
 
 def open_beside(root: Path, *, duties: bool = True) -> LocalBroker:
@@ -98,10 +84,10 @@ def flushed(broker: LocalBroker, end: int) -> None:
 
 @contextmanager
 def stopped_leader(
-    nursery: Nursery, root: Path, send: Callable[[mq.Topic], object], point: str = "", **options: object
+    failing: Nursery, root: Path, send: Callable[[mq.Topic], object], point: str = "", **options: object
 ) -> Iterator[tuple[Process, LocalBroker]]:
     """A leader that was stopped by what is sent, and the broker that is to take over from it."""
-    with leader(nursery, root, point, **options) as first:
+    with leader(failing, root, point, **options) as first:
         # It is in charge for as long as it comes to that point, whatever else the machine has to do.
         with open_beside(root, duties=False) as sender:
             send(sender.create_topic("orders", 1))
@@ -113,13 +99,13 @@ def stopped_leader(
 @pytest.mark.crash
 @pytest.mark.parametrize("change", range(3))
 def test_a_leader_that_is_stopped_between_two_changes_of_what_is_shared(
-    directory: Path, nursery: Nursery, change: int
+    directory: Path, failing: Nursery, change: int
 ) -> None:
     def send(topic: mq.Topic, begin: int = 0) -> None:
         for number in range(begin, begin + 6):
             topic.send(b"%d" % number, delay_level=number % 2 + 1)
 
-    with stopped_leader(nursery, directory, send, stops_before=change) as (first, broker):
+    with stopped_leader(failing, directory, send, stops_before=change) as (first, broker):
         assert delivered(broker, 6) == Counter(b"%d" % number for number in range(6))
         assert has_duties(broker)
         first.go_on()
@@ -136,7 +122,7 @@ def test_a_leader_that_is_stopped_between_two_changes_of_what_is_shared(
 )
 def test_a_leader_that_is_stopped_inside_of_the_wheel(
     directory: Path,
-    nursery: Nursery,
+    failing: Nursery,
     point: str,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -149,7 +135,7 @@ def test_a_leader_that_is_stopped_inside_of_the_wheel(
         for number in range(6):
             topic.send(b"timer %d" % number, delay_ms=150 + 10 * number)
 
-    with stopped_leader(nursery, directory, send, point) as (first, broker):
+    with stopped_leader(failing, directory, send, point) as (first, broker):
         topic = broker.topic("orders")
         topic.send(b"level", delay_level=1)
         wait_until(lambda: b"level" in delivered(broker, 1), "the levels stand still")
@@ -170,11 +156,11 @@ def test_a_leader_that_is_stopped_inside_of_the_wheel(
 
 
 @pytest.mark.crash
-def test_a_leader_that_is_stopped_while_it_flushes(directory: Path, nursery: Nursery) -> None:
+def test_a_leader_that_is_stopped_while_it_flushes(directory: Path, failing: Nursery) -> None:
     def send(topic: mq.Topic) -> None:
         topic.send(b"one")
 
-    with stopped_leader(nursery, directory, send, "FLUSHED") as (first, broker):
+    with stopped_leader(failing, directory, send, "FLUSHED") as (first, broker):
         for body in (b"two", b"three"):
             broker.topic("orders").send(body)
             flushed(broker, broker._store.end())
@@ -182,14 +168,14 @@ def test_a_leader_that_is_stopped_while_it_flushes(directory: Path, nursery: Nur
 
 
 @pytest.mark.crash
-def test_a_leader_that_is_stopped_before_it_deletes(directory: Path, nursery: Nursery) -> None:
+def test_a_leader_that_is_stopped_before_it_deletes(directory: Path, failing: Nursery) -> None:
     """It deletes nothing by what it decided before: another one goes by another retention meanwhile."""
 
     def send(topic: mq.Topic) -> None:
         for _ in range(40):
             topic.send(os.urandom(100_000))  # Of which nothing is left to compress.
 
-    with stopped_leader(nursery, directory, send, "EXPIRING", retention_hours=0.0) as (first, broker):
+    with stopped_leader(failing, directory, send, "EXPIRING", retention_hours=0.0) as (first, broker):
         broker.retention.change(hours=72)
         wait_until(lambda: has_duties(broker), "nobody has the duties")
         first.go_on()
@@ -201,13 +187,13 @@ def test_a_leader_that_is_stopped_before_it_deletes(directory: Path, nursery: Nu
 
 
 @pytest.mark.crash
-def test_a_leader_that_is_stopped_inside_of_the_index(directory: Path, nursery: Nursery) -> None:
+def test_a_leader_that_is_stopped_inside_of_the_index(directory: Path, failing: Nursery) -> None:
     """Nobody can take the index from it; who asks is told so in time, and everything else goes on."""
 
     def send(topic: mq.Topic) -> None:
         topic.send(b"one", keys="one")
 
-    with stopped_leader(nursery, directory, send, "INDEX_ENTRY") as (first, broker):
+    with stopped_leader(failing, directory, send, "INDEX_ENTRY") as (first, broker):
         wait_until(lambda: has_duties(broker), "nobody has the duties")
         broker.topic("orders").send(b"two", keys="two")
         flushed(broker, broker._store.end())
@@ -221,13 +207,13 @@ def test_a_leader_that_is_stopped_inside_of_the_index(directory: Path, nursery: 
 
 
 @pytest.mark.crash
-def test_a_leader_that_is_stopped_inside_an_append(directory: Path, nursery: Nursery) -> None:
+def test_a_leader_that_is_stopped_inside_an_append(directory: Path, failing: Nursery) -> None:
     """Nothing can be taken from it, and all goes on when it does."""
 
     def send(topic: mq.Topic) -> None:
         topic.send(b"level", delay_level=1)
 
-    with stopped_leader(nursery, directory, send, "ARMED") as (first, broker):
+    with stopped_leader(failing, directory, send, "ARMED") as (first, broker):
         time.sleep(3 * LEASE)
         assert not has_duties(broker)
         stopped = rf"process {first.pid} \(.*\), which is stopped"

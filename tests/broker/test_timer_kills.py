@@ -17,7 +17,7 @@ from mq.store.native import lib
 from tests.arrivals import wait_for
 from tests.broker.timer_actors import SIZES
 from tests.broker.whose_duties import wait_for_duties
-from tests.crash.failbuild import TREE, fail_build, fail_points
+from tests.crash.failbuild import TREE, fail_points
 from tests.crash.halts import halts
 from tests.crash.processes import Nursery
 
@@ -25,20 +25,6 @@ ACTORS = "tests.broker.timer_actors"
 POINT = fail_points()
 PATIENCE = 60.0
 TAKEOVER_MS = 250
-
-
-@pytest.fixture(scope="module")
-def hired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Of the build with fail points."""
-    report = tmp_path_factory.mktemp("nursery") / "report"
-    with Nursery(TREE, report, fail_build(), ACTORS) as nursery:
-        yield nursery
-
-
-@pytest.fixture
-def failing(hired: Nursery) -> Iterator[Nursery]:
-    yield hired
-    assert hired.failures() == ""
 
 
 @pytest.fixture
