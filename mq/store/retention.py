@@ -148,6 +148,7 @@ def delete(store: Store, due: Due, term: int = 0) -> None:
     control.raise_in_term(term, lib.MQ_LOG_MIN, log_min)
     # Before any file goes: after a power cut an older control file would tell of files that are missing.
     control.sync()
+    sync_names(store.root / "mq")  # So is the name of this one, which a recovery may have made anew.
     trimmed = []
     for queue in control.queues():
         oldest = lib.mq_queue_trim(log, queue[0], log_min)

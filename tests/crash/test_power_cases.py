@@ -188,16 +188,19 @@ def test_a_topic_that_is_read_is_on_disk_before_its_messages(
     assert found == {"0": ["kept"], "1": [], "other": ["to other"], "problems": []}
 
 
+@pytest.mark.parametrize("is_new", [False, True], ids=["same control file", "new one"])
 def test_files_that_are_too_old_go_after_the_words_that_tell_of_them(
-    recorded_crew: Crew, tmp_path: Path
+    recorded_crew: Crew, tmp_path: Path, is_new: bool
 ) -> None:
     """An older control file came to disk, then the log's first files went: the store can be opened."""
     case = Case(recorded_crew, tmp_path)
     case.live([("early", 0)] * 150 + [("flush", 0)])
     case.disk.sync()
-    case.live([("expire", 0), ("make other", 0)])  # which forces all names to disk
+    if is_new:
+        case.cut(strict=True)  # What is recovered has a new control file.
+    case.live([("expire", 0), ("make other", 0)])  # which forces all names to disk, unless it is strict
     assert not case.log.exists()
-    case.cut()
+    case.cut(strict=is_new)
     assert not case.log.exists()
     found = case.live([])
     assert found["problems"] == []
