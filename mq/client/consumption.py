@@ -237,6 +237,7 @@ class Consumption:
                 elif owned.is_full:
                     self._must_look = True
         with self._lock:
+            self._runs.relieve_long(now)
             if self._runs.can_take(now):
                 return
         if self._must_look or now >= self._look_at:
@@ -269,6 +270,7 @@ class Consumption:
         due = self._assignment.save(now)
         expired: list[Work] = []
         with self._lock:
+            self._runs.relieve_long(now)
             hung = self._runs.hung(now)
             for owned in list(self._owned.values()):
                 if owned.is_draining:

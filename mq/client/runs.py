@@ -21,13 +21,14 @@ from mq.client.puller import OwnedQueue
 from mq.client.terms import Limits
 from mq.message import MessageExt
 
+RELIEVE_SECONDS = 0.05  # many times what a run is made for
 logger = logging.getLogger("mq.consumer")
 
 
 class Work:
     """A run of a queue, for a thread to perform. `cache` is where it came from."""
 
-    __slots__ = ("cache", "delivery", "owned", "run", "thread")
+    __slots__ = ("cache", "delivery", "is_relieved", "owned", "run", "thread")
 
     def __init__(self, owned: OwnedQueue, run: Run) -> None:
         self.owned = owned
@@ -35,6 +36,12 @@ class Work:
         self.run = run
         self.delivery: Delivery = owned.delivery  # as it was: it may be replaced
         self.thread = 0  # that performs it
+        self.is_relieved = False  # of what it had not begun
+
+    @property
+    def keeps_others_waiting(self) -> bool:
+        """Whether there may be messages behind the one that its listener is at, for others to take."""
+        return not self.is_relieved and len(self.run.messages) > self.run.batch and not self.delivery.ordered
 
     @property
     def is_wanted(self) -> bool:
@@ -110,7 +117,15 @@ class Runs:
 
     def look_at(self, now: float) -> float:
         """When to look whether a listener has been running for long."""
-        return now + NOTE_SECONDS if self._at_work else float("inf")
+        due = now + NOTE_SECONDS if self._at_work else float("inf")
+        starts = [work.run.started for work in self._at_work if work.keeps_others_waiting]
+        return min(due, min(starts) + RELIEVE_SECONDS) if starts else due
+
+    def relieve_long(self, now: float) -> None:
+        """Let others have what runs have not begun whose listeners take longer than was thought."""
+        for work in self._at_work:
+            if work.run.started + RELIEVE_SECONDS <= now and work.keeps_others_waiting:
+                self.relieve(work)
 
     def hung(self, now: float) -> Hung:
         """The listeners that have been running for long, and where they stand."""
@@ -171,6 +186,7 @@ class Runs:
     def relieve(self, work: Work) -> None:
         """A run that was thought to be brief is not: let others have what it has not begun."""
         now = self._clock()
+        work.is_relieved = True
         work.delivery.slow_down(now - work.run.started)
         if work.is_wanted and work.run in work.cache.open:
             self._isolate(work)
