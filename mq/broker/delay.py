@@ -207,7 +207,7 @@ class Delivery:
         try:
             self._settle()
             while not stopping():
-                self._look_at_clock(clock())
+                self._look_at_clock(clock)
                 nexts = [self._deliver_level(level, clock) for level in self._levels]
                 self._flush()
                 due = min((due for due in nexts if due is not None), default=None)
@@ -225,10 +225,10 @@ class Delivery:
             return clock() + AGAIN_MS
         return None
 
-    def _look_at_clock(self, now_ms: int) -> None:
+    def _look_at_clock(self, clock: Callable[[], int]) -> None:
         """Note what came until now, and by how much the clock was set since the last look."""
         if self._monotonic is not None:
-            base_ms = now_ms - self._monotonic()
+            base_ms = clock() - self._monotonic()
             if self._base_ms is None or abs(base_ms - self._base_ms) >= JUMP_MS:
                 self._base_ms = base_ms
                 for level in self._levels:
@@ -236,11 +236,13 @@ class Delivery:
         for level in self._levels:
             number = self._store.number(level.queue.topic, level.queue.queue_id, add=False)
             if number is not None:
-                self._see(level, number, now_ms)
+                self._see(level, number, clock)
 
-    def _see(self, level: Level, number: int, now_ms: int) -> None:
-        is_apart = now_ms < self._store.last_store_ms()
-        level.see(Seen(self._store.next_offset(number), now_ms, self._base_ms or 0, is_apart))
+    def _see(self, level: Level, number: int, clock: Callable[[], int]) -> None:
+        # In this order: one that is stored in between would look as if the clock had been set back.
+        end, last_ms = self._store.next_offset(number), self._store.last_store_ms()
+        now_ms = clock()
+        level.see(Seen(end, now_ms, self._base_ms or 0, is_apart=now_ms < last_ms))
 
     def _deliver_level(self, level: Level, clock: Callable[[], int]) -> int | None:
         """Up to a slice of what is due in a level; when its next one is."""
@@ -258,7 +260,7 @@ class Delivery:
                     level.forget()
                     level.waiting = waiting = None
                     level.seen.clear()
-                    self._see(level, number, clock())
+                    self._see(level, number, clock)
                 elif left_ms > 0:
                     return waiting.due_ms
             message = self._head(level, number, offset, clock)
@@ -296,7 +298,7 @@ class Delivery:
             if end == offset:
                 return None
             if offset >= level.seen_end:
-                self._see(level, number, clock())
+                self._see(level, number, clock)
             # None that was stored since: it would look as if the clock had been set back.
             count = min(READ_COUNT, max(level.seen_end - offset, 1))
             try:

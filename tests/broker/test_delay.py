@@ -121,6 +121,26 @@ class TestDelivery:
         shelf.put_aside(2, b"quick")
         assert deliverer.deliver() == BEGIN_MS + 1011
 
+    def test_a_message_that_is_put_aside_while_the_clock_is_read_is_not_early(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shelf = Shelf()
+        shelf.put_aside(1, b"%d" % shelf.now)
+        clock = shelf.clock
+
+        def slow() -> int:
+            now = clock()
+            if shelf.now < BEGIN_MS + 100:
+                shelf.now += 7
+                shelf.put_aside(1, b"%d" % shelf.now)
+            return now
+
+        monkeypatch.setattr(shelf, "clock", slow)
+        list(until_done(shelf, Deliverer(shelf, tmp_path, (5000,)).deliver))
+        late_ms = [message.store_time_ms - int(message.body) - 5000 for message in shelf.delivered()]
+        assert len(late_ms) > 3
+        assert min(late_ms) > 0
+
     def test_a_message_that_is_put_aside_while_others_are_read_is_not_early(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
