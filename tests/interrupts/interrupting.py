@@ -18,7 +18,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 # What calls __exit__ with three times None, in the Pythons that there are.
-LOADS = {"LOAD_CONST", "DUP_TOP", "POP_BLOCK"}
+LOADS = {"LOAD_CONST", "DUP_TOP", "POP_BLOCK", "SWAP", "ROT_TWO", "NOP"}
 CALLS = {"CALL", "PRECALL", "CALL_FUNCTION"}
 
 
@@ -28,11 +28,14 @@ class Interrupted(BaseException):
 
 @cache
 def _exits(code: CodeType) -> frozenset[int]:
-    """Where the instructions lie that end a with statement whose body is through."""
+    """Where the instructions lie that end a with statement whose body is through, or do nothing: Python takes
+    a try statement's first one out of the with statement that it stands in."""
     found: set[int] = set()
     run: list[int] = []
     for instruction in dis.get_instructions(code):
         name, nothing = instruction.opname, instruction.opname != "LOAD_CONST" or instruction.argval is None
+        if name == "NOP":
+            found.add(instruction.offset)
         if (name in LOADS and nothing) or (name in CALLS and len(run) >= 3 and instruction.arg in (2, 3)):
             run.append(instruction.offset)
             if name in CALLS:
