@@ -143,6 +143,9 @@ class Catalog:
 
     def _put(self, settings: TopicSettings) -> bool:
         """Have a topic of this name: with these settings unless there is one. Whether there was none."""
+        return uninterrupted(lambda: self._put_and_tell(settings), of=self._store)
+
+    def _put_and_tell(self, settings: TopicSettings) -> bool:
         with self._topics.changing():
             topics = self._topics.load() or self._known[1]
             known = topics.get(settings.name)
