@@ -17,7 +17,7 @@ import pytest
 
 from mq.cli.command import run
 from tests.damage.conftest import MEMORY
-from tests.damage.whole_files import WAYS, Outcome, Prepared, look
+from tests.damage.whole_files import WAYS, Outcome, Prepared, look, look_at_timers
 
 STATES = ("closed", "killed", "copied")
 
@@ -159,3 +159,17 @@ def test_a_file_that_is_put_back_is_not_lost_any_more(stores: dict[str, Prepared
     found = look(prepared)
     assert not found.lost
     assert found.problems == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("state", STATES)
+def test_the_leader_makes_a_damaged_file_of_the_timer_anew(stores: dict[str, Prepared], state: str) -> None:
+    prepared = stores[state]
+    names = [name for name in prepared.snapshot.files if "timer" in name and not name.endswith(".lock")]
+    assert len({name.split("/")[0] for name in names}) >= 3
+    wrong = []
+    for name in names:
+        for way in WAYS:
+            if prepared.damage(name, way):
+                wrong += [f"{name} {way}: {text}" for text in look_at_timers(prepared)]
+    assert not wrong, "\n".join(wrong[:60])

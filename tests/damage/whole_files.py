@@ -284,6 +284,23 @@ def look(prepared: Prepared) -> Outcome:
     return found
 
 
+def look_at_timers(prepared: Prepared) -> list[str]:
+    """Open the store with a leader, for longer and longer, until what waits to be delivered is there and
+    nothing is wrong; what is still wrong after that."""
+    wanted = sorted([len(b"later"), len(b"much later")])
+    wrong: list[str] = []
+    for seconds in (0.02, 0.1, 0.5, 2.0, 10.0):
+        with open_store(prepared.root, duties=True) as broker:
+            time.sleep(seconds)
+            waiting = sorted(len(broker.message(one.msg_id).body) for one in broker.delayed())
+        wrong = list(problems(prepared.root))
+        if waiting != wanted:
+            wrong.append(f"messages of {waiting} bytes wait")
+        if not wrong:
+            break
+    return wrong
+
+
 def _compare(before: dict[Place, bytes], after: dict[Place, bytes]) -> Iterator[str]:
     for place, record in before.items():
         if place in after and after[place] != record:

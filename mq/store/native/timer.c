@@ -69,6 +69,16 @@ void mq_timer_exit(mq_timer *timer) {
     pthread_mutex_unlock(&timer->lock);
 }
 
+/* Whether the log still has its first unit and its last one. What lies between is read when it is due. */
+static int has_both_ends(mq_timer *timer, int64_t begin, int64_t log_end) {
+    mq_timer_unit unit;
+    int64_t last = log_end - MQ_TIMER_UNIT_SIZE;
+    int result = log_end > begin ? mq_timerlog_read(timer->units, begin, &unit) : 0;
+    if (!result && last > begin && mq_timerlog_place(timer->units, last) == last)
+        result = mq_timerlog_read(timer->units, last, &unit);
+    return result == MQ_MISSING ? MQ_CORRUPT : result;
+}
+
 int mq_timer_attach(mq_timer *timer) {
     if (mq_timer_word(timer, MQ_TIMER_PRECISION) != timer->precision_ms) return MQ_CORRUPT;
     int64_t log_end = mq_timer_word(timer, MQ_TIMER_LOG_END);
@@ -79,7 +89,12 @@ int mq_timer_attach(mq_timer *timer) {
     if (!result && mq_timer_word(timer, MQ_TIMER_ENQUEUED) > atomic_load(&timer->queue->entry->next)) result = MQ_CORRUPT;
     if (!result) result = mq_timer_settle_link(timer);
     if (!result) result = mq_timer_settle(timer);
-    if (!result) result = mq_wheel_scan(timer->wheel, mq_timer_read_slot(timer), mq_timer_word(timer, MQ_TIMER_LOG_END));
+    log_end = mq_timer_word(timer, MQ_TIMER_LOG_END); /* to which a death may have left something to settle */
+    if (!result) result = has_both_ends(timer, begin, log_end);
+    int64_t count = 0;
+    if (!result) result = mq_wheel_scan(timer->wheel, mq_timer_read_slot(timer), log_end, &count);
+    /* A slot that is partly delivered counts all that it had. With fewer than wait, some would never be delivered. */
+    if (!result && count < mq_timer_word(timer, MQ_TIMER_PENDING)) result = MQ_CORRUPT;
     timer->loaded = mq_timer_read_slot(timer);
     /* Who had it before may have stored somebody once more, and not come to enqueue him. */
     timer->hold_until = atomic_load(&timer->queue->entry->next);

@@ -27,6 +27,7 @@ struct mq_wheel {
     int fd;
     uint8_t *slots;
     uint64_t in_use[WORD_COUNT];
+    int64_t scanned; /* messages in the slots that the scan found in use */
     uint8_t allocated[PART_COUNT]; /* what may be written to */
     _Atomic uint8_t dirty[PART_COUNT];
 };
@@ -145,12 +146,14 @@ static int scan_part(mq_wheel *wheel, int64_t at, int64_t from, int64_t log_end)
         if (slot.time < from || slot.time >= from + MQ_WHEEL_SLOTS) continue;
         if (slot.last < 0 || slot.last >= log_end || slot.first > slot.last) return MQ_CORRUPT;
         wheel->in_use[place / 64] |= (uint64_t)1 << place % 64;
+        wheel->scanned += slot.count;
     }
     return 0;
 }
 
-int mq_wheel_scan(mq_wheel *wheel, int64_t from, int64_t log_end) {
+int mq_wheel_scan(mq_wheel *wheel, int64_t from, int64_t log_end, int64_t *count) {
     int result = 0;
+    wheel->scanned = 0;
     memset(wheel->in_use, 0, sizeof wheel->in_use);
     /* What was never written is no data, and not worth a page of memory. */
     for (off_t at = 0; !result && at < WHEEL_SIZE;) {
@@ -165,6 +168,7 @@ int mq_wheel_scan(mq_wheel *wheel, int64_t from, int64_t log_end) {
             result = scan_part(wheel, data, from, log_end);
         at = hole;
     }
+    *count = wheel->scanned;
     return result;
 }
 

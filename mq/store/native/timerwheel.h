@@ -37,9 +37,9 @@ void mq_wheel_leave(mq_wheel *wheel, int64_t time);
 /* The first time in [from, to) whose slot is in use; `to` if there is none. */
 int64_t mq_wheel_next(mq_wheel *wheel, int64_t from, int64_t to);
 
-/* Find out which slots are in use: those of times from `from` on. MQ_CORRUPT if one cannot be where it is, or points
- * beyond log_end. */
-int mq_wheel_scan(mq_wheel *wheel, int64_t from, int64_t log_end);
+/* Find out which slots are in use, those of times from `from` on, and how many messages they count. MQ_CORRUPT if one
+ * cannot be where it is, or points beyond log_end. */
+int mq_wheel_scan(mq_wheel *wheel, int64_t from, int64_t log_end, int64_t *count);
 /* Empty all slots. */
 int mq_wheel_clear(mq_wheel *wheel);
 /* Have on disk what was put. */
