@@ -11,6 +11,7 @@ import gc
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 
 import mq
 from mq.broker.local import LocalBroker
@@ -179,8 +180,11 @@ def sought(broker: LocalBroker) -> Call:
 
 
 def broadcast(broker: LocalBroker) -> Call:
+    names = count()  # One that was cut short keeps its name until it has closed.
+
     def consume(_number: int) -> None:
-        with mq.PushConsumer(broker, "all", model="broadcasting", client_id="one", threads=1) as consumer:
+        name = str(next(names))
+        with mq.PushConsumer(broker, "all", model="broadcasting", client_id=name, threads=1) as consumer:
             consumer.subscribe("orders", listener=lambda _message: None)
             consumer.start()
 
