@@ -52,10 +52,13 @@ class Disk:
         """Take away all space but so many bytes, in a way that it can be given back."""
         with self.ballast.open("wb", buffering=0) as file:
             os.fsync(file.fileno())
-            status = os.statvfs(self.path)
-            if left:
-                os.posix_fallocate(file.fileno(), 0, status.f_bavail * status.f_frsize - left)
-                return
+            while left:
+                status = os.statvfs(self.path)
+                try:
+                    os.posix_fallocate(file.fileno(), 0, status.f_bavail * status.f_frsize - left)
+                    return
+                except OSError:
+                    file.truncate(0)  # The store makes files ahead, and has taken some of it meanwhile.
             for size in (1 << 20, 1 << 12, 1 << 10, 1):
                 try:
                     while True:
