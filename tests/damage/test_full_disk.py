@@ -54,8 +54,10 @@ class Disk:
             os.fsync(file.fileno())
             while left:
                 status = os.statvfs(self.path)
+                taken = status.f_bavail * status.f_frsize - left
                 try:
-                    os.posix_fallocate(file.fileno(), 0, status.f_bavail * status.f_frsize - left)
+                    if taken > 0:
+                        os.posix_fallocate(file.fileno(), 0, taken)
                     return
                 except OSError:
                     file.truncate(0)  # The store makes files ahead, and has taken some of it meanwhile.
