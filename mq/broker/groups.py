@@ -295,7 +295,7 @@ class Groups:
             with file.changing() as fd:
                 dead = roster.bury(fd)
                 if before is not None:
-                    roster.strike_off(before.place)  # Whoever evicted it may have died on the way.
+                    roster.strike_off(before.place)  # The member that evicted it may have died on the way.
                 admit(group, roster.listed(fd), member)
                 self._first_offsets.commit(group, file, member, consume_from)
                 until = end_of(lease) if lease else 0

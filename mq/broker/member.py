@@ -102,7 +102,7 @@ class LocalMembership:
             self._end_of_renewal = self._groups.takeover.keep(self.roster, self)
 
     def renew(self) -> bool:
-        """Have the lease from now on. False: it is over, and whoever uses this member finds out."""
+        """Have the lease from now on. False: it is over, and the next call of this member finds out."""
         if self.seat.renew():
             return True
         self.poke()

@@ -43,7 +43,7 @@ class Seat:
             if self._is_given_up:
                 return False
             until = end_of(self._lease)
-            # In one step: whoever evicts it changes the same word.
+            # In one step: an eviction changes the same word.
             if not self._file.swap(self.at + LEASE, self._until, until):
                 return False
             self._until = until

@@ -310,7 +310,7 @@ class GroupFile:
         for word in (COMMITTED, CHECK, OWNER, WANTED_BY):
             words[at + word] = 0
         self.bytes[at * 8 + NOTE_AT : at * 8 + NOTE_AT + NOTE_SIZE] = bytes(NOTE_SIZE)
-        self.version.add(0)  # A barrier: whoever sees that it is the new one's sees nothing of the old one.
+        self.version.add(0)  # A barrier: what shows the new one shows nothing of the old one.
         words[at + TURN] = use_of(number) << 32
 
     @property

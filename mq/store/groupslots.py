@@ -1,4 +1,4 @@
-"""The slots of a group file: what is committed of a queue, and who has it. groupfile.py has the layout.
+"""The slots of a group file: what is committed of a queue, and its owner. groupfile.py has the layout.
 
 A slot goes by the place that its queue has in the table of queues, and says which use of the place it is of.
 A process that has not noticed yet that a topic was deleted may commit into the slot when it is the next

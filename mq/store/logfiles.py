@@ -2,7 +2,7 @@
 have been.
 
 A file that is missing, or in which no record is whole, gets a filler in its place: a file that begins with a
-BLANK, so that whoever walks over the log goes on with the next one. No record of ours is ever behind a BLANK
+BLANK, so that a walk over the log goes on with the next one. No record of ours is ever behind a BLANK
 at a file's first byte; so a filler tells, for as long as it is kept, that messages were lost there, and no
 log offset is given again.
 """

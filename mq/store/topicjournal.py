@@ -142,7 +142,7 @@ def _fold(root: Path, journal: TopicJournal) -> None:
     name, entries, _end = journal.read()
     content = _content(root) if name else None
     if content is None:
-        return  # Where topics.json cannot be read, whoever wants topics says so.
+        return  # Where topics.json cannot be read, the call that wants topics says so.
     if content.get(FOLDED_MEMBER) != name:
         content["topicConfigTable"] = _applied(content.get("topicConfigTable"), entries)
         content[FOLDED_MEMBER] = name

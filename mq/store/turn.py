@@ -68,7 +68,7 @@ def who_delays_timers(store: Store) -> str:
 
 
 class Turn:
-    """The place of one broker among those who could do the duties. One thread waits for it.
+    """The place of one broker among those that could do the duties. One thread waits for it.
 
     lease: for how many seconds the duties are its own, unless it renews that."""
 

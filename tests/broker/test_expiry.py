@@ -303,7 +303,7 @@ def test_without_its_settings_a_store_deletes_nothing(directory: Path, harm: str
         (own / "settings.json").unlink()
     else:
         shutil.rmtree(own)
-    # Who says a number at open settles it; that what is there may go is another matter.
+    # A number given at open settles it; that what is there may go is another matter.
     with open_small(directory, retention_hours=50) as broker:
         assert "settings.json" in broker.retention.held
         broker.retention.work()

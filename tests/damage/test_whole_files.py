@@ -2,7 +2,7 @@
 word.
 
 What can be made anew from the log is made anew. What cannot is named by the store's log when it is opened,
-by `verify`, and by whoever reads there. No queue offset is given twice.
+by `verify`, and by a read there. No queue offset is given twice.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ STATES = ("closed", "killed", "copied")
 
 class Expected(Enum):
     MADE_ANEW = "every message is there, and verify finds nothing"
-    NAMED = "what is lost is named by open, by verify and by whoever reads there"
-    NAMED_LATER = "a cheap look does not see it: it is named by verify, and by whoever reads there"
+    NAMED = "what is lost is named by open, by verify and by a read there"
+    NAMED_LATER = "a cheap look does not see it: it is named by verify, and by a read there"
 
 
 def expected(name: str, way: str, log_files: list[str]) -> Expected:

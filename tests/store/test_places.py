@@ -131,7 +131,7 @@ def test_a_late_commit_for_a_deleted_queue_is_none_for_the_next_one(directory: P
             file.ready(late)
         assert file.committed(number) == 3
         assert file.committed(late) is None
-        # Who has not noticed yet.
+        # A process that has not noticed yet.
         assert not lib.mq_slot_commit(file.pointer + slot_word(late), use_of(late) << 32, 0, 70)
         assert file.apply_reset(late, use_of(late) << 32) == -1
         assert file.committed(number) == 3
@@ -217,7 +217,7 @@ for topic in ("old", "new"):
 
 
 def test_an_answer_for_a_queue_that_lost_its_place_meanwhile_is_asked_again(directory: Path) -> None:
-    """Whoever has an old number, and the version of the topics that it was right for, gets the new queue."""
+    """With an old number, and the version of the topics that it was right for, one gets the new queue."""
     with mq.open(directory) as broker:
         queue = broker.create_topic("orders", 1).queues[0].message_queue
         reader = Reader(broker._store, "mq", (-1,), lambda _queue: None)  # It hears of no change.

@@ -1,4 +1,4 @@
-/* Who has the duties: a right that has a term and ends with its lease, unless it is renewed in time. */
+/* The duties: a right of one process that has a term and ends with its lease, unless it is renewed in time. */
 #include "log.h"
 
 #include "fail.h"

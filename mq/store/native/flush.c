@@ -15,7 +15,7 @@ enum {
     COMPANY_MAX_NS = 100000
 };
 /* A process that flushes for longer may be stopped. The lock saves work, and nothing else: what is on disk is told by
- * words that only go up. So whoever has waited for so long flushes beside it. */
+ * words that only go up. So a caller that has waited for so long flushes beside it. */
 static const int64_t STUCK_NS = 2000000000;
 
 int mq_log_poison(mq_log *log) {

@@ -115,7 +115,7 @@ static int look_up(mq_control *control, const char *topic, int topic_size, int32
     return MQ_MISSING;
 }
 
-/* A place for another queue, free or new. Places are used in turn: whoever holds a number that is out of date has as
+/* A place for another queue, free or new. Places are used in turn: a process with a number that is out of date has as
  * long as can be to find that out. */
 static int64_t free_place(mq_control *control) {
     mq_shared *shared = control->shared;
@@ -151,7 +151,7 @@ static int enter(mq_control *control, int64_t place, const char *topic, int topi
     if (place == count) {
         memset(entry, 0, sizeof *entry); /* a dead owner may have left half an entry: it was never counted */
     } else {
-        /* First: whoever reads what follows by a number of before finds out, since it looks here last. */
+        /* First: a process that reads what follows by an old number finds out, since it looks here last. */
         atomic_store(&entry->use, (atomic_load(&entry->use) + 1) % MQ_USES_MAX);
         atomic_thread_fence(memory_order_seq_cst);
         atomic_store(&entry->state, MQ_QUEUE_DELETED);

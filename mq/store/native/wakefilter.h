@@ -15,7 +15,7 @@
  *
  * with a name as its size (1 byte) and its bytes. A node that makes no sense counts as MQ_TEST_MAY. */
 enum {
-    MQ_TESTS_MAX = 32,     /* of one control file; whoever comes later is woken by every message */
+    MQ_TESTS_MAX = 32,     /* of one control file; a later one is woken by every message */
     MQ_TEST_SIZE_MAX = 508,
     MQ_TEST_DEPTH_MAX = 40,
 
