@@ -103,8 +103,8 @@ class Gate:
     def mark_open(self) -> None:
         """`abort` with this process's id: a directory found with it and nobody inside was not closed.
 
-        The mark is on disk after it, also where another process made it: lost with the power, it would say that
-        all was closed.
+        The mark is on disk after it, also where another process made it: without it, after a power cut, all
+        would count as closed.
         A process that died may have made it without having it there; and so may one have put a file of
         config/ in place: messages of a topic must not be on disk without the topic.
         """
