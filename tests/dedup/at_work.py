@@ -49,6 +49,7 @@ def die_before_line(files: set[str], functions: set[str], step: int) -> None:
             left -= 1
         return trace
 
+    threading.settrace(trace)  # The first send of a key has another thread open the table.
     sys.settrace(trace)
 
 
