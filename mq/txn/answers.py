@@ -22,6 +22,7 @@ __all__ = ["Answers"]
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 IDLE_SECONDS = 3600.0  # that a thread waits for a check before it looks again
+START_SECONDS = 5.0  # for a check that is under way when there cannot be all threads
 ERROR_PAUSE = 1.0  # after a broker that could not tell what to check
 
 logger = logging.getLogger("mq.transactions")
@@ -58,7 +59,7 @@ class Answers:
                 start(thread)
                 self._threads.append(thread)
         except BaseException:
-            self.close(0.0)
+            self.close(START_SECONDS)
             raise
 
     @property
