@@ -87,7 +87,6 @@ class Round:
         self.expires = self.chance.random() < 0.2
         self.cut_traces = self.cut_readers = 0  # how many are of earlier lives, and may tell of what was lost
         self.cuts = 0
-        follow(self.disk.state / "journal")
 
     def _start(self, actor: str, **arguments: Any) -> Process:
         process = self.crew.nursery.start(
@@ -299,6 +298,13 @@ class Round:
 
     def play(self) -> Answer:
         """What was found in the end. Raises Lost."""
+        follow(self.disk.state / "journal")
+        try:
+            return self._judged()
+        finally:
+            follow(None)
+
+    def _judged(self) -> Answer:
         try:
             found = self._play()
         except Lost:

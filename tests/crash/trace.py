@@ -75,9 +75,9 @@ PLACE = struct.Struct(">q")
 _journals: list[Path] = []
 
 
-def follow(journal: Path | str) -> None:
-    """Have all records of this process say how long the journal was."""
-    _journals[:] = [Path(journal)]
+def follow(journal: Path | str | None) -> None:
+    """Have all records of this process say how long the journal was, from now on; with None: say 0."""
+    _journals[:] = [] if journal is None else [Path(journal)]
 
 
 class Log:
