@@ -41,13 +41,19 @@ def has_bytes(root: Path, log_offset: int, file_size: int) -> bool:
         return False
 
 
-def unit_at(file: Path, inside: int) -> Unit | None:
-    """The unit at a byte of a queue file; None if there is none."""
+def _bytes_at(file: Path, inside: int, size: int) -> bytes | None:
+    """So many bytes of a file from there on; None if there are fewer."""
     try:
-        data = peek(file, inside, UNIT.size)
+        data = peek(file, inside, size)
     except FileNotFoundError:
         return None
-    if len(data) < UNIT.size:
+    return data if len(data) == size else None
+
+
+def unit_at(file: Path, inside: int) -> Unit | None:
+    """The unit at a byte of a queue file; None if there is none."""
+    data = _bytes_at(file, inside, UNIT.size)
+    if data is None:
         return None
     log_offset, size, tags_code = UNIT.unpack(data)
     return (log_offset, size, tags_code) if size > 0 else None
@@ -90,11 +96,8 @@ def first_bad_file(
 
 
 def _extension_begins(file: Path, inside: int) -> bool:
-    try:
-        data = peek(file, inside, EXTENSION.size)
-    except FileNotFoundError:
-        return False
-    if len(data) < EXTENSION.size:
+    data = _bytes_at(file, inside, EXTENSION.size)
+    if data is None:
         return False
     size, _, store_time, bitmap_size = EXTENSION.unpack(data)
     return bool(size == EXTENSION.size + bitmap_size and bitmap_size >= 0 and store_time > 0)
