@@ -69,6 +69,8 @@ def numbered(first: int, last: int) -> list[bytes]:
 
 def stored(broker: LocalBroker, topic: str = "orders") -> list[mq.MessageExt]:
     found: list[mq.MessageExt] = []
+    if topic not in broker.topics():
+        return found  # It is made with the first message.
     for queue in broker.topic(topic).queues:
         at = 0
         while messages := queue.read(at, count_max=1000).messages:
