@@ -229,7 +229,7 @@ class Duties:
                 self._over.wait(AGAIN)
 
     def _bring_index_up(self) -> None:
-        # A process may be stopped while it has the index: what else is to be done waits no longer.
+        # A process may be stopped while it holds the index lock. The other upkeep waits for it no longer.
         with time_limit(INDEX_WAIT):
             self._store.bring_index_up()
 

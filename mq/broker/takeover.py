@@ -86,8 +86,8 @@ class Takeover:
         return False
 
     def _evict_lapsed(self, roster: Roster) -> bool:
-        """Whether a lease is over that is to be looked at again. What goes wrong here keeps no member from
-        renewing its own."""
+        """Evict members whose leases are over. Whether some of them must be looked at again. An error here
+        is logged: this member renews its own lease all the same."""
         try:
             return self._evict_if_sure(roster)
         except (MQError, OSError) as error:

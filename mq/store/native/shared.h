@@ -120,7 +120,7 @@ void mq_control_begin_section(struct mq_control *control, int which);
 /* Remember who has a lock that was not to be had in time: see mq_busy_pid. Returns MQ_BUSY. */
 int mq_control_note_busy(struct mq_control *control, int which, int waited_ms);
 
-/* Which of 31 kinds of tags one is of. Two tags may share a bit: who is woken for the other one looks, and sleeps on. */
+/* The bit of a tag, one of 31. Two tags may share a bit: a consumer that is woken for the other one sleeps on. */
 static const uint32_t MQ_EVERY_TAG = UINT32_MAX;
 static inline uint32_t mq_tag_bit(int32_t hash) { return 1u << ((uint64_t)((uint32_t)hash * 2654435761u) * 31 >> 32); }
 /* The last bit is for messages that are told apart by a test of their properties. */

@@ -36,5 +36,5 @@ enum {
  * one that is too long, MQ_READ_ONLY. Takes the append lock to add. */
 int mq_wake_test(mq_log *log, const uint8_t *test, int32_t size);
 
-/* Whether a message with this property string may concern the one who gave the test. */
+/* Whether a message with this property string may be selected by the condition of the test. */
 int mq_test_holds(const uint8_t *test, int32_t size, const uint8_t *properties, int32_t properties_size);
