@@ -39,7 +39,7 @@ int mq_log_open(mq_control *control, const char *root, int writable, int sync, m
     log->queues = calloc(MQ_QUEUE_MAX, sizeof *log->queues);
     int result = log->root && log->queues ? 0 : MQ_MEMORY;
     if (!result && log->queue_file_size % MQ_UNIT_SIZE) result = MQ_INVALID;
-    if (!result) result = mq_files_open(path, log->file_size, writable == 1, &log->files);
+    if (!result) result = mq_files_open(path, 1, log->file_size, writable == 1, &log->files);
     if (result) {
         free(log->root);
         free(log->queues);

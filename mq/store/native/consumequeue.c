@@ -28,10 +28,10 @@ static int open_files(mq_log *log, mq_queue *queue) {
     int length = snprintf(path, sizeof path, "%s/consumequeue_ext/%s/%d", log->root, topic, queue->entry->queue_id);
     if (length < 0 || length >= (int)sizeof path) return MQ_INVALID;
     /* Not private even where queues are: they are read only. */
-    int result = mq_files_open(path, log->ext_file_size, log->writable, &queue->extensions);
+    int result = mq_files_open(path, 3, log->ext_file_size, log->writable, &queue->extensions);
     if (result) return result;
     snprintf(path, sizeof path, "%s/consumequeue/%s/%d", log->root, topic, queue->entry->queue_id);
-    return mq_files_open(path, log->queue_file_size, log->queues_writable, &queue->files);
+    return mq_files_open(path, 3, log->queue_file_size, log->queues_writable, &queue->files);
 }
 
 mq_queue *mq_log_open_queue(mq_log *log, int number, int *error) {

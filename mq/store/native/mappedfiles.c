@@ -32,6 +32,7 @@ typedef struct table {
 
 struct mq_files {
     char *directory;
+    int own_levels;
     int64_t file_size;
     int writable;
     _Atomic(table *) table;
@@ -48,7 +49,7 @@ int mq_files_path(mq_files *files, int64_t offset, char *path) {
     return size < 0 || size >= MQ_PATH_SIZE ? MQ_INVALID : 0;
 }
 
-int mq_files_open(const char *directory, int64_t file_size, int writable, mq_files **out) {
+int mq_files_open(const char *directory, int own_levels, int64_t file_size, int writable, mq_files **out) {
     if (file_size <= 0) return MQ_INVALID;
     mq_files *files = calloc(1, sizeof *files);
     if (!files) return MQ_MEMORY;
@@ -57,6 +58,7 @@ int mq_files_open(const char *directory, int64_t file_size, int writable, mq_fil
         free(files);
         return MQ_MEMORY;
     }
+    files->own_levels = own_levels;
     files->file_size = file_size;
     files->writable = writable;
     pthread_mutex_init(&files->lock, NULL);
@@ -210,24 +212,25 @@ static int open_file(mq_files *files, int64_t offset, int flags) {
     return errno == ENOENT ? MQ_MISSING : errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
 }
 
-static int make_directories(const char *directory) {
-    char path[MQ_PATH_SIZE];
-    if (snprintf(path, sizeof path, "%s", directory) >= (int)sizeof path) return MQ_INVALID;
-    for (char *at = path + 1;; at++) {
-        if (*at && *at != '/') continue;
-        char was = *at;
-        *at = 0;
+static int make_directories(mq_files *files) {
+    for (int below = files->own_levels - 1; below >= 0; below--) {
+        char path[MQ_PATH_SIZE];
+        if (snprintf(path, sizeof path, "%s", files->directory) >= (int)sizeof path) return MQ_INVALID;
+        for (int i = 0; i < below; i++) {
+            char *cut = strrchr(path, '/');
+            if (!cut) return MQ_INVALID;
+            *cut = 0;
+        }
         if (mq_create_directory(path) && errno != EEXIST) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
-        if (!was) return 0;
-        *at = was;
     }
+    return 0;
 }
 
 int mq_files_create(mq_files *files, int64_t offset) {
     if (!files->writable) return MQ_READ_ONLY;
     int fd = open_file(files, offset, O_RDWR | O_CREAT);
     if (fd == MQ_MISSING) {
-        int result = make_directories(files->directory);
+        int result = make_directories(files);
         if (result) return result;
         fd = open_file(files, offset, O_RDWR | O_CREAT);
     }

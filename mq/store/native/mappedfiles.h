@@ -15,7 +15,9 @@
  */
 typedef struct mq_files mq_files;
 
-int mq_files_open(const char *directory, int64_t file_size, int writable, mq_files **files);
+/* Of the directory's path the last `own_levels` names are the store's own and made when they are missing. What is
+ * above them is not: a store that was moved away leaves no second, empty one behind. */
+int mq_files_open(const char *directory, int own_levels, int64_t file_size, int writable, mq_files **files);
 void mq_files_close(mq_files *files);
 
 /* Make the file that holds `offset`, with its full length and no blocks, and its

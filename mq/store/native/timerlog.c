@@ -26,7 +26,7 @@ int mq_timerlog_open(const char *directory, int64_t file_size, mq_timerlog **out
     mq_timerlog *log = calloc(1, sizeof *log);
     if (!log) return MQ_MEMORY;
     log->file_size = file_size;
-    int result = mq_files_open(directory, file_size, 1, &log->files);
+    int result = mq_files_open(directory, 1, file_size, 1, &log->files);
     if (result) free(log);
     else *out = log;
     return result;
