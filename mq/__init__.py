@@ -67,6 +67,8 @@ from mq.txn.producer import Transaction, TransactionProducer
 from mq.txn.state import TransactionState
 from mq.uninterrupted import uninterrupted
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Broker",
     "BrokerClosed",
