@@ -15,20 +15,20 @@ PARTS = (
     "objects",
     "messages",
     "results",
-    "calls",
-    "aside",
+    "append_pull",
+    "delayed_append",
     "sender",
     "batch",
     "transactions",
-    "transactor",
+    "transaction_send",
     "guards",
     "held",
 )
 objects = Extension(
-    "mq.objects._objects",
-    sources=[f"mq/objects/{part}.c" for part in PARTS],
-    include_dirs=["mq/objects", "mq/store/native"],
-    depends=["mq/objects/objects.h", *map(str, Path("mq/store/native").glob("*.h"))],
+    "mq.fastpath._objects",
+    sources=[f"mq/fastpath/{part}.c" for part in PARTS],
+    include_dirs=["mq/fastpath", "mq/store/native"],
+    depends=["mq/fastpath/objects.h", *map(str, Path("mq/store/native").glob("*/*.h"))],
     define_macros=[("_GNU_SOURCE", None)],
     extra_compile_args=[*STRICT, *(CHECKED if is_checked else ["-O3"])],
     extra_link_args=["-fsanitize=address,undefined"] if is_checked else [],
@@ -37,14 +37,14 @@ objects = Extension(
 
 
 class WithDiscovered(build_py):
-    """Puts mq/spark/discovered.py where Spark looks: a package pyspark_mq beside mq, editable or not."""
+    """Puts mq/spark/pyspark_entry.py where Spark looks: a package pyspark_mq beside mq, editable or not."""
 
     def run(self) -> None:
         super().run()
         place = self.get_finalized_command("install").install_lib if self.editable_mode else self.build_lib
         package = Path(place, "pyspark_mq")
         package.mkdir(parents=True, exist_ok=True)
-        self.copy_file("mq/spark/discovered.py", str(package / "__init__.py"))
+        self.copy_file("mq/spark/pyspark_entry.py", str(package / "__init__.py"))
 
 
 setup(

@@ -17,9 +17,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-import mq.objects  # noqa: F401 - first of all: it refuses an interpreter that is not the main one
-from mq.broker.local import LocalBroker
-from mq.broker.protocol import (
+import mq.fastpath  # noqa: F401 - first of all: it refuses an interpreter that is not the main one
+from mq.api.broker import (
     Broker,
     Group,
     Member,
@@ -33,6 +32,8 @@ from mq.broker.protocol import (
     Subscription,
     Topic,
 )
+from mq.api.transactions import TransactionState
+from mq.broker.local import LocalBroker
 from mq.client.once import Once
 from mq.client.producer import Producer
 from mq.client.pull_consumer import PullConsumer
@@ -64,7 +65,6 @@ from mq.errors import (
 )
 from mq.message import Message, MessageExt
 from mq.txn.producer import Transaction, TransactionProducer
-from mq.txn.state import TransactionState
 from mq.uninterrupted import uninterrupted
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
 """Messages: what a producer builds, and what a consumer receives.
 
 A Message checks and encodes its properties (mq/properties.py) once, when it is made. A MessageExt is the
-stored record (mq/store/commitlog.py has its layout), taken apart on demand.
+stored record (mq/store/log/commitlog.py has its layout), taken apart on demand.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from mq.compression import COMPRESSED, decompress
 from mq.errors import MessageInvalid
+from mq.fastpath import SentFields, Signature, StoredFields, added_state, bind
 from mq.names import check_topic, known_topics
-from mq.objects import SentFields, Signature, StoredFields, added_state, bind
 from mq.properties import OWN_NAMES, RESERVED_NAMES, decode, encode, keys_of, number_of, value_of
 
 # The encoded text of tags seen before. Emptied when full; with a short tag and a short key the limit

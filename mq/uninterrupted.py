@@ -18,7 +18,7 @@ from time import monotonic, sleep
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
-from mq.objects import time_guard, time_left
+from mq.fastpath import time_guard, time_left
 
 __all__ = ["close_all", "left_open", "uninterrupted", "wait_for_calls"]
 

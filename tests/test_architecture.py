@@ -18,37 +18,29 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LINE_COUNT_MAX = 450
 
-# A module imports from lower floors, or from its own package. The longest prefix that fits decides.
+# A package imports from lower floors, or from itself. Those of the lowest and of the highest floor know each
+# other.
 FLOORS = {
-    "mq": 6,
     "mq.message": 0,
+    "mq.properties": 0,
+    "mq.names": 0,
+    "mq.compression": 0,
     "mq.errors": 0,
     "mq.threads": 0,
-    "mq.names": 0,
-    "mq.properties": 0,
-    "mq.compression": 0,
     "mq.uninterrupted": 0,
-    "mq.filter": 0,
-    "mq.objects": 0,
-    "mq.broker.protocol": 0,
-    "mq.broker.results": 0,
-    "mq.broker.handle": 0,
-    "mq.broker.membership": 0,
-    "mq.broker.handled": 0,
-    "mq.store": 1,
-    "mq.txn": 0,
-    "mq.txn.state": 0,
-    "mq.txn.half": 2,
-    "mq.txn.check": 0,
-    "mq.txn.producer": 5,
-    "mq.txn.answers": 5,
-    "mq.txn.half_topic_broker": 5,
-    "mq.broker": 3,
-    "mq.client": 4,
-    "mq.remoting": 4,
-    "mq.spark": 5,
-    "mq.cli": 6,
-    "mq.__main__": 6,
+    "mq.fastpath": 0,
+    "mq.filter": 1,
+    "mq.api": 2,
+    "mq.store": 3,
+    "mq.broker": 4,
+    "mq.client": 5,
+    "mq.txn": 6,
+    "mq.aio": 6,
+    "mq.spark": 6,
+    "mq.remoting": 6,
+    "mq.cli": 7,
+    "mq.__main__": 7,
+    "mq": 7,
 }
 
 # A name with one of these words hides a noun that has not been found yet.
@@ -100,10 +92,8 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def floor_of(module: str) -> int:
-    while module not in FLOORS:
-        module = module.rpartition(".")[0]
-    return FLOORS[module]
+def package_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
 
 
 @cache
@@ -127,42 +117,18 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
         yield from ((node.lineno, name) for name in names if name == "mq" or name.startswith("mq."))
 
 
-def for_type_checkers_only(path: Path) -> set[int]:
-    """The lines inside `if TYPE_CHECKING:`, which import nothing at run time."""
-    return {
-        line
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
-        for statement in node.body
-        for line in range(statement.lineno, (statement.end_lineno or 0) + 1)
-    }
-
-
 def test_a_package_imports_only_from_lower_floors() -> None:
     wrong = []
     for path in sources():
-        importer = module_name(path)
-        package = ".".join(importer.split(".")[:2])
-        unchecked = for_type_checkers_only(path)
+        importer = package_of(module_name(path))
+        floor = FLOORS[importer]
         for line, imported in imports(path):
-            same_package = ".".join(imported.split(".")[:2]) == package
-            if line in unchecked or floor_of(imported) < floor_of(importer):
-                continue
-            # Values know each other, and the command uses the public names that it stands beside.
-            if floor_of(imported) == floor_of(importer) and (same_package or floor_of(importer) in {0, 6}):
-                continue
-            wrong.append(f"{path.relative_to(ROOT)}:{line}: {importer} imports {imported}")
-    assert wrong == []
-
-
-def test_the_client_knows_no_store() -> None:
-    wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {imported}"
-        for path in sources()
-        if module_name(path).startswith("mq.client")
-        for line, imported in imports(path)
-        if imported.startswith(("mq.store", "mq.broker.local"))
-    ]
+            below = FLOORS[package_of(imported)]
+            is_known = importer == package_of(imported) or (
+                below == floor and floor in {0, max(FLOORS.values())}
+            )
+            if below >= floor and not is_known:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {importer} imports {imported}")
     assert wrong == []
 
 

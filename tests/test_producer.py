@@ -727,7 +727,7 @@ def test_a_forked_child_cannot_use_its_parents_outbox(monkeypatch: pytest.Monkey
     _, producer = make()
     producer.send_async(MESSAGE).result(timeout=60)
     with monkeypatch.context() as patched:
-        patched.setattr("mq.client.outbox.os.getpid", lambda: -1)
+        patched.setattr("mq.client.send_buffer.os.getpid", lambda: -1)
         with pytest.raises(mq.ForkedBroker):
             producer.send_async(MESSAGE)
     producer.close()

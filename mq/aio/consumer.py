@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 
 from mq.aio.delivery import Delivery, Listener
 from mq.aio.waiter import Request, Waiter
-from mq.broker.protocol import Broker, MessageQueue
-from mq.client.held_queue import HeldQueue
-from mq.client.holdings import ROUND_SECONDS, AssignmentListener, Holdings
-from mq.client.limits import check_count
+from mq.api.broker import Broker, MessageQueue
+from mq.client.engine.held_queue import HeldQueue
+from mq.client.engine.holdings import ROUND_SECONDS, AssignmentListener, Holdings
+from mq.client.engine.limits import check_count
+from mq.client.engine.rebalance import AnyStrategy
 from mq.client.pull_consumer import AnyQueue, named
-from mq.client.rebalance import AnyStrategy
 from mq.errors import BrokerClosed
 from mq.message import MessageExt
 from mq.uninterrupted import left_open, uninterrupted

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from mq.client.delivery import Failure
-from mq.client.handback import level_of, log_failure, outcome_of
-from mq.client.held_queue import HeldQueue
-from mq.client.holdings import Holdings
+from mq.client.engine.delivery import Failure
+from mq.client.engine.held_queue import HeldQueue
+from mq.client.engine.holdings import Holdings
+from mq.client.engine.send_back import level_of, log_failure, outcome_of
 from mq.client.listener import check_listener, name_of, raise_returned
 from mq.client.retry import RetriedMessage, Retry
 from mq.message import MessageExt

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mq.aio.executor import to_thread
-from mq.broker.protocol import Broker, MessageQueue, Queue, SendResult
+from mq.api.broker import Broker, MessageQueue, Queue, SendResult
 from mq.client import producer
 from mq.message import Message
 

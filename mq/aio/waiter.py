@@ -14,9 +14,9 @@ import threading
 from contextlib import suppress
 from time import monotonic
 
-from mq.broker.membership import Versioned
-from mq.broker.protocol import Broker
-from mq.client.holdings import Position
+from mq.api.broker import Broker
+from mq.api.group import Versioned
+from mq.client.engine.holdings import Position
 from mq.errors import MQError
 from mq.threads import start
 

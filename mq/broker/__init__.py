@@ -1,1 +1,1 @@
-"""What RocketMQ's broker does: protocol.py says what may be asked, local.py answers from a directory."""
+"""What RocketMQ's broker does: mq/api/broker.py says what may be asked, local.py answers from a directory."""

@@ -13,21 +13,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from mq.broker.asides import Asides
-from mq.broker.catalog import Catalog
-from mq.broker.protocol import MessageQueue
-from mq.broker.topics import PERM_WRITE
+from mq.api.broker import MessageQueue
+from mq.broker.delay.bulk_delays import Asides
+from mq.broker.topics.config import PERM_WRITE
+from mq.broker.topics.registry import Catalog
 from mq.errors import MQError, NotPermitted, TopicNotFound
 from mq.names import UNSENDABLE_TOPICS, is_system_topic
-from mq.store.arrow import ArrowReader, Scan
-from mq.store.bulk import BulkWriter, Stored
-from mq.store.directory import BEGIN_MEMBER
-from mq.store.reader import Reader
-from mq.store.spans import Spans
+from mq.store.directory.root import BEGIN_MEMBER
+from mq.store.log.multi_append import BulkWriter, Stored
+from mq.store.log.size_limits import ROOM_MAX
+from mq.store.queue.arrow import ArrowReader, Scan
+from mq.store.queue.queue_ranges import Spans
+from mq.store.queue.reader import Reader
+from mq.store.shared.leader_lock import has_lapsed, is_taken
+from mq.store.shared.waiting import Wait
 from mq.store.store import Store
-from mq.store.toolarge import ROOM_MAX
-from mq.store.turn import has_lapsed, is_taken
-from mq.store.waiting import Wait
 from mq.threads import start
 
 __all__ = ["Bulk"]

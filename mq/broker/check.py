@@ -15,17 +15,19 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mq.broker import broadcast_groups, keycheck
-from mq.broker.offsets import Offsets
-from mq.broker.topics import Topics
-from mq.broker.unread import hidden_reason, in_words, unread
+from mq.broker.broadcast import groups
+from mq.broker.groups.offsets import Offsets
+from mq.broker.once import dedup_check
+from mq.broker.topics.config import Topics
+from mq.broker.topics.unread import hidden_reason, in_words, unread
 from mq.errors import MQError
 from mq.names import is_system_group, is_system_topic
-from mq.store import check, timerverify
-from mq.store.groupfile import damage_of
-from mq.store.numbers import Numbers
-from mq.store.settings import SettingsFile
+from mq.store import check
+from mq.store.directory.settings import SettingsFile
+from mq.store.shared.group_file import damage_of
+from mq.store.shared.queue_table import Numbers
 from mq.store.store import Store
+from mq.store.timer import check as timerverify
 
 __all__ = ["notes", "problems"]
 
@@ -51,8 +53,8 @@ def problems(
         store.gate.leave()  # Who wants to come in meanwhile may.
         yield from SettingsFile(root).problems()
         yield from timerverify.problems(root, is_used=is_used)
-        yield from broadcast_groups.damaged(root)
-        yield from keycheck.problems(root)
+        yield from groups.damaged(root)
+        yield from dedup_check.problems(root)
     except (MQError, OSError) as error:
         yield f"{root}: {error}"
     finally:

@@ -15,25 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
-from mq.broker.agreed import AgreedSettings
-from mq.broker.asides import Asides
-from mq.broker.broadcast_groups import BroadcastGroups, clamp_all
-from mq.broker.bulk import Bulk
-from mq.broker.catalog import Catalog
-from mq.broker.dedup import Dedup
-from mq.broker.delayed import Delayed, delayed
-from mq.broker.duties import Duties, Duty
-from mq.broker.expiry import Retention
-from mq.broker.filters import ConsumerFilters
-from mq.broker.finding import Finder
-from mq.broker.groups import OFFSETS_INTERVAL, Groups
-from mq.broker.handled import Handled
-from mq.broker.keepsakes import Keepsakes
-from mq.broker.lookout import LocalLookout
-from mq.broker.membership import Assigned, BroadcastOffsets, Group, Lookout, Member, Membership, QueueState
-from mq.broker.once_files import OnceFiles
-from mq.broker.options import check_options, settle
-from mq.broker.protocol import (
+from mq.api.broker import (
     Appender,
     Checker,
     Ender,
@@ -45,25 +27,43 @@ from mq.broker.protocol import (
     Topic,
     Undecided,
 )
-from mq.broker.recall import Recall
-from mq.broker.retries import Retries
-from mq.broker.retry import send_back
-from mq.broker.schedule import Schedule
-from mq.broker.takeover import LEASE_SECONDS, Takeover
-from mq.broker.timer import Timer, roll_window_ms
-from mq.broker.topics import TopicSettings
-from mq.broker.transactions import LocalTransactions
+from mq.api.group import Assigned, BroadcastOffsets, Group, Lookout, Member, Membership, QueueState
+from mq.api.handled_keys import Handled
+from mq.broker.broadcast.groups import BroadcastGroups, clamp_all
+from mq.broker.bulk import Bulk
+from mq.broker.delay.bulk_delays import Asides
+from mq.broker.delay.pending import Delayed, delayed
+from mq.broker.delay.recall import Recall
+from mq.broker.delay.schedule import Schedule
+from mq.broker.delay.timer import Timer, roll_window_ms
+from mq.broker.filter_bitmaps import ConsumerFilters
+from mq.broker.groups.groups import OFFSETS_INTERVAL, Groups
+from mq.broker.groups.retry import send_back
+from mq.broker.groups.retry_counts import Retries
+from mq.broker.groups.takeover import LEASE_SECONDS, Takeover
+from mq.broker.leader import Duties, Duty
+from mq.broker.live_settings import AgreedSettings
+from mq.broker.message_query import Finder
+from mq.broker.once.append_once import Dedup
+from mq.broker.once.handled_key_files import OnceFiles
+from mq.broker.options import check_options, settle
+from mq.broker.retention import Retention
+from mq.broker.topics.compaction import Keepsakes
+from mq.broker.topics.config import TopicSettings
+from mq.broker.topics.registry import Catalog
+from mq.broker.transactions.transactions import LocalTransactions
+from mq.broker.waiter import LocalLookout
 from mq.message import MessageExt
 from mq.names import check_group, check_topic
-from mq.store import aside
-from mq.store.arrow import ArrowReader
-from mq.store.bulk import BulkWriter
-from mq.store.reader import Reader
-from mq.store.renewal import Renewals
+from mq.store.log import delayed_append
+from mq.store.log.multi_append import BulkWriter
+from mq.store.log.writer import Writer
+from mq.store.queue.arrow import ArrowReader
+from mq.store.queue.reader import Reader
+from mq.store.shared.leader_lock import LEASE
+from mq.store.shared.process_monitor import Watch
+from mq.store.shared.renewal import Renewals
 from mq.store.store import Store
-from mq.store.turn import LEASE
-from mq.store.watch import Watch
-from mq.store.writer import Writer
 from mq.uninterrupted import close_all, left_open, uninterrupted
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class LocalBroker:
         duties: bool = True,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        # What one does for all (see duties.py) goes by options that the store keeps: None is what it has.
+        # What one does for all (see leader.py) goes by options that the store keeps: None is what it has.
         kept = {
             "flush_interval": flush_interval,
             "retention_hours": retention_hours,
@@ -172,7 +172,7 @@ class LocalBroker:
             )
             self._filters = ConsumerFilters(store) if enable_consume_queue_ext and not read_only else None
             log_file_size = store.geometry.commitlog_file_size
-            waiting = aside.Asides(schedule, timer, timer_max_delay_ms, log_file_size)
+            waiting = delayed_append.Asides(schedule, timer, timer_max_delay_ms, log_file_size)
             writer = Writer(store, self.name, catalog.version, catalog, waiting, self._keyed(), self._filters)
             self._writer = writer
             self._reader = Reader(store, self.name, catalog.version, catalog.admit_read)

@@ -1,9 +1,9 @@
 """What the options of a broker may be, said before anything is opened; and which of them the store keeps.
 
-What duties go by is the store's, and not the process's (USUAL in mq/store/settings.py). The first process
-that gives such an option settles it; what decides about deletion, the first that takes part in the duties, as
-usual if it says nothing. One that asks for something else later is told so in the log, and the store's
-counts, unless it was opened with change_settings=True.
+What duties go by is the store's, and not the process's (USUAL in mq/store/directory/settings.py). The first
+process that gives such an option settles it; what decides about deletion, the first that takes part in the
+duties, as usual if it says nothing. One that asks for something else later is told so in the log, and the
+store's counts, unless it was opened with change_settings=True.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from mq.store.delaylevels import DELAY_MAX_MS
-from mq.store.lease import LEASE_MAX
-from mq.store.settings import CHECKS, USUAL, Settings, check_count, check_number
+from mq.store.directory.delay_levels import DELAY_MAX_MS
+from mq.store.directory.settings import CHECKS, USUAL, Settings, check_count, check_number
+from mq.store.shared.lease import LEASE_MAX
 
 __all__ = ["QUEUE_COUNT_MAX", "check_count", "check_kept", "check_options", "settle"]
 

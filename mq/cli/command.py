@@ -12,24 +12,24 @@ from collections.abc import Sequence
 import click
 
 import mq
-from mq.cli.bench import bench
-from mq.cli.consume import consume
-from mq.cli.expire import expire
-from mq.cli.groups import groups, reset
 from mq.cli.printing import visible
-from mq.cli.read import query, show
-from mq.cli.recall import recall
-from mq.cli.redrive import redrive
-from mq.cli.retention import retention, settings
-from mq.cli.send import send
 from mq.cli.session import Session
-from mq.cli.sinks import sinks
-from mq.cli.tail import tail
-from mq.cli.timers import timers
-from mq.cli.top import top
-from mq.cli.topics import create, delete, topics
-from mq.cli.transactions import transactions
-from mq.cli.verify import verify
+from mq.cli.verbs.bench import bench
+from mq.cli.verbs.consume import consume
+from mq.cli.verbs.expire import expire
+from mq.cli.verbs.groups import groups, reset
+from mq.cli.verbs.read import query, show
+from mq.cli.verbs.recall import recall
+from mq.cli.verbs.redrive import redrive
+from mq.cli.verbs.retention import retention, settings
+from mq.cli.verbs.send import send
+from mq.cli.verbs.sinks import sinks
+from mq.cli.verbs.tail import tail
+from mq.cli.verbs.timers import timers
+from mq.cli.verbs.top import top
+from mq.cli.verbs.topics import create, delete, topics
+from mq.cli.verbs.transactions import transactions
+from mq.cli.verbs.verify import verify
 
 DONE, NO, WRONG_USAGE = 0, 1, 2
 INTERRUPTED = 128 + signal.SIGINT

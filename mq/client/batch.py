@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mq.errors import MessageInvalid, MessageTooLarge
+from mq.fastpath import survey
 from mq.message import Message
 from mq.names import RETRY_PREFIX
-from mq.objects import survey
 
 __all__ = ["BATCH_ENTRY_SIZE", "check_batch"]
 

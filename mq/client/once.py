@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from mq.broker.handled import DEDUP_KEY, Handled
-from mq.broker.protocol import Broker
+from mq.api.broker import Broker
+from mq.api.handled_keys import DEDUP_KEY, Handled
 from mq.client.retry import Retry
 from mq.errors import RequestTimeout
 from mq.message import MessageExt

@@ -15,20 +15,20 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mq.broker.protocol import COMPRESS_OVER, Broker, MessageQueue, Queue, SendResult
+from mq.api.broker import COMPRESS_OVER, Broker, MessageQueue, Queue, SendResult
 from mq.client.batch import BATCH_ENTRY_SIZE, check_batch
 from mq.client.fault import FaultTable
 from mq.client.hooks import Hooks
 from mq.client.listener import close_unrun
-from mq.client.outbox import Letter, Outbox
-from mq.client.routes import Routes
+from mq.client.publish_routes import Routes
 from mq.client.selector import Selector
+from mq.client.send_buffer import Letter, Outbox
 from mq.client.sent_once import KeyedLetter, SentOnce
 from mq.compression import Compression, compressor
 from mq.errors import BrokerClosed, MessageTooLarge, RemotingError, RequestTimeout, SendFailed
+from mq.fastpath import Sender, time_guard
 from mq.message import Message
 from mq.names import check_group
-from mq.objects import Sender, time_guard
 
 if TYPE_CHECKING:
     from typing_extensions import Self

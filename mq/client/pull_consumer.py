@@ -21,12 +21,12 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from mq.broker.membership import Versioned
-from mq.broker.protocol import Broker, MessageQueue, Queue
-from mq.client.held_queue import HeldQueue
-from mq.client.holdings import ROUND_SECONDS, AssignmentListener, Holdings, Position
-from mq.client.limits import check_count
-from mq.client.rebalance import AnyStrategy
+from mq.api.broker import Broker, MessageQueue, Queue
+from mq.api.group import Versioned
+from mq.client.engine.held_queue import HeldQueue
+from mq.client.engine.holdings import ROUND_SECONDS, AssignmentListener, Holdings, Position
+from mq.client.engine.limits import check_count
+from mq.client.engine.rebalance import AnyStrategy
 from mq.errors import BrokerClosed
 from mq.message import MessageExt
 from mq.uninterrupted import left_open, uninterrupted
@@ -43,8 +43,8 @@ class PullConsumer:
 
     `consume_from` says where a group begins that has no offset of a topic yet: "first", "last", or a time
     in ms. `pull_count` messages are read at a time, and kept until they are polled. `allocate` shares out the
-    queues: see mq.client.rebalance. `assignment_listener(topic, queues, mine)` is told, within poll, of what
-    this consumer has from now on; what it has no more is still held then, and may be committed.
+    queues: see mq.client.engine.rebalance. `assignment_listener(topic, queues, mine)` is told, within poll,
+    of what this consumer has from now on; what it has no more is still held then, and may be committed.
     """
 
     def __init__(

@@ -17,18 +17,18 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from mq.broker.membership import Membership, Subscription
-from mq.broker.protocol import Broker
-from mq.broker.results import MessageQueue
-from mq.client.agreement import check_agreement
-from mq.client.assignment import Assignment, AssignmentListener
-from mq.client.consumption import Consumption
-from mq.client.delivery import Delivery, Listener, RetryDelivery
-from mq.client.handback import HandBack
+from mq.api.broker import Broker
+from mq.api.group import Membership, Subscription
+from mq.api.results import MessageQueue
+from mq.client.engine.agreement import check_agreement
+from mq.client.engine.assignment import Assignment, AssignmentListener
+from mq.client.engine.consume_loop import Consumption
+from mq.client.engine.delivery import Delivery, Listener, RetryDelivery
+from mq.client.engine.flow_control import Terms
+from mq.client.engine.rebalance import AnyStrategy, strategy_of
+from mq.client.engine.send_back import HandBack
 from mq.client.identity import new_client_id
 from mq.client.listener import check_function, check_listener
-from mq.client.rebalance import AnyStrategy, strategy_of
-from mq.client.terms import Terms
 from mq.errors import BrokerClosed, GroupInvalid
 from mq.filter.selection import Selection
 from mq.names import RETRY_PREFIX, check_group, check_topic
@@ -58,10 +58,10 @@ class PushConsumer:
     in order without end. A listener that takes longer than consume_timeout (s) loses its messages to the
     retry topic; it is not interrupted.
 
-    `allocate` shares out the queues: see mq.client.rebalance. `assignment_listener(topic, queues, mine)` is
-    told of what this consumer gets. At most pull_threshold_for_queue messages and ..size_for_queue bytes of
-    a queue are held here, and none that is consume_message_span offsets or more from the first (this does
-    not go for ordered ones); thresholds for_topic are divided among the queues held.
+    `allocate` shares out the queues: see mq.client.engine.rebalance. `assignment_listener(topic, queues,
+    mine)` is told of what this consumer gets. At most pull_threshold_for_queue messages and ..size_for_queue
+    bytes of a queue are held here, and none that is consume_message_span offsets or more from the first (this
+    does not go for ordered ones); thresholds for_topic are divided among the queues held.
 
     Only for broadcasting: `offsets_dir` is where offsets are kept, the store's own directory by default.
     """

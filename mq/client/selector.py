@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mq.broker.protocol import MessageQueue, queue_of_key
+from mq.api.broker import MessageQueue, queue_of_key
 from mq.client.fault import FaultTable
 from mq.message import Message
 
@@ -18,7 +18,7 @@ Selector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
 
 
 def by_hash(queues: Sequence[MessageQueue], _message: Message, shard_key: Any) -> MessageQueue:
-    """The queue of the shard key, always the same one: see mq.broker.protocol.queue_of_key."""
+    """The queue of the shard key, always the same one: see mq.api.broker.queue_of_key."""
     return queue_of_key(queues, shard_key)
 
 

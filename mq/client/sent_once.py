@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mq.broker.protocol import Broker, MessageQueue, SendResult
-from mq.client.outbox import Letter
+from mq.api.broker import Broker, MessageQueue, SendResult
+from mq.client.send_buffer import Letter
 from mq.message import Message
 
 __all__ = ["KeyedLetter", "SentOnce"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mq.broker.results import MessageQueue
+from mq.api.results import MessageQueue
 from mq.spark.java import use_java
 
 __all__ = ["abandon", "lag", "recommended_conf", "register", "use_java"]
@@ -45,7 +45,7 @@ def recommended_conf() -> dict[str, str]:
 def lag(progress: Mapping[str, Any] | None) -> dict[MessageQueue, int]:
     """How many messages of each queue a query has not read yet, from its lastProgress. Other sources that the
     query has are passed over, and there is nothing to tell before it has made progress."""
-    from mq.spark.offsets import Offset
+    from mq.spark.source.offsets import Offset
 
     behind: dict[MessageQueue, int] = {}
     for source in progress["sources"] if progress is not None else ():
@@ -63,7 +63,7 @@ def abandon(path: str | os.PathLike[str], txn: str) -> list[Path]:
     and have it count as whole without what is not. txn: as `mq DIR sinks` lists it. The files that were given
     up; none where nothing is lost. Raises MQError where there is no such sink, or somebody is committing."""
     from mq.broker.local import LocalBroker
-    from mq.spark.commit import abandon_rest
+    from mq.spark.sink.commit import abandon_rest
 
     with LocalBroker(path, create=False, duties=False) as broker:
         return abandon_rest(broker, txn)
@@ -73,7 +73,7 @@ def _offset_of(value: Any) -> Mapping[str, Any] | None:
     """One of ours, as Spark gives it: JSON, or what that says. Other sources have whatever they like."""
     import json
 
-    from mq.spark.offsets import VERSION_KEY
+    from mq.spark.source.offsets import VERSION_KEY
 
     if isinstance(value, str):
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mq.spark.refusal import Refusal, nearest
+from mq.spark.errors import Refusal, nearest
 
 # Names and Spark's names of their types, in the order of the full schema.
 TYPES = {

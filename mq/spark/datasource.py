@@ -9,10 +9,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 from mq.spark.columns import check_nullable, chosen, schema_text
-from mq.spark.options import SourceOptions, check_names, includes_properties, source_options
-from mq.spark.refusal import Refusal
-from mq.spark.rows import check_columns, check_target
-from mq.spark.sinkoptions import SinkOptions, sink_options
+from mq.spark.errors import Refusal
+from mq.spark.sink.options import SinkOptions, sink_options
+from mq.spark.sink.rows import check_columns, check_target
+from mq.spark.source.options import SourceOptions, check_names, includes_properties, source_options
 from mq.spark.target import broker, locate
 from mq.spark.version import check_spark
 
@@ -35,13 +35,13 @@ class MqDataSource(DataSource):
         return schema_text(includes_properties(self._options))
 
     def reader(self, schema: Any) -> Any:
-        from mq.spark.batch import BatchReader
+        from mq.spark.source.batch import BatchReader
 
         options = self._source_options(stream=False)
         return BatchReader(locate(options.path), options, arrow_schema(schema))
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802 - the name is Spark's
-        from mq.spark.stream import RefusedStream, StreamReader
+        from mq.spark.source.stream import RefusedStream, StreamReader
 
         try:
             options = self._source_options(stream=True)
@@ -50,18 +50,18 @@ class MqDataSource(DataSource):
             return RefusedStream(refusal)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        from mq.spark import sink
+        from mq.spark.sink import writers
 
-        sink.refuse_overwrite(self._options, overwrite)
+        writers.refuse_overwrite(self._options, overwrite)
         options = self._sink_options(schema)
-        return sink.batch_writer(locate(options.path), options)
+        return writers.batch_writer(locate(options.path), options)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - the name is Spark's
-        from mq.spark import sink
+        from mq.spark.sink import writers
 
-        sink.refuse_overwrite(self._options, overwrite)
+        writers.refuse_overwrite(self._options, overwrite)
         options = self._sink_options(schema)
-        return sink.stream_writer(locate(options.path), options)
+        return writers.stream_writer(locate(options.path), options)
 
     def _sink_options(self, schema: Any) -> SinkOptions:
         options = sink_options(self._options)

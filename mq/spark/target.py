@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from mq.broker.local import LocalBroker
 from mq.errors import MQError
-from mq.spark.refusal import Refusal, shown
+from mq.spark.errors import Refusal, shown
 
 __all__ = ["StoreRef", "broker", "locate", "refused"]
 

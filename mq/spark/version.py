@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mq.spark.refusal import Refusal
+from mq.spark.errors import Refusal
 
 __all__ = ["check_spark"]
 

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from mq.errors import MQError
 from mq.message import MessageExt
-from mq.store.commitlog import is_segment_name, segment_files
-from mq.store.directory import is_listed, size_of
-from mq.store.guards import control_lock
-from mq.store.losses import Loss, kept_losses, lost_messages
+from mq.store.directory.root import is_listed, size_of
+from mq.store.directory.topic_journal import listed_topics
+from mq.store.log.commitlog import is_segment_name, segment_files
 from mq.store.native import check, ffi, lib
+from mq.store.recovery.losses import Loss, kept_losses, lost_messages
+from mq.store.shared.lock_guards import control_lock
 from mq.store.store import Store
-from mq.store.topicjournal import listed_topics
 
 __all__ = ["problems"]
 

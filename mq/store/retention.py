@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from mq.store.commitlog import segment_files
-from mq.store.consumequeueext import extension_files, remove_old_extensions
-from mq.store.control import Control
-from mq.store.directory import sync_names
-from mq.store.guards import control_lock
+from mq.store.directory.root import sync_names
+from mq.store.log.commitlog import segment_files
 from mq.store.native import check, lib
+from mq.store.queue.extensions import extension_files, remove_old_extensions
+from mq.store.shared.control import Control
+from mq.store.shared.lock_guards import control_lock
 from mq.store.store import Store
 
 __all__ = ["Aged", "Away", "Due", "Range", "delete", "disk_ratio", "due", "expired", "ranges"]

@@ -1,20 +1,20 @@
 """A store root: opened, recovered, closed, and the parts that live in it.
 
     var/orders/
-        commitlog/       the messages                            commitlog.py
-        consumequeue/    where each queue's messages are         consumequeue.py, consumequeueext.py
-        index/           where the messages of a key are         index.py
-        checkpoint       what is known to be on disk             checkpoint.py
-        abort  lock      RocketMQ's marks: open; in use          gate.py
+        commitlog/       the messages                            log/commitlog.py
+        consumequeue/    where each queue's messages are         queue/consumequeue.py, queue/extensions.py
+        index/           where the messages of a key are         index/index.py
+        checkpoint       what is known to be on disk             directory/checkpoint.py
+        abort  lock      RocketMQ's marks: open; in use          directory/open_lock.py
         config/          topics and offsets, JSON                mq.broker
         mq/              ours, all of it can be rebuilt:
-            control      shared memory                           control.py
-            gate         who opens, closes, is inside            gate.py
-            members      one place for each open broker          members.py
-            duties       who does what is done for all           mq.broker.duties
-            groups/      members of groups, who has which queue  groupfile.py
-            geometry.json    file sizes                          geometry.py
-            settings.json    identity, what all agree on         settings.py
+            control      shared memory                           shared/control.py
+            gate         who opens, closes, is inside            directory/open_lock.py
+            members      one place for each open broker          shared/members.py
+            duties       who does what is done for all           mq.broker.leader
+            groups/      members of groups, who has which queue  shared/group_file.py
+            geometry.json    file sizes                          directory/file_sizes.py
+            settings.json    identity, what all agree on         directory/settings.py
 
 The first process in finds one of three things: a control file that is to be believed (all others died, or
 closed): attach, at once, whatever the size; another boot's: recover from the checkpoint on; none: the same.
@@ -36,25 +36,25 @@ from pathlib import Path
 from typing import Any
 
 from mq.errors import BrokerClosed, ForkedBroker, MQError, StoreCorrupted, StoreFull
-from mq.store.attach import Hint, believable, fresh_control, hint, open_log, shared
-from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from mq.store.commitlog import segment_files
-from mq.store.consumequeue import queue_directories, remove_queues
-from mq.store.control import Control, Word
-from mq.store.directory import is_listed, listed_queues, prepare, private_copy, topics_begin
-from mq.store.gate import Gate
-from mq.store.geometry import agree, keep, validated
-from mq.store.guards import append_lock
-from mq.store.index import Index
-from mq.store.indexing import bring_up, go_on, indexed_end
-from mq.store.losses import tell
-from mq.store.members import Members
-from mq.store.named import named_errors
+from mq.store.directory.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from mq.store.directory.file_sizes import agree, keep, validated
+from mq.store.directory.open_lock import Gate
+from mq.store.directory.root import is_listed, listed_queues, prepare, private_copy, topics_begin
+from mq.store.directory.settings import Settings, SettingsFile
+from mq.store.directory.topic_journal import listed_topics
+from mq.store.index.index import Index
+from mq.store.index.index_builder import bring_up, go_on, indexed_end
+from mq.store.log.commitlog import segment_files
+from mq.store.log.unique_id import seed_ids
 from mq.store.native import check, lib
-from mq.store.recovery import Progress, Recovered, recover
-from mq.store.settings import Settings, SettingsFile
-from mq.store.topicjournal import listed_topics
-from mq.store.uniqueid import seed_ids
+from mq.store.os_errors import named_errors
+from mq.store.queue.consumequeue import queue_directories, remove_queues
+from mq.store.recovery.control_validation import Hint, believable, fresh_control, hint, open_log, shared
+from mq.store.recovery.losses import tell
+from mq.store.recovery.recover import Progress, Recovered, recover
+from mq.store.shared.control import Control, Word
+from mq.store.shared.lock_guards import append_lock
+from mq.store.shared.members import Members
 from mq.threads import start
 
 __all__ = ["Store"]
@@ -67,7 +67,7 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 class Store:
     """One directory of messages, for one broker of this process.
 
-    options: sizes that must agree with the directory's (see geometry.py), or None.
+    options: sizes that must agree with the directory's (see mq/store/directory/file_sizes.py), or None.
     sync: readers of this store see what is on disk, and nothing else.
     settings: what the directory said of itself when it was opened; settle(settings): what to change then.
     recovered: what a recovery found, None if none was needed.

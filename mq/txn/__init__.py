@@ -1,9 +1,9 @@
 """Transactions: half messages, which nobody sees until whoever sent them has decided.
 
 producer.py  TransactionProducer, for users
-state.py     what may become of a transaction, and the questions that a broker asks about one
-half.py      records of the half topic and the op topic
-check.py     which half messages are to be asked about (pure)
+mq/api/transactions.py     what may become of a transaction, and the questions that a broker asks about one
+mq/broker/transactions/half_queues.py      records of the half topic and the op topic
+mq/broker/transactions/check_loop.py     which half messages are to be asked about (pure)
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["Transaction", "TransactionProducer", "TransactionState"]
 
 if TYPE_CHECKING:
+    from mq.api.transactions import TransactionState as TransactionState
     from mq.txn.producer import Transaction as Transaction
     from mq.txn.producer import TransactionProducer as TransactionProducer
-    from mq.txn.state import TransactionState as TransactionState
 else:
     _HOMES = {
         "Transaction": "mq.txn.producer",
         "TransactionProducer": "mq.txn.producer",
-        "TransactionState": "mq.txn.state",
+        "TransactionState": "mq.api.transactions",
     }
 
     def __getattr__(name: str) -> Any:

@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-from mq.broker.protocol import Broker, Check
+from mq.api.broker import Broker, Check
+from mq.api.transactions import TransactionState
 from mq.client.identity import new_client_id
 from mq.client.listener import close_unrun
 from mq.errors import BrokerClosed, ForkedBroker, MQError, NotPermitted
 from mq.message import MessageExt
 from mq.threads import start
-from mq.txn.state import TransactionState
 
 __all__ = ["Answers"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mq.broker.protocol import Broker, MessageQueue, SendResult
+from mq.api.broker import Broker, MessageQueue, SendResult
 from mq.message import Message
 
 __all__ = ["HalfTopicBroker"]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from mq.broker.protocol import (
+from mq.api.broker import (
     COMPRESS_OVER,
     Broker,
     Ender,
@@ -27,6 +27,7 @@ from mq.broker.protocol import (
     SendResult,
     SendStatus,
 )
+from mq.api.transactions import TransactionState
 from mq.client.listener import check_function, close_unrun
 from mq.client.producer import Producer
 from mq.client.selector import Selector
@@ -41,12 +42,11 @@ from mq.errors import (
     StoreLocked,
     StorePoisoned,
 )
+from mq.fastpath import TransactionFields, Transactor
 from mq.message import Message, MessageExt
 from mq.names import check_group
-from mq.objects import TransactionFields, Transactor
 from mq.txn.answers import Answers
 from mq.txn.half_topic_broker import HalfTopicBroker
-from mq.txn.state import TransactionState
 from mq.uninterrupted import left_open, uninterrupted
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import mq
-from mq.broker.membership import Claim, Subscription
+from mq.api.group import Claim, Subscription
 
 
 class Claimer:

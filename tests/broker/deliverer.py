@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from mq.broker import delay_offsets, duties
+from mq.broker import leader
+from mq.broker.delay import level_progress
 from mq.broker.local import LocalBroker
 from tests.crash.processes import stopping
 
@@ -36,7 +37,7 @@ class MortalWords:
         return int(self._words[place])
 
     def __setitem__(self, place: int, value: int) -> None:
-        if self._step is None and place == delay_offsets.AT_OFFSET:
+        if self._step is None and place == level_progress.AT_OFFSET:
             self._step = 0
         if self._step is not None:
             if self._step == self._dies_at:
@@ -47,7 +48,7 @@ class MortalWords:
 
 
 def die_at(step: int) -> None:
-    made = delay_offsets.DelayOffsets.__init__
+    made = level_progress.DelayOffsets.__init__
 
     def make(self: Any, *arguments: Any, **options: Any) -> None:
         made(self, *arguments, **options)
@@ -55,13 +56,13 @@ def die_at(step: int) -> None:
         self._put = self._put_here
 
     made_mortal: Any = make
-    delay_offsets.DelayOffsets.__init__ = made_mortal  # type: ignore[method-assign]  # for this process alone
+    level_progress.DelayOffsets.__init__ = made_mortal  # type: ignore[method-assign]  # for this process alone
 
 
 def stop_before(step: int) -> None:
     """Stop this process before that change of the shared words, counted from the first that states a
     delivery."""
-    made = delay_offsets.DelayOffsets.__init__
+    made = level_progress.DelayOffsets.__init__
     left: list[int] = []
 
     def make(self: Any, *arguments: Any, **options: Any) -> None:
@@ -69,7 +70,7 @@ def stop_before(step: int) -> None:
         put = self._put
 
         def stop_and_put(values: Mapping[int, int]) -> None:
-            if delay_offsets.AT_OFFSET in values and not left:
+            if level_progress.AT_OFFSET in values and not left:
                 left.extend(range(step + 1))
             if left and left.pop() == 0:
                 left.append(-1)
@@ -79,7 +80,7 @@ def stop_before(step: int) -> None:
         self._put = stop_and_put
 
     made_to_stop: Any = make
-    delay_offsets.DelayOffsets.__init__ = made_to_stop  # type: ignore[method-assign]  # for this process alone
+    level_progress.DelayOffsets.__init__ = made_to_stop  # type: ignore[method-assign]  # for this process alone
 
 
 def deliverer(
@@ -89,7 +90,7 @@ def deliverer(
     lease: float = 10.0,
     retention_hours: float | None = None,
 ) -> None:
-    duties.RETENTION_INTERVAL = 0.1
+    leader.RETENTION_INTERVAL = 0.1
     if step is not None:
         die_at(step)
     if stops_before is not None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import mq
-from mq.broker.delay import SCHEDULE_TOPIC, Delivery
-from mq.broker.delay_offsets import Alarm, DelayOffsets
-from mq.broker.results import MessageQueue, PullResult, PullStatus
+from mq.api.results import MessageQueue, PullResult, PullStatus
+from mq.broker.delay.level_progress import Alarm, DelayOffsets
+from mq.broker.delay.levels import SCHEDULE_TOPIC, Delivery
 from mq.message import MessageExt
-from mq.store.copies import Copy
-from mq.store.lookup import is_delivery
+from mq.store.index.find_records import is_delivery
+from mq.store.log.reappend import Copy
 from tests.store.encoder import Record
 
 BEGIN_MS = 1_700_000_000_000

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.broadcast_format import parse
+from mq.broker.broadcast.text_format import parse
 from mq.broker.check import problems
 from mq.broker.local import LocalBroker
-from mq.store.settings import SettingsFile
+from mq.store.directory.settings import SettingsFile
 from tests.client.hearing import Heard
 from tests.store.small_store import contents, open_small, send
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.catalog import Catalog
-from mq.broker.finding import Finder
-from mq.broker.topics import Topics, TopicSettings
-from mq.store import reader
+from mq.broker.message_query import Finder
+from mq.broker.topics.config import Topics, TopicSettings
+from mq.broker.topics.registry import Catalog
 from mq.store.native import lib
+from mq.store.queue import reader
 from tests.store.small_store import fill, open_small, send
 
 SOON = 30.0

@@ -13,11 +13,13 @@ import pytest
 import xxhash
 
 import mq
-from mq.broker import keycheck, once
 from mq.broker.check import problems
-from mq.broker.offsets import Offsets, Table
-from mq.store import groupfile, timerlog, timerverify
-from mq.store.locks import lock_byte, open_own_file, unlock_byte
+from mq.broker.groups.offsets import Offsets, Table
+from mq.broker.once import dedup_check, handled_keys
+from mq.store.directory.file_locks import lock_byte, open_own_file, unlock_byte
+from mq.store.shared import group_file
+from mq.store.timer import check as timerverify
+from mq.store.timer import timer_log
 from tests.store.small_store import open_small, send
 from tests.store.timers import BEGIN_MS, Bench
 
@@ -50,18 +52,18 @@ def test_a_group_consumes_what_is_sent_meanwhile(directory: Path, monkeypatch: p
 def test_the_file_of_a_group_is_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "billing"
     fd = open_own_file(path)
-    os.ftruncate(fd, groupfile.MAPPED_SIZE)
+    os.ftruncate(fd, group_file.MAPPED_SIZE)
     assert lock_byte(fd, 0)
-    assert groupfile.damage_of(path) is None
+    assert group_file.damage_of(path) is None
     unlock_byte(fd, 0)
-    assert groupfile.damage_of(path) == "its header is damaged, or another version's"
+    assert group_file.damage_of(path) == "its header is damaged, or another version's"
 
     def made_by_now(asking: int, byte: int) -> None:
-        head = groupfile.LAYOUT_STAMP, groupfile.LAYOUT, 1, bytes(16), 0, 0, 0, 0
-        os.pwrite(fd, groupfile.HEADER.pack(*head), 0)
+        head = group_file.LAYOUT_STAMP, group_file.LAYOUT, 1, bytes(16), 0, 0, 0, 0
+        os.pwrite(fd, group_file.HEADER.pack(*head), 0)
 
-    monkeypatch.setattr(groupfile, "byte_owner", made_by_now)
-    assert groupfile.damage_of(path) is None
+    monkeypatch.setattr(group_file, "byte_owner", made_by_now)
+    assert group_file.damage_of(path) is None
     os.close(fd)
 
 
@@ -69,14 +71,14 @@ def test_the_file_of_handled_keys_is_being_made(tmp_path: Path, monkeypatch: pyt
     """Room, then words, then the header: seen before the room was there, and before the header was."""
     path = tmp_path / "mq" / "once" / "billing"
     path.parent.mkdir(parents=True)
-    head = once.HEAD.pack(once.STAMP, 50)
+    head = handled_keys.HEAD.pack(handled_keys.STAMP, 50)
     whole = head + xxhash.xxh3_64_digest(head)
     whole += b"".join((word % (1 << 64)).to_bytes(8, "little") for word in (1, ~1, 1, ~1))
     path.write_bytes(b"")
-    opened, look = keycheck._opened, keycheck._not_zero
+    opened, look = dedup_check._opened, dedup_check._not_zero
 
     def make(*arguments: Any) -> Any:
-        path.write_bytes(whole.ljust(once.MARKS_AT + 50 * once.MARK_SIZE, b"\0"))
+        path.write_bytes(whole.ljust(handled_keys.MARKS_AT + 50 * handled_keys.MARK_SIZE, b"\0"))
         return look(*arguments)
 
     def make_after(file: Path) -> Any:
@@ -94,12 +96,12 @@ def test_the_file_of_handled_keys_is_being_made(tmp_path: Path, monkeypatch: pyt
         return Late()
 
     with monkeypatch.context() as patch:
-        patch.setattr(keycheck, "_opened", make_after)
-        assert list(keycheck.problems(tmp_path)) == []
-    path.write_bytes(bytes(once.HEAD_SIZE) + whole[once.HEAD_SIZE :])
-    assert len(list(keycheck.problems(tmp_path))) == 1
-    monkeypatch.setattr(keycheck, "_not_zero", lambda *arguments: [look(*arguments), make(*arguments)][0])
-    assert list(keycheck.problems(tmp_path)) == []
+        patch.setattr(dedup_check, "_opened", make_after)
+        assert list(dedup_check.problems(tmp_path)) == []
+    path.write_bytes(bytes(handled_keys.HEAD_SIZE) + whole[handled_keys.HEAD_SIZE :])
+    assert len(list(dedup_check.problems(tmp_path))) == 1
+    monkeypatch.setattr(dedup_check, "_not_zero", lambda *arguments: [look(*arguments), make(*arguments)][0])
+    assert list(dedup_check.problems(tmp_path)) == []
 
 
 class TestTimers:
@@ -118,7 +120,7 @@ class TestTimers:
         return list(timerverify.problems(root, is_used=True, file_size=FILE_SIZE))
 
     def test_files_that_are_being_made_are_empty(self, root: Path) -> None:
-        (timerlog.directory_of(root) / f"{FILE_SIZE:020}").touch()
+        (timer_log.directory_of(root) / f"{FILE_SIZE:020}").touch()
         (root / "config" / "timercheck").write_bytes(b"")
         assert self.found(root) == []
         assert len(list(timerverify.problems(root, file_size=FILE_SIZE))) == 2
@@ -127,14 +129,14 @@ class TestTimers:
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A name that leads nowhere, as whoever read names just before has it."""
-        directory, files = timerlog.directory_of(root), timerlog.files
+        directory, files = timer_log.directory_of(root), timer_log.files
         (first,) = files(root)
         first.rename(directory / f"{3 * FILE_SIZE:020}")
-        monkeypatch.setattr(timerlog, "files", lambda root: [first, *files(root)])
+        monkeypatch.setattr(timer_log, "files", lambda root: [first, *files(root)])
         assert self.found(root) == []
 
     def test_a_file_between_two_is_missing(self, root: Path) -> None:
-        (first,) = timerlog.files(root)
+        (first,) = timer_log.files(root)
         with (first.parent / f"{2 * FILE_SIZE:020}").open("wb") as file:
             file.truncate(FILE_SIZE)
         assert any("no file between" in problem for problem in self.found(root))

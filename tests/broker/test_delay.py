@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mq
-from mq.broker.delay import SCHEDULE_TOPIC, destination, due_ms
-from mq.broker.results import PullResult
-from mq.store.delaylevels import LEVELS, parse_levels
+from mq.api.results import PullResult
+from mq.broker.delay.levels import SCHEDULE_TOPIC, destination, due_ms
+from mq.store.directory.delay_levels import LEVELS, parse_levels
 from tests.broker.shelf import BEGIN_MS, Deliverer, Died, Shelf, bodies, until_done
 from tests.store.encoder import Record
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mq.broker.delay_offsets import ALWAYS, Alarm, DelayOffsets
+from mq.broker.delay.level_progress import ALWAYS, Alarm, DelayOffsets
 from tests.broker.shelf import BEGIN_MS
 
 HOUR = 3_600_000

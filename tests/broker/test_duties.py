@@ -18,7 +18,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.native import lib
-from mq.store.turn import Turn
+from mq.store.shared.leader_lock import Turn
 from tests.broker.deliverer import LEVELS, SIZES
 from tests.broker.whose_duties import wait_for_duties
 from tests.crash.failbuild import TREE, fail_points
@@ -246,7 +246,7 @@ def test_who_delivers_does_not_sleep_through_the_word_to_stop(
 ) -> None:
     """It comes between his look whether to stop and his sleep."""
     monkeypatch.setattr(Turn, "take", lambda _turn: False)
-    monkeypatch.setattr("mq.broker.schedule.IDLE", 3600.0)
+    monkeypatch.setattr("mq.broker.delay.schedule.IDLE", 3600.0)
     with mq.open(directory, **SIZES) as broker:
         looks: list[int] = []
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.expiry import Expiring, Unread
 from mq.broker.local import LocalBroker
+from mq.broker.retention import Expiring, Unread
+from mq.store.directory.settings import USUAL, SettingsFile
 from mq.store.retention import Range
-from mq.store.settings import USUAL, SettingsFile
 from tests.store.peer import Peer
 from tests.store.small_store import LOG_FILE_SIZE, fill, log_files, open_small
 
@@ -385,7 +385,7 @@ def test_on_a_full_disk_what_is_too_old_goes_and_nothing_else(
     os.utime(files[0], (left, left))
     with open_small(directory, duties=False) as broker:
         with monkeypatch.context() as patch:
-            patch.setattr("mq.store.settings.write_config", no_room)
+            patch.setattr("mq.store.directory.settings.write_config", no_room)
             for _ in range(2):
                 broker.retention.work()
                 assert [file for file in log_files(directory) if file in files] == files[1:]
@@ -414,7 +414,7 @@ def test_a_clock_that_jumps_ahead_deletes_nothing(directory: Path, monkeypatch: 
     with open_small(directory, duties=False) as broker:
         broker.retention.work()
         now_ms = time.time_ns() // 1_000_000
-        monkeypatch.setattr("mq.broker.expiry._now_ms", lambda: now_ms + 8766 * HOUR_MS)
+        monkeypatch.setattr("mq.broker.retention._now_ms", lambda: now_ms + 8766 * HOUR_MS)
         for _ in range(2):
             broker.retention.work()
         assert log_files(directory)[: len(files)] == files
@@ -426,7 +426,7 @@ def test_a_clock_that_jumps_ahead_deletes_nothing(directory: Path, monkeypatch: 
 
 
 def test_the_leader_does_all_this(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mq.broker.duties.RETENTION_INTERVAL", 0.05)
+    monkeypatch.setattr("mq.broker.leader.RETENTION_INTERVAL", 0.05)
     filled(directory, retention_hours=72)
     age(directory, 73)
     alive(directory, 0.001)

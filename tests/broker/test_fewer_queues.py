@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker.results import MessageQueue
+from mq.api.results import MessageQueue
 
 
 def test_a_send_of_a_topic_takes_a_queue_that_is_left(

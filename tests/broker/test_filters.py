@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.filters import BLOOM, ConsumerFilters
+from mq.broker.filter_bitmaps import BLOOM, ConsumerFilters
 from mq.broker.local import LocalBroker
 from mq.filter.sql import compiled
-from mq.store.consumequeueext import Extension, Marks, filters_version, read_extension
 from mq.store.native import ffi, lib
+from mq.store.queue.extensions import Extension, Marks, filters_version, read_extension
 from tests.store.peer import Peer
 from tests.store.small_store import SMALL, log_offset_of
 

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 
 import mq
+from mq.api.group import Claim, Membership, Subscription
 from mq.broker.local import LocalBroker
-from mq.broker.membership import Claim, Membership, Subscription
-from mq.store.groupfile import LAYOUT, MAPPED_SIZE, READY, GroupFile
-from mq.store.groupslots import SLOTS_AT
+from mq.store.shared.group_file import LAYOUT, MAPPED_SIZE, READY, GroupFile
+from mq.store.shared.group_slots import SLOTS_AT
 from tests.store.peer import Peer
 from tests.store.small_store import open_small, overwrite, send
 
@@ -34,7 +34,7 @@ TAKEOVER_LATEST = 10.0  # of the worst of a few on a busy machine: who is not to
 SOON = 20.0
 QUEUES = [mq.MessageQueue("orders", "mq", queue_id) for queue_id in range(4)]
 JOIN = (
-    "from mq.broker.membership import Subscription\n"
+    "from mq.api.group import Subscription\n"
     "member = broker.join('billing', client_id={!r}, model='clustering', consume_type='push', ordered=False,"
     " subscriptions=[Subscription('orders')])\n"
     "queues = [queue.message_queue for queue in broker.topic('orders').queues]\n"
@@ -231,7 +231,9 @@ def test_a_child_that_python_does_not_know_of_keeps_no_queue_for_ever(
 def test_a_member_of_another_pid_namespace_is_missed_when_it_dies(
     broker: LocalBroker, peers: Callable[..., Peer]
 ) -> None:
-    peer = peers("peer", 0, before="import mq.broker.roster as r; r.pid_namespace_here = lambda: 1")
+    peer = peers(
+        "peer", 0, before="import mq.broker.groups.member_table as r; r.pid_namespace_here = lambda: 1"
+    )
     membership = join(broker)
     assert len(membership.members()) == 2
     assert membership.claim(QUEUES[0]) is None
@@ -552,7 +554,7 @@ def test_a_group_that_finds_no_space_says_so_and_works_later(tmp_path: Path) -> 
     """A child with a limit on the size of files, which stands for a full disk."""
     program = f"""
 import resource, signal, mq
-from mq.broker.membership import Subscription
+from mq.api.group import Subscription
 from tests.store.small_store import SMALL
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with mq.open({str(tmp_path / "store")!r}, **SMALL) as broker:

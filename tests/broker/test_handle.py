@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mq
-from mq.broker.handle import RecallHandle
-from mq.broker.results import MessageQueue, SendResult, SendStatus
+from mq.api.recall import RecallHandle
+from mq.api.results import MessageQueue, SendResult, SendStatus
 
 TOPICS = st.text("abcXYZ019%-_|", min_size=1, max_size=127)
 WORDS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=60)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker import duties
+from mq.broker import leader
 from mq.broker.local import LocalBroker
-from mq.broker.sinkledger import KEPT_MS, TOPIC, Entry, newer
+from mq.broker.topics.sink_ledger import KEPT_MS, TOPIC, Entry, newer
 from mq.errors import StoreFull
 from tests.store.small_store import (
     LOG_FILE_SIZE,
@@ -168,7 +168,7 @@ def test_a_damaged_entry_holds_nothing_up(broker: LocalBroker) -> None:
 
 
 def test_whoever_has_the_duties_does_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duties, "RETENTION_INTERVAL", 0.02)
+    monkeypatch.setattr(leader, "RETENTION_INTERVAL", 0.02)
     with open_small(directory, retention_hours=0) as broker:
         broker.create_topic("A", 1)
         broker.create_topic(TOPIC, 1)

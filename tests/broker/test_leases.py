@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker import recall
+from mq.broker.delay import recall
 from mq.broker.local import LocalBroker
 from mq.errors import StoreLocked
-from mq.store import turn as turns
-from mq.store.guards import time_limit
-from mq.store.lease import grace
 from mq.store.native import check, lib
-from mq.store.process_state import process_state
-from mq.store.renewal import Renewals
+from mq.store.shared import leader_lock as turns
+from mq.store.shared.leader_lock import Turn, is_taken
+from mq.store.shared.lease import grace
+from mq.store.shared.lock_guards import time_limit
+from mq.store.shared.process_state import process_state
+from mq.store.shared.renewal import Renewals
 from mq.store.store import Store
-from mq.store.turn import Turn, is_taken
 from tests.broker.deliverer import LEVELS, SIZES
 from tests.broker.whose_duties import wait_for_duties
 from tests.crash.failbuild import fail_points

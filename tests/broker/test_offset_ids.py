@@ -10,7 +10,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.store.settings import Settings
+from mq.store.directory.settings import Settings
 from tests.store.small_store import open_small
 
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mq
+from mq.api.group import Subscription
 from mq.broker.check import problems
+from mq.broker.groups.offsets import Offsets
 from mq.broker.local import LocalBroker
-from mq.broker.membership import Subscription
-from mq.broker.offsets import Offsets
 from tests.store.small_store import crash_of, open_small, send
 
 QUEUES = [mq.MessageQueue("orders", "mq", queue_id) for queue_id in range(2)]
@@ -137,7 +137,7 @@ def test_the_group_file_of_another_boot_does_not_count(
     with open_small(directory) as broker:
         assert offsets(broker) == [3, None]  # The same boot.
     put(directory, '{"offsetTable": {"orders@billing": {"0": 1}}}')
-    for module in ("mq.store.groupfile", "mq.store.control"):
+    for module in ("mq.store.shared.group_file", "mq.store.shared.control"):
         monkeypatch.setattr(f"{module}.boot_id", lambda: b"another boot one")
     with open_small(directory) as broker:
         assert offsets(broker) == [1, None]

@@ -21,16 +21,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mq
-from mq.broker.claim import LocalClaim
+from mq.api.group import Subscription
+from mq.broker.groups.claim import LocalClaim
+from mq.broker.groups.member import LocalMembership
 from mq.broker.local import LocalBroker
-from mq.broker.member import LocalMembership
-from mq.broker.membership import Subscription
-from mq.objects import while_unchanged
-from mq.store.groupfile import EVICTED, LEASE, LIFE, place_word
-from mq.store.groupslots import CHECK, COMMITTED, OFFSET_MAX, RESETS, SLOT_SIZE, TURN
-from mq.store.lease import Lapse, grace
+from mq.fastpath import while_unchanged
 from mq.store.native import ffi, lib
-from mq.store.process_state import process_state
+from mq.store.shared.group_file import EVICTED, LEASE, LIFE, place_word
+from mq.store.shared.group_slots import CHECK, COMMITTED, OFFSET_MAX, RESETS, SLOT_SIZE, TURN
+from mq.store.shared.lease import Lapse, grace
+from mq.store.shared.process_state import process_state
 from tests.broker.test_groups import QUEUES, client_ids, join, peers, taken_over
 from tests.store.peer import Peer
 from tests.store.small_store import open_small, send
@@ -218,7 +218,7 @@ def test_a_machine_that_was_halted_between_two_looks_evicts_nobody() -> None:
     assert lapse.is_sure("a", 101 * second)
 
 
-# What is committed, in its slot: see mq/store/native/slots.h.
+# What is committed, in its slot: see mq/store/native/control/group_slots.h.
 
 
 class Slot:

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker.handle import RecallHandle
+from mq.api.recall import RecallHandle
+from mq.broker.delay.timer import TIMER_TOPIC
 from mq.broker.local import LocalBroker
-from mq.broker.timer import TIMER_TOPIC
 from tests.broker.deliverer import SIZES
 from tests.broker.recaller import PRECISION_MS
 
@@ -176,12 +176,12 @@ def test_no_recall_is_believed_that_who_delivers_has_not_seen(
                 break
             bystander.send_signal(signal.SIGCONT)
         assert result.recall_handle is not None
-        monkeypatch.setattr("mq.broker.recall.TIMEOUT", 0.5)
+        monkeypatch.setattr("mq.broker.delay.recall.TIMEOUT", 0.5)
         with pytest.raises(mq.RequestTimeout):
             broker.recall(result.recall_handle)
         sleep_until(due_ms)
         bystander.send_signal(signal.SIGCONT)
-        monkeypatch.setattr("mq.broker.recall.TIMEOUT", PATIENCE)
+        monkeypatch.setattr("mq.broker.delay.recall.TIMEOUT", PATIENCE)
         # What he saw first was the marker.
         assert broker.recall(result.recall_handle) == result.msg_id
         assert wait_until_all_came(broker, name) == []
@@ -283,7 +283,7 @@ class TestMarkers:
     ) -> None:
         result = broker.topic("orders").send(b"x", delay_ms=HOUR)
         assert result.recall_handle is not None
-        monkeypatch.setattr("mq.broker.recall.TIMEOUT", 0.01)
+        monkeypatch.setattr("mq.broker.delay.recall.TIMEOUT", 0.01)
         monkeypatch.setattr(broker._timer, "enqueued", lambda: 0)
         with pytest.raises(mq.RequestTimeout, match="ask again"):
             broker.recall(result.recall_handle)

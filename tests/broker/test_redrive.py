@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker import retry
+from mq.broker.groups import retry
+from mq.broker.groups.retry import REDRIVE_GROUP, Redriven, redrive
 from mq.broker.local import LocalBroker
-from mq.broker.retry import REDRIVE_GROUP, Redriven, redrive
 from mq.filter.selection import Selection
 from tests.broker.shelf import bodies
 

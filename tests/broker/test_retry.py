@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker.delay import SCHEDULE_TOPIC
+from mq.broker.delay.levels import SCHEDULE_TOPIC
+from mq.broker.groups.retry import handed_back
 from mq.broker.local import LocalBroker
-from mq.broker.retry import handed_back
 from mq.message import MessageExt
-from mq.store.copies import changed
-from mq.store.delaylevels import LEVELS, parse_levels
+from mq.store.directory.delay_levels import LEVELS, parse_levels
+from mq.store.log.reappend import changed
 from tests.broker.shelf import Deliverer, Shelf, until_done
 from tests.store.encoder import Record
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.delay import SCHEDULE_TOPIC, Delivery
+from mq.broker.delay.levels import SCHEDULE_TOPIC, Delivery
 from mq.broker.local import LocalBroker
 from mq.store.native import ffi, lib
-from mq.store.turn import Turn
+from mq.store.shared.leader_lock import Turn
 from tests.arrivals import wait_for
 from tests.broker.shelf import bodies
 
@@ -273,7 +273,7 @@ class TestRestart:
 
 def test_a_clock_set_forward_is_noticed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody rings then: who sleeps until a message is due looks at the clock now and then."""
-    monkeypatch.setattr("mq.broker.schedule.IDLE", 0.02)
+    monkeypatch.setattr("mq.broker.delay.schedule.IDLE", 0.02)
     monkeypatch.setattr(Turn, "take", lambda _turn: False)
     ahead_ms, stopping = 0, threading.Event()
     with open_quick(directory) as broker:

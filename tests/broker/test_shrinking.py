@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker.catalog import Catalog, UnreadIn
+from mq.api.group import Subscription
 from mq.broker.check import notes
 from mq.broker.local import LocalBroker
-from mq.broker.membership import Subscription
-from mq.broker.unread import Unread, in_words, unread
+from mq.broker.topics.registry import Catalog, UnreadIn
+from mq.broker.topics.unread import Unread, in_words, unread
 
 SOON = 60.0
 

@@ -14,11 +14,12 @@ import pytest
 
 import mq
 from mq.broker.check import problems
+from mq.broker.delay.timer import TIMER_TOPIC, Timer
 from mq.broker.local import LocalBroker
-from mq.broker.timer import TIMER_TOPIC, Timer
-from mq.store import timerlog, timerwheel
-from mq.store.timercheck import read_timer_check
-from mq.store.turn import Turn
+from mq.store.shared.leader_lock import Turn
+from mq.store.timer import timer_log
+from mq.store.timer import wheel as timerwheel
+from mq.store.timer.checkpoint import read_timer_check
 from tests.arrivals import wait_for
 
 HOUR = 3_600_000
@@ -108,7 +109,7 @@ class TestBroker:
         broker.create_topic("orders", 1).send(b"x")
         broker.flush()
         assert not timerwheel.path_of(directory).exists()
-        assert not timerlog.directory_of(directory).exists()
+        assert not timer_log.directory_of(directory).exists()
         assert broker._timer.pending() == 0
 
     def test_what_is_put_aside_without_a_ring_is_enqueued_within_a_second_or_so(
@@ -198,12 +199,12 @@ class TestRestart:
             shutil.rmtree(directory)
         check = read_timer_check(directory)
         assert check is not None
-        units = list(timerlog.units(directory))
+        units = list(timer_log.units(directory))
         with mq.open(directory, read_only=True) as broker:
             delivered = broker.topic("orders").queues[0].max_offset
         if check.read_ms == at:  # Unless this machine stood still.
             assert [unit.magic for unit in units] == [5] * delivered + [1] * (4 - delivered)
-        assert (check.queue_offset, check.master_offset, check.log_end) == (4, 4, 4 * timerlog.UNIT_SIZE)
+        assert (check.queue_offset, check.master_offset, check.log_end) == (4, 4, 4 * timer_log.UNIT_SIZE)
 
     def test_whoever_only_reads_delivers_nothing(
         self, directory: Path, monkeypatch: pytest.MonkeyPatch
@@ -241,7 +242,7 @@ def test_a_full_disk_delays_and_loses_nothing(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No wheel can be made for a while: the duty is tried again, and says so once."""
-    from mq.store import timer
+    from mq.store.timer import engine as timer
 
     full, attempts = threading.Event(), threading.Semaphore(0)
     full.set()
@@ -322,5 +323,5 @@ def test_a_million_pending_timers_cost_no_memory_but_the_files(directory: Path) 
     wheel = timerwheel.path_of(directory).stat()
     assert wheel.st_size == timerwheel.SLOT_COUNT * timerwheel.SLOT_SIZE
     assert wheel.st_blocks * 512 < 8 << 20
-    log = timerlog.files(directory)[0].stat()
-    assert log.st_blocks * 512 < count * timerlog.UNIT_SIZE + (4 << 20)
+    log = timer_log.files(directory)[0].stat()
+    assert log.st_blocks * 512 < count * timer_log.UNIT_SIZE + (4 << 20)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mq.store import timerlog
-from mq.store.timerverify import problems
+from mq.store.timer import timer_log
+from mq.store.timer.check import problems
 from tests.store.timers import BEGIN_MS, Bench
 
 FILE_SIZE = 1 << 20
@@ -46,10 +46,10 @@ def test_a_link_of_what_is_to_come_into_another_slot_is_told(tmp_path: Path) -> 
             bench.put_aside(BEGIN_MS + delay)
         bench.turn()
         bench.close()
-        last = [unit.position for unit in timerlog.units(bench.root)][-1]
-        with timerlog.files(bench.root)[0].open("r+b") as file:
+        last = [unit.position for unit in timer_log.units(bench.root)][-1]
+        with timer_log.files(bench.root)[0].open("r+b") as file:
             file.seek(last + 4)
-            file.write((last - timerlog.UNIT_SIZE).to_bytes(8, "big"))
+            file.write((last - timer_log.UNIT_SIZE).to_bytes(8, "big"))
         (problem,) = problems(bench.root, file_size=FILE_SIZE)
         assert f"unit at {last}: it leads to one of another slot" in problem
         bench.reopen_closed()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker.timer import TIMER_TOPIC, roll_window_ms
-from mq.store import retention, timerlog
+from mq.broker.delay.timer import TIMER_TOPIC, roll_window_ms
+from mq.store import retention
+from mq.store.timer import timer_log
 from tests.store.timers import BEGIN_MS, Bench
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
@@ -79,8 +80,8 @@ def test_a_broker_goes_by_its_own_retention(directory: Path, hours: float, roll_
             broker._timer.alarm.ring()
             broker._timer.alarm.wait_enqueued(0, 0.1)
         after_ms = time.time_ns() // 1_000_000
-        (unit,) = timerlog.units(directory)
-        assert unit.magic & timerlog.ROLL
+        (unit,) = timer_log.units(directory)
+        assert unit.magic & timer_log.ROLL
         assert before_ms - SECOND <= unit.time_ms - roll_s * SECOND <= after_ms
 
 

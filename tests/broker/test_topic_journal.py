@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker import topics as topics_file
 from mq.broker.local import LocalBroker
-from mq.store import configfile
-from mq.store import directory as directories
-from mq.store.directory import BEGIN_MEMBER
-from mq.store.recovery import lower_begins
-from mq.store.topicjournal import TopicJournal
+from mq.broker.topics import config as topics_file
+from mq.store.directory import config_file
+from mq.store.directory import root as directories
+from mq.store.directory.root import BEGIN_MEMBER
+from mq.store.directory.topic_journal import TopicJournal
+from mq.store.recovery.recover import lower_begins
 
 COUNT = topics_file.JOURNAL_FROM + 40
 NAMES = sorted(f"topic{number:03}" for number in range(COUNT))
@@ -42,7 +42,7 @@ def listed(directory: Path) -> dict[str, dict[str, object]]:
 
 
 def test_a_change_of_one_topic_does_not_write_all(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written, write = [], configfile.write_config
+    written, write = [], config_file.write_config
 
     def counting(path: Path, text: str) -> None:
         written.append(len(text))
@@ -306,7 +306,7 @@ def test_begins_that_come_down_are_one_change_that_is_on_disk(
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "replace", replace)
-    monkeypatch.setattr(configfile, "sync_names", sync_names)
+    monkeypatch.setattr(config_file, "sync_names", sync_names)
     lower_begins(tmp_path, 100)
     assert [step for step in steps if step != "file"][:2] == ["name", "names"]
     assert steps[0] == "file"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker.membership import Subscription
+from mq.api.group import Subscription
 from tests.cli.conftest import Run, Start
 
 COUNT = 20

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker.membership import Claim, Membership, Subscription
+from mq.api.group import Claim, Membership, Subscription
 from mq.cli.command import run as command
 from tests.cli.conftest import Run, Start
 
@@ -213,7 +213,7 @@ def test_top_without_its_library_says_which(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broker: mq.LocalBroker
 ) -> None:
     monkeypatch.setitem(sys.modules, "textual", None)
-    for module in ("textual.app", "mq.cli.dashboard", "mq.cli.grid"):
+    for module in ("textual.app", "mq.cli.screen.dashboard", "mq.cli.screen.table"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     assert command([str(broker.path), "top"]) == 1
     assert "pip install" in capsys.readouterr().err

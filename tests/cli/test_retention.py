@@ -11,7 +11,7 @@ import pytest
 
 import mq
 from mq.store.native import lib
-from mq.store.turn import is_taken
+from mq.store.shared.leader_lock import is_taken
 from tests.cli.conftest import ENVIRONMENT, Run, Start
 from tests.store.small_store import fill, log_files, open_small
 

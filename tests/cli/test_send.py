@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import mq
-from mq.cli.send import BATCH_COUNT_MAX, _arriving, _batches
+from mq.cli.verbs.send import BATCH_COUNT_MAX, _arriving, _batches
 from tests.cli.conftest import Run, Start
 
 

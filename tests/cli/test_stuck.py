@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import mq
-from mq.cli.groups import SILENT
+from mq.cli.verbs.groups import SILENT
 from tests.cli.conftest import ROOT, Run
 
 EXPLAINED = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)

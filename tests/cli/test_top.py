@@ -7,10 +7,10 @@ import pytest
 from textual.pilot import Pilot
 
 import mq
-from mq.broker.membership import Member, Subscription
-from mq.cli.dashboard import INTERVALS, Dashboard
-from mq.cli.grid import Grid
-from mq.cli.sample import GroupSample, MemberSample, Rates, Sample, TopicSample, rates
+from mq.api.group import Member, Subscription
+from mq.cli.screen.dashboard import INTERVALS, Dashboard
+from mq.cli.screen.snapshot import GroupSample, MemberSample, Rates, Sample, TopicSample, rates
+from mq.cli.screen.table import Grid
 
 ONE, TWO = (
     Member(f"host@{pid}", pid, "host", 0, "clustering", "push", False, (Subscription("orders", tags),))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import mq
-from mq.broker.results import MessageQueue
+from mq.api.results import MessageQueue
 from tests.contract.memory import MemoryBroker
 
 PATIENCE = 60.0  # seconds; a machine under load takes its time, and that proves nothing

@@ -15,8 +15,8 @@ import xxhash
 from hypothesis import given
 
 import mq
-from mq.broker.broadcast_format import TopicOffsets, parse, parse_of_client, write_out
-from mq.broker.results import MessageQueue
+from mq.api.results import MessageQueue
+from mq.broker.broadcast.text_format import TopicOffsets, parse, parse_of_client, write_out
 from tests.client.hearing import Heard, consuming, dead_letters, eventually, send
 from tests.contract.memory import MemoryBroker
 
@@ -73,7 +73,7 @@ def test_a_consumer_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None
 
 
 def test_offsets_are_saved_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mq.client.assignment.SAVE_SECONDS", 0.02)
+    monkeypatch.setattr("mq.client.engine.assignment.SAVE_SECONDS", 0.02)
     broker = make(1)
     heard = Heard()
     with consuming(broker, heard, **broadcasting(tmp_path, client_id="box")):

@@ -5,10 +5,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mq.broker.results import MessageQueue
-from mq.client.delivery import Delivery
-from mq.client.hung import NOT_HUNG, Hung, Running, standing_at
-from mq.client.process_queue import Run
+from mq.api.results import MessageQueue
+from mq.client.engine.delivery import Delivery
+from mq.client.engine.hung_listeners import NOT_HUNG, Hung, Running, standing_at
+from mq.client.engine.process_queue import Run
 from mq.filter.selection import Selection
 from mq.message import MessageExt
 from tests.client.hearing import PATIENCE

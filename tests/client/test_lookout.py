@@ -15,7 +15,7 @@ import pytest
 
 import mq
 import mq.aio
-from mq.broker.membership import Membership, Subscription
+from mq.api.group import Membership, Subscription
 from tests.contract.memory import MemoryBroker
 from tests.store.sleeping import AT_ONCE, Waiting, asleep
 

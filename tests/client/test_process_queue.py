@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mq.client.process_queue import ProcessQueue, Run
+from mq.client.engine.process_queue import ProcessQueue, Run
 from mq.message import MessageExt
 from tests.contract.memory import encode_record
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.membership import Subscription
+from mq.api.group import Subscription
 from mq.client import pull_consumer
 from mq.client.pull_consumer import PullConsumer
 from tests.contract.memory import MemoryBroker

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.membership import Subscription
-from mq.broker.results import MessageQueue
+from mq.api.group import Subscription
+from mq.api.results import MessageQueue
 from tests.client.hearing import (
     PATIENCE,
     Clock,
@@ -73,7 +73,7 @@ def test_a_decorated_function_is_a_listener_and_itself() -> None:
 
 
 def test_a_filter_leaves_out_and_what_it_left_out_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mq.client.consumption.FILTERED_SECONDS", 0.02)
+    monkeypatch.setattr("mq.client.engine.consume_loop.FILTERED_SECONDS", 0.02)
     broker = make()
     send(broker, *numbered(5), tags="other")
     send(broker, "paid", tags="paid")
@@ -284,7 +284,7 @@ class Refusing(MemoryBroker):
 
 
 def test_what_cannot_be_sent_back_stays_here_and_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mq.client.runs.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("mq.client.engine.dispatcher.RETRY_SECONDS", 0.02)
     broker = Refusing()
     broker.create_topic("orders", 1)
     send(broker, "good", "bad", "better")
@@ -633,7 +633,7 @@ class Flaky(MemoryBroker):
 def test_a_pull_that_fails_is_tried_again_later_and_says_so_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mq.client.puller.PULL_PAUSE", 0.01)
+    monkeypatch.setattr("mq.client.engine.puller.PULL_PAUSE", 0.01)
     broker = Flaky()
     broker.create_topic("orders", 1)
     send(broker, "one")
@@ -875,7 +875,7 @@ def test_arguments_that_make_no_sense_are_refused() -> None:
 def test_a_queue_that_cannot_be_claimed_is_told_of_once_and_the_others_are_consumed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mq.client.consumption.ERROR_PAUSE", 0.01)
+    monkeypatch.setattr("mq.client.engine.consume_loop.ERROR_PAUSE", 0.01)
     claim, fails = MemoryMembership.claim, 10
 
     heard = Heard()

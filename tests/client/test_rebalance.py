@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq import MessageQueue
-from mq.client.rebalance import (
+from mq.client.engine.rebalance import (
     AnyStrategy,
     allocate,
     config,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker.results import MessageQueue
+from mq.api.results import MessageQueue
 
 ROOT = Path(__file__).parent.parent.parent
 

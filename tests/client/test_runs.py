@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from mq.client.delivery import Delivery
-from mq.client.puller import OwnedQueue
-from mq.client.runs import RELIEVE_SECONDS, Runs
-from mq.client.terms import Limits
+from mq.client.engine.delivery import Delivery
+from mq.client.engine.dispatcher import RELIEVE_SECONDS, Runs
+from mq.client.engine.flow_control import Limits
+from mq.client.engine.puller import OwnedQueue
 from mq.filter.selection import Selection
 from tests.client.test_process_queue import filled, offsets
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mq.broker.broadcast_offsets import BroadcastOffsets
-from mq.broker.membership import Claim, Group, Member, Membership, QueueState, Subscription
-from mq.broker.protocol import Appender, Puller, Topic
-from mq.broker.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
+from mq.api.broker import Appender, Puller, Topic
+from mq.api.group import Claim, Group, Member, Membership, QueueState, Subscription
+from mq.api.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
+from mq.broker.broadcast.offsets import BroadcastOffsets
 from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
 from mq.filter.tags import tag_hash
 from mq.message import Message, MessageExt
@@ -158,7 +158,7 @@ class _TopicState:
 
 
 class MemoryBroker:
-    """See mq.broker.protocol.Broker."""
+    """See mq.api.broker.Broker."""
 
     def __init__(
         self,

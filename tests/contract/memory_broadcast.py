@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mq.broker.broadcast_format import TopicOffsets
+from mq.broker.broadcast.text_format import TopicOffsets
 
 if TYPE_CHECKING:
     from tests.contract.memory import MemoryBroker
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemorySource:
-    """See mq.broker.broadcast_offsets.Source."""
+    """See mq.broker.broadcast.offsets.Source."""
 
     broker: MemoryBroker
     groups: MemoryGroups

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from mq.broker.broadcast_format import TopicOffsets
-from mq.broker.membership import Member, QueueState, Subscription, Versioned
-from mq.broker.results import MessageQueue
+from mq.api.group import Member, QueueState, Subscription, Versioned
+from mq.api.results import MessageQueue
+from mq.broker.broadcast.text_format import TopicOffsets
 from mq.errors import GroupInvalid, NotPermitted, SubscriptionConflict, TopicNotFound
 from mq.message import MessageExt
 from mq.names import check_group, is_system_group
@@ -175,7 +175,7 @@ class MemoryGroups:
 
 
 class MemoryMembership:
-    """See mq.broker.protocol.Membership."""
+    """See mq.api.broker.Membership."""
 
     def __init__(
         self, groups: MemoryGroups, state: _GroupState, member: Member, consume_from: str | int
@@ -266,7 +266,7 @@ class MemoryMembership:
 
 
 class MemoryAssigned:
-    """See mq.broker.membership.Assigned."""
+    """See mq.api.group.Assigned."""
 
     def __init__(self, groups: MemoryGroups, group: str) -> None:
         self._groups = groups
@@ -280,7 +280,7 @@ class MemoryAssigned:
 
 
 class MemoryLookout:
-    """See mq.broker.membership.Lookout."""
+    """See mq.api.group.Lookout."""
 
     def __init__(self, groups: MemoryGroups) -> None:
         self._groups = groups
@@ -313,7 +313,7 @@ class MemoryLookout:
 
 
 class MemoryClaim:
-    """See mq.broker.protocol.Claim."""
+    """See mq.api.broker.Claim."""
 
     def __init__(
         self, groups: MemoryGroups, state: _GroupState, member: MemoryMembership | None, queue: MessageQueue

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from mq.broker.results import MessageQueue, SendResult, SendStatus
+from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.errors import ConfigMismatch, MessageInvalid, RequestTimeout
 from mq.message import Message, MessageExt
 from mq.names import check_group

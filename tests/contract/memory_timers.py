@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from mq.broker.handle import RecallHandle
+from mq.api.recall import RecallHandle
 from mq.errors import MessageInvalid, MessageNotFound, NotPermitted
 from mq.message import Message, MessageExt
 from mq.names import is_system_topic

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from mq.broker.protocol import Check, Ender, Preparer, Undecided
-from mq.broker.results import MessageQueue, SendResult, SendStatus
+from mq.api.broker import Check, Ender, Preparer, Undecided
+from mq.api.results import MessageQueue, SendResult, SendStatus
+from mq.api.transactions import HalfMessage, TransactionState
 from mq.errors import MessageInvalid, MessageNotFound, NotPermitted
 from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.properties import value_of
-from mq.txn.state import HalfMessage, TransactionState
 from tests.contract.memory_timers import Keeps
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -279,7 +279,7 @@ class MemoryTransactions:
 
 
 class MemoryChecker:
-    """See mq.broker.protocol.Checker."""
+    """See mq.api.broker.Checker."""
 
     def __init__(self, transactions: MemoryTransactions, group: str, client_id: str) -> None:
         self.client_id = client_id

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.membership import Claim, Membership, Subscription
+from mq.api.group import Claim, Membership, Subscription
 from mq.errors import SubscriptionConflict
 from mq.filter.tags import tag_hash
 

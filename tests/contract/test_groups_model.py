@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 
 import mq
-from mq.broker.membership import Claim, Membership, Subscription
+from mq.api.group import Claim, Membership, Subscription
 from mq.store.check import problems
 from tests.contract.conftest import open_broker
 from tests.contract.memory import DELAYS_MS

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 import mq
-from mq.broker.protocol import READ_SIZE_MAX
+from mq.api.broker import READ_SIZE_MAX
 from mq.filter.tags import parse, tag_hash
 from mq.store.check import problems
 from tests.contract.conftest import open_broker

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.protocol import SCAN_COUNT_MAX
+from mq.api.broker import SCAN_COUNT_MAX
 
 FOUND, NO_NEW, NO_MATCHED = (
     mq.PullStatus.FOUND,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.protocol import Check
+from mq.api.broker import Check
 from tests.contract.conftest import Open
 
 COMMIT, ROLLBACK, UNKNOWN = (

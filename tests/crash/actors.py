@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker import duties
+from mq.broker import leader
 from mq.store import retention
 from mq.store.check import problems
-from mq.store.commitlog import segment_files
+from mq.store.log.commitlog import segment_files
 from mq.store.store import Store
 from tests.crash.images import look_into
 from tests.crash.pager import pager
@@ -312,7 +312,7 @@ def powered(who: str, record: dict[str, Any], **arguments: Any) -> None:
     start_recording(str(arguments["root"]), **record)
     follow(f"{record['state']}/journal")
     if record["clock_factor"] > 1:
-        duties.TURN_INTERVAL, duties.QUEUES_INTERVAL, duties.CHECKPOINT_INTERVAL = 0.005, 0.02, 0.03
+        leader.TURN_INTERVAL, leader.QUEUES_INTERVAL, leader.CHECKPOINT_INTERVAL = 0.005, 0.02, 0.03
     try:
         globals()[who](**arguments)
     except mq.StoreCorrupted as error:

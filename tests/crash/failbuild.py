@@ -25,7 +25,7 @@ POINT = re.compile(r"MQ_FAIL_(\w+) = (\d+)")
 
 def fail_points() -> dict[str, int]:
     """Names and numbers of the points, as fail.h lists them."""
-    text = (TREE / "mq" / "store" / "native" / "fail.h").read_text()
+    text = (TREE / "mq" / "store" / "native" / "base" / "fail.h").read_text()
     return {name: int(number) for name, number in POINT.findall(text) if name != "POINT_COUNT"}
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import mq
 from mq.store.check import problems
-from mq.store.control import Control
 from mq.store.native import lib
+from mq.store.shared.control import Control
 from tests.crash.replay import DIRECTORY, Image, Life, images, load
 from tests.crash.trace import QUEUE_COUNT, TOPIC, acks, check, seen
 

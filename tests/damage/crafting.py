@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mq.store.control import Control
 from mq.store.native import lib
+from mq.store.shared.control import Control
 from tests.damage.children import say
 from tests.damage.harm import Snapshot
 from tests.damage.known import Known, look

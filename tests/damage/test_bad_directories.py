@@ -170,7 +170,7 @@ def test_a_place_where_no_directory_may_be_made(open_to_all: Path) -> None:
 def test_a_network_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     module = next(
         module
-        for module in (store_module, __import__("sys").modules.get("mq.store.directory"))
+        for module in (store_module, __import__("sys").modules.get("mq.store.directory.root"))
         if hasattr(module, "_file_system")
     )
     monkeypatch.setattr(module, "_file_system", lambda _path: kind)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import mq
 from mq.broker.check import problems
-from mq.broker.sinkledger import TOPIC, Entry
-from mq.spark import check as sinks
+from mq.broker.topics.sink_ledger import TOPIC, Entry
+from mq.spark.sink import check as sinks
 from tests.damage import harm
 from tests.damage.children import say
 from tests.damage.known import SIZES

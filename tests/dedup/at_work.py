@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 import mq
-from mq.broker import dedup, once, sent_keys
+from mq.broker.once import append_once, dedup_table, handled_keys
 from tests.damage.children import say
 
 SMALL: dict[str, Any] = {
@@ -29,7 +29,11 @@ SMALL: dict[str, Any] = {
     "index_slot_count": 64,
     "index_unit_count": 1024,
 }
-OF_SENDS, OF_TABLE, OF_ONCE = {dedup.__file__, sent_keys.__file__}, {sent_keys.__file__}, {once.__file__}
+OF_SENDS, OF_TABLE, OF_ONCE = (
+    {append_once.__file__, dedup_table.__file__},
+    {dedup_table.__file__},
+    {handled_keys.__file__},
+)
 MAKING = {"__init__", "_make", "_believed", "_mapped"}
 
 
@@ -247,7 +251,7 @@ def lines_of(path: Path) -> Iterator[list[str]]:
         yield line.split()
 
 
-def held(keys: sent_keys.SentKeys, digest: bytes, wait: float) -> ExitStack:
+def held(keys: dedup_table.SentKeys, digest: bytes, wait: float) -> ExitStack:
     """Hold the bucket of a key as one that sends it does, until the stack is closed."""
     stack, number = ExitStack(), keys.number(digest)
     try:
@@ -264,7 +268,7 @@ def fork_while_a_key_is_sent(root: str) -> int:
     not come to an end."""
     with mq.open(root, **SMALL) as broker:
         keys = broker._dedup._opened()
-        with held(keys, sent_keys.digest_of("key", "orders", "key"), 0.0):
+        with held(keys, dedup_table.digest_of("key", "orders", "key"), 0.0):
             pid = os.fork()
             if pid == 0:
                 signal.alarm(60)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker import sent_keys
-from mq.store.locks import lock_byte
+from mq.broker.once import dedup_table
+from mq.store.directory.file_locks import lock_byte
 from tests.damage.children import call
 from tests.dedup import at_work
 
@@ -66,7 +66,7 @@ def test_one_who_waits_for_another_process_that_handles_his_key(
                 waits.set()
                 return lock_byte(fd, byte, timeout=timeout)
 
-            monkeypatch.setattr("mq.broker.once.lock_byte", lock)
+            monkeypatch.setattr("mq.broker.once.handled_keys.lock_byte", lock)
             assert answers(once("key").__enter__, waits, broker.close) == "BrokerClosed"
             monkeypatch.undo()
         assert mq.Once(other, "billing").seen("key")
@@ -74,10 +74,10 @@ def test_one_who_waits_for_another_process_that_handles_his_key(
 
 def test_one_who_waits_for_another_thread_that_sends_his_key(directory: Path) -> None:
     with mq.open(directory) as broker:
-        keys = sent_keys.SentKeys(broker._store, clock_ms=lambda: 0)
-        digest = sent_keys.digest_of("key", "orders", "key")
+        keys = dedup_table.SentKeys(broker._store, clock_ms=lambda: 0)
+        digest = dedup_table.digest_of("key", "orders", "key")
         number, first = keys.number(digest), at_work.held(keys, digest, 0.0)
-        lock, waits = keys._locks[number % sent_keys.STRIPES], threading.Event()
+        lock, waits = keys._locks[number % dedup_table.STRIPES], threading.Event()
 
         class Stripe:
             """The lock, which says that somebody waits for it."""
@@ -90,7 +90,7 @@ def test_one_who_waits_for_another_thread_that_sends_his_key(directory: Path) ->
             def release(self) -> None:
                 lock.release()
 
-        keys._locks[number % sent_keys.STRIPES] = Stripe()  # type: ignore[call-overload]  # as far as it is used
+        keys._locks[number % dedup_table.STRIPES] = Stripe()  # type: ignore[call-overload]  # as far as it is used
 
         def close() -> None:
             # As close() does once it has its turn, here before the one who waits.

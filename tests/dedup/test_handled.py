@@ -19,11 +19,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import mq
-from mq.broker import offsets
-from mq.broker.once import MARK_SIZE, MARKS_AT
-from mq.broker.sent_keys import BUCKET_COUNT
+from mq.broker.groups import offsets
+from mq.broker.once.dedup_table import BUCKET_COUNT
+from mq.broker.once.handled_keys import MARK_SIZE, MARKS_AT
 from mq.store.check import problems
-from mq.store.configfile import write_config
+from mq.store.directory.config_file import write_config
 from tests.damage.children import Child
 from tests.dedup import at_work
 from tests.dedup.at_work import SMALL
@@ -214,7 +214,7 @@ def test_marks_are_on_disk_before_the_offsets_of_their_messages(
         saves += 1
 
     monkeypatch.setattr(os, "fdatasync", syncing)
-    monkeypatch.setattr("mq.broker.offsets.write_config", writing)
+    monkeypatch.setattr("mq.broker.groups.offsets.write_config", writing)
     with mq.open(directory, **SMALL) as broker:
         assert broker._duties is not None
         broker._duties.close()  # They save as well, whenever it pleases them.

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker.sent_keys import digest_of
+from mq.broker.once.dedup_table import digest_of
 from tests.crash.failbuild import TREE, fail_build, fail_points
 from tests.damage.children import Child, call
 from tests.dedup import at_work

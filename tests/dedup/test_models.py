@@ -17,8 +17,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 import mq
-from mq.broker.dedup import Dedup
 from mq.broker.local import LocalBroker
+from mq.broker.once.append_once import Dedup
 from mq.store.check import problems
 from tests.dedup.at_work import SMALL
 

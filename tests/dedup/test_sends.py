@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker import sent_keys
-from mq.broker.dedup import Dedup
 from mq.broker.local import LocalBroker
-from mq.broker.sent_keys import CLAIMED, SentKeys, digest_of
-from mq.store import reader
+from mq.broker.once import dedup_table
+from mq.broker.once.append_once import Dedup
+from mq.broker.once.dedup_table import CLAIMED, SentKeys, digest_of
+from mq.store.queue import reader
 from tests.arrivals import wait_for
 from tests.damage.children import call
 from tests.dedup.at_work import SMALL, held, order
@@ -86,7 +86,7 @@ def test_a_table_of_another_boot_is_not_believed(
 ) -> None:
     with mq.open(directory, **SMALL) as broker:
         first = producer_of(broker).send(order(b"one"), dedup_key="key-1")
-    monkeypatch.setattr(sent_keys, "boot_id", lambda: b"another boot----")
+    monkeypatch.setattr(dedup_table, "boot_id", lambda: b"another boot----")
     with mq.open(directory, **SMALL) as broker:
         producer = producer_of(broker)
         assert producer.send(order(b"one"), dedup_key="key-1").offset_msg_id == first.offset_msg_id

@@ -15,15 +15,18 @@ import xxhash
 from hypothesis import given, settings
 
 import mq
-from mq.broker import once
 from mq.broker.check import problems
-from mq.broker.keycheck import LISTED_MAX
-from mq.broker.keycheck import problems as of_keys
-from mq.broker.sent_keys import BUCKET_SIZE, BUCKETS_AT
+from mq.broker.once import handled_keys
+from mq.broker.once.dedup_check import LISTED_MAX
+from mq.broker.once.dedup_check import problems as of_keys
+from mq.broker.once.dedup_table import BUCKET_SIZE, BUCKETS_AT
 from tests.dedup.at_work import SMALL
 
 SIZE = 50
-FILES = {"mq/dedup": BUCKETS_AT + 40 * BUCKET_SIZE, "mq/once/billing": once.MARKS_AT + SIZE * once.MARK_SIZE}
+FILES = {
+    "mq/dedup": BUCKETS_AT + 40 * BUCKET_SIZE,
+    "mq/once/billing": handled_keys.MARKS_AT + SIZE * handled_keys.MARK_SIZE,
+}
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +98,15 @@ def test_hostile_bytes_are_told(
             assert found == []
         elif not fits and any(kind == "write" for kind, _, _ in blows[-1:]):
             _, at, data = blows[-1]
-            at_mark = name != "mq/dedup" and once.MARKS_AT <= at < once.MARKS_AT + SIZE * once.MARK_SIZE - 300
+            at_mark = (
+                name != "mq/dedup"
+                and handled_keys.MARKS_AT <= at < handled_keys.MARKS_AT + SIZE * handled_keys.MARK_SIZE - 300
+            )
             if at_mark and changed[:4096] == whole[:4096] and len(changed) == len(whole):
-                place = (at - once.MARKS_AT) // once.MARK_SIZE * once.MARK_SIZE + once.MARKS_AT
-                piece = slice(place, place + once.MARK_SIZE)
+                place = (
+                    at - handled_keys.MARKS_AT
+                ) // handled_keys.MARK_SIZE * handled_keys.MARK_SIZE + handled_keys.MARKS_AT
+                piece = slice(place, place + handled_keys.MARK_SIZE)
                 is_told = any(
                     f"the mark at {place} " in problem or "of these" in problem for problem in found
                 )

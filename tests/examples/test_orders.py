@@ -18,7 +18,7 @@ from examples.orders.office import DUE, Office
 from examples.orders.plan import Plan
 from examples.orders.shop import ORDERS, Placed, now_ms
 from mq.store.check import problems
-from mq.store.turn import Turn
+from mq.store.shared.leader_lock import Turn
 from tests.arrivals import wait_for
 
 ROOT = Path(__file__).parents[2]

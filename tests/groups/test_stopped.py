@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 import mq
-from mq.store.process_state import process_state
+from mq.store.shared.process_state import process_state
 from tests.crash.failbuild import TREE, fail_build, fail_points
 from tests.crash.processes import Nursery, Process
 from tests.groups.conftest import SIZES, eventually

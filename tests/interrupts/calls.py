@@ -14,8 +14,8 @@ from contextlib import suppress
 from itertools import count
 
 import mq
+from mq.broker.groups.retry import redrive
 from mq.broker.local import LocalBroker
-from mq.broker.retry import redrive
 from mq.errors import MQError
 from tests.store.small_store import SMALL
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.broker.topics import Topics
-from mq.store.groupfile import CHANGING_BYTE, READY_BYTE
-from mq.store.guards import control_lock
-from mq.store.locks import FLOCK
+from mq.broker.topics.config import Topics
+from mq.store.directory.file_locks import FLOCK
 from mq.store.native import lib
-from mq.store.transactions import MAKING_BYTE, UNLISTED_BYTE
+from mq.store.shared.group_file import CHANGING_BYTE, READY_BYTE
+from mq.store.shared.lock_guards import control_lock
+from mq.store.transactions.table import MAKING_BYTE, UNLISTED_BYTE
 
 PATIENCE = 60.0  # seconds; the duties of the other broker hold locks as well, each for a moment
 WHOLE = ((0, 0),)  # begin and length of what nobody may hold; a length of 0 is to the end of all files

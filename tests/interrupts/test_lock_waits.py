@@ -13,9 +13,9 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.store.guards import append_lock, control_lock, file_lock, time_limit
 from mq.store.native import lib
-from mq.store.process_state import ProcessKind, process_state
+from mq.store.shared.lock_guards import append_lock, control_lock, file_lock, time_limit
+from mq.store.shared.process_state import ProcessKind, process_state
 from tests.interrupts.interrupting import Interrupted, alarms
 from tests.store.peer import Peer
 from tests.store.small_store import SMALL
@@ -35,7 +35,7 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
 def stopped(path: Path, lock: str, unlock: str) -> Iterator[int]:
     """The pid of a process that is stopped with a lock in hand."""
     with Peer(path) as peer:
-        peer.do("from mq.store.guards import *")
+        peer.do("from mq.store.shared.lock_guards import *")
         peer.do(lock)
         os.kill(peer.pid, signal.SIGSTOP)
         deadline = time.monotonic() + PATIENCE

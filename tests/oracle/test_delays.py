@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.store.delaylevels import LEVELS, parse_levels
+from mq.store.directory.delay_levels import LEVELS, parse_levels
 from tests.oracle import oracle
 from tests.oracle.agreement import assert_library_looks_up, messages_of, string_hash
 from tests.oracle.sending import SIZES, open_store

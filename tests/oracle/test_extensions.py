@@ -12,8 +12,8 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
-from mq.store.consumequeueext import Extension, filters_version, read_extension
 from mq.store.native import ffi, lib
+from mq.store.queue.extensions import Extension, filters_version, read_extension
 from tests.oracle import oracle
 from tests.oracle.agreement import messages_of, string_hash
 from tests.oracle.oracle import Report, Sizes, put

@@ -25,7 +25,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path("mq", "store", "native")
-EXTENSIONS = (NATIVE, Path("mq", "objects"))  # where they lie
+EXTENSIONS = (NATIVE, Path("mq", "fastpath"))  # where they lie
 # The interpreter never frees all that it has, so leaks are not asked for.
 ASAN = "detect_leaks=0:abort_on_error=1:handle_segv=1:handle_sigbus=1"
 FULL = os.environ.get("MQ_SANITIZE") == "full"
@@ -38,7 +38,7 @@ SECONDS_MAX = 14_400 if FULL else 2400
 
 def source_hash() -> str:
     digest = hashlib.sha256(sys.version.encode())
-    sources = [path for place in EXTENSIONS for path in (ROOT / place).glob("*.[ch]")]
+    sources = [path for place in EXTENSIONS for path in (ROOT / place).rglob("*.[ch]")]
     for path in sorted([*sources, ROOT / NATIVE / "build.py", ROOT / "setup.py"]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:20]
@@ -139,7 +139,7 @@ def test_the_build_reports_what_it_should(tree: Path) -> None:
         ("tests/contract", "local and not (local-sync or groups or topics or never_comes or immunity)"),
         # Some of many that are alike, and full disks of one kind; and no large settings, which are Python's.
         ("tests/damage", "not config and not ext4 and (not hostile or control-0 or units-0 or records-0)"),
-        ("tests/objects", ""),
+        ("tests/fastpath", ""),
     ],
 )
 def test_passes_under_the_sanitizers(tree: Path, folder: str, chosen: str) -> None:

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.spark import commit
-from mq.spark.ledger import key_of
-from mq.spark.staging import Staged, StagedBatch, directory, stage
+from mq.spark.sink import commit
+from mq.spark.sink.ledger import key_of
+from mq.spark.sink.staging import Staged, StagedBatch, directory, stage
 from mq.store.check import problems
 from tests.crash.processes import stopping
 from tests.crash.recorder import record as start_recording

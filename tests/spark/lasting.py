@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mq.spark.datasource import MqDataSource
-from mq.spark.sink import StreamWriter, Written
+from mq.spark.sink.writers import StreamWriter, Written
 
 TIMES = 5  # it writes its first batch so often again
 

@@ -27,7 +27,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 import mq
-from mq.spark.commit import last_entry
+from mq.spark.sink.commit import last_entry
 from tests.spark.processes import GAVE_UP
 from tests.spark.session import begun, session
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import hypothesis.strategies as st
 from hypothesis import given
 
-from mq.broker.results import MessageQueue
-from mq.spark.admission import Fit, admit, admit_bytes
-from mq.spark.ranges import Positions, backlog
+from mq.api.results import MessageQueue
+from mq.spark.source.ranges import Positions, backlog
+from mq.spark.source.rate_limit import Fit, admit, admit_bytes
 
 QUEUES = [MessageQueue(topic, "mq", number) for topic in ("orders", "payments") for number in range(3)]
 Sizes = Mapping[MessageQueue, list[int]]

@@ -12,9 +12,9 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.compression import compressor
-from mq.spark import keyed
 from mq.spark.columns import TYPES
-from mq.spark.refusal import Refusal
+from mq.spark.errors import Refusal
+from mq.spark.source import key_pruning
 from mq.spark.target import broker as broker_of
 from mq.spark.target import locate
 from tests.spark.reading import batch_rows, send, source, struct
@@ -119,7 +119,7 @@ def test_a_key_is_found_through_the_index(broker: LocalBroker, directory: Path) 
 def test_a_key_that_many_messages_have(
     broker: LocalBroker, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyed, "HITS_MAX", 10)
+    monkeypatch.setattr(key_pruning, "HITS_MAX", 10)
     send(broker, "orders", 0, *[b"%d" % number for number in range(30)], keys="k")
     send(broker, "orders", 0, b"other")
     broker.query("orders", "k")

@@ -12,7 +12,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.spark.refusal import Refusal
+from mq.spark.errors import Refusal
 from tests.spark.reading import Query, forget_brokers, send
 from tests.store.small_store import open_small
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mq.broker.local import LocalBroker
-from mq.spark.options import source_options
-from mq.spark.refusal import Refusal
-from mq.spark.sinkoptions import sink_options
+from mq.spark.errors import Refusal
+from mq.spark.sink.options import sink_options
+from mq.spark.source.options import source_options
 from tests.spark.reading import batch_rows, send
 
 NOW_MS = 1_767_225_600_000

@@ -18,7 +18,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.spark.refusal import Refusal
+from mq.spark.errors import Refusal
 from mq.store.check import problems
 from tests.spark.reading import forget_brokers, send, source, struct
 from tests.spark.test_sink import batches, numbered, stored, writer

@@ -17,9 +17,9 @@ from hypothesis.strategies import SearchStrategy
 from mq.broker.local import LocalBroker
 from mq.spark.columns import TYPES
 from mq.spark.datasource import MqDataSource
-from mq.spark.options import ALIASES, SINK_NAMES, SOURCE_NAMES, SourceOptions, source_options
-from mq.spark.refusal import Refusal
-from mq.spark.sinkoptions import sink_options
+from mq.spark.errors import Refusal
+from mq.spark.sink.options import sink_options
+from mq.spark.source.options import ALIASES, SINK_NAMES, SOURCE_NAMES, SourceOptions, source_options
 from tests.spark.reading import Query, batch_rows, forget_brokers, send, source, struct
 from tests.store.small_store import open_small
 

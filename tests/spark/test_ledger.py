@@ -8,9 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mq.broker.sinkledger import KEPT_MS
-from mq.spark.ledger import Entry, Place, Step, chunked, decide, key_of, newer, txn_of
-from mq.spark.refusal import Refusal
+from mq.broker.topics.sink_ledger import KEPT_MS
+from mq.spark.errors import Refusal
+from mq.spark.sink.ledger import Entry, Place, Step, chunked, decide, key_of, newer, txn_of
 
 WHOLE = Entry("app", "query", 7, 0, 10, time_ms=1000)
 HALF = WHOLE._replace(chunk=1, files=("7/b", "7/c"), skip=4)

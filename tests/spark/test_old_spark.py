@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mq.spark import register
-from mq.spark.refusal import Refusal
+from mq.spark.errors import Refusal
 from mq.spark.version import check_spark
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ def test_modules_that_are_not_there(missing: str, said: str) -> None:
         if sys.modules["pyspark"]:
             sys.modules["pyspark"].__version__ = "3.5.5"
         import mq.spark
-        import mq.spark.discovered as discovered
+        import mq.spark.pyspark_entry as discovered
         assert not hasattr(discovered, "DefaultSource")
         mq.spark.recommended_conf()
         try:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mq.spark.columns import TYPES, chosen, schema_text
-from mq.spark.options import SourceOptions, source_options
-from mq.spark.refusal import Refusal
+from mq.spark.errors import Refusal
+from mq.spark.source.options import SourceOptions, source_options
 
 NOW_MS = 1_767_225_600_000
 

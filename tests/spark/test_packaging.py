@@ -53,7 +53,7 @@ def test_an_installation_has_it_too() -> None:
 def test_a_broken_spark_hides_nobody_else(tmp_path: Path) -> None:
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text("raise RuntimeError('broken')")
-    show = "import runpy; print(runpy.run_path('mq/spark/discovered.py').get('DefaultSource'))"
+    show = "import runpy; print(runpy.run_path('mq/spark/pyspark_entry.py').get('DefaultSource'))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     shown = subprocess.run(
         [sys.executable, "-c", show], check=True, cwd=ROOT, env=environment, capture_output=True, text=True

@@ -6,9 +6,9 @@ import hypothesis.strategies as st
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mq.broker.results import MessageQueue
-from mq.spark.admission import admit
-from mq.spark.ranges import Limits, Positions, Range, Tasks, backlog, pack, settle, spans
+from mq.api.results import MessageQueue
+from mq.spark.source.ranges import Limits, Positions, Range, Tasks, backlog, pack, settle, spans
+from mq.spark.source.rate_limit import admit
 
 QUEUES = [MessageQueue(topic, "mq", number) for topic in ("orders", "payments") for number in range(3)]
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 
 import mq
-from mq.broker.delayed import Delayed
+from mq.api.broker import queue_of_key
+from mq.broker.delay.pending import Delayed
 from mq.broker.local import LocalBroker
-from mq.broker.protocol import queue_of_key
 from mq.errors import MessageInvalid
 from mq.properties import RESERVED_NAMES, decode
-from mq.spark.appending import append_batches
-from mq.spark.refusal import Refusal
-from mq.spark.rows import RowEncoder, check_columns
+from mq.spark.errors import Refusal
+from mq.spark.sink.append import append_batches
+from mq.spark.sink.rows import RowEncoder, check_columns
 from tests.spark.reading import batch_rows, forget_brokers
 from tests.spark.test_sink import bodies_of, schema_of, source, stored
 from tests.store.small_store import open_small

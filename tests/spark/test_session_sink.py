@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from mq.broker.local import LocalBroker
-from mq.spark.ledger import TOPIC
+from mq.spark.sink.ledger import TOPIC
 from tests.spark.reading import send
 from tests.spark.session import begun
 from tests.spark.test_sink import numbered, staged_files, stored

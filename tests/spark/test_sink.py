@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import mq
+from mq.api.broker import queue_of_key
 from mq.broker.local import LocalBroker
-from mq.broker.protocol import queue_of_key
-from mq.spark import commit
-from mq.spark.appending import append_batches
 from mq.spark.datasource import MqDataSource
-from mq.spark.ledger import TOPIC, chunked
-from mq.spark.refusal import Refusal
-from mq.spark.staging import directory as staging_of
+from mq.spark.errors import Refusal
+from mq.spark.sink import commit
+from mq.spark.sink.append import append_batches
+from mq.spark.sink.ledger import TOPIC, chunked
+from mq.spark.sink.staging import directory as staging_of
 from tests.spark.reading import forget_brokers, struct
 
 pa = pytest.importorskip("pyarrow")

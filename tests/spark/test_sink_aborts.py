@@ -9,10 +9,10 @@ from typing import IO
 import pytest
 
 from mq.broker.local import LocalBroker
-from mq.spark import commit, staging
-from mq.spark.ledger import Step
-from mq.spark.refusal import Refusal
-from mq.spark.stagelock import LOCK_TIMEOUT
+from mq.spark.errors import Refusal
+from mq.spark.sink import commit, staging
+from mq.spark.sink.ledger import Step
+from mq.spark.sink.stage_lock import LOCK_TIMEOUT
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.store.small_store import open_small
 

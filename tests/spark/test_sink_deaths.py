@@ -13,7 +13,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.spark import commit, staging
+from mq.spark.sink import commit, staging
 from tests.crash.failbuild import TREE
 from tests.crash.processes import Nursery
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with

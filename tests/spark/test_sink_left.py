@@ -19,11 +19,11 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.errors import StoreFull
-from mq.spark import commit, staging
-from mq.spark.appending import append_batches
-from mq.spark.ledger import Entry, Step, key_of
-from mq.spark.refusal import Refusal
-from mq.spark.staging import StagedBatch, directory, locked, remove, stage
+from mq.spark.errors import Refusal
+from mq.spark.sink import commit, staging
+from mq.spark.sink.append import append_batches
+from mq.spark.sink.ledger import Entry, Step, key_of
+from mq.spark.sink.staging import StagedBatch, directory, locked, remove, stage
 from mq.store.native import lib
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.store.small_store import expire_at, fill, open_small

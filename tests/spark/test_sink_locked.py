@@ -14,12 +14,12 @@ from typing import IO
 import pytest
 
 from mq.broker.local import LocalBroker
-from mq.spark import commit, stagelock, staging
-from mq.spark.ledger import Step, key_of
-from mq.spark.refusal import Refusal
-from mq.spark.stagelock import show_life, take
-from mq.spark.staging import directory as place_of
-from mq.spark.staging import locked
+from mq.spark.errors import Refusal
+from mq.spark.sink import commit, stage_lock, staging
+from mq.spark.sink.ledger import Step, key_of
+from mq.spark.sink.stage_lock import show_life, take
+from mq.spark.sink.staging import directory as place_of
+from mq.spark.sink.staging import locked
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.spark.test_sink_left import SEVERAL, commit_one, half_done, staged_files
 from tests.store.small_store import open_small
@@ -27,7 +27,7 @@ from tests.store.small_store import open_small
 HOLDER = """
 import sys
 from pathlib import Path
-from mq.spark.staging import locked
+from mq.spark.sink.staging import locked
 with locked(Path(sys.argv[1])):
     print("mine", flush=True)
     sys.stdin.readline()
@@ -134,7 +134,7 @@ class Silence:
         return take(self._file, timeout, clock=lambda: self.now, pause=self._pause)
 
     def _pause(self, seconds: float) -> None:
-        assert 0 < seconds <= stagelock.PAUSE_MAX
+        assert 0 < seconds <= stage_lock.PAUSE_MAX
         self.now += 10
         if self.happens:
             self.happens.pop(0)()
@@ -227,8 +227,8 @@ def test_a_task_does_not_wait_for_a_looker_that_is_stopped(
 def test_a_holder_that_the_kernel_does_not_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of another container."""
     path = tmp_path / "lock"
-    monkeypatch.setattr(stagelock, "LOCKS", tmp_path / "none")
+    monkeypatch.setattr(stage_lock, "LOCKS", tmp_path / "none")
     with path.open("ab") as file:
-        said = str(stagelock.held_by_another(path, file))
+        said = str(stage_lock.held_by_another(path, file))
     assert said.startswith(f"[MQ_STAGING_LOCKED] {path} is locked by another process")
     assert "let it go on, or end it" in said

@@ -13,13 +13,14 @@ import pytest
 
 from mq.broker.bulk import Bulk
 from mq.broker.local import LocalBroker
-from mq.spark import abandon, commit
-from mq.spark.check import problems, remains
-from mq.spark.ledger import Step, key_of
-from mq.spark.refusal import Refusal
-from mq.spark.sinks import sinks
-from mq.spark.staging import bury, is_unfinished, remove
-from mq.spark.staging import directory as place_of
+from mq.spark import abandon
+from mq.spark.errors import Refusal
+from mq.spark.sink import commit
+from mq.spark.sink.check import problems, remains
+from mq.spark.sink.ledger import Step, key_of
+from mq.spark.sink.sinks import sinks
+from mq.spark.sink.staging import bury, is_unfinished, remove
+from mq.spark.sink.staging import directory as place_of
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.spark.reading import forget_brokers
 from tests.spark.test_sink import batches, writer
@@ -191,8 +192,8 @@ import gc, sys
 from pathlib import Path
 import pyarrow as pa
 import mq
-from mq.spark.appending import append_batches
-from mq.spark.staging import StagedBatch
+from mq.spark.sink.append import append_batches
+from mq.spark.sink.staging import StagedBatch
 from tests.store.small_store import open_small
 with open_small(Path(sys.argv[1])) as broker:
     broker.create_topic("orders", 1)

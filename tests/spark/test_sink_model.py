@@ -21,9 +21,9 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import mq
-from mq.spark import commit
-from mq.spark.refusal import Refusal
-from mq.spark.staging import Staged
+from mq.spark.errors import Refusal
+from mq.spark.sink import commit
+from mq.spark.sink.staging import Staged
 from mq.store.check import problems
 from tests.spark.committers import TOPIC, stage_epoch
 from tests.store.small_store import expire_at, fill, open_small

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from mq.broker.local import LocalBroker
-from mq.spark import commit
-from mq.spark.ledger import Step
-from mq.spark.refusal import Refusal
+from mq.spark.errors import Refusal
+from mq.spark.sink import commit
+from mq.spark.sink.ledger import Step
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.spark.test_sink_left import SEVERAL, commit_one, half_done, staged_files
 from tests.store.small_store import open_small

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import mq
-from mq.spark import commit, staging
-from mq.spark.ledger import TOPIC as LEDGER
+from mq.spark.sink import commit, staging
+from mq.spark.sink.ledger import TOPIC as LEDGER
 from mq.store.check import problems
 from tests.crash.conftest import SMALL
 from tests.crash.disk import Disk

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from mq.broker.local import LocalBroker
-from mq.spark.refusal import Refusal
-from mq.spark.rows import RowEncoder
+from mq.spark.errors import Refusal
+from mq.spark.sink.rows import RowEncoder
 from tests.spark.reading import batch_rows, send
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mq.spark.target import broker, locate
 from mq.store.native import lib
-from mq.store.turn import is_taken
+from mq.store.shared.leader_lock import is_taken
 from tests.spark.reading import forget_brokers
 from tests.spark.test_sink import batches, writer
 from tests.store.small_store import open_small

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.broker.sinkledger import TOPIC, Entry
-from mq.spark import commit
-from mq.spark.appending import append_batches
-from mq.spark.check import problems, remains
-from mq.spark.ledger import key_of
-from mq.spark.sinks import sinks
-from mq.spark.staging import AGE_MAX, Staged, StagedBatch, directory, stage
+from mq.broker.topics.sink_ledger import TOPIC, Entry
+from mq.spark.sink import commit
+from mq.spark.sink.append import append_batches
+from mq.spark.sink.check import problems, remains
+from mq.spark.sink.ledger import key_of
+from mq.spark.sink.sinks import sinks
+from mq.spark.sink.staging import AGE_MAX, Staged, StagedBatch, directory, stage
 from tests.store.small_store import open_small
 
 pa = pytest.importorskip("pyarrow")

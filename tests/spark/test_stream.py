@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import mq
 from mq.broker.local import LocalBroker
 from mq.spark import lag
-from mq.spark.refusal import Refusal
-from mq.spark.survey import Survey
+from mq.spark.errors import Refusal
+from mq.spark.source.offset_planner import Survey
 from tests.spark.reading import Query, forget_brokers, rows, send, source, struct
 from tests.store.small_store import open_small
 

@@ -10,8 +10,8 @@ from typing import Any
 import mq
 from mq.broker.local import LocalBroker
 from mq.store import retention
-from mq.store.checkpoint import Checkpoint, write_checkpoint
-from mq.store.recovery import Recovered
+from mq.store.directory.checkpoint import Checkpoint, write_checkpoint
+from mq.store.recovery.recover import Recovered
 
 LOG_FILE_SIZE = 4096
 QUEUE_FILE_UNITS = 4

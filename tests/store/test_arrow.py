@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 
 import mq
+from mq.api.broker import MessageQueue
 from mq.broker.local import LocalBroker
-from mq.broker.protocol import MessageQueue
 from mq.compression import compressor
 from mq.filter.tags import tag_hash
-from mq.store.arrow import COLUMNS, Scan
 from mq.store.native import check, ffi, lib
+from mq.store.queue.arrow import COLUMNS, Scan
 from tests.store.small_store import open_small
 
 pa = pytest.importorskip("pyarrow")

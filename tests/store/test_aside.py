@@ -12,14 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mq
-from mq.broker import delay_offsets
+from mq.broker.delay import level_progress
+from mq.broker.delay.timer import TIMER_TOPIC
 from mq.broker.local import LocalBroker
-from mq.broker.timer import TIMER_TOPIC
-from mq.objects import Asides
+from mq.fastpath import Asides
 from mq.properties import PROPERTIES_SIZE_MAX
-from mq.store import aside, timerstate
-from mq.store.aside import slot_ms
-from mq.store.writer import Writer
+from mq.store.log import delayed_append
+from mq.store.log.delayed_append import slot_ms
+from mq.store.log.writer import Writer
+from mq.store.timer import progress
 
 HOUR = 3_600_000
 MAX_MS = 48 * HOUR
@@ -53,7 +54,7 @@ def test_slots_are_those_of_rocketmq() -> None:
 
 
 def test_both_alarms_say_in_the_same_place_when_they_look_next() -> None:
-    assert delay_offsets.AT_WAKE == timerstate.AT_WAKE == aside.WAKE_PLACE
+    assert level_progress.AT_WAKE == progress.AT_WAKE == delayed_append.WAKE_PLACE
 
 
 DELAYS: st.SearchStrategy[dict[str, Any]] = st.one_of(
@@ -243,10 +244,10 @@ def test_who_delivers_is_woken_by_what_is_due_before_he_looks(
     heard = levels if "delay_level" in delay else timers
     topics = broker._catalog
     store = broker._store
-    asides = aside.Asides(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
+    asides = delayed_append.Asides(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
     writer = Writer(store, "mq", topics.version, topics, asides, broker._keyed())
     for wake_in_ms, rings in ((-1, False), (500, False), (60_000, True)):
-        heard.words[aside.WAKE_PLACE] = now_ms() + wake_in_ms
+        heard.words[delayed_append.WAKE_PLACE] = now_ms() + wake_in_ms
         for _ in range(2):
             before = heard.rings
             writer.append("orders", 0, kind("orders", b"x", **delay), b"x", 0)

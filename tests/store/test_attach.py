@@ -17,9 +17,9 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
-from mq.store.checkpoint import read_checkpoint
-from mq.store.consumequeue import queue_directories, remove_queues
-from mq.store.members import Members
+from mq.store.directory.checkpoint import read_checkpoint
+from mq.store.queue.consumequeue import queue_directories, remove_queues
+from mq.store.shared.members import Members
 from tests.store.peer import Peer
 from tests.store.small_store import contents, copy_beside_others, fill, open_small, send
 

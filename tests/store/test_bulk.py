@@ -16,8 +16,8 @@ from hypothesis import given, settings
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.store.bulk import Stored
 from mq.store.check import problems
+from mq.store.log.multi_append import Stored
 from tests.crash.failbuild import fail_build, fail_points
 from tests.store.small_store import open_small
 

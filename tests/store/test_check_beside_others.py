@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from mq.broker.local import LocalBroker
-from mq.store import check, commitlog
-from mq.store.index import Index
+from mq.store import check
+from mq.store.index.index import Index
+from mq.store.log import commitlog
 from mq.store.native import lib
 from tests.store.small_store import fill, log_files, open_small
 

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.filters import BLOOM
+from mq.broker.filter_bitmaps import BLOOM
 from mq.broker.local import LocalBroker
 from mq.filter.tags import tag_hash
 from mq.store.check import problems
-from mq.store.consumequeueext import (
+from mq.store.native import ffi, lib
+from mq.store.queue.extensions import (
     Extension,
     Marks,
     extension_files,
@@ -25,8 +26,7 @@ from mq.store.consumequeueext import (
     filters_version,
     read_extension,
 )
-from mq.store.native import ffi, lib
-from mq.store.waiting import Wait
+from mq.store.shared.waiting import Wait
 from tests.store.peer import Peer
 from tests.store.small_store import (
     FOR_EVER_MS,

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from mq.store import recovery, store
+from mq.store import store
 from mq.store.native import lib
+from mq.store.recovery import recover as recovery
 from tests.store.small_store import LOG_FILE_SIZE, bodies, crash_of, fill, log_files, open_small, send
 
 AHEAD = 3  # files that were made and have nothing in them

@@ -19,9 +19,9 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.store import writer as writer_module
 from mq.store.check import problems
-from mq.store.checkpoint import read_checkpoint
+from mq.store.directory.checkpoint import read_checkpoint
+from mq.store.log import writer as writer_module
 from mq.store.native import lib
 from tests.store.peer import Peer
 from tests.store.small_store import LOG_FILE_SIZE, contents, fill, open_small, send
@@ -156,7 +156,7 @@ def test_one_flush_serves_everyone_who_waits_in_all_processes(directory: Path, w
         preparing = set()
         for peer in (one, two):
             peer.do("import threading; from concurrent.futures import ThreadPoolExecutor")
-            peer.do("import mq.store.writer; mq.store.writer.FLUSH_TIMEOUT_MS = 60_000")
+            peer.do("import mq.store.log.writer; mq.store.log.writer.FLUSH_TIMEOUT_MS = 60_000")
             preparing |= set(peer.ask(PREPARING))
         with watch.held():
             for peer in (one, two):
@@ -422,7 +422,7 @@ def test_whoever_waits_for_a_flush_that_fails_is_told(tmp_path: Path, watch: Wat
     with Peer(tmp_path / "store", environment=watch.environment, flush="sync", flush_interval=3600.0) as peer:
         peer.do("broker.create_topic('A', 1)")
         peer.do(
-            "import mq.store.writer; mq.store.writer.FLUSH_TIMEOUT_MS = 60_000\n"
+            "import mq.store.log.writer; mq.store.log.writer.FLUSH_TIMEOUT_MS = 60_000\n"
             "from concurrent.futures import ThreadPoolExecutor\n"
             "pool = ThreadPoolExecutor(4)\n"
             "def attempt(n):\n"

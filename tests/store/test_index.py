@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mq.errors import StoreCorrupted
-from mq.store import index as index_module
-from mq.store.index import Index, IndexFile
+from mq.store.index import index as index_module
+from mq.store.index.index import Index, IndexFile
 from mq.store.native import check, ffi, lib
 from tests.store.small_log import Log
 

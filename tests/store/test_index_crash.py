@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mq.errors import StoreFull
-from mq.store.index import Index, IndexFile
+from mq.store.index.index import Index, IndexFile
 from mq.store.native import check, ffi, lib
 
 NAME = "20261121094500123"

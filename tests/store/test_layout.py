@@ -9,9 +9,13 @@ from types import ModuleType
 
 import pytest
 
-from mq.store import checkpoint, commitlog, consumequeue, index, members
-from mq.store.checkpoint import Checkpoint
+from mq.store.directory import checkpoint
+from mq.store.directory.checkpoint import Checkpoint
+from mq.store.index import index
+from mq.store.log import commitlog
 from mq.store.native import lib
+from mq.store.queue import consumequeue
+from mq.store.shared import members
 from tests.store.small_store import log_offset_of, messages_of, open_small, queue_files, send
 
 ROW = re.compile(r"^ +(\d+) +(\d+|n)  (\w+)", re.MULTILINE)

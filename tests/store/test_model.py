@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
-from mq.store.checkpoint import Checkpoint, write_checkpoint
+from mq.store.directory.checkpoint import Checkpoint, write_checkpoint
 from mq.store.native import lib
 from tests.store.small_store import (
     LOG_FILE_SIZE,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mq.store.owner import make_directory, open_made
+from mq.store.directory.owner import make_directory, open_made
 from tests.store.small_store import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ NOBODY = 65534
 EVERYTHING = """
 import sys, mq
 from mq.broker.check import problems
-from mq.spark.staging import _lock_file, _made, _touch, UNFINISHED
+from mq.spark.sink.staging import _lock_file, _made, _touch, UNFINISHED
 from pathlib import Path
 
 root = Path(sys.argv[1])
@@ -164,7 +164,7 @@ def test_files_are_made_in_one_place_of_each_language() -> None:
     makes = re.compile(r"O_CREAT\b|\bmkdir\(|\.touch\(|\bcreat\(|\bopen\([^)]*\"[wxa]b?\"")
     passed_on = re.compile(r"opener=_opened|mq_create_file|\bopen_file\(files")
     # The Java program lies in the user's cache.
-    elsewhere = {"mq/store/native/owner.c", "mq/store/owner.py", "mq/spark/java.py"}
+    elsewhere = {"mq/store/native/base/owner.c", "mq/store/directory/owner.py", "mq/spark/java.py"}
     found = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for pattern in ("*.py", "*.c")

@@ -12,11 +12,19 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.store.groupfile import GroupFile
-from mq.store.groupslots import SLOT_SIZE, SLOTS_AT, offsets_in, place_of, queue_byte, slot_word, use_of
 from mq.store.native import ffi, lib
-from mq.store.numbers import Numbers
-from mq.store.reader import Reader
+from mq.store.queue.reader import Reader
+from mq.store.shared.group_file import GroupFile
+from mq.store.shared.group_slots import (
+    SLOT_SIZE,
+    SLOTS_AT,
+    offsets_in,
+    place_of,
+    queue_byte,
+    slot_word,
+    use_of,
+)
+from mq.store.shared.queue_table import Numbers
 from tests.crash.failbuild import fail_build, fail_points
 
 MANY = lib.MQ_SPARE_PLACES + 100  # so many queues deleted, and the next ones take their places
@@ -184,7 +192,7 @@ def test_who_dies_giving_a_place_to_a_queue_leaves_a_sound_table(
 ) -> None:
     program = f"""
 import mq
-from mq.store.numbers import Numbers
+from mq.store.shared.queue_table import Numbers
 broker = mq.open({str(directory)!r}, duties=False)
 numbers = Numbers(broker._store)
 for topic in ("old", "new"):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mq.store.process_state import ProcessKind, describe, process_state
+from mq.store.shared.process_state import ProcessKind, describe, process_state
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.store import control as control_module
 from mq.store.check import problems
-from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from mq.store.directory.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from mq.store.shared import control as control_module
 from tests.store.small_store import (
     FOR_EVER_MS,
     QUEUE_FILE_UNITS,

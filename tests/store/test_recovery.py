@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.store import control as control_module
 from mq.store.check import problems
+from mq.store.shared import control as control_module
 from tests.store.small_store import (
     FOR_EVER_MS,
     LOG_FILE_SIZE,

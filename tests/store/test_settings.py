@@ -14,7 +14,7 @@ import pytest
 
 import mq
 from mq.broker.check import problems
-from mq.store.settings import LOST, Settings, SettingsFile
+from mq.store.directory.settings import LOST, Settings, SettingsFile
 from tests.store.peer import Peer
 from tests.store.small_store import open_small
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mq.store import timerlog, timerwheel
-from mq.store.timerverify import problems
+from mq.store.timer import timer_log
+from mq.store.timer import wheel as timer_wheel
+from mq.store.timer.check import problems
 from tests.store.timers import BEGIN_MS, Bench
 
 HOUR = 3_600_000
@@ -21,11 +22,11 @@ FILE_SIZE = 1 << 20
 
 
 def wheel(root: Path) -> Path:
-    return timerwheel.path_of(root)
+    return timer_wheel.path_of(root)
 
 
 def log_file(root: Path) -> Path:
-    return timerlog.files(root)[0]
+    return timer_log.files(root)[0]
 
 
 def check_file(root: Path) -> Path:
@@ -41,7 +42,7 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
 
 
 def slot_at(root: Path, time_ms: int) -> int:
-    return time_ms // 1000 % timerwheel.SLOT_COUNT * timerwheel.SLOT_SIZE
+    return time_ms // 1000 % timer_wheel.SLOT_COUNT * timer_wheel.SLOT_SIZE
 
 
 def cut(path: Path, size: int) -> None:

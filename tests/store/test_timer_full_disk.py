@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mq.errors import StoreFull
-from mq.store import timerlog
+from mq.store.timer import timer_log
 from tests.store.timers import BEGIN_MS, Bench
 
 HOUR = 3_600_000
@@ -85,7 +85,7 @@ def test_what_is_in_the_wheel_comes_though_its_log_cannot_grow(bench: Bench) -> 
     first = bench.put_aside(BEGIN_MS + 500)
     bench.turn()
     bench.copies.number("orders", 0, add=True)
-    sent = {bench.put_aside(BEGIN_MS + 30_000) for _ in range(bench.file_size // timerlog.UNIT_SIZE + 100)}
+    sent = {bench.put_aside(BEGIN_MS + 30_000) for _ in range(bench.file_size // timer_log.UNIT_SIZE + 100)}
     with no_room(bench):
         bench.now_ms += 600
         with pytest.raises(StoreFull):

@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from mq.store import timercheck, timerlog, timerstate, timerwheel
 from mq.store.native import lib
-from mq.store.timercheck import TimerCheck, read_timer_check, write_timer_check
+from mq.store.timer import checkpoint, progress, timer_log, wheel
+from mq.store.timer.checkpoint import TimerCheck, read_timer_check, write_timer_check
 
 ROW = re.compile(r"^ +(\d+) +(\d+)  (\w+)", re.MULTILINE)
 NAMES = {"record_size": "RECORD_SIZE", "messages": "COUNT"}
@@ -22,7 +22,7 @@ def rows(module: ModuleType) -> list[tuple[int, int, str]]:
     return [(int(at), int(size), name) for at, size, name in ROW.findall(module.__doc__)]
 
 
-@pytest.mark.parametrize(("module", "prefix"), [(timerwheel, "AT_SLOT_"), (timerlog, "AT_TIMER_")])
+@pytest.mark.parametrize(("module", "prefix"), [(wheel, "AT_SLOT_"), (timer_log, "AT_TIMER_")])
 def test_layout_table_agrees_with_the_c_header(module: ModuleType, prefix: str) -> None:
     assert rows(module)
     for at, _, name in rows(module):
@@ -31,7 +31,7 @@ def test_layout_table_agrees_with_the_c_header(module: ModuleType, prefix: str) 
 
 @pytest.mark.parametrize(
     ("module", "layout"),
-    [(timerwheel, timerwheel.SLOT), (timerlog, timerlog.UNIT), (timercheck, timercheck.CHECK)],
+    [(wheel, wheel.SLOT), (timer_log, timer_log.UNIT), (checkpoint, checkpoint.CHECK)],
 )
 def test_fields_follow_each_other_and_fill_the_struct(module: ModuleType, layout: Struct) -> None:
     end = 0
@@ -52,15 +52,15 @@ def test_words_agree_with_the_c_header() -> None:
         "pending": lib.MQ_TIMER_PENDING,
         "bell": lib.MQ_TIMER_BELL,
     }
-    assert {name: at for at, _, name in rows(timerstate)} == {name: at * 8 for name, at in places.items()}
+    assert {name: at for at, _, name in rows(progress)} == {name: at * 8 for name, at in places.items()}
 
 
 def test_sizes_are_rocketmqs() -> None:
-    assert timerwheel.SLOT_COUNT * timerwheel.SLOT_SIZE == 38_707_200
-    assert (timerlog.FILE_SIZE, timerlog.UNIT_SIZE) == (lib.MQ_TIMERLOG_FILE_SIZE, lib.MQ_TIMER_UNIT_SIZE)
+    assert wheel.SLOT_COUNT * wheel.SLOT_SIZE == 38_707_200
+    assert (timer_log.FILE_SIZE, timer_log.UNIT_SIZE) == (lib.MQ_TIMERLOG_FILE_SIZE, lib.MQ_TIMER_UNIT_SIZE)
     # The last unit of a file of 100 MiB begins there.
-    last = (timerlog.FILE_SIZE - timerlog.BLANK_SIZE) // timerlog.UNIT_SIZE * timerlog.UNIT_SIZE
-    assert last - timerlog.UNIT_SIZE == 104_857_532
+    last = (timer_log.FILE_SIZE - timer_log.BLANK_SIZE) // timer_log.UNIT_SIZE * timer_log.UNIT_SIZE
+    assert last - timer_log.UNIT_SIZE == 104_857_532
 
 
 def test_a_check_is_read_as_it_was_written(tmp_path: Path) -> None:

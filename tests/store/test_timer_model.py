@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.store.timerverify import problems
+from mq.store.timer.check import problems
 from tests.store.timers import BEGIN_MS, TOPIC, Bench
 
 DELAYS = st.one_of(st.integers(1, 300), st.integers(1, 5_000), st.integers(1, 400_000))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mq.store import timerlog
-from mq.store.commitlog import segment_files
-from mq.store.timercheck import read_timer_check, write_timer_check
-from mq.store.timerverify import problems
+from mq.store.log.commitlog import segment_files
+from mq.store.timer import timer_log
+from mq.store.timer.check import problems
+from mq.store.timer.checkpoint import read_timer_check, write_timer_check
 from tests.store.timers import BEGIN_MS, Bench
 
 HOUR, DAY = 3_600_000, 86_400_000
@@ -108,7 +108,7 @@ def test_a_clock_that_was_set_back_delivers_nothing_again_after_a_power_cut(tmp_
         sent = bench.put_aside(BEGIN_MS + 3 * HOUR)
         bench.turn()
         bench.engine.save()
-        check, log = read_timer_check(bench.root), timerlog.files(bench.root)[0]
+        check, log = read_timer_check(bench.root), timer_log.files(bench.root)[0]
         unmarked = log.read_bytes()
         bench.now_ms += 3 * HOUR
         bench.last_store_ms = bench.now_ms
@@ -129,10 +129,10 @@ def test_a_last_unit_whose_record_is_damaged_has_the_others_not_put_in_again(tmp
         due = {bench.put_aside(due_ms): due_ms for due_ms in range(BEGIN_MS + HOUR, BEGIN_MS + HOUR + 4)}
         bench.turn()
         bench.close()
-        log = timerlog.files(bench.root)[0]
-        *_, third, fourth = timerlog.units(bench.root)
+        log = timer_log.files(bench.root)[0]
+        *_, third, fourth = timer_log.units(bench.root)
         units = bytearray(log.read_bytes())
-        units[fourth.position : fourth.position + timerlog.UNIT_SIZE] = bytes(timerlog.UNIT_SIZE)
+        units[fourth.position : fourth.position + timer_log.UNIT_SIZE] = bytes(timer_log.UNIT_SIZE)
         log.write_bytes(units)
         (records,) = segment_files(bench.root / "commitlog")
         with records.open("r+b") as file:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mq.store.timerverify import problems
+from mq.store.timer.check import problems
 from tests.store.timers import BEGIN_MS, Bench
 
 FILE_SIZE = 1 << 20

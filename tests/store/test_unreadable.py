@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.broker.topics import Topics
+from mq.broker.topics.config import Topics
 from tests.store.small_store import contents, crash_of, fill, log_files, open_small, queue_files
 
 

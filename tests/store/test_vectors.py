@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import mq
 from mq.broker.local import LocalBroker
 from mq.properties import decode
-from mq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from mq.store.directory.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.native import ffi, lib
 from tests.store.encoder import Record, crc, properties
 from tests.store.small_store import (

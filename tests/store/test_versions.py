@@ -11,9 +11,9 @@ import pytest
 import xxhash
 
 import mq
-from mq.broker import once
 from mq.broker.check import problems
-from mq.store import layouts
+from mq.broker.once import handled_keys
+from mq.store.directory import layouts
 from mq.store.native import lib
 from tests.store.peer import Peer
 from tests.store.small_store import bodies, fill, numbered, open_small
@@ -91,11 +91,11 @@ def test_keys_that_another_version_keeps_are_left_alone(directory: Path) -> None
         assert is_fresh
     path = directory / "mq" / "once" / "g"
     whole = path.read_bytes()
-    head = once.HEAD.pack(b"mqonce07", 64)
-    path.write_bytes(head + xxhash.xxh3_64_digest(head) + whole[once.HEAD_SIZE :])
+    head = handled_keys.HEAD.pack(b"mqonce07", 64)
+    path.write_bytes(head + xxhash.xxh3_64_digest(head) + whole[handled_keys.HEAD_SIZE :])
     with open_small(directory) as broker, pytest.raises(mq.VersionMismatch, match="layout 7, and 1 in this"):
         broker.handled("g")
-    assert path.read_bytes()[once.HEAD_SIZE :] == whole[once.HEAD_SIZE :]
+    assert path.read_bytes()[handled_keys.HEAD_SIZE :] == whole[handled_keys.HEAD_SIZE :]
     path.write_bytes(whole)
     with open_small(directory) as broker, mq.Once(broker, "g")("key") as is_fresh:
         assert not is_fresh

@@ -18,8 +18,8 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.filter.sql import wake_test
 from mq.filter.tags import tag_hash
-from mq.store import reader
-from mq.store.waiting import Futex, Position, Wait
+from mq.store.queue import reader
+from mq.store.shared.waiting import Futex, Position, Wait
 from tests.store.peer import Peer
 from tests.store.sleeping import AT_ONCE, Waiting, asleep
 from tests.store.small_store import SMALL, open_small, overwrite, queue_files, send
@@ -28,7 +28,7 @@ WANTED = frozenset({tag_hash("wanted")})
 LONG = 120.0
 # For peers: what they wait with.
 SETUP = """
-from mq.store.waiting import *
+from mq.store.shared.waiting import *
 from mq.filter.tags import tag_hash
 import mmap, random, signal, threading
 def number(queue_id):

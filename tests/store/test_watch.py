@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from mq.errors import BrokerClosed
-from mq.store.members import start_time_of
-from mq.store.watch import Watch
+from mq.store.shared.members import start_time_of
+from mq.store.shared.process_monitor import Watch
 
 SOON = 60.0  # stands for at once on a machine under load
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from mq.message import MessageExt
-from mq.store.copies import Copies
+from mq.store.log.reappend import Copies
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
-from mq.store.timer import Event, TimerEngine, rolls_of
-from mq.store.timerstate import Alarm
+from mq.store.timer.engine import Event, TimerEngine, rolls_of
+from mq.store.timer.progress import Alarm
 
 TOPIC = "rmq_sys_wheel_timer"
 STEPS_MAX = 10_000

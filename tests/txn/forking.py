@@ -7,8 +7,8 @@ import signal
 from contextlib import AbstractContextManager
 
 import mq
+from mq.api.transactions import TransactionState
 from mq.broker.local import LocalBroker
-from mq.txn.state import TransactionState
 from tests.damage.children import say
 
 

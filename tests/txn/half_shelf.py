@@ -10,13 +10,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import Mock
 
-from mq.broker.results import MessageQueue
-from mq.broker.transaction_rounds import Rounds
+from mq.api.results import MessageQueue
+from mq.broker.transactions.check_loop import Ledger, Rules
+from mq.broker.transactions.checker import Rounds
+from mq.broker.transactions.half_queues import (
+    GIVEN_UP_TOPIC,
+    GROUP,
+    HALF_TOPIC,
+    OP_TOPIC,
+    HalfTopic,
+    belongs,
+    name_of,
+)
 from mq.message import MessageExt
-from mq.store.copies import changed
-from mq.store.transactions import Entry
-from mq.txn.check import Ledger, Rules
-from mq.txn.half import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, HalfTopic, belongs, name_of
+from mq.store.log.reappend import changed
+from mq.store.transactions.table import Entry
 from tests.store.encoder import Record, properties
 
 BEGIN_MS = 1_700_000_000_000

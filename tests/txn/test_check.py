@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mq.txn.check import Action, Half, Rules, decide
+from mq.broker.transactions.check_loop import Action, Half, Rules, decide
 
 RULES = Rules(timeout_ms=6000, check_max=3, retention_ms=3_600_000)
 NOW, HOUR = 1_700_000_000_000, 3_600_000

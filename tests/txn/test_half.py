@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mq
+from mq.api.transactions import HalfMessage
 from mq.broker.local import LocalBroker
+from mq.broker.transactions.check_loop import Ledger
+from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, names_of, places_in
 from mq.message import MessageExt
 from mq.properties import decode
-from mq.txn.check import Ledger
-from mq.txn.half import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, names_of, places_in
-from mq.txn.state import HalfMessage
 from tests.store.encoder import Record, properties
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import mq
+from mq.api.transactions import TransactionState, Undecided
 from mq.broker.local import LocalBroker
-from mq.store.commitlog import segment_files
-from mq.txn.half import GIVEN_UP_TOPIC
-from mq.txn.state import TransactionState, Undecided
+from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC
+from mq.store.log.commitlog import segment_files
 from tests.groups.conftest import eventually
 
 KEPT_SECONDS = 1.5

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.protocol import Check
+from mq.api.broker import Check
 from tests.contract.memory import MemoryBroker
 
 GROUP = "payers"

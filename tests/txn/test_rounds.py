@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mq.txn.check import Rules
-from mq.txn.half import name_of, named
-from mq.txn.state import HalfMessage
+from mq.api.transactions import HalfMessage
+from mq.broker.transactions.check_loop import Rules
+from mq.broker.transactions.half_queues import name_of, named
 from tests.txn.half_shelf import Died, Shelf
 
 SECOND = 1000

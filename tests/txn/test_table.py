@@ -14,10 +14,10 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.broker.transaction_rounds import Rounds
-from mq.store import transactions
+from mq.broker.transactions.checker import Rounds
 from mq.store.native import lib
-from mq.store.transactions import HEADER_SIZE, SIZE, Entry
+from mq.store.transactions import table as transactions
+from mq.store.transactions.table import HEADER_SIZE, SIZE, Entry
 
 COMMIT, ROLLBACK, UNKNOWN = (
     mq.TransactionState.COMMIT,
@@ -102,7 +102,7 @@ class TestEnds:
     def test_who_is_at_it_and_hangs_is_not_waited_for_for_ever(
         self, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("mq.broker.transactions.WAIT_SECONDS", 0.05)
+        monkeypatch.setattr("mq.broker.transactions.transactions.WAIT_SECONDS", 0.05)
         with mq.open(directory) as broker, mq.open(directory) as hanging:
             (place,) = begin(broker)
             table = hanging._transactions.table()

@@ -11,8 +11,8 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.store.transactions import Entry
-from mq.txn.half import HALF_TOPIC, name_of
+from mq.broker.transactions.half_queues import HALF_TOPIC, name_of
+from mq.store.transactions.table import Entry
 from tests.txn.test_half import COMMIT, prepared, records
 
 

@@ -5,7 +5,7 @@ is a Python function of the consumer's process; senders go by a test that C eval
 of the messages that the condition does not select, and of no other. Where the condition asks for more than
 the test can say, such as a property that contains a text, the test is only whether the property is there.
 
-The bytes of a test: mq/store/native/wakefilter.h.
+The bytes of a test: mq/store/native/control/wake_filter.h.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from mq.errors import (
     StoreLocked,
     StorePoisoned,
 )
-from mq.store.named import named
 from mq.store.native import _native  # type: ignore[attr-defined]  # made by the build
-from mq.store.process_state import describe
+from mq.store.os_errors import named
+from mq.store.shared.process_state import describe
 
 lib: Any = _native.lib
 ffi: Any = _native.ffi

@@ -1,0 +1,1 @@
+"""What clients and brokers share: the protocols of the border, and the values that cross it."""

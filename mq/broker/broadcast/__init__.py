@@ -1,0 +1,1 @@
+"""Broadcasting groups: each consumer keeps offsets of its own."""

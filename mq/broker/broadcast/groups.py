@@ -1,0 +1,262 @@
+"""The broadcasting groups of a store: where their consumers keep offsets, and how the offsets are reset.
+
+    mq/broadcast/<group>/<client id>/offsets.json   of one consumer (see offsets.py)
+    mq/broadcast/<group>.reset                      the last reset of each topic, in the same format
+
+A consumer may keep its offsets in a directory of its user's choice instead, below the store's id.
+
+Earlier versions of mq kept them in RocketMQ's place, ~/.rocketmq_offsets/<client id>/<group>/offsets.json,
+with nothing that says of which store they are. What such a file says is taken over once, by one store that it
+can be of: one that had messages before it got an identity. All offsets of a topic are taken or none: none is
+beyond the end of its queue, and the message before each was stored before the file was written.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from mq.api.results import MessageQueue
+from mq.broker.broadcast.offsets import BroadcastOffsets
+from mq.broker.broadcast.text_format import TopicOffsets, parse, parse_of_client, write_out
+from mq.broker.groups.first_offsets import first_offset
+from mq.broker.groups.groups import Groups
+from mq.broker.groups.offsets import clamp_offsets
+from mq.broker.topics.registry import Catalog
+from mq.names import check_group
+from mq.store.directory.config_file import write_config
+from mq.store.directory.owner import made_file, make_directory
+from mq.store.directory.root import BEGIN_MEMBER
+from mq.store.queue.reader import Reader
+from mq.store.shared.control import Control
+from mq.store.store import Store
+
+__all__ = ["BroadcastGroups", "clamp_all", "damaged"]
+
+CLIENT_DIRECTORY = "~/.rocketmq_offsets"  # RocketMQ's
+
+logger = logging.getLogger("mq.groups")
+
+
+class BroadcastGroups:
+    """The broadcasting groups of one store, for one broker."""
+
+    def __init__(self, store: Store, name: str, groups: Groups, reader: Reader, catalog: Catalog) -> None:
+        self._store = store
+        self._name = name
+        self._groups = groups
+        self._reader = reader
+        self._catalog = catalog
+        self._directory = store.root / "mq" / "broadcast"
+
+    def names(self) -> list[str]:
+        """The groups that have had a broadcasting consumer."""
+        try:
+            return sorted(path.name for path in self._directory.iterdir() if path.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def offsets(self, group: str, client_id: str | None, directory: Path | None) -> BroadcastOffsets:
+        """See Broker.broadcast_offsets."""
+        self._groups.check_writable()
+        check_group(group)
+        base = self._directory / group
+        make_directory(base, parents=True)
+        earlier = _home() if directory is None else directory
+        if directory is not None:
+            base = directory / self._store.settings.store_id / group
+        return BroadcastOffsets(base, group, client_id, _Source(self, group, earlier))
+
+    def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """See Broker.reset_offsets: of a broadcasting group, those of each consumer."""
+        members = self._groups.members(group)
+        is_known = (self._directory / group).is_dir()
+        if not any(each.model == "broadcasting" for each in members) and (members or not is_known):
+            self._groups.reset(group, offsets)
+            return
+        self._groups.check_reset(offsets)
+        fresh: dict[str, TopicOffsets] = {}
+        for queue, offset in offsets.items():
+            reset = fresh.setdefault(
+                queue.topic, TopicOffsets(self.made_at(queue.topic), reset=secrets.token_hex(8))
+            )
+            reset.offsets[queue.queue_id] = offset
+        self._groups.announce(
+            group, lambda: write_config(self._resets(group), write_out({**self.resets(group), **fresh}))
+        )
+        for queue, offset in offsets.items():
+            logger.info(
+                "group %s, which is broadcasting: %s/%d goes on at %d",
+                group,
+                queue.topic,
+                queue.queue_id,
+                offset,
+            )
+        if any(self._groups.offsets(group, topic) for topic in fresh):
+            self._groups.reset(group, offsets)  # It was a clustering group before, and may be one again.
+
+    def resets(self, group: str) -> dict[str, TopicOffsets]:
+        path = self._resets(group)
+        try:
+            return parse(path.read_bytes().decode())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            logger.warning("%s cannot be read (%s): resets of group %s are forgotten", path, error, group)
+            return {}
+
+    def _resets(self, group: str) -> Path:
+        return self._directory / f"{group}.reset"
+
+    def made_at(self, topic: str) -> int | None:
+        """Where the log ended when a topic was made; None where nobody said. Raises TopicNotFound."""
+        begin = self._catalog.settings(topic).others.get(BEGIN_MEMBER)
+        return begin if type(begin) is int and begin >= 0 else None
+
+    def begin(self, topic: str, consume_from: str | int) -> dict[int, int]:
+        return {
+            queue.queue_id: first_offset(self._reader, queue, consume_from)
+            for queue in self._catalog.readable(topic)
+        }
+
+    def ends(self, topic: str) -> dict[int, int]:
+        return {queue.queue_id: self._reader.max_offset(queue) for queue in self._catalog.readable(topic)}
+
+    def earlier(self, file: Path) -> dict[str, dict[int, int]]:
+        """What a file of an earlier version says of topics of this store, if it can be of this store."""
+        if not self._store.settings.had_messages:
+            return {}
+        try:
+            found = parse_of_client(file.read_bytes().decode())
+            written_ms = file.stat().st_mtime_ns // 1_000_000
+        except (OSError, ValueError):
+            return {}
+        topics: dict[str, dict[int, int]] = {}
+        for queue, offset in found.items():
+            if queue.broker_name == self._name:
+                topics.setdefault(queue.topic, {})[queue.queue_id] = offset
+        taken = {topic: ids for topic, ids in topics.items() if self._may_be_ours(topic, ids, written_ms)}
+        if not taken or not _take(file, self._store.settings.store_id):
+            return {}
+        logger.info("%s: offsets of %s are taken over from %s", self._store.root, sorted(taken), file)
+        return taken
+
+    def _may_be_ours(self, topic: str, ids: Mapping[int, int], written_ms: int) -> bool:
+        """Whether a consumer of this store can have had these offsets when the file was written."""
+        with suppress(Exception):  # Whatever keeps a queue from being read: no message of it is skipped.
+            for queue in self._catalog.readable(topic):
+                offset = ids.get(queue.queue_id, 0)
+                low, high = self._reader.min_offset(queue), self._reader.max_offset(queue)
+                if offset < 0 or offset > high:
+                    return False
+                if offset > low:
+                    last = self._reader.pull(queue, offset - 1, 1, 1, None, 0.0).messages[0]
+                    if last.queue_offset != offset - 1 or last.store_time_ms > written_ms:
+                        return False
+            return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """See mq.broker.broadcast.offsets.Source."""
+
+    groups: BroadcastGroups
+    group: str
+    directory: Path | None  # of an earlier version
+
+    def made_at(self, topic: str) -> int | None:
+        return self.groups.made_at(topic)
+
+    def resets(self) -> Mapping[str, TopicOffsets]:
+        return self.groups.resets(self.group)
+
+    def earlier(self, client_id: str) -> Mapping[str, dict[int, int]]:
+        if self.directory is None:
+            return {}
+        return self.groups.earlier(self.directory / client_id / self.group / "offsets.json")
+
+    def begin(self, topic: str, consume_from: str | int) -> dict[int, int]:
+        return self.groups.begin(topic, consume_from)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        return self.groups.ends(topic)
+
+
+def _home() -> Path | None:
+    try:
+        return Path(CLIENT_DIRECTORY).expanduser()
+    except RuntimeError:  # There is no home.
+        return None
+
+
+def _take(file: Path, store_id: str) -> bool:
+    """Have a file for this store alone: a mark beside it says whose it is."""
+    mark = file.with_name("offsets.json.taken-over")
+    try:
+        with made_file(mark, os.O_WRONLY | os.O_EXCL) as fd:
+            os.write(fd, store_id.encode())
+    except FileExistsError:
+        pass
+    except OSError:
+        return False
+    return mark.read_text() == store_id
+
+
+def _files(root: Path) -> Iterator[Path]:
+    directory = root / "mq" / "broadcast"
+    yield from sorted(directory.glob("*/*/offsets.json"))
+    yield from sorted(directory.glob("*.reset"))
+
+
+def damaged(root: Path) -> Iterator[str]:
+    """Each file that cannot be read, in words."""
+    for path in _files(root):
+        try:
+            parse(path.read_bytes().decode())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            cost = (
+                "resets of the group are forgotten"
+                if path.suffix == ".reset"
+                else "its .bak is read instead, or the consumer does not start"
+            )
+            yield f"{path}: {error}; {cost}"
+
+
+def clamp_all(control: Control) -> None:
+    """After a recovery, before anybody sends: no group, of either model, has consumed what is not there."""
+    clamp_offsets(control)
+    root = control.path.parents[1]
+    ends: dict[str, dict[int, int]] = {}
+    for number, topic, queue_id in control.queues():
+        ends.setdefault(topic, {})[queue_id] = control.next_offset(number)
+    for path in _files(root):
+        _clamp(path, ends)
+        _clamp(path.with_name(path.name + ".bak"), ends)
+
+
+def _clamp(path: Path, ends: Mapping[str, Mapping[int, int]]) -> None:
+    try:
+        topics = parse(path.read_bytes().decode())
+    except (OSError, ValueError):
+        return  # Damage is reported when the file is used.
+    is_changed = False
+    for topic, known in topics.items():
+        for queue_id, offset in known.offsets.items():
+            end = ends.get(topic, {}).get(queue_id, 0)
+            if offset > end:
+                known.offsets[queue_id] = end
+                is_changed = True
+    if is_changed:
+        logger.warning(
+            "%s: messages that were consumed are lost; offsets beyond the end come down to it", path
+        )
+        write_config(path, write_out(topics))
+        path.with_name(path.name + ".bak").unlink(missing_ok=True)

@@ -1,0 +1,329 @@
+"""How far one consumer of a broadcasting group is: it gets every message, so its offsets are its own.
+
+They lie in <base>/<client id>/offsets.json (see text_format.py), with the state before in
+offsets.json.bak. A damaged file is replaced by that; if both are damaged the consumer does not start. `lock`
+beside them is held by the consumer that has the client id.
+
+The offsets of a topic that was deleted and made again are dropped: a consumer that is at work goes on with
+the first message of the new one, and one that comes back begins where its consume_from says. A reset of the
+group is applied once: by a consumer at work as soon as it sees it, by another when it starts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from mq.api.group import Membership
+from mq.api.results import MessageQueue
+from mq.broker.broadcast.text_format import TopicOffsets, parse, write_out
+from mq.errors import (
+    BrokerClosed,
+    ForkedBroker,
+    GroupInvalid,
+    MQError,
+    NotPermitted,
+    StoreCorrupted,
+    TopicNotFound,
+)
+from mq.store.directory.config_file import write_config
+from mq.store.directory.file_locks import open_own_file
+from mq.store.directory.owner import make_directory
+from mq.store.os_errors import named_errors
+
+__all__ = ["BroadcastClaim", "BroadcastOffsets", "Source"]
+
+INSTANCES_MAX = 10_000
+
+logger = logging.getLogger("mq.groups")
+
+T = TypeVar("T")
+
+
+class Source(Protocol):
+    """What the offsets of a consumer ask of its broker. Offsets of a topic are by queue id."""
+
+    def made_at(self, topic: str) -> int | None:
+        """Which topic of that name it is. Raises TopicNotFound."""
+        ...
+
+    def resets(self) -> Mapping[str, TopicOffsets]:
+        """The last reset of each topic of the group."""
+        ...
+
+    def earlier(self, client_id: str) -> Mapping[str, dict[int, int]]:
+        """What an earlier version of mq has kept of the consumer elsewhere, of each topic."""
+        ...
+
+    def begin(self, topic: str, consume_from: str | int) -> dict[int, int]:
+        """Where to begin. Raises TopicNotFound, NotPermitted."""
+        ...
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Where the queues end. Raises TopicNotFound, NotPermitted."""
+        ...
+
+
+class BroadcastOffsets:
+    """The offsets of one broadcasting consumer. See mq.api.group.BroadcastOffsets.
+
+    Without a client id it is the first of <host>@DEFAULT, <host>@DEFAULT-2, ... that no live consumer
+    has: as many processes as there were the last time find the same ids again.
+    """
+
+    def __init__(self, base: Path, group: str, client_id: str | None, source: Source) -> None:
+        self.is_dirty = False  # whether there is something to save
+        self.seen: int | None = None  # the version of the group for which `changes` is right
+        self.changes: dict[str, int] = {}  # by topic: how often offsets became others than were committed
+        self._group = group
+        self._source = source
+        self._lock = threading.Lock()  # guards what follows
+        self._topics: dict[str, TopicOffsets] = {}
+        self._lock_fd = -1
+        _open.add(self)
+        with named_errors(base):
+            make_directory(base, parents=True)
+            if client_id is not None:
+                self._path = base / client_id / "offsets.json"
+                if not self._take_lock():
+                    raise GroupInvalid(
+                        f"client_id {client_id!r} is that of another live consumer of the broadcasting group"
+                        f" {group}, which has {self._path}: give each consumer its own"
+                    )
+                self.client_id = client_id
+            else:
+                self.client_id = self._free_client_id(base)
+            try:
+                self._earlier = self._load()
+            except BaseException:
+                self.close()
+                raise
+
+    def _free_client_id(self, base: Path) -> str:
+        host = re.sub(r"[^\w.-]", "_", socket.gethostname()) or "localhost"
+        for instance in range(1, INSTANCES_MAX):
+            client_id = f"{host}@DEFAULT" + (f"-{instance}" if instance > 1 else "")
+            self._path = base / client_id / "offsets.json"
+            if self._take_lock():
+                return client_id
+        raise GroupInvalid(f"{base}: {INSTANCES_MAX:,} live consumers of {self._group}")
+
+    def begin(self, topic: str, consume_from: str | int) -> None:
+        """See BroadcastOffsets.begin."""
+        with self._lock:
+            try:
+                made_at = self._source.made_at(topic)
+                known = self._topics.get(topic)
+                if known is None or not known.is_of(made_at):
+                    offsets = self._earlier.pop(topic, None) if known is None else None
+                    if offsets is None:
+                        offsets = self._source.begin(topic, consume_from)
+                    self._topics[topic] = TopicOffsets(made_at, offsets, self._last_reset(topic))
+                    self._mark_changed(topic)
+                    return
+                self._apply_reset(topic, known, self._source.resets().get(topic))
+                ends = self._source.ends(topic)
+                beyond = [each for each, offset in known.offsets.items() if offset > ends.get(each, offset)]
+                if beyond:
+                    fresh = self._source.begin(topic, consume_from)
+                    logger.warning(
+                        "group %s: offsets of %s are beyond the end of queues %s: consumption of these begins"
+                        " where consume_from says",
+                        *(self._group, topic, beyond),
+                    )
+                    known.offsets.update({each: fresh[each] for each in beyond})
+                    self._mark_changed(topic)
+            except (TopicNotFound, NotPermitted):
+                return  # Once it is there, all its messages come.
+
+    def claim(self, queue: MessageQueue, membership: Membership) -> BroadcastClaim:
+        """See BroadcastOffsets.claim."""
+        return BroadcastClaim(self, queue, membership.version)
+
+    def get(self, queue: MessageQueue) -> int | None:
+        """Where a queue is now; None for its first message. Raises TopicNotFound."""
+        with self._lock:
+            known = self._topics.get(queue.topic)
+            if known is None:
+                made_at = self._source.made_at(queue.topic)
+                known = TopicOffsets(made_at, reset=self._last_reset(queue.topic))
+                self._topics[queue.topic] = known
+            return known.offsets.get(queue.queue_id)
+
+    def put(self, queue: MessageQueue, offset: int, *, downwards: bool = False) -> None:
+        with self._lock:
+            known = self._topics.get(queue.topic)
+            if known is None:
+                return  # The topic is gone.
+            if downwards or offset > known.offsets.get(queue.queue_id, -1):
+                known.offsets[queue.queue_id] = offset
+                self.is_dirty = True
+
+    def look(self, version: int) -> None:
+        """Drop the offsets of topics that are gone or others by now, and apply resets."""
+        if version == self.seen:
+            return
+        with self._lock:
+            try:
+                resets = self._source.resets()
+                for topic, known in list(self._topics.items()):
+                    try:
+                        is_gone = not known.is_of(self._source.made_at(topic))
+                    except TopicNotFound:
+                        is_gone = True
+                    if is_gone:
+                        del self._topics[topic]
+                        self._mark_changed(topic)
+                    else:
+                        self._apply_reset(topic, known, resets.get(topic))
+            except (BrokerClosed, ForkedBroker):
+                pass  # What listeners have done until now counts.
+            except (MQError, OSError):
+                return  # The rebalance meets it too, and says so. Asked again at the next commit.
+            self.seen = version
+
+    def _last_reset(self, topic: str) -> str:
+        reset = self._source.resets().get(topic)
+        return reset.reset if reset is not None else ""
+
+    def _apply_reset(self, topic: str, known: TopicOffsets, reset: TopicOffsets | None) -> None:
+        if reset is not None and reset.reset != known.reset and reset.is_of(known.made_at):
+            known.reset = reset.reset
+            known.offsets.update(reset.offsets)
+            self._mark_changed(topic)
+
+    def _mark_changed(self, topic: str) -> None:
+        self.changes[topic] = self.changes.get(topic, 0) + 1
+        self.is_dirty = True
+
+    def save(self) -> None:
+        """Have everything on disk that was set before. Raises OSError, MQError."""
+        if not self.is_dirty or self._lock_fd < 0:
+            return
+        self.is_dirty = False
+        try:
+            self._check_place()
+            with self._lock:
+                text = write_out(self._topics)
+            write_config(self._path, text)
+        except BaseException:
+            self.is_dirty = True
+            raise
+
+    def _check_place(self) -> None:
+        """Where the directory was moved, its path leads to another one's files."""
+        held, there = os.fstat(self._lock_fd), self._path.with_name("lock").stat()
+        if (held.st_dev, held.st_ino) != (there.st_dev, there.st_ino):
+            raise FileNotFoundError(
+                f"{self._path.parent} was moved or deleted while its consumer was at work"
+            )
+
+    def close(self) -> None:
+        """Let another consumer have the client id. Twice is fine."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _take_lock(self) -> bool:
+        make_directory(self._path.parent)
+        fd = open_own_file(self._path.with_name("lock"))
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        self._lock_fd = fd
+        return True
+
+    def _load(self) -> dict[str, dict[int, int]]:
+        """Read the file; what an earlier version kept elsewhere, where there is none yet."""
+        failures = []
+        for path in (self._path, self._path.with_name("offsets.json.bak")):
+            try:
+                self._topics = parse(path.read_bytes().decode())
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                failures.append(f"{path}: {error}")
+                continue
+            if failures:
+                logger.warning("%s; %s is read instead", "; ".join(failures), path)
+            return {}
+        if failures:
+            raise StoreCorrupted(
+                f"the offsets of group {self._group} cannot be read ({'; '.join(failures)}): remove the files"
+                " to begin where consume_from says",
+                path=str(self._path),
+            )
+        return dict(self._source.earlier(self.client_id))
+
+
+# A lock lives on in a forked child's copy of the descriptor.
+_open: weakref.WeakSet[BroadcastOffsets] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for offsets in _open:
+        offsets.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class BroadcastClaim:
+    """A queue of a broadcasting consumer: see mq.api.group.Claim. Nobody else commits on it."""
+
+    def __init__(self, offsets: BroadcastOffsets, queue: MessageQueue, version: Callable[[], int]) -> None:
+        self.queue = queue
+        self.reason = ""
+        self._offsets = offsets
+        self._version = version
+        self._seen = -1
+
+    def committed(self) -> int | None:
+        """See Claim.committed."""
+        self._offsets.look(self._version())
+        self._seen = self._offsets.changes.get(self.queue.topic, 0)
+        return self._offsets.get(self.queue)
+
+    def commit(self, offset: int) -> bool:
+        """See Claim.commit."""
+        if not self.is_current():
+            return False
+        self._offsets.put(self.queue, offset)
+        return True
+
+    def correct(self, offset: int) -> None:
+        """See Claim.correct."""
+        if self.is_current():
+            self._offsets.put(self.queue, offset, downwards=True)
+
+    def note(self, reason: str) -> None:
+        self.reason = reason
+
+    def release(self) -> None:
+        pass
+
+    def is_current(self) -> bool:
+        """See Claim.is_current."""
+        offsets = self._offsets
+        version = self._version()
+        if version != offsets.seen:
+            offsets.look(version)
+        return offsets.changes.get(self.queue.topic, 0) == self._seen
+
+    def is_lost(self) -> bool:
+        """See Claim.is_lost."""
+        return False
+
+    def while_held(self, messages: Iterator[T]) -> Iterator[T]:
+        """See Claim.while_held."""
+        return messages

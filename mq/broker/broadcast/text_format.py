@@ -1,0 +1,111 @@
+"""The text of the files that hold offsets of broadcasting groups. Pure.
+
+Strict JSON, with a checksum: XXH64 of the table, written without spaces and with sorted keys.
+
+    {"checksum": "16 hex digits",
+     "topics": {"orders": {"made_at": 4711, "offsets": {"0": 17}, "reset": "token"}}}
+
+made_at is where the log ended when the topic was made (see BEGIN_MEMBER), null where nobody said: a topic
+that was deleted and made again has another one. reset names the last reset of the offsets, "" for none.
+
+parse_of_client reads the file that RocketMQ's client keeps in the user's home, which has objects for keys.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import xxhash
+
+from mq.api.results import MessageQueue
+
+__all__ = ["TopicOffsets", "parse", "parse_of_client", "write_out"]
+
+OFFSET_MAX = 1 << 56
+QUEUE_ID_MAX = 65_535
+_ENTRY = re.compile(r"\s*(\{[^{}]*\})\s*:\s*(-?\d+)\s*")
+_OPENING = re.compile(r'\s*\{\s*"offsetTable"\s*:\s*\{')
+_CLOSING = re.compile(r"\s*\}\s*\}\s*")
+
+
+@dataclass(slots=True)
+class TopicOffsets:
+    """Offsets of one topic, by queue id."""
+
+    made_at: int | None
+    offsets: dict[int, int] = field(default_factory=dict)
+    reset: str = ""
+
+    def is_of(self, made_at: int | None) -> bool:
+        """Whether these are offsets of the topic that was made then. A RocketMQ broker that rewrites
+        topics.json drops what mq has put there: where nobody says when it was made, it may be the same."""
+        return made_at is None or made_at == self.made_at
+
+
+def write_out(topics: Mapping[str, TopicOffsets]) -> str:
+    table = _dumps(
+        {
+            name: {
+                "made_at": topic.made_at,
+                "offsets": {str(queue_id): offset for queue_id, offset in topic.offsets.items()},
+                "reset": topic.reset,
+            }
+            for name, topic in topics.items()
+        }
+    )
+    return f'{{"checksum":"{xxhash.xxh64_hexdigest(table.encode())}","topics":{table}}}'
+
+
+def parse(text: str) -> dict[str, TopicOffsets]:
+    """What write_out wrote. Raises ValueError."""
+    try:
+        whole = json.loads(text)
+        table = whole["topics"]
+        if xxhash.xxh64_hexdigest(_dumps(table).encode()) != whole["checksum"]:
+            raise ValueError("its checksum is that of other bytes")
+        return {str(name): _topic(**fields) for name, fields in table.items()}
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is no table of offsets: {error}") from error
+
+
+def _topic(made_at: int | None, offsets: dict[str, int], reset: str) -> TopicOffsets:
+    if made_at is not None and (type(made_at) is not int or made_at < 0):
+        raise ValueError(f"made_at is {made_at!r}")
+    for queue_id, offset in offsets.items():
+        if type(offset) is not int or not 0 <= offset < OFFSET_MAX or not 0 <= int(queue_id) <= QUEUE_ID_MAX:
+            raise ValueError(f"queue {queue_id!r} has the offset {offset!r}")
+    if type(reset) is not str:
+        raise ValueError(f"reset is {reset!r}")
+    return TopicOffsets(made_at, {int(queue_id): offset for queue_id, offset in offsets.items()}, reset)
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def parse_of_client(text: str) -> dict[MessageQueue, int]:
+    """What a file of RocketMQ's client says. Raises ValueError.
+
+    {"offsetTable":{{"brokerName":"mq","queueId":0,"topic":"orders"}:17}}
+    """
+    opening = _OPENING.match(text)
+    if not opening:
+        raise ValueError("it has no offsetTable")
+    offsets: dict[MessageQueue, int] = {}
+    at = opening.end()
+    while entry := _ENTRY.match(text, at):
+        key = json.loads(entry[1])
+        queue = MessageQueue(key.get("topic"), key.get("brokerName"), key.get("queueId"))
+        if tuple(map(type, queue)) != (str, str, int):
+            raise ValueError(f"{entry[1]} names no queue")
+        offsets[queue] = int(entry[2])
+        at = entry.end()
+        if text[at : at + 1] != ",":
+            break
+        at += 1
+    if not _CLOSING.fullmatch(text, at):
+        raise ValueError(f"it makes no sense from character {at} on")
+    return offsets

@@ -1,0 +1,1 @@
+"""Delayed messages: levels, times, recall."""

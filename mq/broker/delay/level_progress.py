@@ -1,0 +1,247 @@
+"""How far each delay level is delivered: mq/delay for the moment, config/delayOffset.json for good.
+
+On disk: mq/delay, mapped by all who deliver or send delayed messages; native byte order:
+
+    offset  size  field
+         0     8  stamp
+         8     8  epoch        of the control file that it belongs to
+        16     8  wake_ms      when who delivers looks next; who stores what is due before that rings
+        24     8  level        whose message is being delivered, 0 if none is
+        32     8  offset       of that message, in the level's queue
+        40     8  queue        number of the queue that it goes to
+        48     8  begin        that queue's next offset before
+        56     4  bell         futex word: raised to wake who delivers
+        64   8*n  offsets      the next to deliver of each level, from level 1 on
+       576     8  doubt        store time of the last message that another life of the store left, ms
+
+Written by whoever has the duties; others read wake_ms, and ring. A delivery is stated (level, last), done,
+and counted (offsets, then level back to 0). So whoever takes the duties over from a dead one looks into that
+queue, from `begin` on, for the one message of which nobody knows.
+
+config/delayOffset.json, as RocketMQ has it (level to offset), is what counts after a reboot, or when a
+RocketMQ broker was here: the control file is another one then. It never says more than what is on disk of
+what was delivered, and may say less. So what was due while that life lasted is looked for before it is
+delivered: see `doubt_ms`.
+
+RocketMQ: broker/schedule/ScheduleMessageService.java, DelayOffsetSerializeWrapper.java.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mq.broker.topics.config import UNQUOTED_KEY
+from mq.store.directory.config_file import write_config
+from mq.store.directory.delay_levels import LEVEL_COUNT_MAX
+from mq.store.directory.layouts import LAYOUTS
+from mq.store.directory.owner import made_file, make_directory
+from mq.store.directory.root import sync_names
+from mq.store.os_errors import named_errors
+from mq.store.shared.waiting import Futex
+
+__all__ = ["Alarm", "DelayOffsets", "Stated"]
+
+STAMP = int.from_bytes(b"mqdelay%d" % LAYOUTS["mq/delay"], "little")
+AT_STAMP, AT_EPOCH, AT_WAKE, AT_LEVEL, AT_OFFSET, AT_QUEUE, AT_BEGIN, AT_OFFSETS = 0, 1, 2, 3, 4, 5, 6, 8
+AT_BELL = 56  # in bytes
+AT_DOUBT = AT_OFFSETS + LEVEL_COUNT_MAX
+SIZE = 4096
+ALWAYS = 1 << 62  # As wake_ms: whatever is stored now is to be told.
+assert (AT_DOUBT + 1) * 8 <= SIZE
+
+log = logging.getLogger("mq.timer")
+
+
+class Stated(NamedTuple):
+    """A delivery that was begun."""
+
+    level: int
+    offset: int
+    queue: int
+    begin: int
+
+
+class Alarm:
+    """mq/delay, mapped: when those who deliver look next, and the bell that has them look before.
+
+    Mapped as long as it lives, since a send may be under way while its broker closes.
+    """
+
+    def __init__(self, root: Path, epoch: int) -> None:
+        path = root / "mq" / "delay"
+        with named_errors(path), made_file(path) as fd:
+            # Allocated before it is touched: a full disk is an error here, and no signal later.
+            os.posix_fallocate(fd, 0, SIZE)
+            mapped = mmap.mmap(fd, SIZE)
+        self.words = memoryview(mapped).cast("q")
+        self.bell = Futex(mapped, AT_BELL)
+        self.epoch = epoch
+
+    def is_ours(self) -> bool:
+        """Whether what it says is of this life of the store."""
+        return self.words[AT_STAMP] == STAMP and self.words[AT_EPOCH] == self.epoch
+
+    def stored(self, due_ms: int) -> None:
+        """A message was put aside that is due then: who delivers is woken if he would sleep longer."""
+        # In another life of the store nobody delivers yet, and who begins to looks at all that is there.
+        if due_ms < self.words[AT_WAKE]:
+            self.ring()
+
+    def delivered(self, level: int) -> int:
+        """The next of a level to be delivered, where is_ours()."""
+        return max(self.words[AT_OFFSETS + level - 1], 0)
+
+    def ring(self) -> None:
+        self.bell.add()
+        self.bell.wake()
+
+
+class DelayOffsets:
+    """The offsets of all levels, for whoever has the duties. levels: how many of them are delivered;
+    last_store_ms: store time of the last message there is; put: stores values by place, in order, into the
+    words of the alarm, as long as this process has the duties."""
+
+    def __init__(
+        self,
+        root: Path,
+        alarm: Alarm,
+        levels: int,
+        last_store_ms: int = 0,
+        *,
+        put: Callable[[Mapping[int, int]], None] | None = None,
+    ) -> None:
+        self.path = root / "config" / "delayOffset.json"
+        self._levels = levels
+        self._others: dict[str, Any] = {}
+        self._data_version: dict[str, Any] = {}
+        self._saved: dict[int, int] = {}
+        self._words = words = alarm.words
+        self._put = put or self._put_here
+        saved = self._load()
+        if not alarm.is_ours():
+            # Where the file is damaged, what was known in another life is better than nothing.
+            is_ours = saved is None and words[AT_STAMP] == STAMP
+            ours = {level: words[self._at(level)] for level in self._range()} if is_ours else {}
+            self._put({AT_STAMP: 0})
+            begun = {self._at(level): ours.get(level, 0) for level in self._range()}
+            self._put({AT_LEVEL: 0, **begun, AT_DOUBT: last_store_ms, AT_WAKE: ALWAYS})
+            self._put({AT_EPOCH: alarm.epoch, AT_STAMP: STAMP})
+        for level, offset in (saved or {}).items():
+            if level in self._range() and offset > words[self._at(level)]:
+                self._put({self._at(level): offset})
+
+    def _put_here(self, values: Mapping[int, int]) -> None:
+        for place, value in values.items():
+            self._words[place] = value
+
+    def _range(self) -> range:
+        return range(1, LEVEL_COUNT_MAX + 1)
+
+    @staticmethod
+    def _at(level: int) -> int:
+        assert 1 <= level <= LEVEL_COUNT_MAX
+        return AT_OFFSETS + level - 1
+
+    def __getitem__(self, level: int) -> int:
+        """The next of this level to be delivered."""
+        return max(self._words[self._at(level)], 0)
+
+    def __setitem__(self, level: int, offset: int) -> None:
+        self._put({self._at(level): offset})
+
+    @property
+    def doubt_ms(self) -> int:
+        """What was due by then may have been delivered in another life of the store, which nobody noted."""
+        return self._words[AT_DOUBT]
+
+    def doubt(self, time_ms: int) -> None:
+        """What was due by then may have been delivered."""
+        self._put({AT_DOUBT: max(self._words[AT_DOUBT], time_ms)})
+
+    def wake_at(self, time_ms: int | None) -> None:
+        """Say when the next look is, unless somebody rings; None: somebody is looking."""
+        self._put({AT_WAKE: ALWAYS if time_ms is None else time_ms})
+
+    def state(self, level: int, offset: int, queue: int, begin: int) -> None:
+        """A message is about to be delivered."""
+        self._put({AT_OFFSET: offset, AT_QUEUE: queue, AT_BEGIN: begin, AT_LEVEL: level})
+
+    def count(self, level: int, offset: int) -> None:
+        """What was stated is done: that level goes on here."""
+        self._put({self._at(level): offset, AT_LEVEL: 0})
+
+    def stated(self) -> Stated | None:
+        """The delivery of which nobody said that it was done."""
+        words = self._words
+        level, offset = words[AT_LEVEL], words[AT_OFFSET]
+        if level == 0:
+            return None
+        if not 1 <= level <= self._levels or self[level] != offset:
+            self._put({AT_LEVEL: 0})
+            return None
+        return Stated(level, offset, words[AT_QUEUE], words[AT_BEGIN])
+
+    def unsaved(self) -> dict[int, int]:
+        """All offsets, if they differ from the file's; else nothing."""
+        now = {level: self[level] for level in self._range() if self[level]}
+        return {} if now == self._saved else now
+
+    def saved(self, level: int, end: int) -> int:
+        """What the file says of a level; nothing where that is beyond its end."""
+        saved = self._saved.get(level, 0)
+        return saved if saved <= end else 0
+
+    def save(self, offsets: dict[int, int]) -> None:
+        """Write the file. What these offsets say is delivered is to be on disk before."""
+        if not self.path.parent.is_dir():
+            make_directory(self.path.parent)
+            sync_names(self.path.parent.parent)
+        version = {
+            "counter": int(self._data_version.get("counter", 0)) + 1,
+            "stateVersion": int(self._data_version.get("stateVersion", 0)),
+            "timestamp": time.time_ns() // 1_000_000,
+        }
+        table = {str(level): offset for level, offset in sorted(offsets.items())}
+        content = {**self._others, "dataVersion": version, "offsetTable": table}
+        write_config(self.path, json.dumps(content, indent="\t", separators=(",", ":")))
+        self._data_version = version
+        self._saved = offsets
+
+    def _load(self) -> dict[int, int] | None:
+        """What the file says, or the one before it; nothing if there is none, None if they are damaged."""
+        problems = []
+        for path in (self.path, self.path.with_name("delayOffset.json.bak")):
+            try:
+                text = path.read_bytes().decode()
+                if text.strip():
+                    self._saved = self._parse(text)
+                    return dict(self._saved)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+                problems.append(f"{path}: {error}")
+        if problems:
+            log.warning(
+                "%s: how far delayed messages were delivered is taken from mq/delay; if that is gone too,"
+                " those that are still kept are delivered again",
+                "; ".join(problems),
+            )
+            return None
+        return {}
+
+    def _parse(self, text: str) -> dict[int, int]:
+        try:
+            content = json.loads(text)
+        except ValueError:
+            content = json.loads(UNQUOTED_KEY.sub(r'\1"\2"\3', text))
+        table = {int(level): int(offset) for level, offset in content.get("offsetTable", {}).items()}
+        self._data_version = dict(content.get("dataVersion") or {})
+        self._others = {k: v for k, v in content.items() if k not in ("offsetTable", "dataVersion")}
+        return {level: offset for level, offset in table.items() if 0 < offset < 1 << 56}

@@ -1,0 +1,111 @@
+"""What waits to be delivered: messages with a delay level, and those that are due at a time of their own.
+
+Both are found in the topics in which they are put aside (see mq/store/log/delayed_append.py). One waits as
+long as it is not delivered, unless a marker recalls it: until it is due, and longer where nobody delivers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mq.api.recall import RecallHandle
+from mq.api.results import MessageQueue, PullStatus
+from mq.broker.delay.levels import SCHEDULE_TOPIC, destination
+from mq.broker.delay.recall import MARKS
+from mq.broker.delay.schedule import Schedule
+from mq.broker.delay.timer import TIMER_TOPIC, Timer
+from mq.errors import StoreCorrupted
+from mq.message import MessageExt
+from mq.properties import number_of, value_of
+from mq.store.queue.reader import Reader
+from mq.store.store import Store
+
+__all__ = ["Delayed", "delayed"]
+
+READ_COUNT, READ_SIZE = 256, 1 << 20
+LATE_MS = 10_000  # Nobody delivers, if so long passes; that is looked at every 5 s when nothing is due.
+
+
+class Delayed(NamedTuple):
+    """A message that waits: which, where it goes, and when."""
+
+    due_ms: int
+    queue: MessageQueue
+    msg_id: str
+    delay_level: int
+    """0 for one that is due at a time of its own."""
+    out_ms: int
+    """The slot of such a one, else 0."""
+
+    @property
+    def recall_handle(self) -> str | None:
+        """For broker.recall; None of a message with a delay level."""
+        if not self.out_ms:
+            return None
+        return str(RecallHandle(self.queue.topic, self.queue.broker_name, self.out_ms, self.msg_id))
+
+
+def delayed(
+    store: Store, broker_name: str, version: object, schedule: Schedule, timer: Timer
+) -> Iterator[Delayed]:
+    """All that wait now, levels first, each in the order of the sends. Damaged records are left out."""
+    reader = Reader(store, broker_name, version, lambda _queue: None)
+    try:
+        now_ms = time.time_ns() // 1_000_000
+        yield from _of_levels(reader, broker_name, schedule)
+        delivered_ms = now_ms if store.read_only else timer.delivered_ms(now_ms)
+        if delivered_ms > now_ms - LATE_MS - timer.precision_ms:
+            delivered_ms = now_ms  # Of the last slots some are delivered, and the others are about to be.
+        yield from _of_times(reader, broker_name, delivered_ms)
+    finally:
+        reader.close()
+
+
+def _of_levels(reader: Reader, broker_name: str, schedule: Schedule) -> Iterator[Delayed]:
+    for level, delay_ms in enumerate(schedule.delays_ms, start=1):
+        queue = MessageQueue(SCHEDULE_TOPIC, broker_name, level - 1)
+        if not reader.max_offset(queue):
+            continue
+        for message in _messages(reader, queue, schedule.delivered(level, queue)):
+            place = destination(message)
+            if place is not None:
+                due_ms = message.store_time_ms + delay_ms
+                yield Delayed(due_ms, MessageQueue(place[0], broker_name, place[1]), message.msg_id, level, 0)
+
+
+def _of_times(reader: Reader, broker_name: str, delivered_ms: int) -> Iterator[Delayed]:
+    """What is due later than that."""
+    queue = MessageQueue(TIMER_TOPIC, broker_name, 0)
+    waiting: dict[tuple[str, str], Delayed] = {}
+    recalled: set[tuple[str, str]] = set()
+    for message in _messages(reader, queue, reader.min_offset(queue)):
+        encoded = message.encoded
+        place, out_ms = destination(message), number_of(encoded, b"TIMER_OUT_MS\x01")
+        if place is None or out_ms is None:
+            continue
+        name = place[0], message.msg_id
+        if value_of(encoded, MARKS) is not None:
+            recalled.add(name)
+            continue
+        due_ms = message.deliver_at_ms or out_ms + 1
+        if due_ms > delivered_ms:
+            # One that is far ahead may be there twice, like its marker: both are put aside again meanwhile.
+            waiting[name] = Delayed(due_ms, MessageQueue(place[0], broker_name, place[1]), name[1], 0, out_ms)
+    yield from (one for name, one in waiting.items() if name not in recalled)
+
+
+def _messages(reader: Reader, queue: MessageQueue, offset: int) -> Iterator[MessageExt]:
+    while True:
+        try:
+            found = reader.pull(queue, offset, READ_COUNT, READ_SIZE, None, 0.0)
+        except StoreCorrupted as error:
+            if error.queue_offset is None:
+                raise
+            offset = error.queue_offset + 1
+            continue
+        if found.status is not PullStatus.FOUND and found.next_offset <= offset:
+            return
+        yield from found.messages
+        offset = found.next_offset

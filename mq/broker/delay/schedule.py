@@ -1,0 +1,219 @@
+"""The schedule of one broker: where delayed messages are put aside, and who delivers them when they are due.
+
+Every broker puts messages aside; the one that has the duties delivers them for all (see levels.py), and
+sleeps until the next is due. Who stores one that is due before that wakes it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from mq.api.results import MessageQueue
+from mq.broker.delay.level_progress import Alarm, DelayOffsets
+from mq.broker.delay.levels import SCHEDULE_TOPIC, Delivery
+from mq.errors import MessageInvalid
+from mq.message import MessageExt
+from mq.store.directory.delay_levels import LEVEL_COUNT_MAX, LEVELS, parse_levels
+from mq.store.index.find_records import is_delivery, stored
+from mq.store.log.reappend import Copies, Copy, changed
+from mq.store.queue.reader import Reader
+from mq.store.queue.unit_code import unit_code
+from mq.store.store import Store
+
+__all__ = ["Schedule"]
+
+QUEUE_COUNT = 18  # of RocketMQ's own
+IDLE = 5.0  # seconds; the clock may be set forward meanwhile, and damaged memory keep somebody from ringing
+
+
+class Schedule:
+    """Delayed messages of one broker.
+
+    make_topic(name, queue_count) has the settings of a topic in place; place is Delivery's.
+    """
+
+    name = "mq-delay"
+    save_interval = 10.0  # RocketMQ's flushDelayOffsetInterval
+
+    def __init__(
+        self,
+        store: Store,
+        broker_name: str,
+        version: Any,
+        levels: str | None,
+        make_topic: Callable[[str, int], None],
+        place: Callable[[str, int], tuple[str, int] | None],
+    ) -> None:
+        self.delays_ms = parse_levels(LEVELS if levels is None else levels)
+        self.copies = Copies(store)
+        self._deliveries = Copies(store, of_duties=True)
+        self._store = store
+        self._broker_name = broker_name
+        self.reader = Reader(store, broker_name, version, lambda _queue: None)
+        self._make_topic = make_topic
+        self._place = place
+        self._numbers: dict[int, int] = {}
+        self._alarm: Alarm | None = None
+        self._offsets: DelayOffsets | None = None
+        self._lock = threading.Lock()
+
+    def delivered(self, level: int, queue: MessageQueue) -> int:
+        """The first message in the queue of a level that is not delivered yet."""
+        begin = self.reader.min_offset(queue)
+        if not self._store.read_only:
+            alarm = self.alarm()
+            if alarm.is_ours():
+                return max(begin, alarm.delivered(level))
+        delay_ms = self.delays_ms[level - 1] if level <= len(self.delays_ms) else 0
+        # Nobody has delivered in this life of the store: what is not due is not delivered.
+        if not delay_ms:
+            return begin
+        return max(begin, self.reader.offset_at(queue, time.time_ns() // 1_000_000 - delay_ms))
+
+    def level(self, wanted: int) -> int:
+        """The level that is meant: there is no higher one than the last."""
+        return min(wanted, len(self.delays_ms))
+
+    def aside(self, level: int) -> tuple[int, int]:
+        """Number of the queue in which messages of a level wait, and their delay in ms. Raises
+        MessageInvalid."""
+        if level > len(self.delays_ms):
+            raise MessageInvalid(f"delay_level {level}: this broker has levels 1 to {len(self.delays_ms)}")
+        number = self._numbers.get(level)
+        if number is None:
+            self.prepare()
+            number = self.copies.number(SCHEDULE_TOPIC, level - 1, add=True)
+            assert number is not None
+            self._numbers[level] = number
+        return number, self.delays_ms[level - 1]
+
+    def prepare(self) -> None:
+        """Have the topic of the schedule."""
+        if not self._numbers:
+            self._make_topic(SCHEDULE_TOPIC, max(QUEUE_COUNT, len(self.delays_ms)))
+
+    def put_aside(
+        self,
+        topic: str,
+        queue_id: int,
+        message: MessageExt,
+        properties: Mapping[str, str | None],
+        level: int,
+        reconsume_times: int,
+    ) -> None:
+        """Store a copy of a message with these properties changed, to be delivered to a queue when a level's
+        delay has passed."""
+        _, delay_ms = self.aside(level)
+        wanted = {**properties, "DELAY": str(level), "REAL_TOPIC": topic, "REAL_QID": str(queue_id)}
+        copy = self.copies.append(
+            SCHEDULE_TOPIC,
+            level - 1,
+            message,
+            changed(message.encoded, wanted),
+            reconsume_times=reconsume_times,
+            delay_ms=delay_ms,
+        )
+        self.stored(copy.store_time_ms + delay_ms)
+        self.kept(copy)
+
+    def kept(self, copy: Copy) -> None:
+        """Have a copy on disk where a send would: what it is a copy of counts as consumed from now on."""
+        if self._store.sync:
+            self.copies.flush(copy.end)
+
+    def alarm(self) -> Alarm:
+        """When those who deliver look next, and what has them look before."""
+        with self._lock:
+            alarm = self._alarm
+            if alarm is None:
+                self._store.live()
+                alarm = self._alarm = Alarm(self._store.root, self.copies.epoch())
+            return alarm
+
+    def stored(self, due_ms: int) -> None:
+        """A message was put aside that is due then."""
+        (self._alarm or self.alarm()).stored(due_ms + 1)
+
+    def run(self, stopping: Callable[[], bool], clock: Callable[[], int] | None = None) -> None:
+        """Deliver until told to stop, and woken for that. By who has the duties."""
+        monotonic = None if clock else _monotonic_ms
+        clock = clock or (lambda: time.time_ns() // 1_000_000)
+        alarm, more = self.alarm(), self._more_levels()
+        if self._offsets is None:
+            last_store_ms = self.copies.last_store_ms()
+            levels = len(self.delays_ms) + more
+            control = self._store.control
+            assert control is not None
+            self._offsets = DelayOffsets(
+                self._store.root, alarm, levels, last_store_ms, put=control.duty_writer(alarm.words)
+            )
+        offsets = self._offsets
+        delivery = Delivery(
+            self.delays_ms,
+            offsets,
+            self._deliveries,
+            self.reader.pull,
+            self._place,
+            self._was_stored,
+            broker_name=self._broker_name,
+            sync=self._store.sync,
+            more=more,
+            code=partial(unit_code, self._store),
+            monotonic=monotonic,
+        )
+        while True:
+            # Before anything is looked at: a ring that comes after is not slept through.
+            heard = alarm.bell.value
+            if stopping():
+                return
+            # First: what is put aside from now on is told, and what was before is seen.
+            offsets.wake_at(None)
+            due = delivery.deliver(clock, stopping)
+            offsets.wake_at(due)
+            alarm.bell.wait(heard, IDLE if due is None else min(IDLE, (due - clock()) / 1000))
+
+    def _more_levels(self) -> int:
+        """How many levels messages were put aside for beyond those that there are."""
+        known = len(self.delays_ms)
+        numbers = {
+            level: self.copies.number(SCHEDULE_TOPIC, level - 1, add=False)
+            for level in range(known + 1, LEVEL_COUNT_MAX + 1)
+        }
+        return max((level for level, number in numbers.items() if number is not None), default=known) - known
+
+    def _was_stored(self, topic: str, message: MessageExt) -> bool:
+        """Whether a topic has a copy of a message that was put aside."""
+        if "UNIQ_KEY" not in message.properties:
+            return False  # Nothing to look for: rather twice than not at all.
+        found = stored(self._store, topic, message.msg_id, message.store_time_ms)
+        return any(is_delivery(each, message) for each in found)
+
+    def wake(self) -> None:
+        """Have run() look whether it is to stop."""
+        if self._alarm is not None:
+            self._alarm.ring()
+
+    def save(self) -> None:
+        """Write down how far delivery is, once that is on disk. By who has the duties."""
+        offsets = self._offsets
+        if offsets is not None and (unsaved := offsets.unsaved()):
+            self._store.flush_log()
+            offsets.save(unsaved)
+
+    def give_up(self) -> None:
+        """The duties are another's from now on."""
+        self._offsets = None
+
+    def close(self) -> None:
+        """Let go of the log, and of mq/delay."""
+        self.reader.close()
+        with self._lock:
+            self._alarm = self._offsets = None
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

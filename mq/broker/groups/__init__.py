@@ -1,0 +1,1 @@
+"""Consumer groups: members, claims of queues, committed offsets, retries."""

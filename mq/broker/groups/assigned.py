@@ -1,0 +1,121 @@
+"""Queues of a local store that a consumer is told to have: see mq.api.group.Assigned.
+
+Nobody owns such a queue: any number may have the same, and members of the group as well. So what is committed
+is written under the lock of the group's file. A queue of a topic that was deleted and made anew has another
+number: the offsets that its consumer knows are those of the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from mq.api.results import MessageQueue
+from mq.names import check_group
+from mq.store.shared.group_slots import RESETS, slot_word
+from mq.store.shared.waiting import Futex
+
+if TYPE_CHECKING:
+    from mq.broker.groups.groups import Groups
+
+__all__ = ["AssignedClaim", "LocalAssigned"]
+
+T = TypeVar("T")
+
+
+class LocalAssigned:
+    """See mq.api.group.Assigned. Made by Groups.assigned."""
+
+    def __init__(self, groups: Groups, group: str) -> None:
+        check_group(group)
+        self._groups = groups
+        self._group = group
+
+    def version(self) -> int:
+        """See Assigned.version."""
+        roster = self._groups.roster(self._group)
+        changes = roster.file.version.value if roster is not None else 0
+        return int(self._groups.store.topics_version()[0]) + changes
+
+    def claim(self, queue: MessageQueue) -> AssignedClaim:
+        """See Assigned.claim."""
+        return AssignedClaim(self, self._groups, self._group, queue)
+
+    def raise_to(self, queue: MessageQueue, offset: int) -> int:
+        """Commit an offset unless a greater one is; what is committed then."""
+        file, number = self._groups.made(self._group).file, self._groups.number(queue)
+        with file.changing():
+            file.raise_to(number, offset)
+            return file.committed(number) or 0
+
+    def correct(self, queue: MessageQueue, offset: int) -> None:
+        """Set an offset, also downwards. An owner of the queue goes on, and commits over it."""
+        file, number = self._groups.made(self._group).file, self._groups.number(queue)
+        with file.changing():
+            file.correct(number, offset)
+
+    def words(self) -> Sequence[tuple[Futex, int]]:
+        """The word that changes when an offset is reset, and what it says now."""
+        roster = self._groups.roster(self._group)
+        return () if roster is None else ((roster.file.version, roster.file.version.value),)
+
+    def heard(self) -> None:
+        """There is nothing to poke."""
+
+
+class AssignedClaim:
+    """See mq.api.group.Claim."""
+
+    def __init__(self, assigned: LocalAssigned, groups: Groups, group: str, queue: MessageQueue) -> None:
+        self.queue = queue
+        self._assigned = assigned
+        self._groups = groups
+        self._group = group
+        self._seen = self._state()
+
+    def _state(self) -> tuple[int, int]:
+        """Which queue of its name this is, and how often its offset was reset; -1: never committed."""
+        number = self._groups.numbers.find(self.queue.topic, self.queue.queue_id)
+        roster = self._groups.roster(self._group)
+        if roster is None or not roster.file.has(number):
+            return number, -1
+        return number, int(roster.file.words[slot_word(number) + RESETS])
+
+    def committed(self) -> int | None:
+        """See Claim.committed."""
+        self._seen = self._state()
+        return self._groups.committed(self._group, self.queue)
+
+    def is_current(self) -> bool:
+        """See Claim.is_current."""
+        return self._state() == self._seen
+
+    def commit(self, offset: int) -> bool:
+        """See Claim.commit."""
+        if not self.is_current():
+            return False
+        self._assigned.raise_to(self.queue, offset)
+        if self._seen[1] < 0:
+            self._seen = self._state()
+        return True
+
+    def is_lost(self) -> bool:
+        """See Claim.is_lost."""
+        return False
+
+    def while_held(self, messages: Iterator[T]) -> Iterator[T]:
+        """See Claim.while_held."""
+        return messages
+
+    def correct(self, offset: int) -> None:
+        """See Claim.correct. A reset that is not acknowledged yet stands."""
+        if self.is_current():
+            self._assigned.correct(self.queue, offset)
+            if self._seen[1] < 0:
+                self._seen = self._state()
+
+    def note(self, reason: str) -> None:
+        """Nobody owns the queue, so nobody asks why it does not move."""
+
+    def release(self) -> None:
+        """Nothing was taken."""

@@ -1,0 +1,50 @@
+"""Where a group begins in a topic that it has no offset of: first, last, or at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mq.api.group import Member
+from mq.api.results import MessageQueue
+from mq.broker.groups.retry import RETRY_PREFIX
+from mq.errors import NotPermitted, TopicNotFound
+from mq.store.queue.reader import Reader
+from mq.store.shared.group_file import GroupFile
+
+__all__ = ["FirstOffsets", "first_offset"]
+
+
+class FirstOffsets:
+    """For the groups of one store. `readable` are the queues of a topic to read from."""
+
+    def __init__(self, reader: Reader, readable: Callable[[str], Sequence[MessageQueue]]) -> None:
+        self._reader = reader
+        self._readable = readable
+
+    def commit(self, group: str, file: GroupFile, member: Member, consume_from: str | int) -> None:
+        """Commit where the group begins, in topics of this member that it has not begun."""
+        if member.model != "clustering":
+            return  # Each consumer has offsets of its own.
+        for topic in [subscription.topic for subscription in member.subscriptions]:
+            try:
+                queues = self._readable(topic)
+            except (TopicNotFound, NotPermitted):
+                continue
+            numbers = [self._reader.number(queue) for queue in queues]
+            if any(file.committed(number) is not None for number in numbers):
+                continue
+            # What is in the retry topic was taken by the group before.
+            begin = "first" if topic == RETRY_PREFIX + group else consume_from
+            for number in numbers:
+                file.ready(number)
+            for queue, number in zip(queues, numbers, strict=True):
+                file.raise_to(number, first_offset(self._reader, queue, begin))
+
+
+def first_offset(reader: Reader, queue: MessageQueue, consume_from: str | int) -> int:
+    """Where a queue begins for a consumer that has no offset of it."""
+    if consume_from == "first":
+        return reader.min_offset(queue)
+    if isinstance(consume_from, int):
+        return reader.offset_at(queue, consume_from)
+    return reader.max_offset(queue)

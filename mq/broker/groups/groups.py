@@ -1,0 +1,397 @@
+"""Consumer groups of a store: who joins them, whose the queues are, what is committed, what stands still.
+
+What the processes of a store share of a group is one mapped file (mq/store/shared/group_file.py); this is
+what one broker has open of those files, with the memberships of its own consumers (member.py). Those of dead
+and of stopped processes are struck off: see takeover.py.
+
+Members of a group subscribe to the same, or are refused: a queue given to a member that wants nothing of its
+topic would not be consumed by anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from mq.api.group import Member, QueueState, Subscription
+from mq.api.results import MessageQueue
+from mq.broker.groups.assigned import LocalAssigned
+from mq.broker.groups.first_offsets import FirstOffsets
+from mq.broker.groups.join_checks import admit, check_consumer, check_room, checked
+from mq.broker.groups.member import LocalMembership
+from mq.broker.groups.member_table import Roster, log_deaths, role_of
+from mq.broker.groups.offsets import Offsets, check_offset
+from mq.broker.groups.queue_status import Owner, owned, queue_state, stopped, unowned_reason
+from mq.broker.groups.seat import Seat
+from mq.broker.groups.takeover import Takeover
+from mq.broker.topics.unread import Unread, hidden_states, unread
+from mq.errors import MQError, NotPermitted
+from mq.names import check_group, check_topic, is_system_group
+from mq.store.directory.file_locks import open_own_file
+from mq.store.os_errors import named_errors
+from mq.store.queue.reader import Reader
+from mq.store.shared.group_file import GroupFile
+from mq.store.shared.lease import end_of
+from mq.store.shared.queue_table import Numbers
+from mq.store.store import Store
+from mq.uninterrupted import uninterrupted, wait_for_calls
+
+__all__ = ["OFFSETS_INTERVAL", "Groups"]
+
+OFFSETS_INTERVAL = 5.0
+
+log = logging.getLogger("mq.groups")
+
+
+class Groups:
+    """The consumer groups of one store, for one broker.
+
+    readable(topic) are the queues to read from, exists(topic) whether there is such a topic at all.
+    before_save() has on disk what no offset that is saved may be ahead of.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        reader: Reader,
+        takeover: Takeover,
+        readable: Callable[[str], Sequence[MessageQueue]],
+        exists: Callable[[str], bool],
+        before_save: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.store = store
+        self._name = name
+        self._reader = reader
+        self.takeover: Final = takeover
+        self._readable = readable
+        self._exists = exists
+        self._before_save = before_save
+        self.numbers = Numbers(store)
+        self._offsets = Offsets(store.root)
+        self._first_offsets = FirstOffsets(reader, readable)
+        self._directory = store.root / "mq" / "groups"
+        self._lock = threading.Lock()  # guards what follows
+        self._rosters: dict[str, Roster] = {}
+        self._memberships: set[LocalMembership] = set()
+        self.is_closed = False
+        store.let_go_with(self._forked)
+        if not store.read_only:
+            store.at_last_close(self._save_at_last)
+
+    # Files, and the queues that their slots are of.
+
+    def number(self, queue: MessageQueue) -> int:
+        """The number of a queue that may be read, made if it has none."""
+        return self._reader.number(queue)
+
+    def roster(self, group: str) -> Roster | None:
+        """Of the group's file; None if there is no current one."""
+        self.store.live()
+        with self._lock:
+            roster = self._rosters.get(group)
+        if roster is None:
+            file = GroupFile.existing(self.store, self._directory / group)
+            roster = self._keep(group, file) if file is not None else None
+        return roster
+
+    def made(self, group: str) -> Roster:
+        """The same, made out of what is known of the group if need be. Raises StoreFull."""
+        self.check_writable()
+        roster = self.roster(group)
+        if roster is not None:
+            return roster
+        table = self._offsets.load().get(group, {})
+
+        def fill(file: GroupFile) -> None:
+            for topic in filter(self._exists, table):
+                for queue_id, offset in table[topic].items():
+                    number = self.numbers.find(topic, queue_id, add=True)
+                    file.raise_to(number, min(offset, self.numbers.next_offset(number)))
+
+        return self._keep(group, GroupFile.made(self.store, self._directory / group, fill))
+
+    def _keep(self, group: str, file: GroupFile) -> Roster:
+        with self._lock:
+            return self._rosters.setdefault(group, Roster(file))
+
+    def check_writable(self) -> None:
+        self.store.live()
+        if self.store.read_only:
+            raise NotPermitted(
+                f"{self.store.root} was opened with read_only=True: consumers write what they have consumed"
+            )
+
+    # What others ask.
+
+    def names(self) -> list[str]:
+        """See LocalBroker.groups."""
+        self.store.live()
+        found = set(self._offsets.current(self.numbers, self._exists))
+        for group in self._offsets.group_files():
+            if group not in found and self.roster(group) and self.members(group):
+                found.add(group)
+        return sorted(name for name in found if not is_system_group(name))
+
+    def members(self, group: str) -> list[Member]:
+        """See Broker.group_members."""
+        check_group(group)
+        roster = self.roster(group)
+        if roster is None:
+            return []
+        with roster.looking() as fd:
+            return sorted(roster.living(fd).values(), key=lambda member: member.client_id)
+
+    def topics(self, group: str) -> list[str]:
+        """See Broker.group_topics."""
+        wanted = {each.topic for member in self.members(group) for each in member.subscriptions}
+        return sorted(wanted | set(self._table_of(group)))
+
+    def _table_of(self, group: str) -> dict[str, dict[int, int]]:
+        check_group(group)
+        self.store.live()
+        found = self._offsets.current_of(group, self.numbers, self._exists)
+        if found is None:
+            found = self._offsets.current(self.numbers, self._exists).get(group, {})
+        return found
+
+    def offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        """See Broker.group_offsets."""
+        check_topic(topic)
+        ids = self._table_of(group).get(topic, {})
+        return {MessageQueue(topic, self._name, queue_id): offset for queue_id, offset in sorted(ids.items())}
+
+    def committed(self, group: str, queue: MessageQueue) -> int | None:
+        """See Broker.committed."""
+        check_group(group)
+        roster = self.roster(group)
+        if roster is None:
+            return self._table_of(group).get(queue.topic, {}).get(queue.queue_id)
+        return roster.file.committed(self.numbers.find(queue.topic, queue.queue_id))
+
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> bool:
+        """See Broker.commit."""
+        check_offset(offset)
+        committed = self.assigned(group).raise_to(queue, offset)
+        if committed > offset:
+            log.warning(
+                "group %s: a commit of offset %d of %s/%d is ignored: %d is committed, and reset() goes back",
+                *(group, offset, queue.topic, queue.queue_id, committed),
+            )
+        return committed <= offset
+
+    def assigned(self, group: str) -> LocalAssigned:
+        """See Broker.assigned."""
+        return LocalAssigned(self, group)
+
+    def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """See Broker.reset_offsets, of a clustering group."""
+        check_group(group)
+        numbers = self.check_reset(offsets)
+        file = self.made(group).file
+
+        def change() -> None:
+            for number in numbers:
+                file.ready(number)
+            for number, offset in numbers.items():
+                file.reset(number, offset)
+
+        self.announce(group, change)
+        for queue, offset in offsets.items():
+            log.info("group %s: %s/%d goes on at %d", group, queue.topic, queue.queue_id, offset)
+
+    def check_reset(self, offsets: Mapping[MessageQueue, int]) -> dict[int, int]:
+        """The offsets by number of the queue. Raises ValueError for one beyond the end of its queue."""
+        numbers = {}
+        for queue, offset in offsets.items():
+            check_offset(offset)
+            numbers[self.number(queue)] = offset
+            end = self._reader.max_offset(queue)
+            if offset > end:
+                raise ValueError(
+                    f"{queue.topic}/{queue.queue_id} ends at {end:,}: an offset of {offset:,} is beyond that"
+                )
+        return numbers
+
+    def announce(self, group: str, change: Callable[[], None]) -> None:
+        """Make a change that one process at a time makes, and have the members of the group look."""
+        file = self.made(group).file
+
+        def announced() -> None:
+            with file.changing():
+                change()
+            file.changed()
+
+        uninterrupted(announced, of=self.store)
+
+    # Coming and going.
+
+    def join(
+        self,
+        group: str,
+        *,
+        client_id: str,
+        model: str,
+        consume_type: str,
+        ordered: bool,
+        subscriptions: Sequence[Subscription],
+        consume_from: str | int = "first",
+    ) -> LocalMembership:
+        """See Broker.join."""
+        self.check_writable()
+        check_group(group)
+        check_consumer(client_id, model, consume_type, consume_from)
+        now = time.time_ns() // 1_000_000
+        member = Member(
+            client_id, os.getpid(), socket.gethostname(), now, model, consume_type, bool(ordered), ()
+        )
+        member = replace(member, subscriptions=checked(subscriptions))
+        # A member that nobody knows of would keep its queues.
+        return uninterrupted(lambda: self._enter(group, member, consume_from), LocalMembership.leave)
+
+    def _enter(self, group: str, member: Member, consume_from: str | int) -> LocalMembership:
+        roster = self.made(group)
+        seat = self.seat(roster, member, consume_from)
+
+        def subscribe(membership: LocalMembership, wanted: Member) -> Member:
+            return self._resubscribe(roster, membership, wanted, consume_from)
+
+        def again(membership: LocalMembership) -> Seat:
+            return self.seat(roster, membership.member, consume_from, membership.seat)
+
+        membership = LocalMembership(self, group, roster, member, seat, subscribe, again)
+        with self._lock:
+            self._memberships.add(membership)
+            is_closed = self.is_closed
+        if is_closed:  # Nobody else would have it leave.
+            membership.leave()
+            raise self.store.refusal()
+        try:
+            membership.keep()
+        except BaseException:
+            membership.leave()
+            raise
+        roster.file.changed()
+        log.info("group %s: %s (pid %d) joined, %s", group, member.client_id, member.pid, role_of(member))
+        membership.members()  # Which has the others watched.
+        return membership
+
+    def seat(
+        self, roster: Roster, member: Member, consume_from: str | int, before: Seat | None = None
+    ) -> Seat:
+        """Take a place for a member. before: the one that it was evicted from, which is given up."""
+        file, group = roster.file, roster.file.path.name
+        lease = 0.0 if member.model == "broadcasting" else self.takeover.lease  # That one has no queues.
+        with named_errors(file.path):
+            own = open_own_file(file.path)
+        self.store.close_in_child(own)
+        try:
+            with file.changing() as fd:
+                dead = roster.bury(fd)
+                if before is not None:
+                    roster.strike_off(before.place)  # The member that evicted it may have died on the way.
+                admit(group, roster.listed(fd), member)
+                self._first_offsets.commit(group, file, member, consume_from)
+                until = end_of(lease) if lease else 0
+                place = roster.enter(fd, own, member, until, before.news if before is not None else 0)
+            check_room(group, place)
+        except BaseException:
+            self.store.closed_here(own)
+            raise
+        log_deaths(group, dead)
+        assert place is not None
+        return Seat(file, place, own, until, lease)
+
+    def _resubscribe(
+        self, roster: Roster, membership: LocalMembership, wanted: Member, consume_from: str | int
+    ) -> Member:
+        wanted = replace(wanted, subscriptions=checked(wanted.subscriptions))
+        with roster.file.changing() as fd:
+            dead = roster.bury(fd)
+            others = {place: each for place, each in roster.listed(fd).items() if place != membership.place}
+            admit(membership.group, others, wanted)
+            self._first_offsets.commit(membership.group, roster.file, wanted, consume_from)
+            if not roster.rewrite(fd, membership.place, wanted):
+                check_room(membership.group, -1)
+        log_deaths(membership.group, dead)
+        roster.file.changed()
+        log.info("group %s: %s is now %s", membership.group, membership.client_id, role_of(wanted))
+        return wanted
+
+    def left(self, membership: LocalMembership) -> None:
+        with self._lock:
+            self._memberships.discard(membership)
+            if any(each.roster is membership.roster for each in self._memberships):
+                return
+        self.takeover.forget(membership.roster)
+
+    # Why it is stuck.
+
+    def states(self, group: str, topic: str) -> list[QueueState]:
+        """See Broker.group_states."""
+        queues, committed = self._readable(topic), self.offsets(group, topic)
+        roster = self.roster(group)
+        if roster is None:
+            owners: dict[MessageQueue, Owner] = dict.fromkeys(queues, (None, unowned_reason((), topic)))
+        else:
+            with roster.looking() as fd:
+                living = roster.living(fd)
+                halted = stopped(roster, living)
+                owners = {queue: owned(roster, self.numbers, fd, living, queue, halted) for queue in queues}
+            unowned = None, unowned_reason(list(living.values()), topic)
+            owners = {queue: found if found[0] else unowned for queue, found in owners.items()}
+        states = [queue_state(self._reader, queue, owners[queue], committed.get(queue)) for queue in queues]
+        return states + hidden_states(topic, self._name, len(queues), self.numbers.extents(topic), committed)
+
+    def unread(self, topic: str, queue_ids: range) -> dict[int, Unread]:
+        """What some group has not consumed of these queues; without any group, what is kept."""
+        extents = {each: found for each, found in self.numbers.extents(topic).items() if each in queue_ids}
+        groups = [name for name in self.names() if topic in self.topics(name)] if extents else []
+        offsets = {name: self._table_of(name).get(topic) for name in groups}
+        return unread(extents, offsets)
+
+    # For good.
+
+    def save(self) -> bool:
+        """Have in consumerOffset.json what is committed; whether there was anything new."""
+        return self._offsets.save(self.numbers, self._exists, self._before_save)
+
+    def _save_at_last(self) -> None:
+        try:
+            self.save()
+        except (MQError, OSError) as error:
+            log.warning(
+                "%s: the last offsets of groups are not on disk (%s): they are lost if the machine is started"
+                " anew before the store is opened again",
+                self.store.root,
+                error,
+            )
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted, and its offsets with it."""
+        self._offsets.forget_topic(topic)
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()  # Another thread of the parent may have had it.
+        self.takeover.forked()
+        for membership in self._memberships:
+            membership.forked()
+
+    def close(self) -> None:
+        """Leave with all consumers of this broker. Twice is fine."""
+        wait_for_calls(self.store)  # What they change is in files that are closed here first.
+        with self._lock:
+            self.is_closed = True
+            memberships = list(self._memberships)
+        for membership in memberships:
+            membership.leave()
+        with self._lock:
+            rosters, self._rosters = self._rosters, {}
+        for roster in rosters.values():
+            roster.file.close()

@@ -1,0 +1,91 @@
+"""Who may join a group: what a consumer has to be, and what it has in common with the members there are.
+
+Members of a group subscribe to the same, or are refused: a queue given to a member that wants nothing of its
+topic would not be consumed by anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mq.api.group import Member, Subscription
+from mq.errors import GroupInvalid, MQError, SubscriptionConflict
+from mq.names import check_topic
+from mq.store.shared.group_file import PLACE_COUNT
+
+__all__ = ["admit", "check_consumer", "check_room", "checked"]
+
+MODELS = ("clustering", "broadcasting")
+CONSUME_TYPES = ("push", "pull")
+KINDS = ("TAG", "SQL92")
+TIME_MAX = 1 << 62
+
+
+def admit(group: str, others: Mapping[int, Member], member: Member) -> None:
+    """Raises SubscriptionConflict for a member that would differ, GroupInvalid for a client id in use."""
+    for other in others.values():
+        if other.client_id == member.client_id:
+            raise GroupInvalid(
+                f"group {group} has a live consumer with the client id {member.client_id!r} already, in"
+                f" process {other.pid}: each has one of its own"
+            )
+        ours, theirs = _manner(member), _manner(other)
+        if ours != theirs or _differ(member, other):
+            raise SubscriptionConflict(
+                f"group {group} has a live consumer, in process {other.pid}, that does otherwise. It:"
+                f" {theirs}, {_shown(other)}; this one: {ours}, {_shown(member)}. All consumers of a group"
+                " subscribe to the same: use another group, or close that consumer first",
+                group=group,
+                ours=member.subscriptions,
+                theirs=other.subscriptions,
+                pid=other.pid,
+            )
+
+
+def _manner(member: Member) -> str:
+    return f"{member.model}, {'ordered' if member.ordered else 'concurrent'}"
+
+
+def _differ(ours: Member, theirs: Member) -> bool:
+    """Whether both subscribe, and to different things."""
+    return bool(ours.subscriptions and theirs.subscriptions and ours.subscriptions != theirs.subscriptions)
+
+
+def _shown(member: Member) -> str:
+    wanted = (f"{topic} by {kind} {expression!r}" for topic, expression, kind in member.subscriptions)
+    return " and ".join(wanted) or "no topic yet"
+
+
+def checked(subscriptions: Sequence[Subscription]) -> tuple[Subscription, ...]:
+    for topic, expression, kind in subscriptions:
+        check_topic(topic)
+        if kind not in KINDS:
+            raise ValueError(f"the kind of a subscription is {kind!r}: give 'TAG' or 'SQL92'")
+        if not isinstance(expression, str):
+            raise TypeError(f"an expression is a str, not {type(expression).__name__}")
+    topics = [subscription[0] for subscription in subscriptions]
+    if len(set(topics)) != len(topics):
+        raise ValueError(f"a topic is subscribed to twice: {sorted(topics)}")
+    return tuple(sorted(Subscription(*subscription) for subscription in subscriptions))
+
+
+def check_consumer(client_id: str, model: str, consume_type: str, consume_from: str | int) -> None:
+    if not isinstance(client_id, str) or not client_id:
+        raise ValueError(f"client_id is {client_id!r}: give some text")
+    if model not in MODELS:
+        raise ValueError(f"model is {model!r}: give 'clustering' or 'broadcasting'")
+    if consume_type not in CONSUME_TYPES:
+        raise ValueError(f"consume_type is {consume_type!r}: give 'push' or 'pull'")
+    if isinstance(consume_from, bool) or not (
+        consume_from in ("first", "last") or (isinstance(consume_from, int) and abs(consume_from) < TIME_MAX)
+    ):
+        raise ValueError(f"consume_from is {consume_from!r}: give 'first', 'last', or a time in ms")
+
+
+def check_room(group: str, place: int | None) -> None:
+    if place is None:
+        raise MQError(f"group {group} has {PLACE_COUNT:,} live consumers, which is its limit")
+    if place < 0:
+        raise ValueError(
+            f"the subscriptions of this consumer of group {group} are longer than 64 KiB together"
+        )

@@ -1,0 +1,369 @@
+"""A consumer's place in a group of a local store: LocalMembership, with a LocalClaim for each queue
+that it has.
+
+Everything that happens often is a look at shared memory: version(), commit() and note() make no system call.
+A queue is owned by locking a byte of the group's file with the membership's own descriptor, so that the
+kernel gives it up with the process; a claim that was refused leaves a mark, and whoever releases a queue
+rings the bells of those who have one.
+
+A member whose process was stopped for longer than its lease has been evicted when it goes on. It finds out
+with the next call, takes a place anew, and has no queue: every claim of before is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from mq.api.group import Member, Subscription
+from mq.api.results import MessageQueue
+from mq.broker.groups.claim import LocalClaim
+from mq.errors import NotPermitted, TopicNotFound
+from mq.store.directory.file_locks import lock_byte, unlock_byte
+from mq.store.shared.group_file import NEWS, REFUSED, GroupFile, place_word
+from mq.store.shared.group_slots import (
+    NOTE_AT,
+    NOTE_SIZE,
+    OWNER,
+    TURN,
+    WANTED_BY,
+    queue_byte,
+    slot_word,
+)
+from mq.store.shared.queue_table import topics_view
+from mq.store.shared.waiting import Futex, Wait
+
+if TYPE_CHECKING:
+    from mq.broker.groups.groups import Groups
+    from mq.broker.groups.member_table import Roster
+    from mq.broker.groups.seat import Seat
+
+__all__ = ["LocalMembership"]
+
+LOOK_AGAIN = 1.0  # seconds after which it is looked whether all who are listed live
+VERSION_WORD = 12  # of four bytes
+log = logging.getLogger("mq.groups")
+
+EMPTY = memoryview(bytes(1 << 10)).cast("q")  # What those look at who let go of the file: nothing changes.
+Position = tuple[MessageQueue, int, "frozenset[int] | bytes | None"]
+
+
+class LocalMembership:
+    """See mq.api.group.Membership. Made by Groups.join."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        group: str,
+        roster: Roster,
+        member: Member,
+        seat: Seat,
+        subscribe: Callable[[LocalMembership, Member], Member],
+        again: Callable[[LocalMembership], Seat],
+    ) -> None:
+        self.client_id = member.client_id
+        self.group = group
+        self.member = member
+        self.roster = roster
+        self._groups = groups
+        self._store = groups.store
+        self._file: GroupFile = roster.file
+        self._change = subscribe
+        self._again = again
+        self._lock = threading.RLock()  # of the claims
+        self._claims: dict[MessageQueue, LocalClaim] = {}
+        self._between: set[int] = set()  # numbers of queues that are being taken, or given up
+        self._refused: set[MessageQueue] = set()
+        self._refused_at = -1
+        self._looked = monotonic()
+        self._counters: Any = self._file.counters
+        self._words: Any = self._file.words
+        self._topics: Any = topics_view(self._store)
+        self.left = False
+        self._end_of_renewal: Callable[[], None] = lambda: None
+        self._sit_down(seat)
+
+    def _sit_down(self, seat: Seat) -> None:
+        self.seat = seat
+        self.place = seat.place
+        self._fd = seat.fd
+        self._bell = self._file.bell(seat.place)
+        self._bell_seen = self._bell.value
+        self._news = seat.at + NEWS
+
+    def keep(self) -> None:
+        """Have the lease renewed from now on."""
+        if self.seat.lease:
+            self._end_of_renewal = self._groups.takeover.keep(self.roster, self)
+
+    def renew(self) -> bool:
+        """Have the lease from now on. False: it is over, and the next call of this member finds out."""
+        if self.seat.renew():
+            return True
+        self.poke()
+        return False
+
+    def _return(self) -> None:
+        """Under the lock: be a member anew, after others took this one for gone."""
+        before = self.seat
+        before.give_up()
+        self._end_of_renewal()
+        for claim in self._claims.values():
+            claim.lose()
+        self._claims.clear()
+        self._between.clear()
+        self._refused.clear()
+        seat = self._again(self)
+        self._sit_down(seat)
+        self._store.closed_here(before.fd)  # What it had locked is of no use since it was evicted.
+        self._file.changed()
+        log.warning(
+            "group %s: %s has no queue any more, and joins again: this process was stopped, or did not run,"
+            " for longer than its lease of %g s, and others have taken over",
+            *(self.group, self.client_id, before.lease),
+        )
+        self.keep()
+
+    def version(self) -> int:
+        """See Membership.version."""
+        return int(self._counters[VERSION_WORD] + self._words[self._news] + self._topics[0])
+
+    def members(self) -> list[Member]:
+        """See Membership.members."""
+        now = monotonic()
+        if now - self._looked > LOOK_AGAIN:
+            self._looked = now
+            self._groups.takeover.bury(self.roster)
+        with self._lock:
+            self._live()
+            is_free = self._settle_between()
+            listed = self.roster.listed(self._fd)
+            listed[self.place] = self.member
+        if is_free:
+            self._tell()
+        self._groups.takeover.watch_over(self.roster, listed)
+        return sorted(listed.values(), key=lambda member: member.client_id)
+
+    def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
+        """See Membership.subscribe."""
+        with self._lock:
+            self._live()
+        self.member = self._change(self, replace(self.member, subscriptions=tuple(sorted(subscriptions))))
+
+    def claim(self, queue: MessageQueue) -> LocalClaim | None:
+        """See Membership.claim. The same claim again for a queue that it has."""
+        with self._lock:
+            self._live()
+            claim = self._claims.get(queue)
+            if claim is not None:
+                return claim
+            self._settle_between()
+            number = self._groups.number(queue)
+            self._between.add(number)
+            # Before the attempt: whoever releases the queue after it failed sees the mark.
+            self._mark_refused(queue, number)
+            turn = self.take(number)
+            if turn is None:
+                self._between.discard(number)
+                return None
+            self._refused.discard(queue)
+            self._words[place_word(self.place) + REFUSED] = len(self._refused)
+            claim = self._claims[queue] = LocalClaim(self, queue, number, turn)
+            self._between.discard(number)
+        log.info("group %s: %s owns %s/%d", self.group, self.client_id, queue.topic, queue.queue_id)
+        return claim
+
+    def _mark_refused(self, queue: MessageQueue, number: int) -> None:
+        version = self.version()
+        if version != self._refused_at:
+            # What was wanted before may not be wanted any more.
+            self._refused_at = version
+            self._refused.clear()
+        self._refused.add(queue)
+        self._file.ready(number)
+        self._words[place_word(self.place) + REFUSED] = len(self._refused)
+
+    def take(self, number: int) -> int | None:
+        """Lock the queue: the turn for which it is locked; None if another one has it."""
+        words, at = self._words, slot_word(number)
+        while True:
+            turn, owner = words[at + TURN], words[at + OWNER]
+            if not self._file.has(number):
+                return None  # Its topic was deleted just now, and the slot is another queue's.
+            if not lock_byte(self._fd, queue_byte(number, turn)):
+                words[at + WANTED_BY] = self.place + 1
+                if not self._groups.takeover.wrest(self.roster, number, turn):
+                    return None
+                continue
+            # In one step, since this process may be stopped here, and another one be the owner by then.
+            is_owner = self._file.swap(at + OWNER, owner, self.place + 1)
+            if is_owner and words[at + TURN] == turn:
+                words[at + WANTED_BY] = 0
+                self.write_note(number, b"")
+                return int(turn)
+            self._file.swap(at + OWNER, self.place + 1, 0)
+            unlock_byte(self._fd, queue_byte(number, turn))
+
+    def write_note(self, number: int, text: bytes) -> None:
+        if self._file.has(number):
+            start = slot_word(number) * 8 + NOTE_AT
+            self._file.bytes[start : start + NOTE_SIZE] = text.ljust(NOTE_SIZE, b"\0")
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """See Membership.committed."""
+        with self._lock:
+            self._live()
+        return self._file.committed(self._groups.numbers.find(queue.topic, queue.queue_id))
+
+    def wait(self, positions: Sequence[Position], version: int, timeout: float) -> None:
+        """See Membership.wait."""
+        with self._lock:
+            self._live()
+        words, topics = self.words(), int(self._topics[0])
+        if self.version() == version:
+            Wait(
+                self._store,
+                [
+                    (number, offset, hashes)
+                    for queue, offset, hashes in positions
+                    if (number := self._number(queue)) >= 0
+                ],
+                version=topics,
+                words=words,
+            ).sleep(timeout)
+        self.heard()
+
+    def words(self) -> tuple[tuple[Futex, int], tuple[Futex, int]]:
+        """The words that change when there is something to do for this member, and what they say now."""
+        word = self._file.version
+        return (word, word.value), (self._bell, self._bell_seen)
+
+    def heard(self) -> None:
+        """Whoever waited for the words has been awake since."""
+        self._bell_seen = self._bell.value
+
+    def _number(self, queue: MessageQueue) -> int:
+        claim = self._claims.get(queue)
+        if claim is not None:
+            return claim.number
+        # With a place in the table, also before its first message: that one could come while nobody looks.
+        return self._groups.numbers.find(queue.topic, queue.queue_id, add=True)
+
+    def poke(self) -> None:
+        """See Membership.poke."""
+        if not self.left:
+            self._bell.add()
+            self._bell.wake()
+
+    def give_up(self, claim: LocalClaim) -> None:
+        """Release a claim, and tell those who were refused a queue."""
+        with self._lock:
+            if self._claims.get(claim.queue) is not claim:
+                return
+            self._between.add(claim.number)
+            del self._claims[claim.queue]
+            self._unlock(claim.number, claim.turn)
+        self._tell()
+        self._between.discard(claim.number)
+        queue = claim.queue
+        log.info("group %s: %s gave %s/%d up", self.group, self.client_id, queue.topic, queue.queue_id)
+
+    def _settle_between(self) -> bool:
+        """Give up queues that an interrupt left locked without a claim; whether there may have been one."""
+        if not self._between:
+            return False
+        claimed = {claim.number for claim in self._claims.values()}
+        for number in list(self._between - claimed):
+            at = slot_word(number)
+            if self._file.has(number) and self._words[at + OWNER] == self.place + 1:
+                self.write_note(number, b"")
+                self._file.swap(at + OWNER, self.place + 1, 0)
+            # If another member has the queue by now, this does not touch its lock.
+            unlock_byte(self._fd, queue_byte(number, int(self._words[at + TURN])))
+        self._between.clear()
+        return True
+
+    def _unlock(self, number: int, turn: int) -> None:
+        at = slot_word(number)
+        # Unless it is another's by now.
+        if self._file.has(number) and self._words[at + TURN] == turn:
+            self.write_note(number, b"")
+            self._file.swap(at + OWNER, self.place + 1, 0)
+        unlock_byte(self._fd, queue_byte(number, turn))
+
+    def _tell(self) -> None:
+        """The version grows for all; only those who wait for a queue are woken."""
+        self._file.version.add()
+        for place in self._file.taken():
+            if place != self.place and self._words[place_word(place) + REFUSED]:
+                self._file.ring(place)
+
+    def moved(self, claim: LocalClaim) -> bool:
+        """After a change of topics: whether the claim is of a queue that is gone. It is taken to the queue of
+        that name there is now, if that can be had."""
+        queue = claim.queue
+        if self._groups.numbers.find(queue.topic, queue.queue_id) == claim.number:
+            return False
+        with suppress(TopicNotFound, NotPermitted, ValueError), self._lock:
+            number = self._groups.number(queue)
+            self._file.ready(number)
+            turn = self.take(number)
+            if turn is not None:
+                self._unlock(claim.number, claim.turn)
+                claim.settle(number, turn)
+        return True
+
+    def check_open(self) -> None:
+        """Raises BrokerClosed, ForkedBroker."""
+        self._store.live()
+
+    def _live(self) -> None:
+        self._store.live()
+        if self.left:
+            if self._groups.is_closed:  # It left since its broker is closing.
+                raise self._store.refusal()
+            raise ValueError(f"this member of group {self.group} has left it: join again")
+        if self.seat.is_evicted:
+            self._return()
+
+    def leave(self) -> None:
+        """See Membership.leave."""
+        with self._lock:
+            if self.left:
+                return
+            for claim in list(self._claims.values()):
+                self._unlock(claim.number, claim.turn)
+                claim.drop()
+            self._claims.clear()
+            self.seat.give_up()
+            self._end_of_renewal()
+            self.roster.leave(self.place)
+            self.left = True
+            self._groups.left(self)
+            fd, self._fd = self._fd, -1
+            self._store.closed_here(fd)  # From here on everything is free.
+            self._file.changed()
+            self._bell.add()
+            self._bell.wake()
+            self._let_go()
+        log.info("group %s: %s left", self.group, self.client_id)
+
+    def forked(self) -> None:
+        """In a forked child: hands off what is the parent's."""
+        self._lock = threading.RLock()  # Another thread of the parent may have had it.
+        self.left = True
+        self._fd = -1
+        self._let_go()
+        for claim in self._claims.values():
+            claim.drop()
+        self._claims = {}
+
+    def _let_go(self) -> None:
+        self._counters = self._words = self._topics = EMPTY
+        self._news = 0
+        self._bell = Futex(bytearray(4))

@@ -1,0 +1,278 @@
+"""How far every group has consumed every queue, for good.
+
+On disk: config/consumerOffset.json, as RocketMQ has it, and consumerOffset.json.bak, the state before:
+
+    {"dataVersion": {...},
+     "groupTopicMap": {"billing": ["orders"]},           derived, ignored when read
+     "offsetTable": {"orders@billing": {"0": 5, "1": 7}}}  topic@group to queue id to next offset
+
+Strict JSON with quoted keys, which RocketMQ reads; what a broker wrote is read with its unquoted keys too.
+While the machine runs, the group files (mq/store/shared/group_file.py) know better: they are written here
+every 5 s and by the last one to close, so a power cut costs 5 s of commits at the most, and the death of
+processes none.
+
+Where a recovery found less of a queue than a group has consumed, the offset comes down to what is there:
+what is sent later must not be taken for consumed.
+
+RocketMQ: broker/offset/ConsumerOffsetManager.java.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from mq.broker.topics.config import UNQUOTED_KEY
+from mq.fastpath import Guard
+from mq.store.directory.config_file import write_config
+from mq.store.directory.owner import make_directory
+from mq.store.directory.root import sync_names
+from mq.store.shared import group_slots
+from mq.store.shared.control import Control
+from mq.store.shared.group_file import slots_in
+from mq.store.shared.group_slots import offsets_in
+from mq.store.shared.lock_guards import file_lock
+from mq.store.shared.queue_table import Numbers
+
+__all__ = ["Offsets", "Table", "check_offset", "clamp_offsets"]
+
+OFFSET_MAX = 1 << 56
+QUEUE_ID_MAX = 65_535
+
+# Group to topic to queue id to offset.
+Table = dict[str, dict[str, dict[int, int]]]
+
+log = logging.getLogger("mq.groups")
+
+
+class Offsets:
+    """config/consumerOffset.json of one store, and what the group files say."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "config" / "consumerOffset.json"
+        self._root = root
+        self._read: tuple[Any, Table, dict[str, Any]] = (None, {}, {})
+        self._reported: set[str] = set()
+        self._parsed_slots: dict[str, tuple[int | None, dict[int, int]]] = {}
+
+    def load(self) -> Table:
+        """What the file says; of a damaged one, what its .bak says, which is reported."""
+        seen = _signature(self.path), _signature(self._backup)
+        if self._read[0] != seen:
+            table, others, problems = self._parsed()
+            for problem in problems:
+                if problem not in self._reported:
+                    self._reported.add(problem)
+                    log.warning("%s", problem)
+            self._read = seen, table, others
+        return self._read[1]
+
+    def problems(self) -> list[str]:
+        """What is wrong with the file, in words."""
+        return self._parsed()[2]
+
+    @property
+    def _backup(self) -> Path:
+        return self.path.with_name(self.path.name + ".bak")
+
+    def _parsed(self) -> tuple[Table, dict[str, Any], list[str]]:
+        problems = []
+        for path, otherwise in (
+            (self.path, "its .bak is read instead"),
+            (self._backup, "groups go on from what is known of them in memory, or begin anew"),
+        ):
+            try:
+                text = path.read_bytes().decode()
+                if not text.strip():
+                    continue
+                table, others, skipped = _parse(text)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, RecursionError) as error:
+                problems.append(f"{path}: {error}; {otherwise}")
+                continue
+            problems += [f"{path}: {entry} is no offset of a queue, and is left out" for entry in skipped]
+            return table, others, problems
+        return {}, {}, problems
+
+    def save(
+        self, numbers: Numbers, exists: Callable[[str], bool], before: Callable[[], object] = lambda: None
+    ) -> bool:
+        """Have on disk what all groups have committed; whether there was anything new. before() is called
+        when it is known what that is: it has on disk what an offset must not be ahead of."""
+        with self._changing():
+            table = self.current(numbers, exists)
+            if table == self.load():
+                return False
+            before()
+            self._write(table)
+            return True
+
+    def current(self, numbers: Numbers, exists: Callable[[str], bool]) -> Table:
+        """What all groups have committed by now, of the topics that there are."""
+        table = {group: _of(topics, exists) for group, topics in self.load().items()}
+        for group in self.group_files():
+            found = self.current_of(group, numbers, exists)
+            if found is not None:  # Else nobody has touched it since it was of use: the table is right.
+                table[group] = found
+        return {group: topics for group, topics in table.items() if topics}
+
+    def current_of(
+        self, group: str, numbers: Numbers, exists: Callable[[str], bool]
+    ) -> dict[str, dict[int, int]] | None:
+        """The same of one group, as its file has them; None if there is no file that may be believed."""
+        slots = slots_in(self._root / "mq" / "groups" / group, numbers.epoch)
+        if slots is None:
+            return None
+        digest = xxhash.xxh3_64_intdigest(slots)
+        seen, found = self._parsed_slots.get(group, (None, {}))
+        if seen != digest:
+            found = offsets_in(slots)
+            self._parsed_slots[group] = digest, found
+        queues, topics = numbers.named(), dict[str, dict[int, int]]()
+        for number, offset in found.items():
+            if number in queues:
+                topic, queue_id = queues[number]
+                topics.setdefault(topic, {})[queue_id] = offset
+        return _of(topics, exists)
+
+    def group_files(self) -> list[str]:
+        """The groups that have a file in shared memory."""
+        try:
+            paths = list((self._root / "mq" / "groups").iterdir())
+        except FileNotFoundError:
+            return []
+        return sorted(path.name for path in paths)
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: so are all offsets of it."""
+        with self._changing():
+            known = self.load()
+            if any(topic in topics for topics in known.values()):
+                self._write(
+                    {
+                        group: {name: ids for name, ids in topics.items() if name != topic}
+                        for group, topics in known.items()
+                    }
+                )
+
+    def clamp(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """After a recovery: nobody has consumed what is not there."""
+        if not self.path.exists() and not self._backup.exists():
+            return
+        with self._changing():
+            known = self.load()
+            table = {
+                group: {
+                    topic: {
+                        queue_id: min(offset, ends.get((topic, queue_id), 0))
+                        for queue_id, offset in ids.items()
+                    }
+                    for topic, ids in topics.items()
+                }
+                for group, topics in known.items()
+            }
+            if table != known:
+                log.warning(
+                    "%s: messages that were consumed are lost; offsets beyond the end of a queue are its end",
+                    self._root,
+                )
+                self._write(table)
+
+    def _write(self, table: Table) -> None:
+        others = self._read[2]
+        version = others.get("dataVersion")
+        version = version if isinstance(version, dict) else {}
+        text = json.dumps(
+            {
+                **others,
+                "dataVersion": {
+                    "counter": _number(version.get("counter")) + 1,
+                    "stateVersion": _number(version.get("stateVersion")),
+                    "timestamp": time.time_ns() // 1_000_000,
+                },
+                "groupTopicMap": {group: sorted(topics) for group, topics in sorted(table.items()) if topics},
+                "offsetTable": {
+                    f"{topic}@{group}": {str(queue_id): offset for queue_id, offset in sorted(ids.items())}
+                    for group, topics in sorted(table.items())
+                    for topic, ids in sorted(topics.items())
+                },
+            },
+            indent="\t",
+            separators=(",", ":"),
+            ensure_ascii=False,
+        )
+        write_config(self.path, text)
+
+    def _changing(self) -> Guard:
+        """For a with statement: one process at a time writes the file."""
+        if not self.path.parent.is_dir():
+            make_directory(self.path.parent)
+            sync_names(self._root)
+        return file_lock(self._root / "mq" / "offsets", 0, "writing offsets")
+
+
+def clamp_offsets(control: Control) -> None:
+    """After a recovery, before anybody sends: see Offsets.clamp."""
+    ends = {(topic, queue_id): control.next_offset(number) for number, topic, queue_id in control.queues()}
+    Offsets(control.path.parents[1]).clamp(ends)
+
+
+def check_offset(offset: int) -> None:
+    """Raises TypeError, ValueError."""
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise TypeError(f"an offset is an int, not {type(offset).__name__}")
+    if not 0 <= offset < group_slots.OFFSET_MAX:
+        raise ValueError(
+            f"an offset is {offset}: it must be 0 or more, and less than {group_slots.OFFSET_MAX:,}"
+        )
+
+
+def _of(topics: Mapping[str, dict[int, int]], exists: Callable[[str], bool]) -> dict[str, dict[int, int]]:
+    return {topic: ids for topic, ids in topics.items() if ids and exists(topic)}
+
+
+def _signature(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 62 else 0
+
+
+def _parse(text: str) -> tuple[Table, dict[str, Any], list[str]]:
+    """The table, the other members of the file, and entries that make no sense."""
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        whole = json.loads(UNQUOTED_KEY.sub(r'\1"\2"\3', text))
+    if not isinstance(whole, dict):
+        raise ValueError("it is no JSON object")
+    table: Table = {}
+    skipped = []
+    entries = whole.get("offsetTable") or {}
+    if not isinstance(entries, dict):
+        raise ValueError("its offsetTable is no JSON object")
+    for key, ids in entries.items():
+        topic, at, group = key.partition("@")
+        if not isinstance(ids, dict):
+            raise ValueError(f"what it has of {key} is no JSON object")
+        for name, offset in ids.items():
+            queue_id = int(name) if str(name).isdecimal() else -1
+            sound = isinstance(offset, int) and not isinstance(offset, bool) and offset < OFFSET_MAX
+            if not at or not 0 <= queue_id <= QUEUE_ID_MAX or not sound:
+                skipped.append(f"{key} {name}: {offset!r}")
+            elif offset >= 0:  # RocketMQ has -1 for none.
+                table.setdefault(group, {}).setdefault(topic, {})[queue_id] = offset
+    others = {name: value for name, value in whole.items() if name not in ("offsetTable", "groupTopicMap")}
+    return table, others, skipped

@@ -1,0 +1,139 @@
+"""Finding messages by id and by key.
+
+A message has two ids: the offset id names its place in the log, the unique id came with it and is a key of
+the index like its other keys. The index is brought up to date first, so that every message sent before is
+seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from mq.broker.delay.recall import MARKS
+from mq.broker.topics.config import TopicSettings
+from mq.errors import MessageNotFound, TopicNotFound
+from mq.message import MessageExt
+from mq.names import check_topic
+from mq.properties import value_of
+from mq.store.directory.root import BEGIN_MEMBER
+from mq.store.directory.settings import STORE_PORT
+from mq.store.queue.reader import Reader
+from mq.store.store import Store
+
+__all__ = ["Finder"]
+
+QUERY_COUNT_MAX = 4096
+LOOPBACK = bytes([127, 0, 0, 1])
+PORT = STORE_PORT.to_bytes(4, "big")
+
+
+class Finder:
+    """Finds messages of one store. topics() are the settings of all topics by name."""
+
+    def __init__(
+        self, store: Store, reader: Reader, topics: Callable[[], Mapping[str, TopicSettings]]
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._topics = topics
+
+    def message(self, msg_id: str) -> MessageExt:
+        """See LocalBroker.message."""
+        self._store.live()
+        if not isinstance(msg_id, str):
+            raise TypeError(f"a message id is a str, not {type(msg_id).__name__}")
+        log_offset = _log_offset(msg_id)
+        if log_offset is not None:
+            found = self._reader.record(log_offset)
+            if found is not None and found.log_offset == log_offset and found.offset_msg_id == msg_id.upper():
+                return found
+        if 1 <= len(msg_id) <= 256 and msg_id.isprintable():
+            self._index_up()
+            newest: MessageExt | None = None
+            for topic in self._topics():
+                for candidate in self._candidates(topic, msg_id, 0, None):
+                    # What recalls a message has its id, and is none.
+                    if candidate.msg_id == msg_id and value_of(candidate.encoded, MARKS) is None:
+                        if newest is None or candidate.log_offset > newest.log_offset:
+                            newest = candidate
+                        break
+            if newest is not None:
+                return newest
+        if log_offset is not None and _is_of_another(msg_id, self._store.settings.address):
+            raise MessageNotFound(
+                msg_id,
+                f"no message of this store has the id {msg_id!r}: by its first bytes, another store gave it",
+            )
+        raise MessageNotFound(msg_id)
+
+    def query(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int | None
+    ) -> list[MessageExt]:
+        """See LocalBroker.query."""
+        check_topic(topic)
+        if topic not in self._topics():
+            raise TopicNotFound(topic)
+        if not isinstance(key, str) or not key:
+            raise ValueError(f"key is {key!r}: give the text of one key")
+        if isinstance(count_max, bool) or not isinstance(count_max, (int, float)):
+            raise TypeError(f"count_max is a number, not {type(count_max).__name__}")
+        if not 1 <= count_max <= QUERY_COUNT_MAX:
+            raise ValueError(f"count_max is {count_max:,}: it must be from 1 to {QUERY_COUNT_MAX:,}")
+        self._index_up()
+        found: list[MessageExt] = []
+        for candidate in self._candidates(topic, key, begin_ms, end_ms):
+            if (key in candidate.keys or key == candidate.msg_id) and _within(candidate, begin_ms, end_ms):
+                found.append(candidate)
+                if len(found) == count_max:
+                    break
+        return found
+
+    def of_unique_id(self, topic: str, unique_id: str) -> Iterator[MessageExt]:
+        """All messages of a topic, whichever it is, that have this unique id, the newest first."""
+        self._index_up()
+        if topic in self._topics():
+            for candidate in self._candidates(topic, unique_id, 0, None):
+                if candidate.msg_id == unique_id:
+                    yield candidate
+
+    def _index_up(self) -> None:
+        if not self._store.read_only:
+            self._store.bring_index_up()
+
+    def _candidates(self, topic: str, key: str, begin_ms: int, end_ms: int | None) -> Iterator[MessageExt]:
+        visible = self._store.visible_end()
+        settings = self._topics().get(topic)
+        if settings is None:
+            return  # It was deleted meanwhile, with all that was in it.
+        begin = int(settings.others.get(BEGIN_MEMBER, 0))
+        for log_offset in self._store.index.find(topic, key, begin_ms, end_ms):
+            if log_offset >= visible:
+                continue
+            if log_offset < begin:
+                continue  # of a topic of this name that was deleted
+            message = self._reader.record(log_offset)
+            if message is not None and message.log_offset == log_offset and message.topic == topic:
+                yield message
+
+
+def _is_of_another(msg_id: str, address: bytes) -> bool:
+    """Whether mq gave an offset id, in a store whose records carry another address. Older versions wrote
+    127.0.0.1 in all of them."""
+    host = bytes.fromhex(msg_id)[:-8]
+    ours = {LOOPBACK, address}
+    return host[:1] == LOOPBACK[:1] and host[4:] == PORT and host[:4] not in ours
+
+
+def _within(message: MessageExt, begin_ms: int, end_ms: int | None) -> bool:
+    return message.store_time_ms >= begin_ms and (end_ms is None or message.store_time_ms <= end_ms)
+
+
+def _log_offset(msg_id: str) -> int | None:
+    """The place in the log that an offset id names; None if it cannot be one."""
+    if len(msg_id) not in (32, 56):
+        return None
+    try:
+        offset = int.from_bytes(bytes.fromhex(msg_id)[-8:], "big", signed=True)
+    except ValueError:
+        return None
+    return offset if offset >= 0 else None

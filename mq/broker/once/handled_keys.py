@@ -1,0 +1,395 @@
+"""The keys that a group has handled: the last `size` of them, exactly, over all processes and their deaths.
+
+On disk: mq/once/<group>, mapped by all who use it, in native byte order:
+
+    offset  size  field
+         0     8  stamp
+         8     8  size           how many marks are kept
+        16     8  check          XXH3 of the two before
+        24     8  next           number of the next mark, counted from 1
+        32     8  next_check     all its bits turned over
+        40     8  begin          marks with lower numbers are forgotten
+        48     8  begin_check    likewise
+
+From 4096 on, `size` marks of 32 bytes; number n lies in place n % size, over the oldest one:
+
+         0    16  digest         XXH3-128 of the key
+        16     8  number
+        24     8  check          XXH3 of the two before
+
+The marks are a journal: each process keeps in memory what it has read of them, and reads on whenever `next`
+has moved. Who writes holds byte 0. Who handles a key holds a byte of his own, chosen by its digest, far
+beyond the end of the file; the kernel drops both when he dies. So the death of whoever handles a key leaves
+it unmarked, and free at once.
+
+A mark is written when the body is done, and its message's offset is committed after that. consumerOffset.json
+is written in three steps: the offsets are read, then these files are forced to disk (sync), then the offsets
+are. So after a power cut no message counts as consumed whose mark is lost. Marks that were written since are
+there or not, each whole or not at all by its check; one that is there is of a body that was done.
+
+This is the one file under mq/ that nothing else knows the content of. Without it, or with a part of it lost
+to damage, what comes again is handled again, as it would be without Once: nothing is passed over that was not
+handled. A flipped bit costs the keys that it hits.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import mmap
+import os
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from weakref import ref
+
+import xxhash
+
+from mq.errors import ConfigMismatch, RequestTimeout
+from mq.fastpath import Guard
+from mq.store.directory.file_locks import lock_byte, open_own_file, unlock_byte
+from mq.store.directory.layouts import LAYOUTS, check_kept_file
+from mq.store.directory.owner import make_directory, opened_file
+from mq.store.directory.root import sync_names
+from mq.store.os_errors import named_errors
+from mq.store.shared.lock_guards import byte_lock, locked_by_others
+from mq.store.store import Store
+
+__all__ = ["SIZE", "SIZE_MAX", "HandledKeys"]
+
+SIZE = 100_000
+SIZE_MAX = 10_000_000
+STAMP = b"mqonce%02d" % LAYOUTS["mq/once"]
+HEAD = struct.Struct("=8sq")
+HEAD_SIZE, MARKS_AT = 24, 4096
+MARK, MARK_SIZE = struct.Struct("=16sq8s"), 32
+NUMBERED = struct.Struct("=16sq")
+NEXT, BEGIN = 3, 5  # words of eight bytes; the check of each follows
+WRITING_BYTE, KEY_BYTES = 0, 1 << 62
+WRITING_TIMEOUT = 10.0
+ASK_AGAIN = 0.002  # seconds; whoever handles the key in another process tells nobody
+NUMBER_MAX = 1 << 60
+assert MARK.size == MARK_SIZE
+assert HEAD.size + 8 == HEAD_SIZE
+
+log = logging.getLogger("mq.groups")
+
+
+class HandledKeys:
+    """See mq.api.handled_keys.Handled. One object for all who ask one broker for a group's."""
+
+    def __init__(self, store: Store, path: Path, size: int | None) -> None:
+        self._store = store
+        self.path = path
+        self._lock = threading.Lock()  # guards what follows, and the writing byte among the threads
+        self._free = threading.Condition(self._lock)  # a claim was given up
+        self._claims: dict[bytes, _Claim] = {}
+        self._orphans: deque[_Claim] = (
+            deque()
+        )  # whose owners are gone: the thread that gets the lock next ends them
+        self._numbers: dict[bytes, int] = {}  # of all marks that count
+        self._digests: deque[bytes] = deque()  # from the oldest on, empty ones for marks that are damaged
+        self._next = self._begin = 1
+        self._fd = -1
+        store.let_go_with(self._forked)
+        with named_errors(path):
+            _make_directory(path.parent)
+            self._fd = open_own_file(path)
+            store.close_in_child(self._fd)
+            try:
+                with self._writing():
+                    self.size = self._prepared(size)
+                    self._memory = _mapped(path, MARKS_AT + self.size * MARK_SIZE)
+                    self._words = memoryview(self._memory)[:MARKS_AT].cast("q")
+                    self._load()
+            except BaseException:
+                self.close()
+                raise
+
+    # What is asked.
+
+    def begin(self, key: str, wait: float, owner: object = None) -> bool:
+        digest, deadline, me = _digest(key), time.monotonic() + wait, threading.get_ident()
+        self._store.live()
+        with self._lock:
+            self._free_orphans()
+            while digest in self._claims:
+                if self._claims[digest].thread == me:
+                    raise RuntimeError(
+                        f"this thread is handling {key!r} already, around this or in another task, and would"
+                        " wait for itself"
+                    )
+                if not self._free.wait(max(deadline - time.monotonic(), 0.0)):
+                    raise self._timeout(key, wait)
+            if self._knows(digest):
+                return False
+            self._claims[digest] = _Claim(digest, me, owner, self._orphaned)
+        try:
+            # Another process is only asked for once no thread of this one is in the way: they share the lock.
+            while not self._lock_key(digest):
+                if time.monotonic() >= deadline:
+                    raise self._timeout(key, wait)
+                time.sleep(ASK_AGAIN)
+            with self._lock:
+                is_fresh = not self._knows(digest)
+        except BaseException:
+            self._give_up(digest)
+            raise
+        if not is_fresh:
+            self._give_up(digest)
+        return is_fresh
+
+    def finish(self, key: str) -> None:
+        digest = _digest(key)
+        try:
+            self._store.live()
+            with self._lock, self._writing():
+                self._read_on()
+                number = self._next
+                at = MARKS_AT + number % self.size * MARK_SIZE
+                self._memory[at : at + MARK_SIZE] = _mark(digest, number)
+                self._say(NEXT, number + 1)
+                self._enter(digest)
+        finally:
+            self._give_up(digest)
+
+    def abandon(self, key: str) -> None:
+        self._give_up(_digest(key))
+
+    def seen(self, key: str) -> bool:
+        self._store.live()
+        with self._lock:
+            return self._knows(_digest(key))
+
+    def clear(self) -> None:
+        self._store.live()
+        with self._lock, self._writing():
+            self._read_on()
+            self._say(BEGIN, self._next)
+            self._load()
+
+    def _lock_key(self, digest: bytes) -> bool:
+        with self._lock:  # Who closes waits for it, and the descriptor is nobody else's meanwhile.
+            if self._fd < 0:
+                raise self._store.refusal()
+            return lock_byte(self._fd, _key_byte(digest))
+
+    def _give_up(self, digest: bytes) -> None:
+        with self._lock:
+            self._free_orphans()
+            if digest in self._claims:
+                self._drop(digest)
+
+    def _drop(self, digest: bytes) -> None:
+        # The claim goes last: where an interrupt comes before, its owner's end has this done again.
+        if self._fd >= 0:
+            unlock_byte(self._fd, _key_byte(digest))
+        self._free.notify_all()
+        self._claims.pop(digest).owner = None  # Nobody is told of its end any more.
+
+    def _orphaned(self, claim: _Claim) -> None:
+        """An owner is gone. That may come in the middle of anything, also where this thread has the lock: so
+        another thread frees the key."""
+        self._orphans.append(claim)
+        with suppress(RuntimeError):  # There can be no more threads: the next call does it.
+            _thread.start_new_thread(self._free_theirs, ())
+
+    def _free_theirs(self) -> None:
+        with self._lock:
+            self._free_orphans()
+
+    def _free_orphans(self) -> None:
+        while self._orphans:
+            claim = self._orphans[0]
+            if self._claims.get(claim.digest) is claim:
+                self._drop(claim.digest)
+            self._orphans.popleft()
+
+    def _timeout(self, key: str, wait: float) -> RequestTimeout:
+        return RequestTimeout(f"{key!r} has been in the hands of another consumer for {wait:g} s")
+
+    # The marks, with the lock held.
+
+    def _knows(self, digest: bytes) -> bool:
+        words = self._words
+        if words[NEXT] != self._next or words[NEXT + 1] != ~self._next or words[BEGIN] != self._begin:
+            with self._writing():
+                self._read_on()
+        return digest in self._numbers
+
+    def _read_on(self) -> None:
+        """Read what others have written since. The writing byte is held."""
+        following, begin = self._word(NEXT), self._word(BEGIN)
+        is_whole = len(self._digests) == self._next - max(self._begin, self._next - self.size)
+        if (
+            not is_whole  # An interrupt came while a mark was taken in.
+            or following is None
+            or begin != self._begin
+            or not 0 <= following - self._next <= self.size
+        ):
+            self._load()
+            return
+        while self._next < following:
+            at = MARKS_AT + self._next % self.size * MARK_SIZE
+            digest, number, check = MARK.unpack(self._memory[at : at + MARK_SIZE])
+            sound = number == self._next and check == _check(digest, number)
+            self._enter(digest if sound else b"")
+
+    def _enter(self, digest: bytes) -> None:
+        """Take in the next mark; the oldest one goes if there are more than so many."""
+        if digest:
+            self._numbers[digest] = self._next
+        self._digests.append(digest)
+        self._next += 1
+        if len(self._digests) > self.size:
+            oldest, number = self._digests[0], self._next - 1 - self.size
+            if self._numbers.get(oldest) == number:
+                del self._numbers[oldest]
+            self._digests.popleft()
+
+    def _load(self) -> None:
+        """Read all, and mend the header by it. The writing byte is held."""
+        found: dict[int, bytes] = {}
+        damaged = 0
+        data = self._memory[MARKS_AT : MARKS_AT + self.size * MARK_SIZE]
+        for place, (digest, number, check) in enumerate(MARK.iter_unpack(data)):
+            if check == _check(digest, number) and 0 < number < NUMBER_MAX and number % self.size == place:
+                found[number] = digest
+            elif number or check != bytes(8) or digest != bytes(16):
+                damaged += 1
+        following, begin = self._word(NEXT), self._word(BEGIN)
+        if following is None or begin is None:
+            damaged += 1
+        following = max(following or 1, max(found, default=0) + 1)
+        if begin is None:
+            # Of two that differ the one that forgets more.
+            both = self._words[BEGIN], ~self._words[BEGIN + 1]
+            begin = max((each for each in both if 0 < each <= following), default=1)
+        if damaged:
+            log.warning("%s: %d marks are damaged: what they stand for is handled again if it comes again",
+                        self.path, damaged)  # fmt: skip
+        self._say(NEXT, following)
+        self._say(BEGIN, begin)
+        self._begin, oldest = begin, max(begin, following - self.size)
+        self._numbers, self._digests, self._next = {}, deque(), oldest
+        while self._next < following:
+            self._enter(found.get(self._next, b""))
+
+    def _word(self, place: int) -> int | None:
+        value: int = self._words[place]
+        return value if value == ~self._words[place + 1] and 0 < value < NUMBER_MAX else None
+
+    def _say(self, place: int, value: int) -> None:
+        self._words[place] = value
+        self._words[place + 1] = ~value
+
+    # The file.
+
+    def _prepared(self, size: int | None) -> int:
+        """How many marks there is room for, once there is. The writing byte is held."""
+        data = os.pread(self._fd, HEAD_SIZE, 0)
+        length = os.fstat(self._fd).st_size
+        if len(data) == HEAD_SIZE and data == _head(HEAD.unpack_from(data)[1]) and length > MARKS_AT:
+            kept: int = HEAD.unpack_from(data)[1]
+            if size not in (None, kept):
+                raise ConfigMismatch(
+                    f"{self.path} keeps {kept:,} keys, not {size:,}: leave size out, or remove the file while"
+                    " nobody uses it, and with it what was handled",
+                    option="size", stored=kept, asked=size,
+                )  # fmt: skip
+            if length < MARKS_AT + kept * MARK_SIZE:
+                log.warning("%s: it is cut short: keys that were in it are handled again", self.path)
+            # A copy may have left out what was zero.
+            os.posix_fallocate(self._fd, 0, MARKS_AT + kept * MARK_SIZE)
+            return kept
+        if xxhash.xxh3_64_digest(data[:-8]) == data[-8:]:
+            check_kept_file(self.path, "mq/once", STAMP, data)
+        wanted = SIZE if size is None else size
+        room = (length - MARKS_AT) // MARK_SIZE
+        if data.strip(b"\0") and room > 0:
+            log.warning("%s: its header is damaged, and made anew", self.path)
+            wanted = min(room, SIZE_MAX) if size is None else size
+        # Allocated before it is touched: a full disk is an error here, and no signal later.
+        os.posix_fallocate(self._fd, 0, MARKS_AT + wanted * MARK_SIZE)
+        if not data.strip(b"\0"):
+            first = struct.pack("=4q", 1, ~1, 1, ~1)
+            os.pwrite(self._fd, first, NEXT * 8)
+        os.pwrite(self._fd, _head(wanted), 0)
+        os.fsync(self._fd)
+        sync_names(self.path.parent)
+        return wanted
+
+    def _writing(self) -> Guard:
+        """For a with statement: the writing byte."""
+        if self._fd < 0:
+            raise self._store.refusal()
+        busy = partial(locked_by_others, self.path, "writing it", time.monotonic())
+        return byte_lock(self._fd, WRITING_BYTE, WRITING_TIMEOUT, busy)
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()  # Another thread of the parent may have had it.
+        self._free = threading.Condition(self._lock)
+        self._claims.clear()
+        self._fd = -1  # The store closes the child's copy.
+
+    def close(self) -> None:
+        """Give up all claims. Twice is fine."""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            self._claims.clear()
+            self._free.notify_all()
+            if fd >= 0:
+                self._store.closed_here(fd)
+
+
+class _Claim:
+    """A key in the hands of a thread, for as long as an owner lives that was given."""
+
+    __slots__ = ("digest", "owner", "thread")
+
+    def __init__(self, digest: bytes, thread: int, owner: object, orphaned: Callable[[_Claim], None]) -> None:
+        self.digest = digest
+        self.thread = thread
+        self.owner = None if owner is None else ref(owner, lambda _: orphaned(self))
+
+
+def _digest(key: str) -> bytes:
+    if not isinstance(key, str):
+        raise TypeError(f"a key is a str, not {type(key).__name__}")
+    if not key:
+        raise ValueError("the key is empty: give the text that tells one message from another")
+    return xxhash.xxh3_128_digest(key.encode("utf-8", "surrogatepass"))
+
+
+def _key_byte(digest: bytes) -> int:
+    return KEY_BYTES + (int.from_bytes(digest[:8], "little") >> 2)
+
+
+def _check(digest: bytes, number: int) -> bytes:
+    return xxhash.xxh3_64_digest(NUMBERED.pack(digest, number))
+
+
+def _mark(digest: bytes, number: int) -> bytes:
+    return MARK.pack(digest, number, _check(digest, number))
+
+
+def _head(size: int) -> bytes:
+    head = HEAD.pack(STAMP, size)
+    return head + xxhash.xxh3_64_digest(head)
+
+
+def _make_directory(path: Path) -> None:
+    if not path.is_dir():
+        make_directory(path)
+        sync_names(path.parent)
+
+
+def _mapped(path: Path, size: int) -> mmap.mmap:
+    # Opened for itself alone: a mapping keeps its open file, and with it every lock that was taken by it.
+    with opened_file(path) as fd:
+        return mmap.mmap(fd, size)

@@ -1,0 +1,288 @@
+"""Retention of a store: how long messages are kept, what goes next, and which groups have not read it.
+
+The duty looks every 10 s. It goes by the settings of the store, whatever process it is; every deletion is
+logged (mq.retention) with the offsets that go, as a warning where a group had not read them.
+
+Nothing is deleted by it while retention is held: in a directory that is a copy of another one, or has lost
+its settings, until somebody confirms it. A time in which no process had the store open does not count for
+what was there before, so that a directory is not emptied seconds after it is opened again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from mq.broker.groups.groups import Groups
+from mq.broker.live_settings import AgreedSettings
+from mq.errors import MQError
+from mq.names import is_system_topic
+from mq.store import retention
+from mq.store.directory.settings import COPIED, LOST, check_number
+from mq.store.retention import Away, Due, Range
+from mq.store.store import Store
+
+__all__ = ["Expiring", "Retention", "Unread"]
+
+log = logging.getLogger("mq.retention")
+
+AWAY_MIN_MS = 60_000  # The leader looks every 10 s; on a machine that is short of time, later.
+WARNED_AHEAD = 24.0  # hours
+RANGES_SHOWN = 20
+WHY_HELD = {
+    COPIED: "this directory is a copy, or was restored from one",
+    LOST: "mq/settings.json, which says how long messages are kept, is lost or damaged",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Messages of one queue that a group has not read."""
+
+    group: str
+    topic: str
+    queue_id: int
+    first: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Expiring:
+    """What retention deletes: whole files of the commit log, the oldest ones, with the messages in them."""
+
+    file_count: int
+    byte_count: int
+    ranges: tuple[Range, ...]  # of each queue that loses messages
+    unread: tuple[Unread, ...]  # what of them a group has not read
+
+
+class Retention:
+    """How long the messages of a store are kept: LocalBroker.retention.
+
+    kept(log_min, now_ms) is entered when all before that log offset is about to go: what must stay is moved.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: AgreedSettings,
+        groups: Groups,
+        kept: Callable[[int, int], AbstractContextManager[object]],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._groups = groups
+        self._kept = kept
+        self._unsaved: tuple[int, int] | None = None  # a time away that could not be written down
+
+    @property
+    def hours(self) -> float:
+        """How long messages are kept, at the least."""
+        return float(self._settings.current().option("retention_hours"))
+
+    @property
+    def disk_ratio_max(self) -> float:
+        """How full the disk may be (0 to 1) before messages go early; 1: they never do."""
+        return float(self._settings.current().option("disk_ratio_max"))
+
+    @property
+    def held(self) -> str:
+        """Why nothing is deleted before confirm() is called; "" where it is not so."""
+        held = self._settings.current().held
+        return WHY_HELD[held] if held else ""
+
+    @property
+    def away(self) -> tuple[int, int] | None:
+        """The latest time, from and to (ms), in which no process had the store open. What was there before
+        does not age in it."""
+        return self._unsaved or self._settings.current().away
+
+    def change(self, *, hours: float | None = None, disk_ratio_max: float | None = None) -> None:
+        """Change how long messages are kept, for all processes, within 10 s and for good.
+
+        Raises ValueError, NotPermitted.
+        """
+        changes = {"retention_hours": hours, "disk_ratio_max": disk_ratio_max}
+        self._settings.change(**{name: value for name, value in changes.items() if value is not None})
+
+    def confirm(self) -> None:
+        """Have messages deleted again where retention is held, and all that is too old now. Raises
+        NotPermitted."""
+        self._settings.change(held="", away=None)
+        self._settings.file.say_alive(_now_ms())  # Else the next look finds once more that nobody was here.
+
+    def expiring(self, *, hours: float | None = None, within_hours: float = 0.0) -> Expiring:
+        """What would be deleted now, or within so many hours; held or not.
+
+        hours: by another retention than the store's.
+        """
+        check_number("within_hours", within_hours, 0, 24 * 365 * 100)
+        now_ms = _now_ms() + int(within_hours * 3_600_000)
+        return self._expiring(self._due(now_ms, hours))
+
+    def warned(self) -> Expiring:
+        """What goes within warned_hours, as far as it is known by now."""
+        return self.expiring(within_hours=self.warned_hours)
+
+    @property
+    def warned_hours(self) -> float:
+        """How long before a message is deleted `mq DIR groups` warns those that have not read it: a day, or a
+        third of the retention if that is less."""
+        return min(self.hours / 3, WARNED_AHEAD)
+
+    def expire(self, hours: float | None = None) -> int:
+        """Delete what is too old now; how many files of the log went.
+
+        With hours, by these, held or not: who says a number means it. Without, by the store's settings.
+        """
+        if hours is not None:
+            check_number("retention_hours", hours, 0, 24 * 365 * 100)
+        return self._expire(hours, 0)
+
+    def _expire(self, hours: float | None, term: int) -> int:
+        settings = self._settings.current()
+        if hours is None and settings.held:
+            log.info("%s: nothing is deleted: %s", self._store.root, WHY_HELD[settings.held])
+            return 0
+        due = self._due(now_ms := _now_ms(), hours)
+        if due is None:
+            return 0
+        found = None
+        with suppress(MQError, OSError):  # It is deleted whether or not the log can tell of it.
+            found = self._expiring(due)
+        with self._kept(due.log_min, now_ms):
+            retention.delete(self._store, due, term)
+        if found is not None:
+            ratio = settings.option("disk_ratio_max")
+            why = f"retention of {self.hours if hours is None else hours:g} h"
+            _tell(self._store.root, found, why + (f", disk_ratio_max {ratio:g}" if ratio < 1 else ""))
+        return len(due.files)
+
+    def work(self) -> None:
+        """The duty: delete what is too old, unless that is held."""
+        now_ms = _now_ms()
+        self._note_away(now_ms)
+        if not self._settings.current().held:
+            control = self._store.control
+            assert control is not None
+            self._expire(None, control.duties_term)
+
+    def warn_if_held(self) -> None:
+        """Say in the log that nothing is deleted."""
+        if why := self.held:
+            log.warning(
+                "%s: %s. Nothing is deleted from it before this is confirmed: mq DIR retention --confirm, or"
+                " broker.retention.confirm(). Messages are kept for %g h then",
+                self._store.root,
+                why,
+                self.hours,
+            )
+
+    def _note_away(self, now_ms: int) -> None:
+        settings, file = self._settings.current(), self._settings.file
+        alive_ms = file.alive_ms()
+        long_ms = max(settings.retention_ms // 10, AWAY_MIN_MS)
+        if alive_ms is not None and now_ms - alive_ms > long_ms:
+            self._unsaved = alive_ms, now_ms
+            try:
+                self._settings.change(away=self._unsaved)
+            except (MQError, OSError) as error:
+                # A full disk, for one: what goes now makes room, and the next look tries again.
+                log.warning("%s: the settings cannot be written: %s", self._store.root, error)
+                return
+            self._unsaved = None
+            level = logging.WARNING if now_ms - alive_ms > settings.retention_ms else logging.INFO
+            log.log(
+                level,
+                "%s: no process had the store open from %s to %s: this time does not count for the retention"
+                " of what was there before (mq DIR retention --confirm has it count)",
+                self._store.root,
+                _moment(alive_ms),
+                _moment(now_ms),
+            )
+        file.say_alive(now_ms)
+
+    def _due(self, now_ms: int, hours: float | None) -> Due | None:
+        settings = self._settings.current()
+        return retention.due(
+            self._store,
+            now_ms,
+            settings.retention_ms if hours is None else int(hours * 3_600_000),
+            disk_ratio_max=settings.option("disk_ratio_max"),
+            away=Away(*self.away) if self.away is not None and hours is None else None,
+        )
+
+    def _expiring(self, due: Due | None) -> Expiring:
+        if due is None:
+            return Expiring(0, 0, (), ())
+        ranges = retention.ranges(self._store, due.log_min)
+        size = len(due.files) * self._store.geometry.commitlog_file_size
+        return Expiring(len(due.files), size, tuple(ranges), tuple(self._unread(ranges)))
+
+    def _unread(self, ranges: Sequence[Range]) -> Iterator[Unread]:
+        """What of these queues each group has not read. Broadcasting members have offsets of their own."""
+        by_topic: dict[str, list[Range]] = {}
+        for each in ranges:
+            if not is_system_topic(each.topic):
+                by_topic.setdefault(each.topic, []).append(each)
+        for group in self._groups.names() if by_topic else ():
+            members = self._groups.members(group)
+            if members and all(member.model == "broadcasting" for member in members):
+                continue
+            for topic in sorted(by_topic.keys() & set(self._groups.topics(group))):
+                offsets = {
+                    queue.queue_id: offset for queue, offset in self._groups.offsets(group, topic).items()
+                }
+                for each in by_topic[topic]:
+                    first = max(each.first, offsets.get(each.queue_id, 0))
+                    if first <= each.last:
+                        yield Unread(group, topic, each.queue_id, first, each.last)
+
+
+def _tell(root: Path, gone: Expiring, why: str) -> None:
+    """Say in the log what was deleted: a line for each topic, a warning if a group had not read all of it."""
+    log.info(
+        "%s: %s: deleted %d files of the commit log, %d bytes",
+        root,
+        why,
+        gone.file_count,
+        gone.byte_count,
+    )
+    topics: dict[str, list[Range]] = {}
+    for each in gone.ranges:
+        topics.setdefault(each.topic, []).append(each)
+    for topic, ranges in topics.items():
+        shown = [f"queue {each.queue_id} offsets {each.first} to {each.last}" for each in ranges]
+        if len(shown) > RANGES_SHOWN:
+            shown[RANGES_SHOWN:] = [f"and of {len(shown) - RANGES_SHOWN} more queues"]
+        unread = Counter[str]()
+        for lost in gone.unread:
+            if lost.topic == topic:
+                unread[lost.group] += lost.count
+        groups = "".join(f"; group {group} had not read {count} of them" for group, count in unread.items())
+        log.log(
+            logging.WARNING if unread else logging.INFO,
+            "%s: deleted from topic %s: %s%s",
+            root,
+            topic,
+            ", ".join(shown),
+            groups,
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _moment(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,1 @@
+"""Transactions of a store: half messages, their ends, and the checks of those without one."""

@@ -1,0 +1,78 @@
+"""One thread waits for several consumers of a broker at once, members of groups or not.
+
+It sleeps in the words of all of them, and in one of its own for who pokes it: nothing is looked for
+meanwhile. Only where they have more words than one system call takes, it looks again ten times a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mq.api.group import Versioned
+from mq.api.results import MessageQueue
+from mq.store.shared.queue_table import Numbers, topics_view
+from mq.store.shared.waiting import WORD_COUNT_MAX, Futex, Wait
+from mq.store.store import Store
+
+__all__ = ["LocalLookout"]
+
+TOO_MANY_SECONDS = 0.1
+
+
+class Worded(Protocol):
+    """A membership of this broker, or queues assigned by it: see LocalMembership, LocalAssigned."""
+
+    def words(self) -> Sequence[tuple[Futex, int]]: ...
+    def heard(self) -> None: ...
+
+
+class LocalLookout:
+    """See mq.api.group.Lookout. Waits by one thread at a time."""
+
+    def __init__(self, store: Store, numbers: Numbers) -> None:
+        self._store = store
+        self._numbers = numbers
+        self._bell = Futex(bytearray(4))
+        self._heard = 0
+
+    def wait(
+        self,
+        positions: Sequence[tuple[MessageQueue, int, frozenset[int] | bytes | None]],
+        members: Sequence[tuple[Versioned, int]],
+        timeout: float,
+    ) -> None:
+        """See Lookout.wait."""
+        self._store.live()
+        # All that was seen is read before it is looked whether there is something to do already.
+        topics = int(topics_view(self._store)[0])
+        words = {self._bell.address: (self._bell, self._heard)}
+        worded: list[Worded] = [member for member, _ in members]  # type: ignore[misc]  # Lookout.wait takes any member; those that this broker made have words
+        for member in worded:
+            # Members of one group share the word of its version.
+            words.update((word.address, (word, seen)) for word, seen in member.words())
+        if all(member.version() == version for member, version in members):
+            if len(words) > WORD_COUNT_MAX:
+                timeout = min(timeout, TOO_MANY_SECONDS)
+            Wait(
+                self._store,
+                [
+                    (number, offset, hashes)
+                    for queue, offset, hashes in positions
+                    if (number := self._number(queue)) >= 0
+                ],
+                version=topics,
+                words=list(words.values())[:WORD_COUNT_MAX],
+            ).sleep(timeout)
+        self._heard = self._bell.value
+        for member in worded:
+            member.heard()
+
+    def _number(self, queue: MessageQueue) -> int:
+        # With a place in the table, also before its first message: that one could come while nobody looks.
+        return self._numbers.find(queue.topic, queue.queue_id, add=not self._store.read_only)
+
+    def poke(self) -> None:
+        """See Lookout.poke."""
+        self._bell.add()
+        self._bell.wake()

@@ -1,0 +1,117 @@
+"""`expire`: retention on demand, and what it would delete."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import click
+
+import mq
+from mq.broker.retention import Expiring
+from mq.cli.printing import counted, emit_json, emit_table, visible
+from mq.cli.session import RETENTION_HOURS_MAX, Session, with_json
+
+
+@click.command()
+@click.option(
+    "--hours",
+    type=click.FloatRange(0, RETENTION_HOURS_MAX),
+    help="Keep what is younger; with --dry-run as long as the store keeps it, if not given.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Only say what would be deleted, and which groups have not read it."
+)
+@click.option(
+    "--within",
+    "within_hours",
+    type=click.FloatRange(0, RETENTION_HOURS_MAX),
+    default=0.0,
+    help="With --dry-run: what will be deleted within so many hours.",
+)
+@with_json
+@click.pass_obj
+def expire(session: Session, hours: float | None, dry_run: bool, within_hours: float) -> None:
+    """Delete the files of the commit log that were last written more than HOURS ago.
+
+    The newest file stays in any case, and so do files younger than that, whatever is in them.
+    """
+    if hours is None and not dry_run:
+        raise click.UsageError("say how much is kept: --hours HOURS; or --dry-run, to see what would go")
+    if within_hours and not dry_run:
+        raise click.UsageError("--within goes with --dry-run")
+    with session.open() as broker:
+        if dry_run:
+            warn_if_held(broker)
+            _show(session, broker.retention.expiring(hours=hours, within_hours=within_hours))
+            return
+        count = broker.expire(retention_hours=hours)
+        if session.json:
+            emit_json({"deleted_files": count})
+        else:
+            click.echo(f"{count} files of the commit log deleted")
+
+
+def warn_if_held(broker: mq.LocalBroker) -> None:
+    """Say that nothing is deleted, and how that is changed."""
+    if why := broker.retention.held:
+        click.echo(f"mq: {why}: nothing is deleted before mq DIR retention --confirm", err=True)
+
+
+def expiring_by_group(broker: mq.LocalBroker) -> Counter[str]:
+    """How many messages of each group will soon be deleted that it has not read."""
+    found: Counter[str] = Counter()
+    for each in broker.retention.warned().unread:
+        found[each.group] += each.count
+    return found
+
+
+def warn_of_expiring(broker: mq.LocalBroker, group: str, expiring: Mapping[str, int]) -> None:
+    """Say what will be deleted that the group has not read, if anything is."""
+    if count := expiring.get(group, 0):
+        hours = f"{broker.retention.warned_hours:g}"
+        click.echo(
+            f"{counted(count, 'message')} that {visible(group)} has not read will be deleted within"
+            f" {hours} h: see mq DIR expire --dry-run --within {hours}"
+        )
+
+
+def _show(session: Session, found: Expiring) -> None:
+    unread: dict[tuple[str, int], dict[str, int]] = {}
+    for each in found.unread:
+        unread.setdefault((each.topic, each.queue_id), {})[each.group] = each.count
+    if session.json:
+        emit_json(
+            {
+                "files": found.file_count,
+                "bytes": found.byte_count,
+                "queues": [
+                    {
+                        "topic": each.topic,
+                        "queue_id": each.queue_id,
+                        "first": each.first,
+                        "last": each.last,
+                        "unread": unread.get((each.topic, each.queue_id), {}),
+                    }
+                    for each in found.ranges
+                ],
+            }
+        )
+        return
+    files = counted(found.file_count, "file")
+    click.echo(f"{files} of the commit log ({found.byte_count:,} bytes) would be deleted")
+    if found.ranges:
+        emit_table(
+            ("queue", "first", "last", "not read by"),
+            (
+                (
+                    f"{each.topic}/{each.queue_id}",
+                    f"{each.first:,}",
+                    f"{each.last:,}",
+                    ", ".join(
+                        f"{group} ({count:,})"
+                        for group, count in unread.get((each.topic, each.queue_id), {}).items()
+                    ),
+                )
+                for each in found.ranges
+            ),
+            numbers={"first", "last"},
+        )

@@ -1,0 +1,339 @@
+"""`groups` and `reset`: consumer groups, their members, how far each queue is and why it does not move."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import click
+
+import mq
+from mq.api.group import Group, Member, QueueState
+from mq.api.results import MessageQueue
+from mq.broker.groups.retry import DEAD_PREFIX, REDRIVE_GROUP
+from mq.cli.printing import counted, emit_json, emit_table, moment, span, visible
+from mq.cli.session import Session, with_json
+from mq.cli.session import moment as time_of
+from mq.cli.verbs.expire import expiring_by_group, warn_if_held, warn_of_expiring
+from mq.names import RETRY_PREFIX
+
+LOOK_SECONDS = 1.0  # between two looks at what should move
+SILENT = "nothing was consumed for a second, and its consumer does not say why: look again"
+
+
+@click.command()
+@click.argument("group", required=False)
+@with_json
+@click.pass_obj
+def groups(session: Session, group: str | None) -> int:
+    """List the consumer groups, or show where each queue of GROUP stands.
+
+    For each queue of GROUP: who has it, what is committed, the lag, the age of the oldest message that is
+    not consumed, and why it does not move.
+    """
+    with session.open() as broker:
+        warn_if_held(broker)
+        expiring = expiring_by_group(broker)
+        if group is None:
+            _list(session, broker, expiring)
+            return 0
+        found = broker.group(group)
+        if not known(broker, group):
+            click.echo(f"mq: there is no group {visible(group)}", err=True)
+            return 1
+        members = found.members()
+        states, speeds = look(found)
+        if session.json:
+            retrying = found.retrying()
+            emit_json(
+                {
+                    "group": group,
+                    "lag": undone(found.name, states, retrying),
+                    "retrying": retrying,
+                    "dead_letters": dead_letters(broker, group),
+                    "expiring": expiring[group],
+                    "members": [member_facts(member) for member in members],
+                    "queues": [queue_facts(state, speeds.get(state.queue)) for state in states],
+                }
+            )
+        else:
+            _show(broker, found, members, states, speeds)
+            warn_of_expiring(broker, group, expiring)
+    return 0
+
+
+def look(
+    group: Group, pause: Callable[[float], object] = time.sleep
+) -> tuple[list[QueueState], dict[MessageQueue, float]]:
+    """Each queue of a group, and how many messages a second were consumed of it. Where one has a lag and
+    nothing says why, it takes a second look; without one nothing is known of the speed."""
+
+    def all_states() -> list[QueueState]:
+        return [state for topic in group.topics() for state in states_of(group, topic)]
+
+    began, before = time.monotonic(), all_states()
+    if not any(state.lag and not state.reason for state in before):
+        return before, {}
+    pause(LOOK_SECONDS)
+    seconds, after = time.monotonic() - began, all_states()
+    known = {state.queue: state.committed or 0 for state in before}
+    speeds = {
+        state.queue: max(0, (state.committed or 0) - known[state.queue]) / seconds
+        for state in after
+        if state.queue in known
+    }
+    return [
+        replace(state, reason=SILENT) if is_silent(state, speeds.get(state.queue)) else state
+        for state in after
+    ], speeds
+
+
+def is_silent(state: QueueState, speed: float | None) -> bool:
+    """Whether a queue has something to consume, does not move, and nothing says why."""
+    return bool(state.lag) and not state.reason and speed == 0
+
+
+def undone(name: str, states: Iterable[QueueState], retrying: Mapping[str, int]) -> int:
+    """How many messages a group is not done with; what lies in its retry topic is among `retrying`."""
+    retry_topic = RETRY_PREFIX + name
+    return sum(state.lag for state in states if state.queue.topic != retry_topic) + sum(retrying.values())
+
+
+def known(broker: mq.Broker, name: str) -> bool:
+    """Whether anybody consumes, or has consumed, under this name."""
+    return name in broker.groups() or bool(broker.group(name).members())
+
+
+def states_of(group: Group, topic: str) -> list[QueueState]:
+    """Of the queues that can be read; a group may know a topic that is gone, or closed to readers."""
+    try:
+        return group.states(topic)
+    except (mq.TopicNotFound, mq.NotPermitted):
+        return []
+
+
+def lag_of(group: Group, topic: str) -> int:
+    try:
+        return group.lag(topic)
+    except (mq.TopicNotFound, mq.NotPermitted):
+        return 0
+
+
+def dead_letters(broker: mq.Broker, group: str) -> int:
+    """How many messages the group gave up that were not all sent back since."""
+    try:
+        queues = broker.readable(DEAD_PREFIX + group)
+    except (mq.TopicNotFound, mq.NotPermitted):
+        return 0
+    return sum(
+        broker.max_offset(queue) - max(broker.min_offset(queue), broker.committed(REDRIVE_GROUP, queue) or 0)
+        for queue in queues
+    )
+
+
+def member_facts(member: Member) -> dict[str, Any]:
+    """All that a member says of itself, for machines."""
+    return {
+        "client_id": member.client_id,
+        "pid": member.pid,
+        "host": member.host,
+        "since_ms": member.since_ms,
+        "model": member.model,
+        "consume_type": member.consume_type,
+        "ordered": member.ordered,
+        "subscriptions": [each._asdict() for each in member.subscriptions],
+    }
+
+
+def queue_facts(state: QueueState, speed: float | None = None) -> dict[str, Any]:
+    """All that is known of a queue of a group, for machines."""
+    owner = state.owner
+    return {
+        **state.queue._asdict(),
+        "owner": owner
+        and {
+            "client_id": owner.client_id,
+            "pid": owner.pid,
+            "host": owner.host,
+            "since_ms": owner.since_ms,
+        },
+        "committed": state.committed,
+        "end": state.end,
+        "lag": state.lag,
+        "consumed_per_s": speed,
+        "oldest_unconsumed_ms": state.oldest_unconsumed_ms,
+        "reason": state.reason,
+    }
+
+
+def _list(session: Session, broker: mq.LocalBroker, expiring: Mapping[str, int]) -> None:
+    rows: list[tuple[str, ...]] = []
+    for name in broker.groups():
+        group = broker.group(name)
+        members = group.members()
+        lags = {topic: lag_of(group, topic) for topic in group.topics()}
+        retrying = group.retrying()
+        if session.json:
+            emit_json(
+                {
+                    "group": name,
+                    "members": len(members),
+                    "model": members[0].model if members else None,
+                    "ordered": members[0].ordered if members else None,
+                    "topics": lags,
+                    "lag": _sum_of(name, lags, retrying),
+                    "retrying": retrying,
+                    "dead_letters": dead_letters(broker, name),
+                    "expiring": expiring[name],
+                }
+            )
+            continue
+        kind = model_of(members)
+        rows += [
+            (name, f"{len(members)}", kind, topic, f"{lag:,}", f"{retrying.get(topic, 0):,}")
+            for topic, lag in lags.items()
+        ] or [(name, f"{len(members)}", kind, "", "", "")]
+    if rows:
+        emit_table(
+            ("group", "members", "model", "topic", "lag", "retry"), rows, numbers={"members", "lag", "retry"}
+        )
+    for name in () if session.json else sorted(expiring):
+        warn_of_expiring(broker, name, expiring)
+
+
+def _sum_of(name: str, lags: Mapping[str, int], retrying: Mapping[str, int]) -> int:
+    """What Group.lag says of all topics together: what lies in the retry topic counts for its own topic."""
+    own = sum(lag for topic, lag in lags.items() if topic != RETRY_PREFIX + name)
+    return own + sum(count for topic, count in retrying.items() if topic not in lags)
+
+
+def model_of(members: list[Member]) -> str:
+    """How the members of a group consume; all of them do so alike."""
+    if not members:
+        return "nobody"
+    return f"{members[0].model}, in order" if members[0].ordered else members[0].model
+
+
+def _show(
+    broker: mq.Broker,
+    group: Group,
+    members: list[Member],
+    states: list[QueueState],
+    speeds: Mapping[MessageQueue, float],
+) -> None:
+    retrying = group.retrying()
+    lag, waiting = undone(group.name, states, retrying), sum(retrying.values())
+    click.echo(
+        f"{visible(group.name)}: {counted(len(members), 'member')} ({model_of(members)}), lag {lag:,}"
+        + (f", {waiting:,} of which failed and wait for another attempt" if waiting else "")
+    )
+    if dead := dead_letters(broker, group.name):
+        click.echo(f"{counted(dead, 'dead letter')}; mq DIR redrive {visible(group.name)} sends them back")
+    if members:
+        click.echo()
+        owned = Counter(state.owner.client_id for state in states if state.owner)
+        emit_table(
+            ("member", "pid", "host", "since", "queues", "subscribes to"),
+            (
+                (
+                    member.client_id,
+                    f"{member.pid}",
+                    member.host,
+                    moment(member.since_ms),
+                    f"{owned[member.client_id]}",
+                    subscribed(member),
+                )
+                for member in members
+            ),
+            numbers={"pid", "queues"},
+        )
+    if states:
+        click.echo()
+        now_ms = int(time.time() * 1000)
+        emit_table(
+            ("queue", "owner", "committed", "end", "lag", "consumed", "oldest", "why it does not move"),
+            (
+                (
+                    f"{state.queue.topic}/{state.queue.queue_id}",
+                    f"pid {state.owner.pid}" if state.owner else "-",
+                    "-" if state.committed is None else f"{state.committed:,}",
+                    f"{state.end:,}",
+                    f"{state.lag:,}",
+                    f"{speeds[state.queue]:,.0f}/s" if state.queue in speeds else "-",
+                    "-" if state.oldest_unconsumed_ms is None else span(now_ms - state.oldest_unconsumed_ms),
+                    state.reason,
+                )
+                for state in states
+            ),
+            numbers={"committed", "end", "lag", "consumed", "oldest"},
+        )
+
+
+def subscribed(member: Member) -> str:
+    """The subscriptions of a member: topic, and what of it."""
+    return ", ".join(
+        each.topic if each.expression == "*" else f"{each.topic} ({each.expression})"
+        for each in member.subscriptions
+    )
+
+
+def _place(text: str) -> str | int:
+    """`earliest`, `latest`, or a moment."""
+    return text if text in {"earliest", "latest"} else time_of(text)
+
+
+@click.command()
+@click.argument("group")
+@click.argument("topic")
+@click.option(
+    "--to",
+    "place",
+    type=_place,
+    metavar="earliest|latest|TIME",
+    default="earliest",
+    show_default=True,
+    help="From where on to consume: a TIME is 10m (ago), 2026-01-31T12:00, ...",
+)
+@click.option("--create", is_flag=True, help="GROUP may be one that never consumed.")
+@with_json
+@click.pass_obj
+def reset(session: Session, group: str, topic: str, place: str | int, create: bool) -> int:
+    """Have GROUP consume TOPIC from elsewhere.
+
+    Members that are at work go on from there at once. What they are consuming at this moment they finish.
+    Of a broadcasting group every consumer goes on from there, the others when they start.
+    """
+    with session.open() as broker:
+        broker.topic(topic)
+        found = broker.group(group)
+        if not create and not known(broker, group):
+            click.echo(f"mq: there is no group {visible(group)} (--create resets it all the same)", err=True)
+            return 1
+        before = found.offsets(topic)
+        if isinstance(place, int):
+            found.reset(topic, to_ms=place)
+        else:
+            found.reset(topic, to=place)
+        after = found.offsets(topic)
+        if session.json and not after:
+            emit_json({"group": group, "topic": topic, "model": "broadcasting"})
+        elif session.json:
+            for queue, offset in after.items():
+                emit_json({**queue._asdict(), "before": before.get(queue), "committed": offset})
+        elif not after:
+            click.echo(
+                f"{visible(group)} is broadcasting: each of its consumers goes on from there, those that are"
+                " not at work when they start"
+            )
+        else:
+            rows = (
+                (
+                    f"{queue.topic}/{queue.queue_id}",
+                    f"{before[queue]:,}" if queue in before else "-",
+                    f"{offset:,}",
+                )
+                for queue, offset in after.items()
+            )
+            emit_table(("queue", "before", "now"), rows, numbers={"before", "now"})
+    return 0

@@ -1,0 +1,60 @@
+"""`redrive`: a group gets once more what it gave up."""
+
+import click
+
+from mq.broker.groups.retry import DEAD_PREFIX
+from mq.broker.groups.retry import redrive as send_back
+from mq.cli.printing import counted, emit_json, visible
+from mq.cli.session import Session, with_json
+from mq.cli.verbs.groups import known
+from mq.filter.selection import Selection
+
+
+@click.command()
+@click.argument("group")
+@click.option("--tags", "expression", default="*", help='Only these, such as "paid || refunded".')
+@click.option("--sql", help="Only those whose properties an SQL92 expression selects.")
+@click.option("--limit", type=click.IntRange(min=1), help="Send so many at most.")
+@click.option(
+    "--all-groups", is_flag=True, help="Send them to their topics, for all groups to consume once more."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@with_json
+@click.pass_obj
+def redrive(
+    session: Session,
+    group: str,
+    expression: str,
+    sql: str | None,
+    limit: int | None,
+    all_groups: bool,
+    dry_run: bool,
+) -> int:
+    """Have GROUP consume its dead letters again, each once, oldest first.
+
+    They come through the group's retry topic, so no other group gets them.
+    """
+    if sql is not None and expression != "*":
+        raise click.UsageError("--tags and --sql exclude each other")
+    selection = Selection.of(expression, sql)
+    with session.open() as broker:
+        if not known(broker, group) and DEAD_PREFIX + group not in broker.topics():
+            click.echo(f"mq: there is no group {visible(group)}", err=True)
+            return 1
+        done = send_back(
+            broker, group, selection=selection, count_max=limit, dry_run=dry_run, all_groups=all_groups
+        )
+        if done.sent and not dry_run:
+            broker.flush()  # Perhaps no application is there that does.
+        if session.json:
+            emit_json({**done._asdict(), "dry_run": dry_run})
+        else:
+            click.echo(f"{counted(done.sent, 'message')} {'would be ' if dry_run else ''}sent back")
+            for count, what in (
+                (done.left, "not selected"),
+                (done.known, "sent back before"),
+                (done.stuck, "whose topic is gone, or closed to writers"),
+            ):
+                if count:
+                    click.echo(f"{counted(count, 'message')} {what}")
+    return 1 if done.stuck else 0

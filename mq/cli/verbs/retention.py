@@ -1,0 +1,78 @@
+"""`retention` and `settings`: what a store keeps for all processes, and changing it on purpose."""
+
+import json
+
+import click
+
+from mq.cli.printing import emit_json, moment, visible
+from mq.cli.session import RETENTION_HOURS_MAX, Session, with_json
+from mq.cli.verbs.expire import warn_if_held
+
+
+@click.command()
+@click.argument("hours", type=click.FloatRange(0, RETENTION_HOURS_MAX), required=False)
+@click.option(
+    "--disk-ratio-max",
+    type=click.FloatRange(0, 1),
+    help="Delete earlier while the disk is fuller than that: 0 to 1, which is never.",
+)
+@click.option("--confirm", is_flag=True, help="Delete what is too old, where retention is held.")
+@with_json
+@click.pass_obj
+def retention(session: Session, hours: float | None, disk_ratio_max: float | None, confirm: bool) -> None:
+    """Show how long messages are kept, or change it to HOURS.
+
+    It counts for all processes, from within 10 s on. What is kept in a directory that is a copy of another
+    one, or has lost its settings, is held until you --confirm that it may go.
+    """
+    with session.open() as broker:
+        kept = broker.retention
+        if hours is not None or disk_ratio_max is not None:
+            kept.change(hours=hours, disk_ratio_max=disk_ratio_max)
+        if confirm:
+            kept.confirm()
+        if session.json:
+            emit_json(
+                {
+                    "retention_hours": kept.hours,
+                    "disk_ratio_max": kept.disk_ratio_max,
+                    "held": kept.held or None,
+                    "away": list(kept.away) if kept.away else None,
+                }
+            )
+            return
+        click.echo(f"messages are kept for {kept.hours:g} h")
+        if kept.disk_ratio_max < 1:
+            click.echo(f"the oldest go earlier while the disk is fuller than {kept.disk_ratio_max:.0%}")
+        if kept.away:
+            begin, end = map(moment, kept.away)
+            click.echo(f"no process had the store open from {begin} to {end}, which does not count")
+        warn_if_held(broker)
+
+
+@click.command()
+@click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...")
+@with_json
+@click.pass_obj
+def settings(session: Session, changes: tuple[str, ...]) -> None:
+    """Show the options that the store keeps for all processes, or change some."""
+    wanted = dict(map(_change, changes))
+    with session.open() as broker:
+        if wanted:
+            broker.change_settings(**wanted)
+        found = broker.kept_settings()
+        if session.json:
+            emit_json(found)
+        else:
+            for name, value in found.items():
+                click.echo(f"{name:<28} {visible(str(value))}")
+
+
+def _change(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"{text!r} is no change: say NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value  # A text, such as that of the delay levels.

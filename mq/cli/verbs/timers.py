@@ -1,0 +1,128 @@
+"""`timers`: what waits to be delivered, by topic and by when."""
+
+import time
+from collections.abc import Iterable
+
+import click
+
+import mq
+from mq.broker.delay.pending import Delayed
+from mq.cli.printing import emit_json, emit_table, moment, span
+from mq.cli.session import Session, with_json
+
+WITHIN_MS = {"1 MIN": 60_000, "1 H": 3_600_000, "1 D": 86_400_000}
+LATER = "LATER"
+
+
+@click.command()
+@click.argument("topic", required=False)
+@click.option("--list", "each", is_flag=True, help="Each message, the next one first, and its handle.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="With --list: at most so many.")
+@with_json
+@click.pass_obj
+def timers(session: Session, topic: str | None, each: bool, limit: int | None) -> int:
+    """Say how many messages wait to be delivered, of TOPIC or of each topic, and when they are due.
+
+    Both kinds count: those with a delay level, and those that are due at a time of their own. The columns
+    after NEXT say how many are due within a minute, in the rest of the hour, of the day, and later.
+    """
+    if limit is not None and not each:
+        raise click.UsageError("--limit is for --list")
+    with session.open() as broker:
+        if topic is not None:
+            broker.topic(topic)
+        found = sorted(one for one in broker.delayed() if topic is None or one.queue.topic == topic)
+    if each:
+        _list(session, found[:limit])
+    elif session.json:
+        for name, waiting in _by_topic(found).items():
+            emit_json(_facts(name, waiting))
+    elif found:
+        _show(_by_topic(found))
+    else:
+        click.echo("no message waits")
+    return 0
+
+
+def _by_topic(found: Iterable[Delayed]) -> dict[str, list[Delayed]]:
+    topics: dict[str, list[Delayed]] = {}
+    for one in found:
+        topics.setdefault(one.queue.topic, []).append(one)
+    return dict(sorted(topics.items()))
+
+
+def _within(waiting: list[Delayed], now_ms: int) -> dict[str, int]:
+    """How many are due in each span of time that is not in the one before."""
+    counts = dict.fromkeys((*WITHIN_MS, LATER), 0)
+    for one in waiting:
+        fitting = (name for name, limit in WITHIN_MS.items() if one.due_ms - now_ms <= limit)
+        counts[next(fitting, LATER)] += 1
+    return counts
+
+
+def _show(topics: dict[str, list[Delayed]]) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    numbers = ("WAITING", "NEXT", *WITHIN_MS, LATER)
+    emit_table(
+        ("TOPIC", *numbers),
+        (
+            (
+                name,
+                f"{len(waiting):,}",
+                span(waiting[0].due_ms - now_ms),
+                *(f"{count:,}" for count in _within(waiting, now_ms).values()),
+            )
+            for name, waiting in topics.items()
+        ),
+        numbers=set(numbers),
+    )
+
+
+def _facts(topic: str, waiting: list[Delayed]) -> dict[str, object]:
+    now_ms = time.time_ns() // 1_000_000
+    minute, hour, day, later = _within(waiting, now_ms).values()
+    return {
+        "topic": topic,
+        "waiting": len(waiting),
+        "with_delay_level": sum(one.delay_level > 0 for one in waiting),
+        "next_due_ms": waiting[0].due_ms,
+        "last_due_ms": waiting[-1].due_ms,
+        "due_within_minute": minute,
+        "due_within_hour": hour,
+        "due_within_day": day,
+        "due_later": later,
+    }
+
+
+def _list(session: Session, found: list[Delayed]) -> None:
+    if session.json:
+        for one in found:
+            queue: mq.MessageQueue = one.queue
+            emit_json(
+                {
+                    "due_ms": one.due_ms,
+                    "topic": queue.topic,
+                    "queue_id": queue.queue_id,
+                    "msg_id": one.msg_id,
+                    "delay_level": one.delay_level,
+                    "recall_handle": one.recall_handle,
+                }
+            )
+        return
+    if not found:
+        click.echo("no message waits")
+        return
+    emit_table(
+        ("DUE", "QUEUE", "ID", "LEVEL", "HANDLE"),
+        (
+            (
+                moment(one.due_ms),
+                f"{one.queue.topic}/{one.queue.queue_id}",
+                one.msg_id,
+                str(one.delay_level or "-"),
+                one.recall_handle or "-",
+            )
+            for one in found
+        ),
+        numbers={"LEVEL"},
+    )

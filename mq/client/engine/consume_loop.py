@@ -1,0 +1,349 @@
+"""What a push consumer does between start and close, by whichever of its threads leads.
+
+The leader goes round the queues that the consumer has: pulls from each, and has what came run, by itself
+where the listener is brief and by the crew otherwise. Between the rounds it rebalances when the membership
+says that something changed, gives up queues once their listeners have ended, and waits when there is nothing
+to do. Every thread that has run something finishes it: sends back what failed, and commits.
+
+One lock guards the queues, their caches and the crew. Neither a listener nor a pull nor a hand-back runs
+under it; commits and notes, which are stores into memory, do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+
+from mq.api.results import MessageQueue
+from mq.client.engine.assignment import Assignment
+from mq.client.engine.dispatcher import Runs, Work
+from mq.client.engine.flow_control import Terms
+from mq.client.engine.puller import OwnedQueue
+from mq.client.engine.send_back import RETRY_SECONDS, HandBack
+from mq.client.engine.thread_pool import Crew, Seat
+from mq.errors import BrokerClosed, ForkedBroker
+
+logger = logging.getLogger("mq.consumer")
+
+ROUND_SECONDS = 20.0  # at which a rebalance is made that nothing asked for
+# What a filter leaves out wakes nobody; so often it is looked at, for its offsets to be committed.
+FILTERED_SECONDS = 5.0
+LOOK_SECONDS = 0.05  # between two looks at the times of queues while there is work all along
+ERROR_PAUSE = 1.0
+SWEEP_MAX = 16  # queues that are all pulled from when it is known which of them has something
+
+
+class Consumption:
+    """Started once, ended once. `closed` is set when every queue is given up and the group is left."""
+
+    def __init__(
+        self,
+        name: str,
+        terms: Terms,
+        assignment: Assignment,
+        handback: HandBack,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.closed: Final = threading.Event()
+        self._terms = terms
+        self._assignment = assignment
+        self._membership = assignment.membership
+        self._clock = clock
+        self._lock: Final = threading.Lock()
+        self._owned: Mapping[MessageQueue, OwnedQueue] = assignment.owned
+        self._is_closing = False
+        self._when_closed: list[Callable[[], object]] = []
+        self._rebalance_at = 0.0
+        self._must_look = True  # at all that depends on time,
+        self._look_at = 0.0  # or then, while there is work all along,
+        self._due = 0.0  # or then, by what is known
+        self._hint: OwnedQueue | None = None  # which is known to have something
+        self._version = -1
+        self._round: list[OwnedQueue] = []  # the queues, the one that had something last in front
+        self._runs: Final = Runs(self._lock, terms.threads, terms.limits(1), handback, clock, self._look_now)
+        self._crew: Final[Crew[Work]] = Crew(
+            name,
+            terms.threads,
+            self._lock,
+            lead=self._lead,
+            take=self._runs.take,
+            perform=self._runs.perform,
+            stuck=self._runs.relieve,
+        )
+        self._runs.more = self._crew.wake
+
+    # Asked for by the user, from any thread.
+
+    def start(self) -> None:
+        self._crew.start()
+
+    def suspend(self, is_suspended: bool) -> None:
+        with self._lock:
+            self._runs.is_suspended = is_suspended
+            if is_suspended:
+                for owned in self._owned.values():
+                    for run in list(owned.cache.open):
+                        owned.cache.cut(run)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Have the leader rebalance: something changed that the membership does not know of."""
+        self._rebalance_at = 0.0
+        self._look_now()
+
+    def _look_now(self) -> None:
+        """Have the leader look after what depends on time."""
+        self._must_look = True
+        self._membership.poke()
+
+    def close(self, timeout: float | None) -> list[str]:
+        """Begin nothing more, and wait until everything has ended. Returns what had not in time. From a
+        listener it does not wait: the rest happens after that listener."""
+        with self._lock:
+            self._is_closing = True
+            for owned in self._owned.values():
+                owned.is_draining = True
+                owned.cache.drain()
+        self.look_again()
+        if self._crew.is_member():
+            return []
+        deadline = None if timeout is None else self._clock() + timeout
+        if not self.closed.wait(timeout):
+            running = self._listeners_running()
+            self._abandon()
+            return running or ["its threads"]
+        self._crew.join(lambda: 5.0 if deadline is None else deadline - self._clock())
+        return []
+
+    def when_closed(self, call: Callable[[], object]) -> None:
+        """Have this called once everything has ended, or now."""
+        self._when_closed.append(call)
+        if self.closed.is_set():
+            call()
+
+    def _listeners_running(self) -> list[str]:
+        """Each listener that runs now: its name, what it has, and for how long."""
+        now = self._clock()
+        with self._lock:
+            return [
+                f"{owned.delivery.name(next(iter(run.messages), None))} with {owned.queue.topic}/"
+                f"{owned.queue.queue_id} from queue offset {run.begin} on, for {now - run.started:.1f} s"
+                for owned in self._owned.values()
+                for run in owned.cache.open
+            ]
+
+    def queues(self) -> set[MessageQueue]:
+        with self._lock:
+            return {queue for queue, owned in self._owned.items() if not owned.is_draining}
+
+    # The leader.
+
+    def _lead(self, seat: Seat) -> Work | None:
+        """Lead until there is something to run that another thread must not wait for; that is returned.
+        None: somebody else leads, or everything is over."""
+        crew, clock, membership = self._crew, self._clock, self._membership
+        while True:
+            try:
+                now = clock()
+                version = membership.version()
+                if version != self._version or now >= self._rebalance_at:
+                    self._rebalance(version, now)
+                found_any = self._go_round(now)
+                if not crew.leads(seat):
+                    return None
+                with self._lock:
+                    work = self._runs.take()
+                    if work is not None:
+                        crew.cede()
+                        return work
+                if self._must_look or now >= self._look_at:
+                    self._look_after(now)
+                    if self.closed.is_set():
+                        return None
+                if not found_any:
+                    self._wait(version)
+            except (BrokerClosed, ForkedBroker) as error:
+                self._give_up(error)
+                return None
+            except Exception:
+                logger.exception("consumer %s: goes on in %g s", self._assignment.client_id, ERROR_PAUSE)
+                if self.closed.wait(ERROR_PAUSE):
+                    return None
+
+    def _go_round(self, now: float) -> bool:
+        """Pull from each queue once, and run what is brief. Whether anything was found, and may be again."""
+        found_any, is_partial = False, False
+        hint, self._hint = self._hint, None
+        if self._is_paused():
+            return False
+        pull_count, crew = self._terms.pull_count, self._crew
+        queues: Sequence[OwnedQueue] = self._round
+        if hint is not None:
+            queues = (hint,) if len(queues) > SWEEP_MAX else (hint, *queues)
+        for at, owned in enumerate(queues):
+            if now < owned.cold_until or not owned.may_pull(now, self._runs.limits):
+                continue
+            delivery = owned.delivery
+            try:
+                pulled = owned.pull(max(pull_count, delivery.batch_size or 1), now)
+            except (BrokerClosed, ForkedBroker):
+                raise
+            except Exception as error:  # noqa: BLE001 - one queue's trouble is not the others'
+                owned.hold_off(now, error)
+                self._must_look = True
+                continue
+            if pulled is None:
+                continue
+            if at and not found_any and hint is None:
+                self._round = [owned, *self._round[:at], *self._round[at + 1 :]]
+            found_any = True
+            is_partial = len(pulled[1]) < pull_count
+            while True:
+                work = None
+                with self._lock:
+                    if pulled is not None:
+                        owned.take_in(pulled)
+                        pulled = None
+                    if delivery.is_brief and self._runs.may_run:
+                        work = self._runs.take_from(owned, self._clock())
+                    if work is None:
+                        self._runs.offer(owned, now)
+                        break
+                if not crew.perform_while_leading(work):
+                    return True
+                if self._is_paused():
+                    return True
+        # Where only one of many queues was looked at, waiting names the next one, if there is one.
+        return found_any and not (is_partial and len(queues) == 1 < len(self._round))
+
+    def _wait(self, version: int) -> None:
+        now = self._clock()
+        due = self._rebalance_at
+        positions = []
+        # Some brokers can say which of the queues has something.
+        wait: Callable[..., object] = self._membership.wait
+        if not self._is_paused():
+            for owned in self._round:
+                owned.cold_until = 0.0
+                if owned.may_pull(now, self._runs.limits):
+                    wakes = owned.delivery.selection.wakes
+                    positions.append((owned.queue, owned.cache.next, wakes))
+                    if wakes is not None:
+                        due = min(due, now + FILTERED_SECONDS)
+                elif owned.is_full:
+                    self._must_look = True
+        with self._lock:
+            self._runs.relieve_long(now)
+            if self._runs.can_take(now):
+                return
+        if self._must_look or now >= self._look_at:
+            self._look_after(now)
+            if self.closed.is_set():
+                return
+        if not self._must_look:
+            due = min(due, self._due, self._runs.look_at(now))
+            found = wait(positions, version, max(0.0, due - now))
+            if isinstance(found, MessageQueue):
+                self._hint = self._owned.get(found)
+
+    def _rebalance(self, version: int, now: float) -> None:
+        self._must_look = True
+        self._rebalance_at = now + ROUND_SECONDS
+        self._version = version
+        if not self._assignment.rebalance(self._lock, self._is_closing):
+            self._rebalance_at = now + ERROR_PAUSE
+        with self._lock:
+            known = set(self._round)
+            mine = set(self._owned.values())
+            if known != mine:
+                self._round = [owned for owned in self._round if owned in mine]
+                self._round += [owned for owned in self._owned.values() if owned not in known]
+            self._runs.limits = self._terms.limits(len(self._round))
+
+    def _look_after(self, now: float) -> None:
+        """All that depends on time: expired listeners, suspensions, hand-overs, notes."""
+        self._must_look = False
+        due = self._assignment.save(now)
+        expired: list[Work] = []
+        with self._lock:
+            self._runs.relieve_long(now)
+            hung = self._runs.hung(now)
+            for owned in list(self._owned.values()):
+                if owned.is_draining:
+                    if owned.is_drained():
+                        owned.commit()
+                        self._assignment.give_up(owned)
+                        self._round = [each for each in self._round if each is not owned]
+                        if owned.claim.is_lost():
+                            self._rebalance_at = 0.0
+                        continue
+                elif owned.is_restarting:
+                    owned.restart(now)
+                    if owned.claim.is_lost():
+                        self._rebalance_at = 0.0
+                self._runs.offer(owned, now)
+                owned.note(self._runs.limits, now, self._runs.is_suspended, hung)
+                due = min(due, self._next_look(owned, now, expired))
+            is_over = self._is_closing and not self._owned
+        for work in expired:
+            self._runs.expire(work, self._assignment.group)
+        if is_over:
+            self._finish()
+        self._due = due
+        self._look_at = min(due, now + LOOK_SECONDS)
+
+    def _next_look(self, owned: OwnedQueue, now: float, expired: list[Work]) -> float:
+        due, cache = float("inf"), owned.cache
+        for time in (owned.suspended_until, owned.pull_after, cache.due or 0.0):
+            if time > now:
+                due = min(due, time)
+        for run in cache.open:
+            if not owned.delivery.ordered and not self._terms.is_broadcasting:
+                expires_at = run.started + self._terms.consume_timeout
+                if expires_at <= now:
+                    expired.append(Work(owned, run))
+                    expires_at = now + RETRY_SECONDS
+                due = min(due, expires_at)
+        return due
+
+    def _is_paused(self) -> bool:
+        return self._runs.is_suspended or self._is_closing
+
+    # The end.
+
+    def _finish(self) -> None:
+        try:
+            self._assignment.leave()
+        except (BrokerClosed, ForkedBroker):
+            pass
+        except Exception:
+            logger.exception("consumer %s: could not leave its group", self._assignment.client_id)
+        with self._lock:
+            self._crew.end()
+        self.closed.set()
+        for call in list(self._when_closed):
+            call()
+
+    def _give_up(self, error: Exception) -> None:
+        """The broker is gone: nothing can be consumed or committed any more."""
+        if not self._is_closing:
+            # Closed by the application, or left behind by a fork: either is its own doing.
+            logger.info("consumer %s stops: %s", self._assignment.client_id, error)
+        self._is_closing = True
+        self._finish()
+
+    def _abandon(self) -> None:
+        """Leave with listeners still running: what they have is for the other members now."""
+        with self._lock:
+            for owned in list(self._owned.values()):
+                for run in owned.cache.open:
+                    run.is_void = True
+                with suppress(Exception):  # Whatever happens, it is left now.
+                    owned.commit()
+                    self._assignment.give_up(owned)
+            self._round = []
+        self._finish()

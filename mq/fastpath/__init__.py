@@ -1,0 +1,78 @@
+"""What is made, or called, once a message, in C: a function in Python would cost more than the whole append.
+
+Each type here is the base of a class that has everything else in Python: SentFields of mq.Message,
+StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. Line and what it makes call
+the data plane (mq/store/native), through addresses that the store hands in; Asides has it put aside what is
+to be delivered later. Halves is to half messages and their ends what Line is to messages. survey and pack go
+over a batch. Sender is what Producer.send does with the usual message, Transactor what TransactionProducer
+does; TransactionFields is the base of mq.Transaction. Guards are locks that no exception leaves locked.
+while_unchanged gives messages while a queue is owned, commit_slot commits then. What the classes in Python
+need is in classes.py.
+"""
+
+from mq.fastpath._objects import (
+    Asides,
+    Guard,
+    Halves,
+    Line,
+    PullFields,
+    Sender,
+    SendFields,
+    SentFields,
+    StoredFields,
+    TransactionFields,
+    Transactor,
+    bind,
+    bind_calls,
+    bind_guards,
+    bind_slots,
+    bind_transactions,
+    byte_guard,
+    close_guarded_files,
+    commit_slot,
+    file_guard,
+    log_guard,
+    mutex_guard,
+    open_guard,
+    pack,
+    survey,
+    thread_guard,
+    time_guard,
+    time_left,
+    while_unchanged,
+)
+from mq.fastpath.classes import Signature, added_state
+
+__all__ = [
+    "Asides",
+    "Guard",
+    "Halves",
+    "Line",
+    "PullFields",
+    "SendFields",
+    "Sender",
+    "SentFields",
+    "Signature",
+    "StoredFields",
+    "TransactionFields",
+    "Transactor",
+    "added_state",
+    "bind",
+    "bind_calls",
+    "bind_guards",
+    "bind_slots",
+    "bind_transactions",
+    "byte_guard",
+    "close_guarded_files",
+    "commit_slot",
+    "file_guard",
+    "log_guard",
+    "mutex_guard",
+    "open_guard",
+    "pack",
+    "survey",
+    "thread_guard",
+    "time_guard",
+    "time_left",
+    "while_unchanged",
+]

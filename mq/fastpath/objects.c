@@ -1,0 +1,164 @@
+/* The module: what its parts share, and how Python tells it what it needs to know.
+ *
+ * Python makes, or touches, these once a message: a Python function of its own would cost more than the whole append.
+ * Each type is the least that speed asks for, and the base of a class in Python that has the rest:
+ *
+ *   messages.c  SentFields    of mq.Message     topic, body, flag, plain, encoded
+ *               StoredFields  of mq.MessageExt  a record and the broker's name
+ *   results.c   SendFields    of SendResult     the receipt of an append, taken apart on demand; or values
+ *               PullFields    of PullResult     what one pull gave
+ *   append_pull.c     Line, and the functions bound to a queue, which make most of the others
+ *   delayed_append.c     Asides, where delayed messages are put
+ *   sender.c    Sender, what a producer does with the usual message
+ *   batch.c     passes over the messages of a batch
+ *   transactions.c  Halves, and the functions that store a half message or end its transaction
+ *   transaction_send.c    Transactor, what a producer does with a usual transaction; TransactionFields  of mq.Transaction
+ *   guards.c        locks that are given back whatever Python raises
+ *   held.c          messages for a listener, as long as its consumer owns their queue
+ *
+ * Whatever is not the usual case is left to Python, which also raises all errors but those of memory.
+ *
+ * Fields are filled once, by `__init__` (so that a subclass may take other arguments) or by `restored` (of copy and
+ * pickle, which know the fields and not the arguments), and never change: a call may read them without the GIL.
+ * What was made by `__new__` alone has none, and says so when it is asked.
+ *
+ * Garbage collection. SentFields and StoredFields refer to values of exactly Python's own types, which lead nowhere,
+ * so no cycle leads through them. PullFields has a list, which its owner may change: it is collected. SendFields is
+ * not, since one is made with every send, and an object that the collector knows makes it run more often: a cycle
+ * could lead through the functions that make the ids and places of a batch, and those of the store know
+ * nothing but their numbers.
+ */
+#include "objects.h"
+
+#include <string.h>
+
+mq_known mq_objects_known;
+static mq_known *const known = &mq_objects_known;
+
+PyObject *mq_objects_make(PyObject *type) { return PyType_GenericAlloc((PyTypeObject *)type, 0); }
+
+PyObject *mq_objects_shared(PyObject *value) {
+    Py_INCREF(value);
+    return value;
+}
+
+int mq_objects_int64(PyObject *value, int64_t *number) {
+    int overflow = 1;
+    if (PyLong_CheckExact(value)) *number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return !overflow;
+}
+
+int mq_objects_int32(PyObject *value, int32_t *number) {
+    int64_t wide;
+    if (!mq_objects_int64(value, &wide) || wide < INT32_MIN || wide > INT32_MAX) return 0;
+    *number = (int32_t)wide;
+    return 1;
+}
+
+PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
+    PyObject *all = function ? PyTuple_New(count) : NULL;
+    PyObject *options = named ? PyDict_New() : NULL;
+    PyObject *result = NULL;
+    if (!function) PyErr_SetString(PyExc_RuntimeError, "whose function this is is gone");
+    if (all && (options || !named)) {
+        int wrong = 0;
+        for (Py_ssize_t i = 0; i < count; i++) PyTuple_SetItem(all, i, mq_objects_shared(args[i]));
+        for (Py_ssize_t i = 0; i < named && !wrong; i++)
+            wrong = PyDict_SetItem(options, PyTuple_GetItem(names, i), args[count + i]);
+        if (!wrong) {
+            Py_INCREF(function); /* its owner may be cleared meanwhile */
+            result = PyObject_Call(function, all, options);
+            Py_DECREF(function);
+        }
+    }
+    Py_XDECREF(all);
+    Py_XDECREF(options);
+    return result;
+}
+
+void mq_objects_free(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+int mq_objects_refuse_again(void) {
+    PyErr_SetString(PyExc_TypeError, "this value is made, and never changes");
+    return -1;
+}
+
+PyObject *mq_objects_restored(PyObject *type, PyObject *fields, mq_filler fill) {
+    PyObject *self = mq_objects_make(type);
+    if (self && fill(self, fields, NULL)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return self;
+}
+
+int mq_objects_add_type(PyObject *module, PyType_Spec *spec) {
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    int result = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
+    Py_XDECREF(type);
+    return result;
+}
+
+static PyObject *bind(PyObject *module, PyObject *args) {
+    const char *name;
+    PyObject *value;
+    if (!PyArg_ParseTuple(args, "sO:bind", &name, &value)) return NULL;
+    const struct {
+        const char *name;
+        PyObject **at;
+    } places[] = {
+        {"topics", &known->topics},           {"prefixes", &known->prefixes},       {"build", &known->build},
+        {"message", &known->message},         {"stored", &known->stored},           {"send_result", &known->send_result},
+        {"send_ok", &known->send_ok},         {"pull_result", &known->pull_result}, {"statuses", &known->statuses},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        if (strcmp(places[i].name, name) != 0) continue;
+        PyObject *old = *places[i].at;
+        *places[i].at = mq_objects_shared(value);
+        Py_XDECREF(old);
+        Py_RETURN_NONE;
+    }
+    return PyErr_Format(PyExc_ValueError, "nothing is called %s here", name);
+}
+
+static PyMethodDef functions[] = {
+    {"bind", bind, METH_VARARGS, "bind(name, value): tell what stands behind a name of mq_known"},
+    {"survey", mq_objects_survey, METH_O, "survey(messages): see batch.c"},
+    {"pack", mq_objects_pack, METH_O, "pack(messages): see batch.c"},
+    {"bind_calls", mq_objects_bind_calls, METH_VARARGS, "bind_calls(append, pull): the addresses of mq_append and mq_pull"},
+    {"bind_transactions", mq_objects_bind_transactions, METH_VARARGS,
+     "bind_transactions(prepare, end): the addresses of mq_transaction_prepare and mq_transaction_end"},
+    {NULL, NULL, 0, NULL},
+};
+
+/* What mq_objects_known holds is of one interpreter: the values that a second one put there would go with it, and the
+ * first would be left with what is freed. So another one is refused. A module that is imported again by the first
+ * interpreter, after somebody took it out of sys.modules, has the types of before. */
+static int run(PyObject *module) {
+    static PyObject *first; /* never given back, as the types are not */
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+        PyErr_SetString(PyExc_ImportError,
+                        "mq works in the main interpreter of a process only, and this is a subinterpreter: "
+                        "under mod_wsgi set WSGIApplicationGroup %{GLOBAL}; elsewhere use threads or processes");
+        return -1;
+    }
+    if (first) return PyDict_Merge(PyModule_GetDict(module), PyModule_GetDict(first), 0);
+    if (mq_objects_add_messages(module) || mq_objects_add_results(module) || mq_objects_add_calls(module) ||
+        mq_objects_add_asides(module) || mq_objects_add_sender(module) || mq_objects_add_transactions(module) ||
+        mq_objects_add_transactor(module) || mq_objects_add_guards(module) || mq_objects_add_held(module))
+        return -1;
+    first = mq_objects_shared(module);
+    return 0;
+}
+
+/* In two phases, since a module in one is not run by a second interpreter: that just gets a copy. */
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, run}, {0, NULL}};
+static PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT, .m_name = "mq.fastpath._objects", .m_methods = functions, .m_slots = slots};
+
+PyMODINIT_FUNC PyInit__objects(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,1 @@
+"""The sink: tasks stage rows, the driver appends them once."""

@@ -1,0 +1,52 @@
+"""Rows for single queues into the log, together: one call, one move of the log's end."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from mq.api.results import MessageQueue
+from mq.broker.local import LocalBroker
+from mq.spark.sink.staging import StagedBatch
+
+__all__ = ["append_batches"]
+
+
+def append_batches(broker: LocalBroker, batches: Sequence[StagedBatch], *, sync: bool = False) -> None:
+    """Append rows together. Bodies and properties are not copied: they are read where Arrow has them."""
+    queues: dict[MessageQueue, int] = {}
+    places = array("i")
+    columns = _Column(), _Column()
+    for batch in batches:
+        number = queues.setdefault(batch.queue, len(queues))
+        places.extend(array("i", [number]) * batch.rows.num_rows)
+        for column, name in zip(columns, ("body", "properties"), strict=True):
+            column.add(batch.rows.column(name))
+    given = [part for column in columns for part in (column.pieces, column.sizes)]
+    stored = broker.bulk.append(list(queues), places, *given)
+    if sync:
+        broker.bulk.sync(stored)
+
+
+class _Column:
+    """The texts of a column, where they lie, and their sizes."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Any] = []
+        self.sizes = array("i")
+
+    def add(self, texts: Any) -> None:
+        import pyarrow.compute as pc
+
+        _, offsets, data = texts.buffers()
+        if data is not None:
+            places = memoryview(offsets).cast("i")
+            begin, end = places[texts.offset], places[texts.offset + len(texts)]
+            # No memoryview: one that the garbage collector clears, along with the traceback of an append that
+            # failed, ends the process when what was made of it in C lets go of it.
+            self.pieces.append(data.slice(begin, end - begin))
+        sizes = pc.binary_length(texts)
+        self.sizes.frombytes(
+            memoryview(sizes.buffers()[1])[sizes.offset * 4 : (sizes.offset + len(sizes)) * 4]
+        )

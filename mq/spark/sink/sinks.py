@@ -1,0 +1,127 @@
+"""What the sinks of a store have done and left to do: the newest word of the ledger on each transaction id,
+and what lies in its directory of staged files. For people to look at; a commit has ways of its own.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mq.api.results import MessageQueue, PullStatus
+from mq.broker.local import LocalBroker
+from mq.broker.topics.sink_ledger import TOPIC, Entry
+from mq.errors import StoreCorrupted
+from mq.spark.sink.ledger import txn_of
+from mq.spark.sink.staging import is_locked, places
+
+__all__ = ["Sink", "StagedFile", "sinks", "staged_files"]
+
+READ_COUNT, READ_BYTES = 1000, 1 << 20
+
+
+class StagedFile(NamedTuple):
+    """A file that a task wrote, or writes."""
+
+    path: Path
+    epoch: int
+    size: int
+    changed: float  # seconds since the epoch
+    is_being_written: bool
+
+
+class Sink(NamedTuple):
+    """A transaction id: a query, or the writes of one txnAppId."""
+
+    txn: str
+    last: Entry | None  # None: nothing of it is in the log yet
+    rows: int  # in the log, of the last epoch
+    staged: tuple[StagedFile, ...]
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether anybody will ask for it again: a single write that is whole is of the past."""
+        return bool(self.staged) or self.last is None or self.last.lasting or not self.last.is_whole
+
+
+def sinks(broker: LocalBroker) -> list[Sink]:
+    """All that the ledger knows and all that have staged something, by transaction id."""
+    found = _of_ledger(broker)
+    for place in _places(broker.path):
+        txn = txn_of(place.name)
+        entry, rows, staged = found.get(txn, (None, 0, ()))
+        found[txn] = entry, rows, (*staged, *staged_files(place))
+    return sorted(Sink(txn, *facts) for txn, facts in found.items() if facts[0] is not None or facts[2])
+
+
+def _of_ledger(broker: LocalBroker) -> dict[str, tuple[Entry | None, int, tuple[StagedFile, ...]]]:
+    newest: dict[str, Entry] = {}
+    rows: dict[str, dict[int, int]] = {}  # of the chunks of that epoch: an entry may be there twice
+    for entry in _entries(broker):
+        known = newest.get(entry.txn)
+        if known is None or (entry.epoch, entry.query_id) != (known.epoch, known.query_id):
+            if known is not None and entry.epoch < known.epoch:
+                continue
+            rows[entry.txn] = {}
+        rows[entry.txn][entry.chunk] = entry.rows
+        if known is None or (entry.epoch, entry.chunk) >= (known.epoch, known.chunk):
+            newest[entry.txn] = entry
+    return {txn: (entry, sum(rows[txn].values()), ()) for txn, entry in newest.items()}
+
+
+def _entries(broker: LocalBroker) -> Iterator[Entry]:
+    """All that can be read of the ledger, in its order."""
+    if TOPIC not in broker.topics():
+        return
+    queue = MessageQueue(TOPIC, broker.name, 0)
+    at = broker.min_offset(queue)
+    while True:
+        try:
+            result = broker.pull(queue, at, READ_COUNT, READ_BYTES, None, 0.0)
+        except StoreCorrupted as error:
+            if error.queue_offset is None:
+                raise
+            at = error.queue_offset + 1
+            continue
+        for message in result.messages:
+            entry = Entry.decode(message.body)
+            if entry is not None:
+                yield entry
+        if result.status is not PullStatus.FOUND and result.next_offset <= at:
+            return
+        at = result.next_offset
+
+
+def _places(root: Path) -> list[Path]:
+    """The directories of staged files, as far as they can be listed."""
+    try:
+        return sorted(places(root))
+    except OSError:
+        return []
+
+
+def staged_files(place: Path) -> Iterator[StagedFile]:
+    """The files in the directory of a transaction id. One that goes while this looks is left out."""
+    for folder in sorted(path for path in _within(place) if path.name.isdecimal()):
+        for path in sorted(_within(folder)) if _is_directory(folder) else ():
+            try:
+                found = path.lstat()
+                if stat.S_ISREG(found.st_mode):
+                    yield StagedFile(path, int(folder.name), found.st_size, found.st_mtime, is_locked(path))
+            except OSError:
+                continue
+
+
+def _within(place: Path) -> list[Path]:
+    try:
+        return list(place.iterdir())
+    except OSError:
+        return []
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False

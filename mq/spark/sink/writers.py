@@ -1,0 +1,167 @@
+"""The sink's writers: tasks stage their rows, or append them at once, and the driver commits.
+
+Spark makes a new stream writer for every commit, so what a commit needs comes with the messages of the tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from mq.broker.local import LocalBroker
+from mq.errors import MQError
+from mq.spark.errors import Refusal
+from mq.spark.sink.append import append_batches
+from mq.spark.sink.commit import commit_epoch, discard_epoch, tidy
+from mq.spark.sink.ledger import key_of
+from mq.spark.sink.options import SinkOptions
+from mq.spark.sink.rows import RowEncoder
+from mq.spark.sink.staging import Staged, directory, remove, stage
+from mq.spark.target import StoreRef, broker, refused
+
+__all__ = ["BatchWriter", "StreamWriter"]
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of a task
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task did. staged is of no rows where they were appended at once."""
+
+    query_id: str
+    staged: Staged
+
+
+class _Writer:
+    """What both writers do."""
+
+    def __init__(self, store: StoreRef, options: SinkOptions, run: str) -> None:
+        self._store = store
+        self._options = options
+        self._run = run  # of a batch write: its transaction id unless the user gave one
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        context: Any = TaskContext.get()
+        # In foreachBatch the tasks of a batch write have the properties of the query around it as well: by
+        # that one's id the second write would be taken for a replay of the first one.
+        query_id = self._run or context.getLocalProperty(QUERY_ID)
+        epoch = self._options.version
+        if epoch is None:
+            epoch = int(context.getLocalProperty(BATCH_ID) or 0)
+        return self.write_task(iterator, query_id, epoch, context.partitionId(), context.taskAttemptId())
+
+    def write_task(
+        self, iterator: Iterator[Any], query_id: str, epoch: int, partition: int, attempt: int
+    ) -> Written:
+        options = self._options
+        here = broker(self._store, writable=not options.exactly_once)
+        encoder = RowEncoder(here, options.topic, partition + epoch)
+        batches = (staged for batch in iterator for staged in encoder.encode(batch))
+        if not options.exactly_once:
+            for batch in batches:
+                append_batches(here, [batch])
+            return Written(query_id, Staged("", 0, 0))
+        place = directory(Path(self._store.path), key_of(options.txn or query_id))
+        try:
+            return Written(query_id, stage(place, epoch, f"{partition}-{attempt}", batches))
+        except PermissionError as error:
+            raise refused(self._store, error, "written") from None
+
+    def commit_all(self, messages: Sequence[Written | None], epoch: int) -> None:
+        written = [message for message in messages if message is not None]
+        if not written:
+            return
+        here = broker(self._store, writable=True)
+        if self._options.exactly_once:
+            self._commit_epoch(here, written, epoch)
+        try:
+            here.bulk.flush_unattended()
+        except (MQError, OSError, RuntimeError) as error:  # RuntimeError: there can be no more threads.
+            # The rows are in the log: whoever took that for a failure would write them again.
+            _log.warning("%s: what was appended is not flushed now: %s", here, error)
+
+    def _commit_epoch(self, here: LocalBroker, written: Sequence[Written], epoch: int) -> None:
+        commit_epoch(
+            here,
+            self._options.txn or written[0].query_id,
+            written[0].query_id,
+            epoch,
+            [message.staged for message in written],
+            is_version_given=self._options.version is not None,
+            lasting=self._options.txn is not None or not self._run,
+            chunk_bytes=self._options.chunk_bytes,
+        )
+
+    def abort_all(self, messages: Sequence[Written | None], epoch: int) -> None:
+        written = [message for message in messages if message is not None]
+        if not self._options.exactly_once or not written:
+            return
+        try:
+            discard_epoch(
+                broker(self._store, writable=True),
+                self._options.txn or written[0].query_id,
+                [message.staged for message in written],
+            )
+        except (MQError, OSError, ValueError) as error:  # ValueError: a topic has fewer queues by now.
+            _log.warning("what was staged for epoch %d stays until it is swept away: %s", epoch, error)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """df.writeStream.format("mq")"""
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - the name is Spark's
+        self.commit_all(messages, batchId)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - the name is Spark's
+        self.abort_all(messages, batchId)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """df.write.format("mq")"""
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        self.commit_all(messages, self._options.version or 0)
+        self._forget()
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        self.abort_all(messages, self._options.version or 0)
+        self._forget()
+
+    def _forget(self) -> None:
+        """A transaction id that nobody gave is of this write alone."""
+        if self._options.exactly_once and self._options.txn is None:
+            remove(directory(Path(self._store.path), key_of(self._run)))
+
+
+def batch_writer(store: StoreRef, options: SinkOptions) -> BatchWriter:
+    _tidy(store)
+    return BatchWriter(store, options, f"batch-{uuid.uuid4()}")
+
+
+def stream_writer(store: StoreRef, options: SinkOptions) -> StreamWriter:
+    if options.version is not None:
+        raise Refusal("MQ_OPTION", "option txnVersion is for df.write: a stream counts its batches itself")
+    _tidy(store)
+    return StreamWriter(store, options, "")
+
+
+def _tidy(store: StoreRef) -> None:
+    tidy(Path(store.path), lambda: broker(store, writable=True))
+
+
+def refuse_overwrite(given: Mapping[str, str], overwrite: bool) -> None:
+    if overwrite:
+        raise Refusal(
+            "MQ_OPTION",
+            f"topic {given.get('topic', '')}: messages are appended, and none is ever written over: use mode"
+            " append, for a stream output mode append",
+        )

@@ -1,0 +1,1 @@
+"""The source: reading queues as a batch or as a stream."""

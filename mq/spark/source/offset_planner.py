@@ -1,0 +1,254 @@
+"""What the driver sees of a store: queues that are meant, what they have, where reading begins and ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from mq.api.results import MessageQueue, PullStatus
+from mq.broker.local import LocalBroker
+from mq.errors import NotPermitted, StoreCorrupted, TopicNotFound
+from mq.message import MessageExt
+from mq.names import is_system_topic
+from mq.spark.errors import Refusal, nearest
+from mq.spark.sink.ledger import TOPIC as LEDGER
+from mq.spark.source.offsets import EARLIEST, LATEST, Offset, Witness
+from mq.spark.source.options import Bound, SourceOptions
+from mq.spark.source.ranges import Limits, Loss, Positions
+
+__all__ = ["Survey", "View", "refuse_beyond", "refuse_losses"]
+
+INTERNAL_PREFIXES = ("%RETRY%", "%DLQ%")
+LOSSES_SHOWN = 3
+ONE_MESSAGE = 1 << 20
+TRIES = 100
+
+
+class View:
+    """The queues at one moment, in their order, and what each has."""
+
+    def __init__(
+        self,
+        queues: Sequence[MessageQueue],
+        oldest: Sequence[int],
+        ends: Sequence[int],
+        version: int,
+        begins: Mapping[str, int],
+    ) -> None:
+        self.queues = queues
+        self.version = version  # of the topics
+        self.begins = begins  # by topic: where the log ended when it was made, by which it is known again
+        self._oldest = oldest
+        self._ends = ends
+
+    @cached_property
+    def limits(self) -> dict[MessageQueue, Limits]:
+        return dict(zip(self.queues, map(Limits, self._oldest, self._ends), strict=True))
+
+    @cached_property
+    def ends(self) -> Positions:
+        return dict(zip(self.queues, self._ends, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, View)
+            and (self.version, self._ends, self._oldest) == (other.version, other._ends, other._oldest)
+            and self.queues == other.queues
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equal, not the same
+
+
+class Survey:
+    """Looks at the queues of one broker, for the options of one source. May be kept."""
+
+    def __init__(self, broker: LocalBroker, options: SourceOptions) -> None:
+        self._broker = broker
+        self._options = options
+        self._known: tuple[int, bool, Sequence[MessageQueue], Mapping[str, int]] | None = None
+
+    def view(self, *, gone_is_fine: bool = False) -> View:
+        """The queues that the options name, as they are now. Raises Refusal for one that is not there, unless
+        what is gone is fine: a query that runs judges that by its offsets."""
+        for tries_left in reversed(range(TRIES)):
+            version = self._broker.route_version()
+            if self._known is None or self._known[:2] != (version, gone_is_fine):
+                found = tuple(self._queues(gone_is_fine))
+                known = {
+                    topic: self._broker.bulk.topic_begin(topic) for topic in {queue.topic for queue in found}
+                }
+                self._known = version, gone_is_fine, found, known
+            queues, begins = self._known[2:]
+            try:
+                limits = self._broker.bulk.limits(queues)
+            except (TopicNotFound, NotPermitted, ValueError):
+                # A topic changed since its queues were listed.
+                if not tries_left:
+                    raise
+                continue
+            # What is in a topic made again since then belongs to another beginning.
+            if self._broker.route_version() == version or not tries_left:
+                return View(queues, *limits, version, begins)
+        raise AssertionError("the last try raises")
+
+    def _queues(self, gone_is_fine: bool) -> list[MessageQueue]:
+        options = self._options
+        found: list[MessageQueue] = []
+        for topic in options.topics or options.assigned or self._matching():
+            try:
+                queues = self._broker.readable(topic)
+            except TopicNotFound:
+                if gone_is_fine or options.pattern is not None:
+                    continue
+                raise Refusal(
+                    "MQ_TOPIC",
+                    f"there is no topic {topic!r} in {options.path}{nearest(topic, self._broker.topics())}",
+                ) from None
+            except NotPermitted as error:
+                if gone_is_fine or options.pattern is not None:
+                    continue
+                raise Refusal("MQ_TOPIC", f"topic {topic} cannot be read: {error}") from None
+            if topic in options.assigned:
+                queues = self._assigned(queues, options.assigned[topic], gone_is_fine)
+            found += queues
+        return sorted(found)
+
+    def _matching(self) -> list[str]:
+        assert self._options.pattern is not None
+        pattern = re.compile(self._options.pattern)
+        return [
+            topic
+            for topic in self._broker.topics()
+            if pattern.fullmatch(topic)
+            and topic != LEDGER
+            and not is_system_topic(topic)
+            and not topic.startswith(INTERNAL_PREFIXES)
+        ]
+
+    def _assigned(
+        self, queues: Iterable[MessageQueue], ids: tuple[int, ...], gone_is_fine: bool
+    ) -> list[MessageQueue]:
+        there = {queue.queue_id: queue for queue in queues}
+        missing = [queue_id for queue_id in ids if queue_id not in there]
+        if missing and not gone_is_fine:
+            topic = next(iter(there.values())).topic if there else "?"
+            raise Refusal(
+                "MQ_OPTION", f"option assign: topic {topic} has the queues {sorted(there)}, and not {missing}"
+            )
+        return [there[queue_id] for queue_id in ids if queue_id in there]
+
+    def resolve(self, bound: Bound, limits: Mapping[MessageQueue, Limits]) -> Positions:
+        """The offsets that a bound names, which a queue need not have."""
+        if bound.kind in {"offsets", "times"}:
+            self._check_places(bound, limits)
+        return {queue: self._place(bound, queue, limit) for queue, limit in limits.items()}
+
+    def _place(self, bound: Bound, queue: MessageQueue, limit: Limits) -> int:
+        if bound.kind == "earliest":
+            return limit.oldest
+        if bound.kind == "latest":
+            return limit.end
+        if bound.kind == "group":
+            assert self._options.group is not None
+            committed = self._broker.committed(self._options.group, queue)
+            return limit.oldest if committed is None else committed
+        if bound.kind == "offsets":
+            offset = bound.places[queue.topic][queue.queue_id]
+            return {LATEST: limit.end, EARLIEST: limit.oldest}.get(offset, offset)
+        time_ms = bound.time_ms if bound.kind == "time" else bound.places[queue.topic][queue.queue_id]
+        offset = max(limit.oldest, min(self._broker.offset_at(queue, time_ms), limit.end))
+        if offset == limit.end and bound is self._options.start and self._options.late_start == "error":
+            raise Refusal(
+                "MQ_OPTION",
+                f"option {bound.option}: queue {queue.queue_id} of topic {queue.topic} has no message"
+                f" from {time_ms} or later; startingOffsetsByTimestampStrategy=latest would begin at its end",
+            )
+        return offset
+
+    def _check_places(self, bound: Bound, limits: Mapping[MessageQueue, Limits]) -> None:
+        there = {(queue.topic, queue.queue_id) for queue in limits}
+        named = {(topic, queue_id) for topic, queues in bound.places.items() for queue_id in queues}
+        for what, queues in (("names", named - there), ("leaves out", there - named)):
+            if queues:
+                shown = ", ".join(f"{topic}/{queue_id}" for topic, queue_id in sorted(queues)[:5])
+                raise Refusal(
+                    "MQ_OPTION",
+                    f"option {bound.option} {what} {shown}: it must name the queues that are read, no others",
+                )
+
+    # Which message was read, and whether it still is that one.
+
+    def offset(
+        self, positions: Positions, begin: Mapping[MessageQueue, int], witnesses: Mapping[str, Witness]
+    ) -> Offset:
+        """Positions with a witness of each topic: a new one where they are beyond `begin`, else the old."""
+        newest = {queue.topic: queue for queue, end in positions.items() if end > begin.get(queue, 0)}
+        found = {}
+        if witnesses:
+            topics = {queue.topic for queue in positions}
+            found = {topic: witness for topic, witness in witnesses.items() if topic in topics}
+        for topic, queue in newest.items():
+            message = self._message(queue, positions[queue] - 1)
+            if message is not None:
+                found[topic] = Witness(
+                    queue.queue_id, message.queue_offset, message.log_offset, message.store_time_ms
+                )
+        return Offset(positions, found)
+
+    def remade(self, offset: Offset, limits: Mapping[MessageQueue, Limits]) -> set[str]:
+        """Topics that have another message now where one was read before."""
+        found = set()
+        for topic, witness in offset.witnesses.items():
+            queue = MessageQueue(topic, self._broker.name, witness.queue_id)
+            if witness.log_offset < self._broker.bulk.topic_begin(topic):
+                found.add(topic)
+                continue
+            if queue not in limits or limits[queue].oldest > witness.queue_offset:
+                continue  # Gone, or too old to be asked.
+            end = limits[queue].end
+            if end <= witness.queue_offset:
+                # Nothing stands there: a topic made again has its messages later in the log, a store that was
+                # restored from a backup has them earlier.
+                newest = self._message(queue, end - 1) if end > limits[queue].oldest else None
+                is_other = newest is not None and newest.log_offset > witness.log_offset
+            else:
+                message = self._message(queue, witness.queue_offset)
+                is_other = message is not None and (
+                    message.log_offset != witness.log_offset or message.store_time_ms != witness.store_time_ms
+                )
+            if is_other:
+                found.add(topic)
+        return found
+
+    def _message(self, queue: MessageQueue, offset: int) -> MessageExt | None:
+        try:
+            result = self._broker.pull(queue, offset, 1, ONE_MESSAGE, None, 0.0)
+        except (StoreCorrupted, TopicNotFound, NotPermitted, ValueError):
+            return None  # Damaged, or the topic changed just now.
+        if result.status is not PullStatus.FOUND or result.messages[0].queue_offset != offset:
+            return None
+        return result.messages[0]
+
+
+def refuse_losses(losses: list[Loss]) -> None:
+    """Raises Refusal if there are any."""
+    if losses:
+        more = f", and {len(losses) - LOSSES_SHOWN} more queues" if len(losses) > LOSSES_SHOWN else ""
+        raise Refusal(
+            "MQ_DATA_LOSS",
+            f"{'; '.join(map(str, losses[:LOSSES_SHOWN]))}{more}. With option failOnDataLoss=false the"
+            " query goes on without what is lost",
+        )
+
+
+def refuse_beyond(ends: Positions, limits: Mapping[MessageQueue, Limits]) -> None:
+    """Raises Refusal if a queue was to be read up to an offset that it does not reach."""
+    for queue, offset in ends.items():
+        if offset > limits[queue].end:
+            raise Refusal(
+                "MQ_DATA_LOSS",
+                f"option endingOffsets: queue {queue.queue_id} of topic {queue.topic} was to be read up to"
+                f" offset {offset}, but it ends at {limits[queue].end}. With option failOnDataLoss=false what"
+                " there is is read",
+            )

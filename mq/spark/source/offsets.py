@@ -1,0 +1,191 @@
+"""Offsets as Spark keeps them in a checkpoint, and as users write them into options: JSON.
+
+    {"#v": 1, "orders": {"0": 1200, "1": 1180}, "#last": {"orders": [0, 1199, 273405, 1767225600000]}}
+
+Of each queue the offset to be read next. No topic has a # in its name. `#last` is one message of each topic
+that was read before: queue, offset, log offset, store time; if another one stands there now, the topic was
+deleted and made again, or the directory is another one.
+
+Spark does not note where a query began: it asks again when the first batch is read, and after a crash once
+more, when "latest" is somewhere else. So the offset that a query begins with is marked by `#new`, and the end
+of its first batch has in `#begin` where that batch begins. So have later ends for queues of which that does
+not follow from the offset before: new ones, and those of which something is lost.
+
+Checkpoints outlive programs: what a later version adds has a new number in `#v`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from mq.api.results import MessageQueue
+from mq.names import check_topic
+from mq.spark.errors import Refusal, shown
+from mq.spark.source.ranges import Positions
+
+__all__ = ["EARLIEST", "LATEST", "VERSION_KEY", "Offset", "Witness", "places", "queues_of"]
+
+VERSION = 1
+VERSION_KEY, LAST_KEY, BEGIN_KEY, NEW_KEY = "#v", "#last", "#begin", "#new"
+LATEST, EARLIEST = -1, -2  # as numbers in options, like the Kafka connector's
+OFFSET_MAX = 1 << 56
+NUMBER_MAX = (1 << 63) - 1
+SHAPE = '{"topic": {"0": 23, "1": -2}}, where -2 is the earliest and -1 the latest'
+ASSIGN_SHAPE = '{"topic": [0, 1]}'
+
+
+class Witness(NamedTuple):
+    """A message that was read, by which a topic is known again."""
+
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    store_time_ms: int
+
+
+class Offset(NamedTuple):
+    """One offset of a stream."""
+
+    positions: Positions
+    witnesses: dict[str, Witness]
+    begin: Positions | None = None  # where the batch begins whose end this is, as far as that is noted
+    is_new: bool = False  # the query begins here
+
+    def json(self) -> dict[str, Any]:
+        topics: dict[str, Any] = {VERSION_KEY: VERSION, **_by_name(self.positions)}
+        topics[LAST_KEY] = {topic: list(witness) for topic, witness in sorted(self.witnesses.items())}
+        if self.begin is not None:
+            topics[BEGIN_KEY] = _by_name(self.begin)
+        if self.is_new:
+            topics[NEW_KEY] = True
+        return topics
+
+    @staticmethod
+    def of(value: Any, broker_name: str) -> Offset:
+        """Raises Refusal for what we did not write."""
+        version = value.get(VERSION_KEY) if isinstance(value, Mapping) else None
+        if type(version) is not int or version != VERSION:
+            raise Refusal(
+                "MQ_OPTION",
+                f"the checkpoint has the offset {shown(value)}, of version {version!r}; this release reads"
+                f" version {VERSION}: start the query with a new checkpointLocation, or with a newer mq",
+            )
+        try:
+            begin = value.get(BEGIN_KEY)
+            return Offset(
+                _positions(value, broker_name),
+                {topic: _witness(what) for topic, what in value.get(LAST_KEY, {}).items()},
+                None if begin is None else _positions(begin, broker_name),
+                bool(value.get(NEW_KEY, False)),
+            )
+        except (TypeError, ValueError, AttributeError):
+            raise Refusal(
+                "MQ_OPTION",
+                f"the checkpoint has the offset {shown(value)}, which is damaged: restore it, or start the"
+                " query with a new checkpointLocation",
+            ) from None
+
+
+def _by_name(positions: Positions) -> dict[str, dict[str, int]]:
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, _, queue_id), offset in positions.items():
+        topics.setdefault(topic, {})[str(queue_id)] = offset
+    return topics
+
+
+def _positions(value: Any, broker_name: str) -> Positions:
+    positions = {}
+    for topic, queues in value.items():
+        if topic.startswith("#"):
+            continue
+        check_topic(topic)
+        for queue_id, offset in queues.items():
+            if type(offset) is not int or not 0 <= offset < OFFSET_MAX:
+                raise ValueError
+            positions[MessageQueue(topic, broker_name, _queue_id(queue_id))] = offset
+    return positions
+
+
+def _witness(value: Any) -> Witness:
+    numbers = list(value)
+    if any(type(number) is not int or abs(number) > NUMBER_MAX for number in numbers):
+        raise ValueError
+    return Witness(*numbers)
+
+
+def places(option: str, text: str, special: tuple[int, ...]) -> dict[str, dict[int, int]]:
+    """Offsets (or times) by topic and queue, from the text of an option. `special` are the numbers below zero
+    that mean something."""
+
+    def number(value: Any) -> int:
+        if type(value) is not int or not (0 <= value < OFFSET_MAX or value in special):
+            raise ValueError
+        return value
+
+    shape = SHAPE if special else '{"topic": {"0": 1767225600000}}, in ms'
+
+    def queues(value: Any) -> dict[int, int]:
+        found = {_queue_id(queue_id): number(offset) for queue_id, offset in value.items()}
+        if not found or len(found) != len(value):  # "1" and "01" are one queue.
+            raise ValueError
+        return found
+
+    return _by_topic(option, text, shape, queues)
+
+
+def queues_of(option: str, text: str) -> dict[str, tuple[int, ...]]:
+    """Queues by topic, from the text of an option."""
+
+    def queues(value: Any) -> tuple[int, ...]:
+        if not isinstance(value, list) or not value:
+            raise TypeError
+        return tuple(sorted({_queue_id(queue_id) for queue_id in value}))
+
+    return _by_topic(option, text, ASSIGN_SHAPE, queues)
+
+
+def _by_topic(option: str, text: str, shape: str, read: Callable[[Any], Any]) -> dict[str, Any]:
+    try:
+        value = json.loads(text, object_pairs_hook=_once)
+    except _TwiceError as error:
+        raise Refusal(
+            "MQ_OPTION", f"option {option} is {shown(text)}, which names {error} twice: give {shape}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deep" if isinstance(error, RecursionError) else error
+        raise Refusal(
+            "MQ_OPTION", f"option {option} is {shown(text)}, which is no JSON ({why}): give {shape}"
+        ) from None
+    found: dict[str, Any] = {}
+    try:
+        for topic, queues in value.items():
+            if not topic.startswith("#"):  # An offset out of a checkpoint will do.
+                check_topic(topic)
+                found[topic] = read(queues)
+    except (TypeError, ValueError, AttributeError):
+        found = {}
+    if not found:
+        raise Refusal("MQ_OPTION", f"option {option} is {shown(text)}: give {shape}")
+    return found
+
+
+class _TwiceError(Exception):
+    """A name that stands twice in one object of JSON, where the first would be forgotten."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _TwiceError(repr(next(name for name in names if names.count(name) > 1)))
+    return found
+
+
+def _queue_id(value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
+        value = int(value)
+    if type(value) is not int or not 0 <= value < 1 << 31:
+        raise ValueError
+    return value

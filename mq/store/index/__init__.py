@@ -1,0 +1,1 @@
+"""index/: from keys and unique ids to records of the log."""

@@ -1,0 +1,70 @@
+"""Whether a message was stored, for who does not remember: its records in the log, by the index.
+
+Who asks is about to store it, if it is not. So what counts is all that is in the log: what a process died in
+the middle of storing, which is mended first; what waits for its flush, which is done, so that nobody goes by
+what a power cut may take; and what lies in a topic of this name that was deleted since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mq.message import MessageExt
+from mq.store.log.reappend import Copies
+from mq.store.native import check, ffi, lib
+from mq.store.store import Store
+
+__all__ = ["is_delivery", "record_at", "stored"]
+
+TOLD_APART = (
+    "UNIQ_KEY",
+    "DELAY",
+    "REAL_TOPIC",
+    "REAL_QID",
+    "ORIGIN_MESSAGE_ID",
+    "TIMER_OUT_MS",
+    "TIMER_DEL_UNIQKEY",  # of a marker, which has the unique id of the message that it recalls
+)
+SIZE = 4096  # of most records
+
+
+def stored(
+    store: Store, topic: str, key: str, since_ms: int = 0, broker_name: str = ""
+) -> Iterator[MessageExt]:
+    """The records of a topic, stored at since_ms or later, that may have this key or unique id, newest first:
+    the index goes by a hash. Who only reads goes by the index as it is."""
+    if not store.read_only:
+        copies = Copies(store)
+        copies.mend()
+        if store.sync and store.visible_end() < store.end():
+            copies.flush()  # What is not on disk yet, nobody sees.
+        store.bring_index_up()
+    for log_offset in store.index.find(topic, key, since_ms):
+        found = record_at(store, log_offset, broker_name)
+        if found is not None and found.log_offset == log_offset and found.topic == topic:
+            yield found
+
+
+def is_delivery(message: MessageExt, of: MessageExt) -> bool:
+    """Whether a message is what anybody's delivery makes of one that was put aside: a RocketMQ broker's has
+    its properties in another order, and one or the other besides."""
+    ours, theirs = message.properties, of.properties
+    return (
+        all(ours.get(name) == theirs.get(name) for name in TOLD_APART)
+        and message.log_offset > of.log_offset
+        and (message.born_time_ms, message.reconsume_times) == (of.born_time_ms, of.reconsume_times)
+        and message.stored_body == of.stored_body
+    )
+
+
+def record_at(store: Store, log_offset: int, broker_name: str) -> MessageExt | None:
+    """The message whose record is at this place of the log; None if there is none, or not any more."""
+    size = ffi.new("int64_t *", SIZE)
+    while True:
+        buffer = ffi.new("char[]", size[0])
+        code = lib.mq_log_record(store.live(), log_offset, buffer, len(buffer), size)
+        if code == lib.MQ_ROOM:
+            continue
+        if code in (lib.MQ_GONE, lib.MQ_CORRUPT, lib.MQ_MISSING, lib.MQ_INVALID):
+            return None
+        return MessageExt(ffi.buffer(buffer, check(code, str(store.root)))[:], broker_name)

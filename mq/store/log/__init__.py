@@ -1,0 +1,1 @@
+"""commitlog/: every way of appending a message."""

@@ -1,0 +1,34 @@
+"""What the unique ids of a process begin with; the rest is native/log/unique_id.c.
+
+RocketMQ's layout (common/message/MessageClientIDSetter.java): address 4 bytes, pid 2, a constant of the
+process 4, ms of the month 4, counter 2. The constant is random, where Java takes a hash, and drawn again in
+every forked child.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+
+from mq.store.native import lib
+
+__all__ = ["seed_ids"]
+
+
+def _address() -> bytes:
+    """This machine's IPv4 address, as far as it can be known without sending anything."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(
+                ("192.0.2.1", 9)
+            )  # Of the block for documentation; a datagram socket sends nothing here.
+            return socket.inet_aton(probe.getsockname()[0])
+    except OSError:
+        return secrets.token_bytes(4)
+
+
+def seed_ids() -> None:
+    """What the unique ids of this process begin with: address, pid, and a constant of this start."""
+    prefix = _address() + (os.getpid() & 0xFFFF).to_bytes(2, "big") + secrets.token_bytes(4)
+    lib.mq_unique_seed(prefix.hex().upper().encode())

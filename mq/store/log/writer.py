@@ -1,0 +1,387 @@
+"""Appending: one C call a message, or a batch.
+
+The hot path of a send. What can be known before is looked up once a queue, and kept until a topic changes;
+the usual message takes the way of mq/fastpath/calls.c, and what comes here asks for more.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from mq.api.broker import Appender, MessageQueue, SendResult, SendStatus
+from mq.errors import MessageInvalid, MQError
+from mq.fastpath import Line, bind_calls, pack
+from mq.message import Message
+from mq.store.log.delayed_append import Asides, belongs
+from mq.store.log.first_send import FirstSend, Targets
+from mq.store.log.reappend import Copy
+from mq.store.log.size_limits import batch_too_large, check_size, message_too_large
+from mq.store.native import check, ffi, lib
+from mq.store.store import Store
+
+__all__ = ["Writer"]
+
+FLUSH_TIMEOUT_MS = (
+    5000  # RocketMQ's syncFlushTimeout: after that the message is stored, and perhaps not on disk.
+)
+RECEIPT = ffi.typeof("mq_receipt *")
+END_AT, NEWS_AT, ID_AT = (ffi.offsetof("mq_receipt", name) for name in ("end", "news", "unique_id"))
+ID_SIZE = lib.MQ_UNIQUE_ID_SIZE
+bind_calls(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in ("mq_append", "mq_pull")))
+
+
+class Marker(Protocol):
+    """Who tells which SQL92 consumers want a message: see mq/broker/filter_bitmaps.py."""
+
+    def version(self) -> int:
+        """Of the set of filters that it knows."""
+        ...
+
+    def bits(self, topic: str, properties: bytes, /) -> bytes:
+        """The bits of the consumers that want a message: as many for each; none if nobody filters."""
+        ...
+
+
+class Writer:
+    """Appends to the queues of one store, from any thread.
+
+    What forbids a message in a queue is asked of `targets`, again after every change of a topic.
+    keyed(topic, key, for_good=False) is told of the dedup keys of a batch before it is stored, and of those
+    of half messages. With a marker, messages get extensions with its bits: see mq/store/queue/extensions.py.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        version: Any,
+        targets: Targets,
+        asides: Asides,
+        keyed: Callable[..., None],
+        marker: Marker | None = None,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._targets = targets
+        self._asides = asides
+        self.keyed = keyed
+        self._version = version  # of the topics: a word in shared memory
+        # With the version of the topics for which they are so.
+        self._routes: tuple[int, dict[tuple[str, int], tuple[int, MessageQueue]]] = -1, {}
+        self._appenders: dict[tuple[str, int], Appender] = {}
+        self._marker = marker
+        log = store.live()
+        lib.mq_log_extend(log, marker is not None)
+        self._line = Line(log, int(ffi.cast("uintptr_t", log)))
+        store.let_go_with(self._line.let_go)
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        unique_id: str | None = None,
+    ) -> SendResult:
+        """See Broker.append. Raises StoreFull, StorePoisoned, MessageTooLarge, and what `admit` raises."""
+        while True:
+            appender = self._appenders.get((topic, queue_id))
+            if appender is None:
+                appender = self.appender(MessageQueue(topic, self._name, queue_id))
+                self._appenders[topic, queue_id] = appender
+            result = appender(message, body, sys_flag, unique_id)
+            if result is not None:
+                return result
+            self._appenders = {}
+
+    def appender(self, queue: MessageQueue) -> Appender:
+        """See Broker.appender."""
+        # The version first: a change that comes between the two is noticed by the first append.
+        version = self._version[0]
+        topic, _, queue_id = queue
+        if self._targets.is_new(topic, queue_id):
+            return FirstSend(self._targets, queue, self.check, partial(self.append, topic, queue_id))
+        number = self._number(queue)
+        unusual = partial(self._append_unusual, queue, number, version)
+        if self._marker is not None:
+            return unusual
+        flushed = self._flushed if self._store.sync else None
+        asides = self._asides.usual
+        return self._line.appender(
+            queue, number, version, unusual, self._failed, flushed, asides, belongs(queue)
+        )
+
+    def check(self, queue: MessageQueue, message: Message, body: bytes) -> None:
+        """Raises what forbids a message whatever its topic is."""
+        check_size(len(body), len(message.encoded), self._store.geometry.commitlog_file_size)
+        if not message.plain:
+            self._asides.waiting(queue, message, body)
+
+    def _append_unusual(
+        self,
+        queue: MessageQueue,
+        number: int,
+        version: int,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        unique_id: str | None = None,
+    ) -> SendResult | None:
+        """An append that asks for more than most, or fails; None if the queue's number is out of date."""
+        log = self._store.live()
+        encoded, envelope, out_ms = message.encoded, ffi.NULL, 0
+        waiting = None if message.plain else self._asides.waiting(queue, message, body)
+        if waiting is not None:
+            number, encoded, envelope, out_ms = (
+                waiting.number,
+                waiting.encoded,
+                waiting.envelope,
+                waiting.out_ms,
+            )
+        elif self._marker is not None:
+            envelope, _kept = self._marked(queue.topic, [encoded])
+        receipt = ffi.new(RECEIPT)
+        name = ffi.NULL if unique_id is None else ffi.new("char[]", unique_id.encode())
+        result = lib.mq_append(
+            log,
+            number,
+            version,
+            message.flag,
+            sys_flag,
+            body,
+            len(body),
+            encoded,
+            len(encoded),
+            name,
+            envelope,
+            receipt,
+        )
+        if result in (lib.MQ_GONE, lib.MQ_STALE):
+            return None
+        if result:
+            raise self.failure(result, len(body), len(encoded))
+        if waiting is not None:
+            waiting.stored(receipt.store_time)
+        status = SendStatus.SEND_OK
+        if self._store.sync and message.wait:
+            status = self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
+        name = ffi.string(receipt.unique_id, 56).decode()
+        place = ffi.buffer(receipt.store_host)[:], int(receipt.log_offset)
+        return SendResult(status, queue, int(receipt.queue_offset), name, place, None, out_ms)
+
+    def append_to(self, number: int, body: bytes, encoded: bytes) -> Copy:
+        """Append to the queue of this number, whatever its topic, and wait for the disk where a send does."""
+        receipt = ffi.new(RECEIPT)
+        result = lib.mq_append(
+            self._store.live(),
+            number,
+            -1,
+            0,
+            0,
+            body,
+            len(body),
+            encoded,
+            len(encoded),
+            ffi.NULL,
+            ffi.NULL,
+            receipt,
+        )
+        if result:
+            raise self.failure(result, len(body), len(encoded))
+        if self._store.sync:
+            self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
+        return Copy(
+            int(receipt.log_offset), int(receipt.queue_offset), int(receipt.store_time), int(receipt.end)
+        )
+
+    def _failed(self, result: int, size: int, error: int) -> None:
+        """Raises what a failed call stands for; `error` is the system's number."""
+        ffi.errno = error
+        raise self.failure(result, size)
+
+    def _flushed(self, number: int, stored: SendResult) -> SendResult:
+        """The result to hand out once the message is on disk, or not in time."""
+        receipt = stored._receipt
+        end = int.from_bytes(receipt[END_AT : END_AT + 8], sys.byteorder)
+        status = self.flushed(end, number, receipt)
+        if status is SendStatus.SEND_OK:
+            return stored
+        place, out_ms = stored._place, stored._out_ms
+        return SendResult(status, stored.queue, stored.queue_offset, stored.msg_id, place, None, out_ms)
+
+    def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
+        """See Broker.append_batch. All bodies and all properties go down in one piece each."""
+        # A pair: what one thread finds out of date, another one does not add to what is new.
+        seen, routes = self._routes
+        version = self._version[0]
+        if version != seen:
+            routes = {}
+            self._routes = version, routes
+        try:
+            number, queue = routes[topic, queue_id]
+        except KeyError:
+            if self._targets.is_new(topic, queue_id):
+                for message in messages:
+                    self.check(MessageQueue(topic, self._name, queue_id), message, message.body)
+                with self._targets.first_send([(topic, queue_id)]):
+                    return self.append_batch(topic, queue_id, messages)
+            queue = MessageQueue(topic, self._name, queue_id)
+            number = self._number(queue)
+            if self._version[0] != version:  # The topic may be gone, and the queue be one of no topic.
+                return self.append_batch(topic, queue_id, messages)
+            routes[topic, queue_id] = number, queue
+        flags, wait = ffi.NULL, True
+        messages = list(messages)  # Whoever gave them may change theirs, and C goes by their number.
+        packed = pack(messages)
+        if packed is None:
+            packed, flags, wait = _packed_slowly(messages)
+            for message in messages:
+                if not message.plain and (key := message.dedup_key) is not None:
+                    self.keyed(topic, key)
+        bodies, body_sizes, properties, properties_sizes = packed
+        count = len(messages)
+        envelope, _kept = ffi.NULL, None
+        if self._marker is not None:
+            envelope, _kept = self._marked(topic, [message.encoded for message in messages])
+        ids = ffi.new("char[]", count * ID_SIZE)
+        receipt = ffi.new(RECEIPT)
+        result = lib.mq_append_batch(
+            self._store.live(),
+            number,
+            count,
+            flags,
+            0,
+            bodies,
+            ffi.from_buffer("int32_t[]", body_sizes),
+            properties,
+            ffi.from_buffer("int32_t[]", properties_sizes),
+            envelope,
+            ids,
+            receipt,
+        )
+        if result:
+            if result == lib.MQ_GONE:
+                return self._again(self.append_batch, topic, queue_id, messages)
+            if result == lib.MQ_TOO_LARGE:
+                each, encoded = (
+                    memoryview(part).cast("i").tolist() for part in (body_sizes, properties_sizes)
+                )
+                raise batch_too_large(topic, each, encoded, self._store.geometry.commitlog_file_size)
+            raise self.failure(result, len(bodies))
+        status = SendStatus.SEND_OK
+        if self._store.sync and wait:
+            status = self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
+        places = _Places(int(receipt.log_offset), int(receipt.size), body_sizes, properties_sizes)
+        host = ffi.buffer(receipt.store_host)[:]
+        return SendResult(status, queue, int(receipt.queue_offset), _Ids(ids, count), (host, places))
+
+    def _marked(self, topic: str, properties: Sequence[bytes]) -> tuple[Any, Any]:
+        """An envelope with the bits of these messages if there are any, and what must live as long as it."""
+        assert self._marker is not None
+        # The version first: bits of a set of filters that is out of date are not stored.
+        version = self._marker.version()
+        bits = [self._marker.bits(topic, one) for one in properties]
+        if not all(bits) or len({len(one) for one in bits}) != 1:
+            return ffi.NULL, None
+        memory, envelope = ffi.new("uint8_t[]", b"".join(bits)), ffi.new("mq_envelope *")
+        envelope.bitmaps, envelope.bitmap_size, envelope.filters_version = memory, len(bits[0]), version
+        return envelope, memory
+
+    def _number(self, queue: MessageQueue) -> int:
+        name = queue.topic.encode()
+        log = self._store.live()
+        return check(lib.mq_log_queue(log, name, len(name), queue.queue_id, 1), str(self._store.root))
+
+    def _again(self, append: Callable[..., SendResult], topic: str, *arguments: Any) -> SendResult:
+        """The topic was deleted since its route was looked up: find out whether there is a new one."""
+        self._routes = -1, {}
+        return append(topic, *arguments)
+
+    def flushed(self, end: int, number: int, receipt: bytes) -> SendStatus:
+        """Wait until what was appended is on disk: it ends at log offset `end`."""
+        news = int.from_bytes(receipt[NEWS_AT : NEWS_AT + 8], sys.byteorder)
+        result = lib.mq_log_flush_sent(self._store.live(), end, number, news, FLUSH_TIMEOUT_MS)
+        if result == lib.MQ_BUSY:
+            return SendStatus.FLUSH_DISK_TIMEOUT
+        try:
+            check(result, str(self._store.root))
+        except (MQError, OSError, MemoryError) as error:
+            # It is stored all the same, and sent again it would be a duplicate.
+            vars(error)["unique_id"] = receipt[ID_AT : ID_AT + 56].rstrip(b"\0").decode()
+            raise
+        return SendStatus.SEND_OK
+
+    def failure(self, result: int, body_size: int, properties_size: int | None = None) -> Exception:
+        if result == lib.MQ_TOO_LARGE:
+            return message_too_large(body_size, properties_size, self._store.geometry.commitlog_file_size)
+        try:
+            check(result, str(self._store.root))
+        except (MQError, OSError, MemoryError) as error:
+            return error
+        raise AssertionError(result)
+
+    def close(self) -> None:
+        """Let go of the log. An append under way in another thread still has it, and is refused."""
+        self._line.let_go()
+        self._version = (-1,)
+        self._appenders = {}  # They lead back here: without a cycle nothing waits for the collector.
+
+
+class _Ids:
+    """The unique ids of a batch, cut out of one buffer when asked for."""
+
+    __slots__ = ("_buffer", "_count")
+
+    def __init__(self, buffer: Any, count: int) -> None:
+        self._buffer = buffer
+        self._count = count
+
+    def __call__(self) -> list[str]:
+        text = ffi.buffer(self._buffer)[:].decode()
+        return [text[at : at + ID_SIZE] for at in range(0, self._count * ID_SIZE, ID_SIZE)]
+
+
+class _Places(Sequence[int]):
+    """The log offsets of a batch: its records lie side by side, and their sizes differ as the messages'
+    do."""
+
+    __slots__ = ("_first", "_overhead", "_sizes")
+
+    def __init__(self, first: int, first_size: int, body_sizes: bytes, properties_sizes: bytes) -> None:
+        self._first = first
+        self._sizes = memoryview(body_sizes).cast("i"), memoryview(properties_sizes).cast("i")
+        self._overhead = first_size - sum(sizes[0] for sizes in self._sizes)
+
+    def __len__(self) -> int:
+        return len(self._sizes[0])
+
+    def __getitem__(self, place: Any) -> Any:
+        return list(self)[place]
+
+    def __iter__(self) -> Iterator[int]:
+        at = self._first
+        for body_size, properties_size in zip(*self._sizes, strict=True):
+            yield at
+            at += body_size + properties_size + self._overhead
+
+
+def _packed_slowly(messages: Sequence[Message]) -> tuple[tuple[bytes, bytes, bytes, bytes], Any, bool]:
+    """As objects.pack, of whatever messages; their flags, and whether one of them waits for a flush."""
+    if any(m.delay_level or m.delay_ms is not None or m.deliver_at_ms is not None for m in messages):
+        raise MessageInvalid("a batch takes no delayed messages: send them one by one")
+    bodies, properties = [m.body for m in messages], [m.encoded for m in messages]
+    flags = ffi.NULL
+    if any(message.flag for message in messages):
+        flags = ffi.from_buffer("int32_t[]", array("i", [message.flag for message in messages]))
+    packed = (
+        b"".join(bodies),
+        array("i", map(len, bodies)).tobytes(),
+        b"".join(properties),
+        array("i", map(len, properties)).tobytes(),
+    )
+    return packed, flags, any(message.wait for message in messages)

@@ -1,0 +1,1 @@
+"""consumequeue/: the units of queues, and reading by them."""

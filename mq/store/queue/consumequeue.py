@@ -1,0 +1,51 @@
+"""Consume queues: for each message of one (topic, queue), where its record is.
+
+On disk: consumequeue/<topic>/<queue id>/<byte offset of the first unit, 20 digits>, files of equal size. The
+unit of queue offset q lies at byte 20 * q of the queue. Integers big-endian:
+
+    offset  size  field
+         0     8  log_offset       of the record
+         8     4  size             of the record
+        12     8  tags_code        hash of its tag; in SCHEDULE_TOPIC_XXXX when it is due, ms; or an
+                                   address: extensions.py
+
+Units have no checksum: they are derived, the record says topic, queue, offset and place itself, and every
+reader compares. A unit of log offset 0 and size 0x7fffffff fills up what lies before the first message of a
+queue that begins late; readers pass over it.
+
+An all-zero file would be one phantom message to RocketMQ. So a file appears under its name only with its
+first unit inside, and what is cut is zeroed.
+
+RocketMQ: store/ConsumeQueue.java.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["queue_directories", "remove_queues"]
+
+
+def queue_directories(root: Path, kind: str = "consumequeue") -> Iterator[tuple[str, int, Path]]:
+    """(topic, queue id, directory) of every queue that has a directory, of this kind; other names are
+    RocketMQ's to ignore too."""
+    try:
+        topics = sorted(path for path in (root / kind).iterdir() if path.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for topic in topics:
+        try:
+            queues = sorted(topic.iterdir())
+        except FileNotFoundError:
+            continue  # Somebody who is inside deleted the topic, since its name was read.
+        for queue in queues:
+            if queue.name.isascii() and queue.name.isdigit() and queue.is_dir():
+                yield topic.name, int(queue.name), queue
+
+
+def remove_queues(root: Path, topic: str) -> None:
+    """Remove the files of all queues of a topic, as far as they can be."""
+    for kind in ("consumequeue", "consumequeue_ext"):
+        shutil.rmtree(root / kind / topic, ignore_errors=True)

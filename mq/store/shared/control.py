@@ -1,0 +1,141 @@
+"""The control file: what all processes of a store share in memory.
+
+On disk: mq/control, in native byte order; its layout is mq/store/native/control/control.h and shared.h.
+Nothing in it outlives the machine, except that a cleanly closed store may be believed after a reboot too.
+
+It is believed if its stamp and layout are ours, it is the very file that was made here (a copied directory
+has another inode), it was made in this boot or closed cleanly, and no RocketMQ broker was here since (which
+shows in the mtime of `lock`). Otherwise it is made anew from what the other files say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mq.errors import BrokerClosed, MQError
+from mq.store.native import check, ffi, lib
+
+__all__ = ["Control", "Word", "boot_id"]
+
+
+def boot_id() -> bytes:
+    """16 bytes that are other ones after every boot of this machine."""
+    text = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return bytes.fromhex(text.replace("-", ""))
+
+
+class Control:
+    """The mapped control file. peek: a look at what it says, at a copy's too; nobody sees what is set in
+    it."""
+
+    def __init__(self, path: Path, *, create: bool, peek: bool = False) -> None:
+        self.path = path
+        self.duties_term = 0  # in which this broker has, or had, the duties
+        out = ffi.new("mq_control **")
+        how = lib.MQ_CONTROL_PEEK if peek else int(create)
+        result = lib.mq_control_open(bytes(path), boot_id(), how, out)
+        if result == lib.MQ_MISSING:
+            raise FileNotFoundError(path)
+        check(result, str(path))
+        # Unmapped when the last one who uses it lets go: a log, or a call in another thread.
+        self._handle: Any = ffi.gc(out[0], lib.mq_control_close)
+        self._refusal: MQError = BrokerClosed(f"{path} is closed: call mq.open() again")
+
+    @property
+    def handle(self) -> Any:
+        """Raises BrokerClosed, or what close() was told."""
+        handle = self._handle
+        if handle is None:
+            raise self._refusal.with_traceback(None)
+        return handle
+
+    def same_boot(self) -> bool:
+        return bool(lib.mq_control_same_boot(self.handle, boot_id()))
+
+    def set_boot(self) -> None:
+        """Be of this boot from now on."""
+        lib.mq_control_set_boot(self.handle, boot_id())
+
+    def get(self, word: int) -> int:
+        return int(lib.mq_control_get(self.handle, word))
+
+    def set(self, word: int, value: int) -> None:
+        lib.mq_control_set(self.handle, word, value)
+
+    def raise_to(self, word: int, value: int) -> None:
+        lib.mq_control_raise(self.handle, word, value)
+
+    def raise_in_term(self, term: int, word: int, value: int) -> None:
+        """The same as one of the duties; 0 is a term that is never over. Raises StoreLocked, and changes
+        nothing, once another process has them."""
+        check(lib.mq_duties_raise(self.handle, term, word, value), str(self.path))
+
+    def add(self, word: int, amount: int = 1) -> int:
+        """What it was before."""
+        return int(lib.mq_control_add(self.handle, word, amount))
+
+    def sync(self) -> None:
+        """Have the words on disk."""
+        check(lib.mq_control_sync(self.handle), str(self.path))
+
+    def queues(self) -> Iterator[tuple[int, str, int]]:
+        """(number, topic, queue id) of every live queue in the table."""
+        buffer = ffi.new("char[]", lib.MQ_TOPIC_MAX)
+        for place in range(self.get(lib.MQ_PLACE_COUNT)):
+            number = lib.mq_control_at_place(self.handle, place)
+            if number == lib.MQ_MISSING:
+                continue
+            size = lib.mq_control_queue_topic(self.handle, number, buffer)
+            queue_id = int(lib.mq_control_queue_id(self.handle, number))
+            if lib.mq_control_at_place(self.handle, place) != number:
+                continue  # Its topic was deleted while it was looked at.
+            topic = ffi.buffer(buffer, check(size, str(self.path)))[:].decode("utf-8", "replace")
+            yield number, topic, queue_id
+
+    def is_live(self, number: int) -> bool:
+        """Whether there is a queue of this number."""
+        return bool(lib.mq_control_queue_state(self.handle, number) == lib.MQ_QUEUE_LIVE)
+
+    def next_offset(self, number: int) -> int:
+        return int(lib.mq_control_queue_next(self.handle, number))
+
+    def min_offset(self, number: int) -> int:
+        return int(lib.mq_control_queue_min(self.handle, number))
+
+    def duty_writer(self, words: memoryview) -> Callable[[Mapping[int, int]], None]:
+        """What stores values by place, in order, into words of a shared file, as one of the duties. It raises
+        StoreLocked, and stores nothing, once another process has these."""
+        target = ffi.from_buffer("int64_t[]", words, require_writable=True)
+
+        def write(values: Mapping[int, int]) -> None:
+            result = lib.mq_duties_store(
+                self.handle, self.duties_term, target, list(values), list(values.values()), len(values)
+            )
+            check(result, str(self.path))
+
+        return write
+
+    def word(self, word: int) -> Word:
+        """A word to look at often."""
+        return Word(self.handle, word)
+
+    def close(self, refusal: MQError | None = None) -> None:
+        """Let go of it; whoever comes later gets this error."""
+        if refusal is not None:
+            self._refusal = refusal
+        self._handle = None
+
+
+class Word:
+    """One word of a control file: word[0] is its value. Keeps the file mapped as long as it lives."""
+
+    __slots__ = ("_handle", "_pointer")
+
+    def __init__(self, handle: Any, word: int) -> None:
+        self._handle = handle
+        self._pointer = lib.mq_control_word(handle, word)
+
+    def __getitem__(self, place: int) -> int:
+        return int(self._pointer[place])

@@ -1,0 +1,130 @@
+"""Waiting for messages of many queues at once, and for words that processes share.
+
+A Wait sleeps until one of its queues has a message that is wanted, one of its words is not what was seen,
+a topic changed, its store closes, a signal came, or the time is up. It costs nothing while it sleeps, and
+who sends what nobody waits for does not wake it: see native/control/wait.h.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from mq.store.native import check, ffi, lib
+from mq.store.store import Store
+
+__all__ = ["WORD_COUNT_MAX", "Futex", "Position", "Wait"]
+
+SPIN_NS = 50_000  # Waking an idle processor takes some 25 µs: look that long twice before sleeping.
+WAIT_AT_ONCE = 3600.0  # seconds; longer waits are several
+MODULUS = 1 << 32
+HASHES = "i"  # as C's int32_t
+OFFSETS = "q"
+WORD_COUNT_MAX = int(lib.MQ_WAIT_WORDS)
+
+
+class Position(NamedTuple):
+    """From where on messages of one queue are news."""
+
+    number: int  # in the table of queues
+    offset: int
+    # Of the tags that are wanted; or a test that every wanted message passes (see
+    # native/control/wake_filter.h); None: every message.
+    hashes: frozenset[int] | bytes | None = None
+
+
+class Futex:
+    """A word of 32 bits in a writable buffer, such as a mapped file, that any process may wait on.
+
+    Counts modulo 2**32. Keeps the buffer exported as long as it lives; pages of it must be allocated.
+    """
+
+    __slots__ = ("_memory", "address", "pointer")
+
+    def __init__(self, buffer: Any, at: int = 0) -> None:
+        self._memory = ffi.from_buffer("char[]", buffer, require_writable=True)
+        if not 0 <= at <= len(self._memory) - 4:
+            raise ValueError(f"a word at byte {at} does not lie inside of {len(self._memory)} bytes")
+        self.pointer = ffi.cast("uint32_t *", self._memory + at)
+        self.address = int(ffi.cast("uintptr_t", self.pointer))
+        if self.address % 4:
+            raise ValueError(f"a word at byte {at} is not aligned to four bytes")
+
+    @property
+    def value(self) -> int:
+        return int(lib.mq_word_get(self.pointer))
+
+    def add(self, amount: int = 1) -> int:
+        """Add in one step, whoever else does; the sum."""
+        return int(lib.mq_word_add(self.pointer, amount % MODULUS))
+
+    def wake(self) -> int:
+        """Wake all who wait on it, after it was changed; how many slept."""
+        return int(lib.mq_word_wake(self.pointer))
+
+    def wait(self, seen: int, seconds: float) -> bool:
+        """Sleep until it is not `seen`; whether it may have changed. May return early for nothing."""
+        nanoseconds = int(min(max(seconds, 0.0), WAIT_AT_ONCE) * 1e9)
+        return bool(lib.mq_word_wait(self.pointer, seen % MODULUS, nanoseconds) != lib.MQ_WORD_TIMEOUT)
+
+
+class Wait:
+    """What one thread waits for. May be waited for again: positions move on by themselves.
+
+    words: each with the value that was seen in it, at most WORD_COUNT_MAX. version: that of the topics for
+    which the numbers of the queues are right, -1 if that is of no interest.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        positions: Sequence[Position | tuple[int, int, frozenset[int] | bytes | None]],
+        *,
+        version: int = -1,
+        words: Sequence[tuple[Futex, int]] = (),
+    ) -> None:
+        if len(words) > WORD_COUNT_MAX:
+            raise ValueError(f"{len(words)} words: at most {WORD_COUNT_MAX} are waited for at once")
+        self._store = store
+        self._offsets = array(OFFSETS, [position[1] for position in positions])
+        self._what = what = ffi.new("mq_waiting *")
+        wanted = [position[2] for position in positions]
+        arrays = [array(HASHES, [position[0] for position in positions]), self._offsets]
+        if any(hashes is not None for hashes in wanted):
+            arrays.append(array(HASHES, [self._count(hashes) for hashes in wanted]))
+            some = [hashes for hashes in wanted if isinstance(hashes, frozenset)]
+            arrays.append(array(HASHES, [number for hashes in some for number in hashes]))
+        memory = [ffi.from_buffer(f"int{8 * part.itemsize}_t[]", part) for part in arrays]
+        what.queues, what.offsets = memory[:2]
+        if memory[2:]:
+            what.hash_counts, what.hashes = memory[2:]
+        what.count, what.word_count, what.topics_version = len(positions), len(words), version
+        what.words = pointers = ffi.new("const uint32_t *[]", [word.pointer for word, _ in words])
+        what.seen = values = ffi.new("uint32_t[]", [seen % MODULUS for _, seen in words])
+        self._kept = memory, words, pointers, values  # C has their addresses.
+
+    def _count(self, hashes: frozenset[int] | bytes | None) -> int:
+        """How many hashes are wanted; of a test, a number that stands for it."""
+        if isinstance(hashes, frozenset):
+            return len(hashes)
+        number = -1 if hashes is None else lib.mq_wake_test(self._store.live(), hashes, len(hashes))
+        return lib.MQ_WAIT_BY_TEST - number if number >= 0 else -1
+
+    def sleep(self, seconds: float, *, spin_ns: int = SPIN_NS) -> int | None:
+        """The place of a queue that has something to pull at its offset; None after anything else.
+
+        Anything else may be the end of the time, and may be less. Looks for spin_ns before it sleeps. Raises
+        BrokerClosed, ForkedBroker.
+        """
+        nanoseconds = int(min(max(seconds, 0.0), WAIT_AT_ONCE) * 1e9)
+        found = lib.mq_wait(self._store.live(), self._what, nanoseconds, spin_ns)
+        if found == lib.MQ_STALE:
+            return None
+        place = check(found, str(self._store.root))
+        return place if place < self._what.count else None
+
+    @property
+    def offsets(self) -> list[int]:
+        """Where each queue is looked at next: nobody wants what lies between here and where it began."""
+        return self._offsets.tolist()

@@ -1,0 +1,1 @@
+"""timerwheel and timerlog/: messages that are due at a time of their own."""

@@ -1,0 +1,1 @@
+"""mq/transactions: what became of each transaction."""
