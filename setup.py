@@ -2,6 +2,7 @@
 Spark finds the data source."""
 
 import os
+import shutil
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -40,11 +41,19 @@ class WithDiscovered(build_py):
     """Puts mq/spark/pyspark_entry.py where Spark looks: a package pyspark_mq beside mq, editable or not."""
 
     def run(self) -> None:
+        if not self.editable_mode:
+            # Files of an earlier build would get into the wheel.
+            shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
         place = self.get_finalized_command("install").install_lib if self.editable_mode else self.build_lib
         package = Path(place, "pyspark_mq")
         package.mkdir(parents=True, exist_ok=True)
         self.copy_file("mq/spark/pyspark_entry.py", str(package / "__init__.py"))
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        """The modules to install: all but the one that builds the C code, which is not installed either."""
+        found = super().find_package_modules(package, package_dir)
+        return [module for module in found if module[:2] != ("mq.store.native", "build")]
 
 
 setup(
