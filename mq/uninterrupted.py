@@ -4,20 +4,26 @@ A signal handler runs in the main thread, between any two instructions of Python
 or a time limit by SIGALRM. What is half open or half closed then belongs to nobody. So the main thread has
 such work done by another thread and waits for it: the exception ends the wait, and the work goes on. The
 other thread has the time limit for locks that the main thread has.
+
+A worker thread is started by the first call, takes one call after the other, and ends when there was none for
+a moment. A call whose wait was ended may keep its worker busy; the next call then gets another one.
 """
 
 from __future__ import annotations
 
 import _thread
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
+from mq.errors import ForkedBroker
 from mq.fastpath import time_guard, time_left
 
 __all__ = ["close_all", "left_open", "uninterrupted", "wait_for_calls"]
@@ -25,6 +31,8 @@ __all__ = ["close_all", "left_open", "uninterrupted", "wait_for_calls"]
 DROPPED_SECONDS = 1.0  # for the closing of what nobody has any more
 CALLS_SECONDS = 10.0  # for calls that go on without those that made them; as long as one waits for a lock
 LOOK_SECONDS = 0.002
+IDLE_SECONDS = 0.1  # after which a worker ends
+TAKEN_SECONDS = 0.02  # within which an idle worker takes a call
 
 Result = TypeVar("Result")
 
@@ -37,11 +45,12 @@ def uninterrupted(
     Where an exception of a signal handler ends the wait for it, undo(result) is called once it is done. The
     process may end before that, as it may be killed at any moment. `of` is what wait_for_calls() knows it by.
     """
-    if threading.current_thread() is not threading.main_thread():
+    # While the interpreter ends, no other thread runs.
+    if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
         return work()
     call = _Call(work, undo, of)
     try:
-        call.start()
+        _hand_over(call)
         return call.result()
     except BaseException:
         call.give_up()
@@ -81,7 +90,7 @@ def left_open(close: Callable[[], object], what: object, pid: int) -> None:
     if pid != os.getpid():
         return
     call = _Call(close, None, None)
-    call.start()
+    _hand_over(call)
     warnings.warn(f"{what!r} was dropped and not closed", ResourceWarning, source=what, stacklevel=3)
     call.wait(DROPPED_SECONDS)
 
@@ -98,21 +107,13 @@ class _Call(Generic[Result]):
         self._is_given_up = False
         self._results: list[Result] = []
         self._error: BaseException | None = None
+        self._is_taken = False
         self._done = threading.Lock()
         self._done.acquire()
-        self._thread = threading.Thread(target=self._run, name="mq-uninterrupted", daemon=True)
 
-    def start(self) -> None:
-        # One call of C: an interrupt comes before or after it. Thread.start() has many steps, and interrupted
-        # between two of them it leaves a thread that never runs; so another thread calls it.
-        try:
-            _thread.start_new_thread(_start_or_run, (self._thread,))
-        except RuntimeError as error:
-            if not str(error).startswith("can't"):
-                raise  # By a signal handler.
-            self._run()  # There can be no more threads, or the interpreter is about to end.
-
-    def _run(self) -> None:
+    def run(self) -> threading.Lock:
+        """Do the work. Returns what is to be released then: the waiting thread alone keeps the result."""
+        self._is_taken = True
         _under_way.add(self)
         try:
             if self.of is not None and self.of in _closing:
@@ -126,29 +127,32 @@ class _Call(Generic[Result]):
             self._error = error
         else:
             with self._lock:
-                if not self._is_given_up:
+                is_wanted = not self._is_given_up
+                if is_wanted:
                     self._results.append(result)
-            if self._is_given_up and self._undo is not None:
+            if not is_wanted and self._undo is not None:
                 self._undo(result)
         finally:
             _under_way.discard(self)
-            self._done.release()
+        return self._done
 
     def result(self) -> Result:
-        self._done.acquire()
-        self._join()
+        while not self._done.acquire(timeout=-1 if self._is_taken else TAKEN_SECONDS):
+            _start_worker()  # The idle one was about to end, or has got another call.
         error, self._error = self._error, None
         if error is not None:
             raise error
         return self._results[0]
 
-    def wait(self, seconds: float) -> None:
-        if self._done.acquire(timeout=seconds):
-            self._join()
+    def forked(self) -> None:
+        """In a forked child: the parent's worker has it, and there is none here."""
+        self._error = ForkedBroker(
+            "the process was forked during this call, which goes on in the parent alone"
+        )
+        self._done.release()
 
-    def _join(self) -> None:
-        if self._thread.ident is not None:
-            self._thread.join()
+    def wait(self, seconds: float) -> None:
+        self._done.acquire(timeout=seconds)
 
     def give_up(self) -> None:
         """Nobody wants the result any more."""
@@ -157,16 +161,74 @@ class _Call(Generic[Result]):
             results, self._results = self._results, []
         if results and self._undo is not None:
             self._undo(results[0])
+        if not self._is_taken:
+            _start_worker()  # The interrupt may have come before there was one.
 
 
-def _start_or_run(thread: threading.Thread) -> None:
-    """It knows nothing of the call: what that returns is not kept any longer than its caller wants."""
+def _hand_over(call: _Call[Any]) -> None:
+    _calls.put(call)  # One call of C: an interrupt comes before or after it.
+    if not _idle:
+        _start_worker()
+
+
+def _start_worker() -> None:
+    """Start a worker, or do its work here where there can be no more threads."""
+    worker = threading.Thread(target=_work, args=(IDLE_SECONDS,), name="mq-uninterrupted", daemon=True)
+    # Thread.start() has many steps, and interrupted between two of them it leaves a thread that never runs.
+    # So another thread calls it, which one call of C starts.
     try:
-        thread.start()
+        _thread.start_new_thread(_start_or_run, (worker,))
+    except RuntimeError as error:
+        if not str(error).startswith("can't"):
+            raise  # By a signal handler.
+        _work(0.0)  # There can be no more threads, or the interpreter is about to end.
+
+
+def _start_or_run(worker: threading.Thread) -> None:
+    try:
+        worker.start()
     except RuntimeError:  # There can be no more threads.
-        thread.run()
+        worker.run()
 
 
+def _work(seconds: float) -> None:
+    """Run what is called, until nothing was called for so many seconds."""
+    me = object()
+    while (call := _next(me, seconds)) is not None:
+        done = call.run()
+        del call  # What it returns is not kept any longer than its caller wants.
+        if seconds:
+            _idle.add(me)
+        done.release()
+
+
+def _next(worker: object, seconds: float) -> _Call[Any] | None:
+    with suppress(Empty):
+        try:
+            return _calls.get(timeout=seconds)
+        finally:
+            _idle.discard(worker)
+    # Of a thread that found this worker idle. One that does not starts another worker.
+    with suppress(Empty):
+        return _calls.get_nowait()
+    return None
+
+
+def _after_fork() -> None:
+    global _calls
+    calls, _calls = _calls, SimpleQueue()  # Threads that are not there wait at the former.
+    _idle.clear()
+    # A signal handler may have forked while the main thread waits for one.
+    for call in _under_way:
+        call.forked()
+    _under_way.clear()
+    with suppress(Empty):
+        while True:
+            _calls.put(calls.get_nowait())
+
+
+_calls: SimpleQueue[_Call[Any]] = SimpleQueue()
+_idle: set[object] = set()  # workers that wait for a call
 _under_way: set[_Call[Any]] = set()
 _closing: WeakSet[_Owner] = WeakSet()
-os.register_at_fork(after_in_child=_under_way.clear)  # Their threads are the parent's.
+os.register_at_fork(after_in_child=_after_fork)

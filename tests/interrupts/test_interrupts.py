@@ -10,8 +10,10 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -113,6 +115,15 @@ def again(call: Callable[[], object]) -> None:
         raise error
 
 
+def stacks() -> str:
+    """Where the other threads stand."""
+    frames = sys._current_frames()
+    others = [each for each in threading.enumerate() if each is not threading.current_thread()]
+    return "\n".join(
+        f"{each.name}:\n{''.join(traceback.format_stack(frames.get(each.ident or 0)))}" for each in others
+    )
+
+
 @contextmanager
 def nothing_left(beside: Beside) -> Iterator[None]:
     """At the end there are as many descriptors and threads as before, and no member of a group."""
@@ -120,9 +131,9 @@ def nothing_left(beside: Beside) -> Iterator[None]:
     files, threads = descriptors(), set(threading.enumerate())
     members = beside.members()
     yield
-    assert until(lambda: beside.members() == members), beside.members()
-    assert until(lambda: descriptors() <= files), descriptors() - files
-    assert until(lambda: set(threading.enumerate()) <= threads), threading.enumerate()
+    assert until(lambda: beside.members() == members), (beside.members(), stacks())
+    assert until(lambda: descriptors() <= files), (descriptors() - files, stacks())
+    assert until(lambda: set(threading.enumerate()) <= threads), stacks()
 
 
 @pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)

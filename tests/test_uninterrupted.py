@@ -1,0 +1,238 @@
+"""Calls that an interrupt cannot cut short, and the threads that do them."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+import pytest
+
+from mq.errors import ForkedBroker
+from mq.uninterrupted import uninterrupted
+from tests.interrupts.interrupting import Interrupted, alarms, interrupted_at
+
+PATIENCE = 60.0
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return found
+
+
+def workers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "mq-uninterrupted"]
+
+
+@contextmanager
+def busy() -> Iterator[threading.Event]:
+    """One call is under way that nobody waits for. Setting the event ends it."""
+    end, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert end.wait(PATIENCE)
+
+    with alarms() as set_alarm:
+        with suppress(Interrupted):
+            set_alarm(0.05)
+            uninterrupted(work)
+        set_alarm(0.0)
+    assert begun.wait(PATIENCE)
+    try:
+        yield end
+    finally:
+        end.set()
+
+
+def test_calls_one_after_the_other_are_done_by_the_same_thread() -> None:
+    threads = [uninterrupted(threading.current_thread) for _ in range(200)]
+    assert threading.main_thread() not in threads
+    assert len(set(threads)) < 20  # One, unless this machine stands still between two of them.
+    assert until(lambda: not workers())  # It ends when there is nothing to do.
+    assert uninterrupted(lambda: "again") == "again"
+
+
+def test_a_call_of_another_thread_or_within_a_call_is_done_there() -> None:
+    def work() -> bool:
+        return uninterrupted(threading.current_thread) is threading.current_thread()
+
+    assert uninterrupted(work)
+
+
+def test_a_call_that_nobody_waits_for_holds_up_no_other() -> None:
+    with busy() as end:
+        assert uninterrupted(lambda: "at once") == "at once"
+        assert not end.is_set()
+
+
+def test_an_interrupt_at_any_instruction_leaves_nothing_half_done() -> None:
+    """The work is not begun, or undone, or was returned."""
+    made: list[int] = []
+    undone: list[int] = []
+
+    def interrupted(number: int) -> int | None:
+        def work() -> int:
+            made.append(number)
+            return number
+
+        return interrupted_at(lambda: uninterrupted(work, undone.append), number)
+
+    size = next(number for number in range(1000) if interrupted(number) is not None)
+    assert until(lambda: not workers())
+    assert size > 50
+    assert sorted(made)[-2:] == [size - 1, size]  # At the last instruction of all it is as good as returned.
+    assert sorted(undone) == sorted(made)[:-2]
+    assert len(set(made)) == len(made) > 20
+
+
+def test_an_interrupt_of_the_wait_lets_the_work_be_done_and_undone() -> None:
+    end, undone = threading.Event(), threading.Event()
+    with alarms() as set_alarm:
+        with suppress(Interrupted):
+            set_alarm(0.05)
+            uninterrupted(lambda: end.wait(PATIENCE), lambda _: undone.set())
+        set_alarm(0.0)
+    assert not undone.is_set()
+    end.set()
+    assert undone.wait(PATIENCE)
+
+
+def test_what_it_returns_is_its_callers_alone() -> None:
+    class Thing:
+        pass
+
+    for _ in range(50):
+        thing = weakref.ref(uninterrupted(Thing))
+        assert thing() is None
+
+
+def test_what_it_raises_is_raised_to_the_caller() -> None:
+    def work() -> NoReturn:
+        raise ValueError("of the work")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="of the work"):
+            uninterrupted(work)
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_without_another_thread_the_main_thread_does_it(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is the one that starts the other."""
+    assert until(lambda: not workers())
+
+    def refused(*_arguments: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        if which == 1:
+            patched.setattr(_thread, "start_new_thread", refused)
+        else:
+            patched.setattr(threading.Thread, "start", refused)
+        thread = uninterrupted(threading.current_thread)
+        assert thread.name != "mq-uninterrupted"
+        assert (thread is threading.main_thread()) == (which == 1)
+
+
+def child(work: Callable[[], bool]) -> int:
+    pid = os.fork()
+    if not pid:
+        code = 9
+        try:
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    return pid
+
+
+def ends_well(pid: int) -> bool:
+    found: list[int] = []
+
+    def ended() -> bool:
+        pid_seen, status = os.waitpid(pid, os.WNOHANG)
+        if pid_seen:
+            found.append(os.waitstatus_to_exitcode(status))
+        return bool(found)
+
+    if not until(ended):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return found == [0]
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+def test_a_forked_child_has_a_thread_of_its_own() -> None:
+    with busy():
+        uninterrupted(lambda: None)  # One is idle now, another one busy.
+        assert ends_well(child(lambda: uninterrupted(lambda: "child") == "child" and len(workers()) == 1))
+    assert uninterrupted(lambda: "parent") == "parent"
+
+
+def test_a_child_that_a_signal_handler_forks_waits_for_nothing_of_the_parent() -> None:
+    pids: list[int] = []
+
+    def forks(_number: int, _frame: FrameType | None) -> None:
+        pids.append(os.fork())
+
+    before = signal.signal(signal.SIGALRM, forks)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        result = uninterrupted(lambda: until(lambda: bool(pids)))
+    except ForkedBroker:
+        os._exit(0 if pids == [0] and uninterrupted(lambda: 5) == 5 else 1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert result is True
+    assert ends_well(pids[0])
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param("", id="idle"),
+        pytest.param("cut_short(lambda: time.sleep(1000))", id="busy"),
+        pytest.param("atexit.register(print, uninterrupted(lambda: 'at exit'))", id="at-exit"),
+        pytest.param("sys.modules['late'] = late = Late(); late.circle = late", id="while-it-ends"),
+    ],
+)
+def test_the_interpreter_ends_whatever_the_threads_do(last: str) -> None:
+    code = f"""
+import atexit, signal, sys, time
+from mq.uninterrupted import uninterrupted
+
+class Late:
+    def __del__(self):
+        print("while it ends", uninterrupted(lambda: sys.is_finalizing()))
+
+def cut_short(work):
+    def late(number, frame):
+        raise TimeoutError
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        uninterrupted(work)
+    except TimeoutError:
+        pass
+
+print(uninterrupted(lambda: "first"))
+{last}
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    further = {"at": "at exit\n", "sy": "while it ends True\n"}.get(last[:2], "")
+    assert run.stdout == "first\n" + further
