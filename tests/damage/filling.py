@@ -221,7 +221,7 @@ def send_to_fresh_topics(disk: Any, options: dict[str, Any]) -> int:
         mq.open(disk.root, duties=False, **options) as broker,
         mq.Producer(broker, retries=0, dedup_window=60) as producer,
     ):
-        ways = _ways(broker, producer)
+        ways = ways_to_send(broker, producer)
         # So that what belongs to no single topic is there.
         for way in ("send", "key", "prepare"):
             ways[way](mq.Message("older", b"x"))
@@ -243,7 +243,7 @@ def send_to_fresh_topics(disk: Any, options: dict[str, Any]) -> int:
     return refused
 
 
-def _ways(broker: mq.LocalBroker, producer: mq.Producer) -> dict[str, Callable[[mq.Message], Any]]:
+def ways_to_send(broker: mq.LocalBroker, producer: mq.Producer) -> dict[str, Callable[[mq.Message], Any]]:
     def queue_of(message: mq.Message) -> mq.MessageQueue:
         return mq.MessageQueue(message.topic, broker.name, 1)
 

@@ -1,0 +1,35 @@
+"""A store whose flush has failed takes nothing more, and makes nothing for what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.store.native import lib
+from tests.damage.filling import ways_to_send
+
+
+@pytest.mark.parametrize("sync", ["sync", "async"])
+def test_a_first_send_to_a_poisoned_store_leaves_no_topic_behind(tmp_path: Path, sync: str) -> None:
+    with (
+        mq.open(tmp_path / "store", duties=False, flush=sync) as broker,
+        mq.Producer(broker, retries=0, dedup_window=60) as producer,
+    ):
+        ways = ways_to_send(broker, producer)
+        # So that what belongs to no single topic is there.
+        for way in ("send", "key", "prepare"):
+            ways[way](mq.Message("older", b"x"))
+        found = broker.query("older", "older", count_max=10)
+        broker._store.control.set(lib.MQ_POISONED_WORD, 1)
+        for way, send in ways.items():
+            with pytest.raises(mq.StorePoisoned):
+                send(mq.Message(f"fresh-{way}", b"x"))
+            assert broker.topics() == ["older"], way
+        with pytest.raises(mq.StorePoisoned):
+            broker.send_back(found[0], "readers")
+        assert broker.topics() == ["older"]
+        with mq.open(broker.path, duties=False) as other:
+            assert other.topics() == ["older"]
+        assert {topic for topic, _ in broker._store.queues()} == {"older"}
