@@ -85,12 +85,17 @@ def left_open(close: Callable[[], object], what: object, pid: int) -> None:
     """Called by __del__ of what was opened in process `pid` and not closed: says so, and closes it.
 
     In another thread, since an object may be dropped in the middle of anything, also in a thread that close()
-    waits for: that is why the wait has a limit.
+    waits for: that is why the wait has a limit. What a signal handler raises here goes nowhere.
     """
     if pid != os.getpid():
         return
-    call = _Call(close, None, None)
-    _hand_over(call)
+    try:
+        call = _Call(close, None, None)
+        _hand_over(call)
+    except BaseException:
+        _calls.put(_Call(close, None, None))  # Twice is fine, and there is no later time for it.
+        _start_worker()
+        raise
     warnings.warn(f"{what!r} was dropped and not closed", ResourceWarning, source=what, stacklevel=3)
     call.wait(DROPPED_SECONDS)
 

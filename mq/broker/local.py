@@ -388,7 +388,7 @@ class LocalBroker:
     ) -> None:
         """See Broker.send_back."""
         self._catalog.check_writable()
-        send_back(self._schedule, self._retry_queue_count, message, group, delay_level, max_reconsume_times)
+        send_back(self._schedule, self._catalog, message, group, delay_level, max_reconsume_times)
 
     def _keyed(self) -> Callable[..., None]:
         """What the writer tells of a message with a key. It does not hold the broker: files are given back as
@@ -401,9 +401,6 @@ class LocalBroker:
                 broker._dedup.doubt(topic, key, for_good=for_good)
 
         return doubt
-
-    def _retry_queue_count(self, topic: str) -> int:
-        return self._catalog.sendable(topic).write_queue_count
 
     def flush(self) -> None:
         """Have everything on disk that was sent before this call. Raises StorePoisoned."""

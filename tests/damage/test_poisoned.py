@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import mq
+from mq.broker.groups.retry import redrive
 from mq.store.native import lib
 from tests.damage.filling import ways_to_send
 
@@ -22,14 +23,21 @@ def test_a_first_send_to_a_poisoned_store_leaves_no_topic_behind(tmp_path: Path,
         for way in ("send", "key", "prepare"):
             ways[way](mq.Message("older", b"x"))
         found = broker.query("older", "older", count_max=10)
+        broker.send_back(found[0], "others", delay_level=-1)
+        there = broker.topics()
+        assert broker._store.control is not None
         broker._store.control.set(lib.MQ_POISONED_WORD, 1)
         for way, send in ways.items():
             with pytest.raises(mq.StorePoisoned):
                 send(mq.Message(f"fresh-{way}", b"x"))
-            assert broker.topics() == ["older"], way
+            assert broker.topics() == there, way
+        for level in (0, 1, -1):
+            with pytest.raises(mq.StorePoisoned):
+                broker.send_back(found[0], "readers", delay_level=level)
+            assert broker.topics() == there
         with pytest.raises(mq.StorePoisoned):
-            broker.send_back(found[0], "readers")
-        assert broker.topics() == ["older"]
+            redrive(broker, "others")
+        assert broker.topics() == there
         with mq.open(broker.path, duties=False) as other:
-            assert other.topics() == ["older"]
-        assert {topic for topic, _ in broker._store.queues()} == {"older"}
+            assert other.topics() == there == ["%DLQ%others", "older"]
+        assert {topic for topic, _ in broker._store.queues()} == {*there, "RMQ_SYS_TRANS_HALF_TOPIC"}

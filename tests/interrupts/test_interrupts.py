@@ -68,6 +68,13 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
         yield broker
 
 
+@pytest.fixture(autouse=True)
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt may come in a destructor, of what is collected in the middle of a call. pytest would keep
+    it until the test ends, and with it the frames of the call and what they have open."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _unraisable: None)
+
+
 @pytest.fixture
 def beside(broker: LocalBroker) -> Iterator[Beside]:
     other = Beside(broker.path)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mq.api.results import MessageQueue, PullStatus
@@ -38,6 +38,7 @@ from mq.store.shared.lock_guards import file_lock
 
 if TYPE_CHECKING:
     from mq.broker.local import LocalBroker
+    from mq.broker.topics.registry import Catalog
 
 __all__ = ["DEAD_PREFIX", "RETRY_PREFIX", "HandBack", "Redriven", "handed_back", "redrive", "send_back"]
 
@@ -91,17 +92,21 @@ def handed_back(
 
 def send_back(
     schedule: Schedule,
-    queue_count: Callable[[str], int],
+    topics: Catalog,
     message: MessageExt,
     group: str,
     delay_level: int = 0,
     max_reconsume_times: int = RECONSUME_TIMES_MAX,
 ) -> None:
-    """See Broker.send_back. queue_count makes a topic if need be, and says how many queues it has to write
-    to; it raises NotPermitted where nobody may."""
+    """See Broker.send_back."""
     check_group(group)
     back = handed_back(message, group, delay_level, max_reconsume_times)
-    queue_id = random.randrange(queue_count(back.topic))
+    queue_id = random.randrange(topics.target(back.topic).write_queue_count)
+    with topics.first_send([(back.topic, queue_id)]):
+        _store_back(schedule, queue_id, message, back)
+
+
+def _store_back(schedule: Schedule, queue_id: int, message: MessageExt, back: HandBack) -> None:
     if back.delay_level:
         schedule.put_aside(
             back.topic,
@@ -206,7 +211,9 @@ def _redrive_queue(
                 sent += 1
                 if not dry_run:
                     to = topic if all_groups else RETRY_PREFIX + group
-                    _send_again(broker, _target(broker, to, message), topic, message)
+                    target = _target(broker, to, message)
+                    with broker._catalog.first_send([(target.topic, target.queue_id)]):
+                        _send_again(broker, target, topic, message)
             if is_whole and not dry_run:
                 broker.commit(REDRIVE_GROUP, queue, message.queue_offset + 1)
         offset = found.next_offset
@@ -228,7 +235,6 @@ def _has_target(broker: LocalBroker, topic: str, all_groups: bool, message: Mess
 
 def _target(broker: LocalBroker, topic: str, message: MessageExt) -> MessageQueue:
     """The queue of a topic that has the place of the one in which the message was."""
-    broker._catalog.sendable(topic)
     queues = broker.publishable(topic)
     queue_id = _origin_queue(broker, message) if len(queues) > 1 else 0
     return random.choice(queues) if queue_id is None else queues[queue_id % len(queues)]
