@@ -1,6 +1,7 @@
 """What all tests share: a directory that is verified at the end, and how long Hypothesis searches."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 hypothesis.settings.register_profile("usual", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=5000)
 hypothesis.settings.load_profile(os.environ.get("MQ_HYPOTHESIS", "usual"))
+
+# A shell starts what is to run in the background with SIGINT ignored, and all of its children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

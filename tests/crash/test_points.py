@@ -14,7 +14,7 @@ import pytest
 from tests.crash.conftest import Crew
 from tests.crash.scene import Scene, Way
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.rounds]
 
 WAYS = {
     "single": Way(),

@@ -23,7 +23,7 @@ import pytest
 from tests.crash.conftest import Crew
 from tests.crash.rounds import Counts, Lost, Round
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.rounds]
 
 ROUNDS = int(os.environ.get("MQ_POWER_ROUNDS", "60"))
 SEED = int(os.environ.get("MQ_POWER_SEED", str(time.time_ns() % 1_000_000_000)))

@@ -19,7 +19,7 @@ from tests.crash.conftest import SMALL, Crew
 from tests.crash.pauses import PROMISE
 from tests.crash.processes import Process
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.rounds]
 
 KILLS = int(os.environ.get("MQ_CRASH_KILLS", "1000"))
 SEED = int(os.environ.get("MQ_CRASH_SEED", str(time.time_ns() % 1_000_000)))

@@ -32,6 +32,7 @@ def test_in_a_forked_child_everything_is_refused(tmp_path: Path) -> None:
     assert list(problems(tmp_path / "store")) == []
 
 
+@pytest.mark.rounds
 @pytest.mark.parametrize(
     "kinds",
     [

@@ -50,6 +50,7 @@ def run_batch(root: Path, stored: Known, kind: str, first_seed: int, count: int)
     return result
 
 
+@pytest.mark.rounds
 @pytest.mark.timeout(BATCH * SECONDS_EACH + 120)
 @pytest.mark.parametrize("kind", ["flip", "unmake"])
 @pytest.mark.parametrize("store", [closed_store, killed_store], ids=["closed", "killed"])

@@ -25,7 +25,7 @@ from tests.damage import filling
 from tests.damage.children import Child, call
 
 MAY_MOUNT = os.geteuid() == 0
-KINDS = ["tmpfs", "ext4"] if MAY_MOUNT else []
+KINDS = ["tmpfs", pytest.param("ext4", marks=pytest.mark.rounds)] if MAY_MOUNT else []
 SIZE = 12 << 20
 LEFT = {"config": 1 << 20}
 SMALL = {

@@ -19,6 +19,7 @@ PARTS = 6
 SECONDS_MAX = 900.0
 
 
+@pytest.mark.rounds
 @pytest.mark.timeout(SECONDS_MAX + 60)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("kind", ["control", "units", "records"])

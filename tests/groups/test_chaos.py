@@ -35,11 +35,13 @@ PULL: Groups = {
 }
 
 
+@pytest.mark.rounds
 @pytest.mark.timeout(600 + SECONDS * 4)
 def test_members_come_leave_and_are_killed(troupe: Troupe) -> None:
     chaos(troupe, PUSH, SECONDS)
 
 
+@pytest.mark.rounds
 @pytest.mark.timeout(600 + SECONDS * 2)
 def test_pull_consumers_come_leave_and_are_killed(troupe: Troupe) -> None:
     chaos(troupe, PULL, SECONDS / 6)

@@ -26,7 +26,7 @@ from tests.oracle.sending import (
     send_one_by_one,
 )
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 
 BATCHES = "batches"
 

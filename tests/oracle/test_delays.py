@@ -20,7 +20,7 @@ from tests.oracle import oracle
 from tests.oracle.agreement import assert_library_looks_up, messages_of, string_hash
 from tests.oracle.sending import SIZES, open_store
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 

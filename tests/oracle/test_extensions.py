@@ -19,7 +19,7 @@ from tests.oracle.agreement import messages_of, string_hash
 from tests.oracle.oracle import Report, Sizes, put
 from tests.oracle.sending import open_store
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 
 SIZES = Sizes(queue_file_units=20, consume_queue_ext_file_size=512, property_crc=True)
 TAGS = [None, "TagA", "标签", "polygenelubricants"]

@@ -30,7 +30,7 @@ from tests.oracle.oracle import USUAL_SIZES
 from tests.oracle.sending import open_store
 from tests.oracle.server import Server
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(1200)]
 
 GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
 BODY = b"given up"

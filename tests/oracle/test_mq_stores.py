@@ -39,7 +39,7 @@ from tests.oracle.sending import (
     send_one_by_one,
 )
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 
 
 def library_report(directory: Path, scratch: Path, sizes: Sizes = SIZES) -> Report:

@@ -27,7 +27,7 @@ from tests.oracle.oracle import Record, Report
 from tests.oracle.sending import SIZES
 from tests.oracle.server import Came, Server
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(1200)]
 
 FAR_COUNT = 3  # timers that nobody waits for
 

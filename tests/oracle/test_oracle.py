@@ -17,7 +17,7 @@ from tests.oracle import oracle
 from tests.oracle.make_stores import MAKERS, STORES
 from tests.oracle.oracle import Sizes, Step, batch, put, read, write
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 
 UNIQUE_ID = "0A000005000118B4AAC2000000000000"
 V6_BORN_HOST = "[2001:db8::1]:51000"

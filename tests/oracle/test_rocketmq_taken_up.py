@@ -30,7 +30,7 @@ from tests.oracle.crossing import (
 from tests.oracle.sending import SIZES
 from tests.oracle.server import Came, Server
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(1200)]
 
 
 def rocketmq_retries(server: Server) -> list[int]:

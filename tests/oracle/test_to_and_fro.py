@@ -32,7 +32,7 @@ from tests.oracle.crossing import (
 from tests.oracle.sending import SIZES
 from tests.oracle.server import Server
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(1200)]
 
 # Timers that are further away than these seconds are stored again and again until they are due.
 ROLLING: dict[str, object] = {**SETTINGS, "timerRollWindowSlot": 4}

@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.rounds
+
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path("mq", "store", "native")
 EXTENSIONS = (NATIVE, Path("mq", "fastpath"))  # where they lie

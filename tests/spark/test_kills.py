@@ -30,7 +30,7 @@ from tests.spark.processes import CLUSTER, GAVE_UP, SECONDS_MAX, Ended, Process
 from tests.spark.reading import send
 from tests.spark.test_sink import stored
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.rounds]
 
 EACH_ONCE = ["worker", "executor", "jvm", "driver"]
 DEADLY = {"jvm", "driver"}

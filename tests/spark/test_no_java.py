@@ -14,7 +14,7 @@ from tests.spark.reading import send
 from tests.spark.session import environment
 from tests.spark.test_sink import numbered, stored
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.rounds]
 
 # What the scripts that start Spark call.
 TOOLS = ("bash", "basename", "cat", "chmod", "dirname", "env", "ls", "nice", "ps", "rm", "sh", "uname")

@@ -62,6 +62,7 @@ def recorded(place: Path) -> Path:
 
 @pytest.mark.spark
 @pytest.mark.crash
+@pytest.mark.rounds
 @pytest.mark.timeout(900)
 def test_the_table_is_right_although_the_driver_was_killed(tmp_path: Path) -> None:
     """All of it: executors in processes of their own, and three kills of the driver."""

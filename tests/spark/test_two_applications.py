@@ -18,7 +18,7 @@ from tests.spark.processes import CLUSTER, SECONDS_MAX, Process
 from tests.spark.reading import send
 from tests.spark.test_sink import staged_files, stored
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.rounds]
 
 COUNT, STEP = 2000, 100
 

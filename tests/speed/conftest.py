@@ -17,7 +17,7 @@ def peers_directory() -> None:
     sys.path[:] = before
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def peers(peers_directory: None) -> Iterator[None]:
     before = list(sys.path)
     install.use(workspace.peers_directory())

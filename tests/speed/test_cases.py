@@ -13,7 +13,11 @@ from tests.speed.peers import rocketmq
 from tests.speed.plan import Plan
 
 # Peers leave threads of their own behind in this process; what is forked here never touches them.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.rounds,
+    pytest.mark.usefixtures("peers"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+]
 
 
 @pytest.fixture(scope="session")

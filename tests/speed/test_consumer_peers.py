@@ -16,7 +16,11 @@ from tests.speed.peers.queue import Peer
 from tests.speed.processes import in_child, together
 
 # Peers leave threads of their own behind in this process; what is forked here never touches them.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.rounds,
+    pytest.mark.usefixtures("peers"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+]
 
 BODY = b"b" * 100
 PIPELINES: list[Peer[Any]] = [

@@ -10,7 +10,11 @@ import pytest
 from tests.speed.processes import ChildFailed, in_child, killed_while, together, total_rate
 
 # Peers leave threads of their own behind in this process; what is forked here never touches them.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.rounds,
+    pytest.mark.usefixtures("peers"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+]
 
 
 def test_work_is_done_in_another_process() -> None:
