@@ -18,7 +18,7 @@ from mq.client import selector
 from mq.client.fault import FaultTable, pause_after
 from mq.client.producer import ASYNC_COUNT_MAX, RETRIED_CODES
 from mq.client.selector import by_hash, next_but
-from tests.contract.memory import MemoryBroker, encode_record
+from tests.support.memory.broker import MemoryBroker, encode_record
 
 Failure = BaseException | None
 
@@ -629,7 +629,7 @@ def test_a_callback_may_send_and_close(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_send_async_took_is_sent_before_the_interpreter_ends() -> None:
     script = """if True:
         import mq
-        from tests.contract.memory import MemoryBroker
+        from tests.support.memory.broker import MemoryBroker
 
         class Loud(MemoryBroker):
             def append(self, topic, queue_id, message, *rest):

@@ -19,7 +19,7 @@ import pytest
 
 from mq.errors import ForkedBroker
 from mq.uninterrupted import uninterrupted
-from tests.interrupts.interrupting import Interrupted, alarms, interrupted_at
+from tests.support.interrupting import Interrupted, alarms, interrupted_at
 
 PATIENCE = 60.0
 

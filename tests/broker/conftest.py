@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.crash.failbuild import TREE, fail_build
-from tests.crash.processes import Nursery
+from tests.support.processes.fail_build import TREE, fail_build
+from tests.support.processes.nursery import Nursery
 
 
 @pytest.fixture(scope="module")

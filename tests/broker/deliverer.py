@@ -1,7 +1,7 @@
 """A process that has the duties of a store as soon as it is its turn, and dies where it is told to.
 
 With `step` it kills itself before that store into the shared words of the delivery, counted from the first
-that states a delivery. See tests/crash/processes.py for how it comes to life.
+that states a delivery. See tests/support/processes/nursery.py for how it comes to life.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from mq.broker import leader
 from mq.broker.delay import level_progress
 from mq.broker.local import LocalBroker
-from tests.crash.processes import stopping
+from tests.support.processes.nursery import stopping
 
 LEVELS = "50ms 150ms"
 SIZES: dict[str, Any] = {

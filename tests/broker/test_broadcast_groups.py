@@ -16,8 +16,8 @@ from mq.broker.broadcast.text_format import parse
 from mq.broker.check import problems
 from mq.broker.local import LocalBroker
 from mq.store.directory.settings import SettingsFile
-from tests.client.hearing import Heard
-from tests.store.small_store import contents, open_small, send
+from tests.support.recording_listener import Heard
+from tests.support.store.small_store import contents, open_small, send
 
 GROUP = "caches"
 

@@ -11,8 +11,8 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from tests.store.sleeping import Waiting
-from tests.store.small_store import open_small
+from tests.support.store.sleeping import Waiting
+from tests.support.store.small_store import open_small
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from mq.broker.topics.config import Topics, TopicSettings
 from mq.broker.topics.registry import Catalog
 from mq.store.native import lib
 from mq.store.queue import reader
-from tests.store.small_store import fill, open_small, send
+from tests.support.store.small_store import fill, open_small, send
 
 SOON = 30.0
 

@@ -20,8 +20,8 @@ from mq.store.directory.file_locks import lock_byte, open_own_file, unlock_byte
 from mq.store.shared import group_file
 from mq.store.timer import check as timerverify
 from mq.store.timer import timer_log
-from tests.store.small_store import open_small, send
-from tests.store.timers import BEGIN_MS, Bench
+from tests.support.store.small_store import open_small, send
+from tests.support.store.timers import BEGIN_MS, Bench
 
 HOUR_MS = 3_600_000
 FILE_SIZE = 1 << 20

@@ -18,8 +18,8 @@ import mq
 from mq.api.results import PullResult
 from mq.broker.delay.levels import SCHEDULE_TOPIC, destination, due_ms
 from mq.store.directory.delay_levels import LEVELS, parse_levels
-from tests.broker.shelf import BEGIN_MS, Deliverer, Died, Shelf, bodies, until_done
-from tests.store.encoder import Record
+from tests.broker.fake_delay_store import BEGIN_MS, Deliverer, Died, Shelf, bodies, until_done
+from tests.support.store.encoder import Record
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import mq
-from tests.arrivals import wait_for
-from tests.broker.shelf import BEGIN_MS, Deliverer, Shelf, bodies, until_done
+from tests.broker.fake_delay_store import BEGIN_MS, Deliverer, Shelf, bodies, until_done
+from tests.support.arrivals import wait_for
 
 
 def forget_deliveries(directory: Path) -> None:

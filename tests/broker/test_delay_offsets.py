@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mq.broker.delay.level_progress import ALWAYS, Alarm, DelayOffsets
-from tests.broker.shelf import BEGIN_MS
+from tests.broker.fake_delay_store import BEGIN_MS
 
 HOUR = 3_600_000
 

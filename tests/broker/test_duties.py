@@ -20,9 +20,9 @@ from mq.broker.local import LocalBroker
 from mq.store.native import lib
 from mq.store.shared.leader_lock import Turn
 from tests.broker.deliverer import LEVELS, SIZES
-from tests.broker.whose_duties import wait_for_duties
-from tests.crash.failbuild import TREE, fail_points
-from tests.crash.processes import Nursery
+from tests.broker.wait_for_leader import wait_for_duties
+from tests.support.processes.fail_build import TREE, fail_points
+from tests.support.processes.nursery import Nursery
 
 ACTORS = "tests.broker.deliverer"
 PATIENCE = 60.0

@@ -18,8 +18,8 @@ from mq.broker.local import LocalBroker
 from mq.broker.retention import Expiring, Unread
 from mq.store.directory.settings import USUAL, SettingsFile
 from mq.store.retention import Range
-from tests.store.peer import Peer
-from tests.store.small_store import LOG_FILE_SIZE, fill, log_files, open_small
+from tests.support.store.peer import Peer
+from tests.support.store.small_store import LOG_FILE_SIZE, fill, log_files, open_small
 
 COUNT = 120
 HOUR_MS = 3_600_000

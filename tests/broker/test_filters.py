@@ -18,8 +18,8 @@ from mq.broker.local import LocalBroker
 from mq.filter.sql import compiled
 from mq.store.native import ffi, lib
 from mq.store.queue.extensions import Extension, Marks, filters_version, read_extension
-from tests.store.peer import Peer
-from tests.store.small_store import SMALL, log_offset_of
+from tests.support.store.peer import Peer
+from tests.support.store.small_store import SMALL, log_offset_of
 
 OPTIONS: dict[str, Any] = {"enable_consume_queue_ext": True}
 SQL = "number > 10"

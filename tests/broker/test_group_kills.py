@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.claimer import Claimer
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("MQ_GROUP_KILLS", "15"))

@@ -26,8 +26,8 @@ from mq.api.group import Claim, Membership, Subscription
 from mq.broker.local import LocalBroker
 from mq.store.shared.group_file import LAYOUT, MAPPED_SIZE, READY, GroupFile
 from mq.store.shared.group_slots import SLOTS_AT
-from tests.store.peer import Peer
-from tests.store.small_store import open_small, overwrite, send
+from tests.support.store.peer import Peer
+from tests.support.store.small_store import open_small, overwrite, send
 
 TAKEOVER = 0.25  # the promise
 TAKEOVER_LATEST = 10.0  # of the worst of a few on a busy machine: who is not told waits for longer
@@ -555,7 +555,7 @@ def test_a_group_that_finds_no_space_says_so_and_works_later(tmp_path: Path) -> 
     program = f"""
 import resource, signal, mq
 from mq.api.group import Subscription
-from tests.store.small_store import SMALL
+from tests.support.store.small_store import SMALL
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with mq.open({str(tmp_path / "store")!r}, **SMALL) as broker:
     broker.create_topic("orders", 4)

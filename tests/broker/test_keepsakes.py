@@ -13,7 +13,7 @@ from mq.broker import leader
 from mq.broker.local import LocalBroker
 from mq.broker.topics.sink_ledger import KEPT_MS, TOPIC, Entry, newer
 from mq.errors import StoreFull
-from tests.store.small_store import (
+from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     expire_at,
     fill,

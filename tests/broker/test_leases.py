@@ -27,9 +27,9 @@ from mq.store.shared.process_state import process_state
 from mq.store.shared.renewal import Renewals
 from mq.store.store import Store
 from tests.broker.deliverer import LEVELS, SIZES
-from tests.broker.whose_duties import wait_for_duties
-from tests.crash.failbuild import fail_points
-from tests.crash.processes import Nursery, Process
+from tests.broker.wait_for_leader import wait_for_duties
+from tests.support.processes.fail_build import fail_points
+from tests.support.processes.nursery import Nursery, Process
 
 ACTORS = "tests.broker.deliverer"
 PATIENCE = 60.0

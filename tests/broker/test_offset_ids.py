@@ -11,7 +11,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.directory.settings import Settings
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 
 @pytest.fixture

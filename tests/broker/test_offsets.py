@@ -17,7 +17,7 @@ from mq.api.group import Subscription
 from mq.broker.check import problems
 from mq.broker.groups.offsets import Offsets
 from mq.broker.local import LocalBroker
-from tests.store.small_store import crash_of, open_small, send
+from tests.support.store.small_store import crash_of, open_small, send
 
 QUEUES = [mq.MessageQueue("orders", "mq", queue_id) for queue_id in range(2)]
 # As a broker of 5.3 leaves it: tabs, queue ids without quotes, the first entries on the line of their brace.

@@ -32,8 +32,8 @@ from mq.store.shared.group_slots import CHECK, COMMITTED, OFFSET_MAX, RESETS, SL
 from mq.store.shared.lease import Lapse, grace
 from mq.store.shared.process_state import process_state
 from tests.broker.test_groups import QUEUES, client_ids, join, peers, taken_over
-from tests.store.peer import Peer
-from tests.store.small_store import open_small, send
+from tests.support.store.peer import Peer
+from tests.support.store.small_store import open_small, send
 
 __all__ = ["peers"]
 

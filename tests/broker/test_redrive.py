@@ -15,7 +15,7 @@ from mq.broker.groups import retry
 from mq.broker.groups.retry import REDRIVE_GROUP, Redriven, redrive
 from mq.broker.local import LocalBroker
 from mq.filter.selection import Selection
-from tests.broker.shelf import bodies
+from tests.broker.fake_delay_store import bodies
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from mq.broker.local import LocalBroker
 from mq.message import MessageExt
 from mq.store.directory.delay_levels import LEVELS, parse_levels
 from mq.store.log.reappend import changed
-from tests.broker.shelf import Deliverer, Shelf, until_done
-from tests.store.encoder import Record
+from tests.broker.fake_delay_store import Deliverer, Shelf, until_done
+from tests.support.store.encoder import Record
 
 MINUTE = 60_000
 # What RocketMQ waits before each attempt, ms.

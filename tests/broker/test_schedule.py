@@ -18,8 +18,8 @@ from mq.broker.delay.levels import SCHEDULE_TOPIC, Delivery
 from mq.broker.local import LocalBroker
 from mq.store.native import ffi, lib
 from mq.store.shared.leader_lock import Turn
-from tests.arrivals import wait_for
-from tests.broker.shelf import bodies
+from tests.broker.fake_delay_store import bodies
+from tests.support.arrivals import wait_for
 
 HOUR = 3_600_000
 STORES = Path(__file__).parents[1] / "data" / "rocketmq"

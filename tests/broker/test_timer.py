@@ -20,7 +20,7 @@ from mq.store.shared.leader_lock import Turn
 from mq.store.timer import timer_log
 from mq.store.timer import wheel as timerwheel
 from mq.store.timer.checkpoint import read_timer_check
-from tests.arrivals import wait_for
+from tests.support.arrivals import wait_for
 
 HOUR = 3_600_000
 PATIENCE = 60.0

@@ -14,12 +14,12 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.native import lib
-from tests.arrivals import wait_for
 from tests.broker.timer_actors import SIZES
-from tests.broker.whose_duties import wait_for_duties
-from tests.crash.failbuild import TREE, fail_points
-from tests.crash.halts import halts
-from tests.crash.processes import Nursery
+from tests.broker.wait_for_leader import wait_for_duties
+from tests.support.arrivals import wait_for
+from tests.support.processes.fail_build import TREE, fail_points
+from tests.support.processes.halts import halts
+from tests.support.processes.nursery import Nursery
 
 ACTORS = "tests.broker.timer_actors"
 POINT = fail_points()

@@ -8,7 +8,7 @@ import pytest
 
 from mq.store.timer import timer_log
 from mq.store.timer.check import problems
-from tests.store.timers import BEGIN_MS, Bench
+from tests.support.store.timers import BEGIN_MS, Bench
 
 FILE_SIZE = 1 << 20
 

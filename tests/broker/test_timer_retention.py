@@ -12,7 +12,7 @@ import mq
 from mq.broker.delay.timer import TIMER_TOPIC, roll_window_ms
 from mq.store import retention
 from mq.store.timer import timer_log
-from tests.store.timers import BEGIN_MS, Bench
+from tests.support.store.timers import BEGIN_MS, Bench
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
 PATIENCE = 60.0

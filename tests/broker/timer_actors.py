@@ -9,7 +9,7 @@ from typing import Any
 
 import mq
 from mq.broker import local
-from tests.crash.processes import stopping
+from tests.support.processes.nursery import stopping
 
 SIZES: dict[str, Any] = {
     "commitlog_file_size": 4 << 20,

@@ -13,7 +13,7 @@ import mq
 from mq.store.native import lib
 from mq.store.shared.leader_lock import is_taken
 from tests.cli.conftest import ENVIRONMENT, Run, Start
-from tests.store.small_store import fill, log_files, open_small
+from tests.support.store.small_store import fill, log_files, open_small
 
 COUNT = 120
 

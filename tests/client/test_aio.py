@@ -22,7 +22,7 @@ from mq.aio import delivery, waiter
 from mq.aio.producer import OUTBOX_COUNT_MAX
 from mq.client.producer import ASYNC_COUNT_MAX
 from mq.client.retry import Retry
-from tests.contract.memory import MemoryBroker
+from tests.support.memory.broker import MemoryBroker
 
 SOON = 30.0  # for what is to happen at once; a machine under load takes its time
 

@@ -17,8 +17,8 @@ from hypothesis import given
 import mq
 from mq.api.results import MessageQueue
 from mq.broker.broadcast.text_format import TopicOffsets, parse, parse_of_client, write_out
-from tests.client.hearing import Heard, consuming, dead_letters, eventually, send
-from tests.contract.memory import MemoryBroker
+from tests.support.memory.broker import MemoryBroker
+from tests.support.recording_listener import Heard, consuming, dead_letters, eventually, send
 
 
 def make(queues: int = 2) -> MemoryBroker:

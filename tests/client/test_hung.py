@@ -11,7 +11,7 @@ from mq.client.engine.hung_listeners import NOT_HUNG, Hung, Running, standing_at
 from mq.client.engine.process_queue import Run
 from mq.filter.selection import Selection
 from mq.message import MessageExt
-from tests.client.hearing import PATIENCE
+from tests.support.recording_listener import PATIENCE
 
 QUEUES = [MessageQueue("orders", "mq", number) for number in range(3)]
 LINE = r"test_hung\.py:\d+ \(threading\.py:\d+\)"

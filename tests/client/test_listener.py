@@ -14,8 +14,17 @@ import pytest
 
 import mq
 import mq.aio
-from tests.client.hearing import PATIENCE, Clock, Heard, committed, consuming, dead_letters, eventually, send
-from tests.contract.memory import MemoryBroker
+from tests.support.memory.broker import MemoryBroker
+from tests.support.recording_listener import (
+    PATIENCE,
+    Clock,
+    Heard,
+    committed,
+    consuming,
+    dead_letters,
+    eventually,
+    send,
+)
 
 UNKNOWN = mq.TransactionState.UNKNOWN
 

@@ -16,8 +16,8 @@ import pytest
 import mq
 import mq.aio
 from mq.api.group import Membership, Subscription
-from tests.contract.memory import MemoryBroker
-from tests.store.sleeping import AT_ONCE, Waiting, asleep
+from tests.support.memory.broker import MemoryBroker
+from tests.support.store.sleeping import AT_ONCE, Waiting, asleep
 
 LONG = 60.0
 

@@ -11,8 +11,16 @@ from collections import defaultdict
 import pytest
 
 import mq
-from tests.client.hearing import PATIENCE, Heard, committed, consuming, dead_letters, eventually, send
-from tests.contract.memory import MemoryBroker
+from tests.support.memory.broker import MemoryBroker
+from tests.support.recording_listener import (
+    PATIENCE,
+    Heard,
+    committed,
+    consuming,
+    dead_letters,
+    eventually,
+    send,
+)
 
 
 def make(queues: int = 1) -> MemoryBroker:

@@ -18,7 +18,7 @@ import mq
 from mq.api.group import Subscription
 from mq.client import pull_consumer
 from mq.client.pull_consumer import PullConsumer
-from tests.contract.memory import MemoryBroker
+from tests.support.memory.broker import MemoryBroker
 
 SOON = 30.0  # for what is to happen at once; a machine under load takes its time
 

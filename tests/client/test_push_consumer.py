@@ -16,7 +16,9 @@ import pytest
 import mq
 from mq.api.group import Subscription
 from mq.api.results import MessageQueue
-from tests.client.hearing import (
+from tests.support.memory.broker import DELAYS_MS, MemoryBroker
+from tests.support.memory.groups import MemoryMembership
+from tests.support.recording_listener import (
     PATIENCE,
     Clock,
     Heard,
@@ -26,8 +28,6 @@ from tests.client.hearing import (
     eventually,
     send,
 )
-from tests.contract.memory import DELAYS_MS, MemoryBroker
-from tests.contract.memory_groups import MemoryMembership
 
 
 def make(queues: int = 1, **options: Any) -> MemoryBroker:

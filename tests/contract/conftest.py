@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mq
-from tests.contract.memory import MemoryBroker
+from tests.support.memory.broker import MemoryBroker
 
 # Files so small that a test of a few dozen messages goes through several of each kind.
 SMALL = {

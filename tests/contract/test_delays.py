@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import mq
-from tests.arrivals import wait_for
 from tests.contract.conftest import Open
-from tests.contract.memory import DELAYS_MS
+from tests.support.arrivals import wait_for
+from tests.support.memory.broker import DELAYS_MS
 
 QUICK_MS = (200, 700)
 

@@ -29,7 +29,7 @@ import mq
 from mq.api.group import Claim, Membership, Subscription
 from mq.store.check import problems
 from tests.contract.conftest import open_broker
-from tests.contract.memory import DELAYS_MS
+from tests.support.memory.broker import DELAYS_MS
 
 GROUP, TOPIC = "billing", "orders"
 RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import mq
-from tests.arrivals import wait_for
 from tests.contract.conftest import Open
+from tests.support.arrivals import wait_for
 
 HOUR = 3_600_000
 PATIENCE = 60.0

@@ -26,10 +26,10 @@ from mq.store.log.commitlog import segment_files
 from mq.store.store import Store
 from tests.crash.images import look_into
 from tests.crash.pager import pager
-from tests.crash.pauses import Stopwatch, pulse
-from tests.crash.processes import stopping
-from tests.crash.recorder import record as start_recording
-from tests.crash.trace import (
+from tests.support.power.recorder import record as start_recording
+from tests.support.processes.nursery import stopping
+from tests.support.processes.pauses import Stopwatch, pulse
+from tests.support.processes.trace import (
     ACK,
     QUEUE_COUNT,
     SEEN,
@@ -440,7 +440,7 @@ def _repairs() -> int:
 
 
 def _name(message: mq.MessageExt) -> tuple[int, int, int]:
-    from tests.crash.trace import stored
+    from tests.support.processes.trace import stored
 
     found = stored(message)
     assert found is not None, f"a torn message was delivered: {message}"

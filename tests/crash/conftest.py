@@ -9,17 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.failbuild import TREE, fail_build
-from tests.crash.pauses import longest
-from tests.crash.processes import Nursery
-from tests.crash.recorder import build
-
-SMALL = {
-    "commitlog_file_size": 65536,
-    "queue_file_units": 50,
-    "index_slot_count": 101,
-    "index_unit_count": 400,
-}
+from tests.support.power.recorder import build
+from tests.support.processes.fail_build import TREE, fail_build
+from tests.support.processes.nursery import Nursery
+from tests.support.processes.pauses import longest
 
 
 @dataclass
@@ -60,7 +53,7 @@ def _no_failures(nursery: Nursery) -> None:
 
 
 def _hire(directory: Path, python_path: Path, **environment: str) -> Iterator[Crew]:
-    with Nursery(TREE, directory / "report", python_path, **environment) as nursery:
+    with Nursery(TREE, directory / "report", python_path, "tests.crash.actors", **environment) as nursery:
         nursery.start("pulse", path=directory / "pulse")
         yield Crew(nursery, directory / "pulse")
     _no_failures(nursery)

@@ -21,8 +21,8 @@ import mq
 from mq.store.check import problems
 from mq.store.native import lib
 from mq.store.shared.control import Control
-from tests.crash.replay import DIRECTORY, Image, Life, images, load
-from tests.crash.trace import QUEUE_COUNT, TOPIC, acks, check, seen
+from tests.support.power.replay import DIRECTORY, Image, Life, images, load
+from tests.support.processes.trace import QUEUE_COUNT, TOPIC, acks, check, seen
 
 __all__ = ["lay_out", "look_into"]
 

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.crash.conftest import SMALL, Answer, Crew
-from tests.crash.disk import Disk
-from tests.crash.processes import Process
-from tests.crash.trace import ACK, Ack, Log, follow
+from tests.crash.conftest import Answer, Crew
+from tests.support.power.disk import Disk
+from tests.support.processes.nursery import Process
+from tests.support.processes.trace import ACK, Ack, Log, follow
+from tests.support.store.sizes import SMALL
 
 __all__ = ["IMAGES", "Counts", "Lost", "Round"]
 

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.crash.conftest import SMALL, Crew
-from tests.crash.failbuild import fail_points
-from tests.crash.pauses import PROMISE
-from tests.crash.trace import acks
+from tests.crash.conftest import Crew
+from tests.support.processes.fail_build import fail_points
+from tests.support.processes.pauses import PROMISE
+from tests.support.processes.trace import acks
+from tests.support.store.sizes import SMALL
 
 __all__ = ["Scene", "Way"]
 

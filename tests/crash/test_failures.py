@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.conftest import SMALL, Crew
-from tests.crash.failbuild import fail_points
-from tests.crash.processes import Process
+from tests.crash.conftest import Crew
 from tests.crash.scene import Scene, Way
-from tests.crash.trace import acks
+from tests.support.processes.fail_build import fail_points
+from tests.support.processes.nursery import Process
+from tests.support.processes.trace import acks
+from tests.support.store.sizes import SMALL
 
 pytestmark = pytest.mark.crash
 POINT = fail_points()

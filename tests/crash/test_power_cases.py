@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 import mq
-from tests.crash.conftest import SMALL, Crew
-from tests.crash.disk import Disk
-from tests.crash.processes import Process
-from tests.crash.replay import Change, changes_of
-from tests.crash.trace import TOPIC
+from tests.crash.conftest import Crew
+from tests.support.power.disk import Disk
+from tests.support.power.replay import Change, changes_of
+from tests.support.processes.nursery import Process
+from tests.support.processes.trace import TOPIC
+from tests.support.store.sizes import SMALL
 
 pytestmark = pytest.mark.crash
 MAGIC = b"\xda\xa3\x20\xa7"

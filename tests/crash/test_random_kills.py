@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.conftest import SMALL, Crew
-from tests.crash.pauses import PROMISE
-from tests.crash.processes import Process
+from tests.crash.conftest import Crew
+from tests.support.processes.nursery import Process
+from tests.support.processes.pauses import PROMISE
+from tests.support.store.sizes import SMALL
 
 pytestmark = [pytest.mark.crash, pytest.mark.rounds]
 

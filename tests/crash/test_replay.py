@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.crash.conftest import Crew
-from tests.crash.disk import Disk
-from tests.crash.replay import Change, Image, Life, Names, changes_of, images, load
+from tests.support.power.disk import Disk
+from tests.support.power.replay import Change, Image, Life, Names, changes_of, images, load
 
 PAGE = 4096
 ROOT = "/r"

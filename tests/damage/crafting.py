@@ -11,10 +11,10 @@ from pathlib import Path
 
 from mq.store.native import lib
 from mq.store.shared.control import Control
-from tests.damage.children import say
 from tests.damage.harm import Snapshot
 from tests.damage.known import Known, look
 from tests.damage.rounds import copied
+from tests.support.processes.children import say
 
 EXTREME = (
     -1, 0, 1, 7, 19, 20, 1 << 14, (1 << 14) - 1, 1 << 31, (1 << 31) - 1, 1 << 40, 1 << 58, (1 << 62) + 3,

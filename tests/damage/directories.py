@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import mq
-from tests.damage.children import hear, say
+from tests.support.processes.children import hear, say
 
 
 def hold_as_rocketmq_does(root: str) -> None:

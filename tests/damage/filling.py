@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mq
-from tests.damage.children import hear, say
+from tests.support.processes.children import hear, say
 
 TRIES_MAX = 100_000
 Stored = dict[tuple[str, int, int], str]  # topic, queue id, queue offset -> digest of the body

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import mq
 from mq.store.check import problems
-from tests.damage.children import say
+from tests.support.processes.children import say
 
 SIZES = {
     "commitlog_file_size": 1 << 14,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import mq
-from tests.damage.children import hear, say
 from tests.damage.known import Known, Look
+from tests.support.processes.children import hear, say
 
 
 def keep_looking(root: str, known: Known) -> dict[str, int]:

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from tests.damage import harm
-from tests.damage.children import say
 from tests.damage.known import Known, Wrong, look
+from tests.support.processes.children import say
 
 OUTSIDE = b"a file of somebody else, of no store at all\n" * 400
 

@@ -10,8 +10,8 @@ import pytest
 import mq
 from mq.store import store as store_module
 from tests.damage import directories, known
-from tests.damage.children import Child, call
-from tests.store.small_store import copy_beside_others
+from tests.support.processes.children import Child, call
+from tests.support.store.small_store import copy_beside_others
 
 NOBODY = 65534
 

@@ -10,7 +10,7 @@ import pytest
 
 from mq.store.check import problems
 from tests.damage import using
-from tests.damage.children import call
+from tests.support.processes.children import call
 
 THREAD_COUNT = 8
 ROUNDS = int(os.environ.get("MQ_CLOSING_ROUNDS", "24"))

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.damage import known, rounds
-from tests.damage.children import Child, call
 from tests.damage.known import Known
+from tests.support.processes.children import Child, call
 
 CASES = int(os.environ.get("MQ_DAMAGE_CASES", "1200"))
 BATCH = max(1, min(100, CASES // 4))  # of each of four sorts

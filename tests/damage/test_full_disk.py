@@ -22,7 +22,7 @@ import pytest
 import mq
 from mq.store.check import problems
 from tests.damage import filling
-from tests.damage.children import Child, call
+from tests.support.processes.children import Child, call
 
 MAY_MOUNT = os.geteuid() == 0
 KINDS = ["tmpfs", pytest.param("ext4", marks=pytest.mark.rounds)] if MAY_MOUNT else []

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.damage import crafting
-from tests.damage.children import Child
 from tests.damage.test_flipped_bytes import closed_store, killed_store
+from tests.support.processes.children import Child
 
 PARTS = 6
 SECONDS_MAX = 900.0

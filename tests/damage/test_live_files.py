@@ -15,7 +15,7 @@ from pathlib import Path
 
 import mq
 from tests.damage import filling, known, living
-from tests.damage.children import Child, call
+from tests.support.processes.children import Child, call
 
 ROUNDS = 40
 DERIVED = ("consumequeue", "index", "config", "checkpoint")

@@ -15,7 +15,7 @@ import pytest
 
 import mq
 from mq.store.native import lib
-from tests.store.small_store import bodies, contents, fill, numbered, open_small, send
+from tests.support.store.small_store import bodies, contents, fill, numbered, open_small, send
 
 SOON = 120.0
 

@@ -13,7 +13,7 @@ import pytest
 import mq
 from mq.broker.check import problems
 from mq.broker.local import LocalBroker
-from tests.store.small_store import (
+from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     bodies,
     contents,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.damage import verifying
-from tests.damage.children import Child, call
+from tests.support.processes.children import Child, call
 
 ROUNDS = int(os.environ.get("MQ_DAMAGE_CASES", "1200")) // 40
 

@@ -12,8 +12,8 @@ from mq.broker.check import problems
 from mq.broker.topics.sink_ledger import TOPIC, Entry
 from mq.spark.sink import check as sinks
 from tests.damage import harm
-from tests.damage.children import say
 from tests.damage.known import SIZES
+from tests.support.processes.children import say
 
 ARROW = b"ARROW1\0\0" + bytes(200) + b"ARROW1"
 

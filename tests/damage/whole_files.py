@@ -16,8 +16,8 @@ from pathlib import Path
 
 import mq
 from mq.broker.check import problems
-from tests.damage.children import Child, call, hear, say
 from tests.damage.harm import Snapshot
+from tests.support.processes.children import Child, call, hear, say
 
 SIZES = {
     "commitlog_file_size": 1 << 13,

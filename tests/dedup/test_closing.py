@@ -11,8 +11,8 @@ import pytest
 import mq
 from mq.broker.once import dedup_table
 from mq.store.directory.file_locks import lock_byte
-from tests.damage.children import call
-from tests.dedup import at_work
+from tests.dedup import dedup_actors
+from tests.support.processes.children import call
 
 PATIENCE = 60.0
 LONG = 3600.0
@@ -76,7 +76,7 @@ def test_one_who_waits_for_another_thread_that_sends_his_key(directory: Path) ->
     with mq.open(directory) as broker:
         keys = dedup_table.SentKeys(broker._store, clock_ms=lambda: 0)
         digest = dedup_table.digest_of("key", "orders", "key")
-        number, first = keys.number(digest), at_work.held(keys, digest, 0.0)
+        number, first = keys.number(digest), dedup_actors.held(keys, digest, 0.0)
         lock, waits = keys._locks[number % dedup_table.STRIPES], threading.Event()
 
         class Stripe:
@@ -98,10 +98,10 @@ def test_one_who_waits_for_another_thread_that_sends_his_key(directory: Path) ->
             broker._store.closed_here(fd)
             first.close()
 
-        assert answers(lambda: at_work.held(keys, digest, LONG), waits, close) == "BrokerClosed"
+        assert answers(lambda: dedup_actors.held(keys, digest, LONG), waits, close) == "BrokerClosed"
         assert lock.acquire(timeout=PATIENCE), "the lock is left behind"
         lock.release()
 
 
 def test_a_forked_child_closes_while_the_parent_sends_a_key(tmp_path: Path) -> None:
-    assert call(at_work.fork_while_a_key_is_sent, str(tmp_path / "store")) == 0
+    assert call(dedup_actors.fork_while_a_key_is_sent, str(tmp_path / "store")) == 0

@@ -24,9 +24,9 @@ from mq.broker.once.dedup_table import BUCKET_COUNT
 from mq.broker.once.handled_keys import MARK_SIZE, MARKS_AT
 from mq.store.check import problems
 from mq.store.directory.config_file import write_config
-from tests.damage.children import Child
-from tests.dedup import at_work
-from tests.dedup.at_work import SMALL
+from tests.dedup import dedup_actors
+from tests.dedup.dedup_actors import SMALL
+from tests.support.processes.children import Child
 
 SIZE = 50
 FILE_SIZE = MARKS_AT + SIZE * MARK_SIZE
@@ -293,10 +293,10 @@ def test_a_full_disk_is_named_and_passes(directory: Path, monkeypatch: pytest.Mo
             with pytest.raises(mq.StoreFull, match="billing"):
                 mq.Once(broker, "billing")
             with pytest.raises(mq.StoreFull, match="dedup"):
-                producer.send(at_work.order(b"one"), dedup_key="key-1")
+                producer.send(dedup_actors.order(b"one"), dedup_key="key-1")
         handle(mq.Once(broker, "billing"), "key")
-        producer.send(at_work.order(b"one"), dedup_key="key-1")
-        producer.send(at_work.order(b"one"), dedup_key="key-1")
+        producer.send(dedup_actors.order(b"one"), dedup_key="key-1")
+        producer.send(dedup_actors.order(b"one"), dedup_key="key-1")
         assert broker.topic("orders").queues[0].max_offset == 1
 
 
@@ -339,7 +339,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 def test_on_a_disk_that_is_full_nobody_gets_a_signal(disk: Path) -> None:
     root = disk / "store"
-    with Child(at_work.until_full, str(root), str(disk / "ballast")) as child:
+    with Child(dedup_actors.until_full, str(root), str(disk / "ballast")) as child:
         assert child.result() == ["StoreFull", "StoreFull", "StoreFull", "sent", "handled"]
     assert [str(problem) for problem in problems(root)] == []
     assert (root / "mq" / "dedup").stat().st_size == 4096 + BUCKET_COUNT * 256

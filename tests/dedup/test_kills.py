@@ -18,9 +18,9 @@ import pytest
 
 import mq
 from mq.broker.once.dedup_table import digest_of
-from tests.crash.failbuild import TREE, fail_build, fail_points
-from tests.damage.children import Child, call
-from tests.dedup import at_work
+from tests.dedup import dedup_actors
+from tests.support.processes.children import Child, call
+from tests.support.processes.fail_build import TREE, fail_build, fail_points
 
 ROUNDS = int(os.environ.get("MQ_KILLS", "12"))
 
@@ -28,12 +28,12 @@ ROUNDS = int(os.environ.get("MQ_KILLS", "12"))
 @pytest.mark.crash
 @pytest.mark.parametrize(("flush", "delay_level"), [("async", 0), ("sync", 0), ("async", 5)])
 def test_a_sender_dies_before_any_line(directory: Path, flush: str, delay_level: int) -> None:
-    assert call(at_work.dead_senders, str(directory), flush, delay_level, False, timeout=240) > 40
+    assert call(dedup_actors.dead_senders, str(directory), flush, delay_level, False, timeout=240) > 40
 
 
 @pytest.mark.crash
 def test_the_first_sender_dies_before_any_line(tmp_path: Path) -> None:
-    assert call(at_work.dead_senders, str(tmp_path / "stores"), "async", 0, True, timeout=240) > 25
+    assert call(dedup_actors.dead_senders, str(tmp_path / "stores"), "async", 0, True, timeout=240) > 25
 
 
 INSIDE = ("LOCKED", "ARMED", "HALF_RECORD", "RECORD", "UNIT", "LOG_END", "PUBLISHED", "DISARMED", "FLUSHED")
@@ -43,12 +43,12 @@ INSIDE = ("LOCKED", "ARMED", "HALF_RECORD", "RECORD", "UNIT", "LOG_END", "PUBLIS
 @pytest.mark.parametrize("point", INSIDE)
 def test_a_sender_dies_inside_the_append(directory: Path, point: str) -> None:
     flush = "sync" if point == "FLUSHED" else "async"
-    with mq.open(directory, flush=flush, flush_interval=3600, **at_work.SMALL) as broker:
+    with mq.open(directory, flush=flush, flush_interval=3600, **dedup_actors.SMALL) as broker:
         broker.create_topic("orders", 1)
         with mq.Producer(broker, dedup_window=3600) as producer:
-            producer.send(at_work.order(b"before"), dedup_key="before")
+            producer.send(dedup_actors.order(b"before"), dedup_key="before")
         completed = subprocess.run(
-            [sys.executable, "-m", "tests.dedup.at_work", str(directory), flush],
+            [sys.executable, "-m", "tests.dedup.dedup_actors", str(directory), flush],
             env={
                 **os.environ,
                 "PYTHONPATH": f"{fail_build()}{os.pathsep}{TREE}",
@@ -59,7 +59,9 @@ def test_a_sender_dies_inside_the_append(directory: Path, point: str) -> None:
         )
         assert completed.returncode == -signal.SIGKILL
         with mq.Producer(broker, dedup_window=3600) as producer:
-            results = [producer.send(at_work.order(b"of the living"), dedup_key="key-1") for _ in range(2)]
+            results = [
+                producer.send(dedup_actors.order(b"of the living"), dedup_key="key-1") for _ in range(2)
+            ]
         assert results[0].offset_msg_id == results[1].offset_msg_id
         [stored] = broker.query("orders", "key-1")
         assert stored.offset_msg_id == results[0].offset_msg_id
@@ -68,7 +70,7 @@ def test_a_sender_dies_inside_the_append(directory: Path, point: str) -> None:
 
 @pytest.mark.crash
 def test_a_handler_dies_before_any_line(directory: Path) -> None:
-    assert call(at_work.dead_handlers, str(directory), timeout=240) > 40
+    assert call(dedup_actors.dead_handlers, str(directory), timeout=240) > 40
 
 
 @pytest.mark.crash
@@ -76,7 +78,7 @@ def test_senders_of_the_same_keys_are_killed_at_any_time(directory: Path, tmp_pa
     """Each key is stored once, and whoever was answered was told the same."""
     acks, chance, key_count = tmp_path / "acks", random.Random(7), 300
     acks.touch()
-    with mq.open(directory, **at_work.SMALL) as broker:
+    with mq.open(directory, **dedup_actors.SMALL) as broker:
         broker.create_topic("orders", 3)
         killed = 0
         for number in range(ROUNDS):
@@ -86,7 +88,7 @@ def test_senders_of_the_same_keys_are_killed_at_any_time(directory: Path, tmp_pa
             ]
             # All together write some 30,000 bytes.
             enough = acks.stat().st_size + chance.randrange(25_000)
-            children = [Child(at_work.keep_sending, *each) for each in arguments]
+            children = [Child(dedup_actors.keep_sending, *each) for each in arguments]
             while acks.stat().st_size < enough and any(child.process.poll() is None for child in children):
                 time.sleep(0.001)
             for child in children:
@@ -95,9 +97,9 @@ def test_senders_of_the_same_keys_are_killed_at_any_time(directory: Path, tmp_pa
                 child.kill()
             for child in children:
                 child.__exit__(None, None, None)
-        call(at_work.keep_sending, str(directory), "last", 1, key_count, str(acks))
+        call(dedup_actors.keep_sending, str(directory), "last", 1, key_count, str(acks))
         told: dict[str, set[str]] = {}
-        for key, offset_msg_id in at_work.lines_of(acks):
+        for key, offset_msg_id in dedup_actors.lines_of(acks):
             told.setdefault(key, set()).add(offset_msg_id)
         for key in map(str, range(key_count)):
             [stored] = broker.query("orders", f"key-{key}")
@@ -111,13 +113,14 @@ def test_handlers_of_the_same_keys_are_killed_at_any_time(directory: Path, tmp_p
     last that its handler did."""
     journal, chance, key_count = tmp_path / "journal", random.Random(11), 400
     journal.touch()
-    with mq.open(directory, **at_work.SMALL) as broker:
+    with mq.open(directory, **dedup_actors.SMALL) as broker:
         killed = set[int]()
         for _ in range(ROUNDS):
             # All in one order, so that they meet at every key.
             seed = chance.randrange(1 << 30)
             children = [
-                Child(at_work.keep_handling, str(directory), seed, key_count, str(journal)) for _ in range(3)
+                Child(dedup_actors.keep_handling, str(directory), seed, key_count, str(journal))
+                for _ in range(3)
             ]
             # All together write some 14,000 bytes: about an equal part of them in each round.
             enough = journal.stat().st_size + chance.randrange(2 * 14_000 // ROUNDS)
@@ -129,11 +132,11 @@ def test_handlers_of_the_same_keys_are_killed_at_any_time(directory: Path, tmp_p
                     killed.add(child.pid)
             for child in children:
                 child.__exit__(None, None, None)
-        call(at_work.keep_handling, str(directory), 1, key_count, str(journal))
+        call(dedup_actors.keep_handling, str(directory), 1, key_count, str(journal))
         inside: dict[str, str] = {}
         ends: dict[str, list[tuple[str, int]]] = {}
         last: dict[str, int] = {}
-        for line, (key, what, pid) in enumerate(at_work.lines_of(journal)):
+        for line, (key, what, pid) in enumerate(dedup_actors.lines_of(journal)):
             last[pid] = line
             if what == "begin":
                 assert key not in inside or int(inside[key]) in killed, f"two are at {key}"
@@ -156,19 +159,19 @@ def test_what_came_twice_is_handled_once_by_members_that_are_killed(directory: P
     its thread did before its process was killed."""
     journal, chance, count = tmp_path / "journal", random.Random(3), 400
     journal.touch()
-    with mq.open(directory, **at_work.SMALL) as broker, ExitStack() as stack:
+    with mq.open(directory, **dedup_actors.SMALL) as broker, ExitStack() as stack:
         topic = broker.create_topic("orders", 6)
 
         def send_twice(begin: int, end: int) -> None:
             for _ in range(2):
                 with mq.Producer(broker, dedup_window=3600) as producer:
                     for number in range(begin, end):
-                        producer.send(at_work.order(b"%d" % number), dedup_key=f"key-{number}")
+                        producer.send(dedup_actors.order(b"%d" % number), dedup_key=f"key-{number}")
                 keys = broker._dedup._keys
                 assert keys is not None
                 for number in range(begin, end):  # As if the window had ended.
                     digest = digest_of("key", "orders", f"key-{number}")
-                    with at_work.held(keys, digest, 1):
+                    with dedup_actors.held(keys, digest, 1):
                         keys.bucket(keys.number(digest)).drop(digest)
             assert sum(queue.max_offset for queue in topic.queues) == 2 * end
 
@@ -194,7 +197,7 @@ def test_what_came_twice_is_handled_once_by_members_that_are_killed(directory: P
             each.kill()
         handled: dict[str, list[tuple[str, int]]] = {}
         last: dict[str, int] = {}
-        for line, (key, thread) in enumerate(at_work.lines_of(journal)):
+        for line, (key, thread) in enumerate(dedup_actors.lines_of(journal)):
             handled.setdefault(key, []).append((thread, line))
             last[thread] = line
         assert handled.keys() == {f"orders/key-{number}" for number in range(count)}
@@ -206,4 +209,4 @@ def test_what_came_twice_is_handled_once_by_members_that_are_killed(directory: P
 
 
 def member(directory: Path, journal: Path) -> Child:
-    return Child(at_work.keep_consuming, str(directory), str(journal), timeout=200)
+    return Child(dedup_actors.keep_consuming, str(directory), str(journal), timeout=200)

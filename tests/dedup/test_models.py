@@ -20,7 +20,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.broker.once.append_once import Dedup
 from mq.store.check import problems
-from tests.dedup.at_work import SMALL
+from tests.dedup.dedup_actors import SMALL
 
 KEYS = st.integers(0, 40).map(lambda number: f"key-{number}")
 TOPICS = st.sampled_from(["orders", "payments"])

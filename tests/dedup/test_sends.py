@@ -19,9 +19,9 @@ from mq.broker.once import dedup_table
 from mq.broker.once.append_once import Dedup
 from mq.broker.once.dedup_table import CLAIMED, SentKeys, digest_of
 from mq.store.queue import reader
-from tests.arrivals import wait_for
-from tests.damage.children import call
-from tests.dedup.at_work import SMALL, held, order
+from tests.dedup.dedup_actors import SMALL, held, order
+from tests.support.arrivals import wait_for
+from tests.support.processes.children import call
 
 WINDOW = 3600.0
 

@@ -20,7 +20,7 @@ from mq.broker.once import handled_keys
 from mq.broker.once.dedup_check import LISTED_MAX
 from mq.broker.once.dedup_check import problems as of_keys
 from mq.broker.once.dedup_table import BUCKET_SIZE, BUCKETS_AT
-from tests.dedup.at_work import SMALL
+from tests.dedup.dedup_actors import SMALL
 
 SIZE = 50
 FILES = {

@@ -19,7 +19,7 @@ from examples.orders.plan import Plan
 from examples.orders.shop import ORDERS, Placed, now_ms
 from mq.store.check import problems
 from mq.store.shared.leader_lock import Turn
-from tests.arrivals import wait_for
+from tests.support.arrivals import wait_for
 
 ROOT = Path(__file__).parents[2]
 

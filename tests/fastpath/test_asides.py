@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import mq
-from tests.fastpath.keeping import keeps_nothing
+from tests.fastpath.refcounts import keeps_nothing
 from tests.fastpath.test_calls import run_all
 
 ROOT = Path(__file__).resolve().parents[2]

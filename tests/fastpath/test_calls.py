@@ -16,7 +16,7 @@ import pytest
 import mq
 from mq.fastpath import pack, survey
 from tests.fastpath.ending import ends_well
-from tests.fastpath.keeping import keeps_nothing
+from tests.fastpath.refcounts import keeps_nothing
 
 ALL = 1 << 20  # bytes
 

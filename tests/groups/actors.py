@@ -1,4 +1,4 @@
-"""What the processes of the tests of groups do: see tests/crash/processes.py for how they come to life.
+"""What the processes of the tests of groups do: see tests/support/processes/nursery.py.
 
 Paths are strings here, since arguments travel as JSON.
 """
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import mq
-from tests.crash.halts import cut_short
-from tests.crash.pauses import beat, pulse
-from tests.crash.processes import stopping
-from tests.crash.trace import Log
 from tests.groups.trace import ACK, EVENT, LOOK, Kind
+from tests.support.processes.halts import cut_short
+from tests.support.processes.nursery import stopping
+from tests.support.processes.pauses import beat, pulse
+from tests.support.processes.trace import Log
 
 __all__ = [
     "consumer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,9 @@ from typing import Any
 import pytest
 
 import mq
-from tests.crash.failbuild import TREE
-from tests.crash.processes import Nursery, Process
-
-SIZES = {
-    "commitlog_file_size": 4 << 20,
-    "queue_file_units": 1000,
-    "index_slot_count": 1009,
-    "index_unit_count": 40_000,
-}
+from tests.support.processes.fail_build import TREE
+from tests.support.processes.nursery import Nursery, Process
+from tests.support.store.sizes import SIZES
 
 
 class Troupe:
@@ -40,7 +34,7 @@ class Troupe:
         return process
 
     def pulse(self) -> Path:
-        """A process that notes when the machine stands still, from now on: see tests/crash/pauses.py."""
+        """A process that notes when the machine stands still, from now on: see tests/support/processes."""
         path = self.trace("pulse")
         self._living.append(self._nursery.start("pulse", path=path))
         return path
@@ -116,13 +110,3 @@ def troupe(nursery: Nursery, directory: Path) -> Iterator[Troupe]:
     made.end_all()
     if failures := nursery.failures():
         pytest.fail(failures, pytrace=False)
-
-
-def eventually(
-    what: Callable[[], bool], why: Callable[[], object], seconds: float = 90.0, pause: float = 0.005
-) -> None:
-    """Wait until it is so."""
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, why()
-        time.sleep(pause)

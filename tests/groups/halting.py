@@ -15,7 +15,7 @@ from typing import Any
 
 import mq
 from mq import aio
-from tests.crash.processes import stopping
+from tests.support.processes.nursery import stopping
 
 __all__ = ["holder"]
 

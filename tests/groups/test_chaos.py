@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.crash.halts import halts
-from tests.groups.conftest import Member, Troupe, eventually
+from tests.groups.conftest import Member, Troupe
 from tests.groups.trace import Kind, acks, events, looks, missing, overlaps, repeats
+from tests.support.eventually import eventually
+from tests.support.processes.halts import halts
 
 SECONDS = float(os.environ.get("MQ_CHAOS_SECONDS", "40"))
 SEED = int(os.environ.get("MQ_CHAOS_SEED", "0")) or random.SystemRandom().getrandbits(32)

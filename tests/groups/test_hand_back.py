@@ -7,8 +7,10 @@ import struct
 import pytest
 
 import mq
-from tests.groups.conftest import SIZES, Troupe, eventually
+from tests.groups.conftest import Troupe
 from tests.groups.trace import Event, Kind, events
+from tests.support.eventually import eventually
+from tests.support.store.sizes import SIZES
 
 
 @pytest.mark.timeout(600)

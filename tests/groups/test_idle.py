@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import mq
-from tests.groups.conftest import SIZES, Member, Troupe, eventually
+from tests.groups.conftest import Member, Troupe
 from tests.groups.trace import Kind, events, percentile
+from tests.support.eventually import eventually
+from tests.support.store.sizes import SIZES
 
 PROCESSES = 20
 PER_PROCESS = 5

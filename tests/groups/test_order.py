@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from tests.groups.conftest import Member, Troupe, eventually
+from tests.groups.conftest import Member, Troupe
 from tests.groups.trace import Kind, acks, events, missing, overlaps, unordered
+from tests.support.eventually import eventually
 
 KEYS = 1000
 PER_KEY = 100

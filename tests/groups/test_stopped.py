@@ -20,10 +20,11 @@ import pytest
 
 import mq
 from mq.store.shared.process_state import process_state
-from tests.crash.failbuild import TREE, fail_build, fail_points
-from tests.crash.processes import Nursery, Process
-from tests.groups.conftest import SIZES, eventually
 from tests.groups.halting import STOP, TOPIC
+from tests.support.eventually import eventually
+from tests.support.processes.fail_build import TREE, fail_build, fail_points
+from tests.support.processes.nursery import Nursery, Process
+from tests.support.store.sizes import SIZES
 
 QUEUES = 2
 LEASE = 1.0

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 import mq
-from tests.crash.pauses import stalls, unexplained
-from tests.crash.processes import Process
-from tests.groups.conftest import SIZES, Troupe, eventually
+from tests.groups.conftest import Troupe
 from tests.groups.trace import Kind, acks, events, percentile
+from tests.support.eventually import eventually
+from tests.support.processes.nursery import Process
+from tests.support.processes.pauses import stalls, unexplained
+from tests.support.store.sizes import SIZES
 
 KILLS = int(os.environ.get("MQ_TAKEOVER_KILLS", "100"))
 TAKEOVER_PROMISE = 0.25  # s, p99

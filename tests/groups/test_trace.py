@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.crash.trace import Log
 from tests.groups.trace import EVENT, Ack, Event, Kind, Look, events, missing, overlaps, repeats, unordered
+from tests.support.processes.trace import Log
 
 
 def event(kind: Kind, process: int, offset: int, time_ns: int, queue: int = 0) -> Event:

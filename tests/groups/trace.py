@@ -21,7 +21,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.crash.trace import records
+from tests.support.processes.trace import records
 
 __all__ = [
     "ACK",

@@ -17,7 +17,7 @@ import mq
 from mq.broker.groups.retry import redrive
 from mq.broker.local import LocalBroker
 from mq.errors import MQError
-from tests.store.small_store import SMALL
+from tests.support.store.small_store import SMALL
 
 PATIENCE = 60.0
 GROUP = "readers"

@@ -25,8 +25,8 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from tests.interrupts.calls import CALLS, PATIENCE, SIZES, Call
-from tests.interrupts.interrupting import Interrupted, alarms, interrupted_after, interrupted_at
-from tests.store.peer import Peer
+from tests.support.interrupting import Interrupted, alarms, interrupted_after, interrupted_at
+from tests.support.store.peer import Peer
 
 # What is cut short in the middle of reading a file leaves it to the collector, which says so.
 pytestmark = pytest.mark.filterwarnings(

@@ -16,9 +16,9 @@ from mq.broker.local import LocalBroker
 from mq.store.native import lib
 from mq.store.shared.lock_guards import append_lock, control_lock, file_lock, time_limit
 from mq.store.shared.process_state import ProcessKind, process_state
-from tests.interrupts.interrupting import Interrupted, alarms
-from tests.store.peer import Peer
-from tests.store.small_store import SMALL
+from tests.support.interrupting import Interrupted, alarms
+from tests.support.store.peer import Peer
+from tests.support.store.small_store import SMALL
 
 SHORT, USUAL = 0.2, 10.0  # seconds: of a call here, and of one that names no limit
 PATIENCE = 60.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import mq
-from tests.oracle.oracle import Record, Report
+from tests.support.oracle import Record, Report
 
 FIELDS = (
     "topic",

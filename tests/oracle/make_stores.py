@@ -20,7 +20,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
-from tests.oracle.oracle import (
+from tests.support.oracle import (
     BORN_TIME_MS,
     Properties,
     Report,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import mq
-from tests.oracle.oracle import Sizes
+from tests.support.oracle import Sizes
 
 # Small enough that some hundred messages fill several files of each sort. Index files are large enough that
 # the library, while it recovers, makes no two of them within a millisecond: it names them by the clock, and

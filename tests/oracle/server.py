@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.oracle import oracle
-from tests.oracle.oracle import Sizes
+from tests.support import oracle
+from tests.support.oracle import Sizes
 
 JVM_OPTIONS = (
     *oracle.JVM_OPTIONS,

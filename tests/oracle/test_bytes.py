@@ -15,9 +15,7 @@ from pathlib import Path
 import pytest
 
 import mq
-from tests.oracle import oracle
 from tests.oracle.agreement import messages_of
-from tests.oracle.oracle import USUAL_SIZES, Sizes, Step
 from tests.oracle.sending import (
     SIZES,
     open_store,
@@ -25,6 +23,8 @@ from tests.oracle.sending import (
     send_everything,
     send_one_by_one,
 )
+from tests.support import oracle
+from tests.support.oracle import USUAL_SIZES, Sizes, Step
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 

@@ -15,7 +15,7 @@ import pytest
 import mq
 from tests.oracle.agreement import assert_mq_finds, assert_mq_looks_up, facts, messages_of, queue_of
 from tests.oracle.make_stores import MAKERS, STORES
-from tests.oracle.oracle import Report, parse
+from tests.support.oracle import Report, parse
 
 
 def recorded(name: str) -> Report:

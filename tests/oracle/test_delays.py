@@ -16,9 +16,9 @@ import pytest
 
 import mq
 from mq.store.directory.delay_levels import LEVELS, parse_levels
-from tests.oracle import oracle
 from tests.oracle.agreement import assert_library_looks_up, messages_of, string_hash
 from tests.oracle.sending import SIZES, open_store
+from tests.support import oracle
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 

@@ -14,10 +14,10 @@ from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.native import ffi, lib
 from mq.store.queue.extensions import Extension, filters_version, read_extension
-from tests.oracle import oracle
 from tests.oracle.agreement import messages_of, string_hash
-from tests.oracle.oracle import Report, Sizes, put
 from tests.oracle.sending import open_store
+from tests.support import oracle
+from tests.support.oracle import Report, Sizes, put
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 

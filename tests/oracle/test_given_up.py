@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle import oracle
 from tests.oracle.crossing import (
     COMMIT,
     GROUP,
@@ -26,9 +25,10 @@ from tests.oracle.crossing import (
     stored,
     until,
 )
-from tests.oracle.oracle import USUAL_SIZES
 from tests.oracle.sending import open_store
 from tests.oracle.server import Server
+from tests.support import oracle
+from tests.support.oracle import USUAL_SIZES
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(1200)]
 

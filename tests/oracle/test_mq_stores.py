@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import mq
-from tests.oracle import oracle
 from tests.oracle.agreement import (
     assert_library_looks_up,
     assert_mq_finds,
@@ -28,7 +27,6 @@ from tests.oracle.agreement import (
     string_hash,
 )
 from tests.oracle.make_stores import MAKERS, STORES
-from tests.oracle.oracle import Report, Sizes
 from tests.oracle.sending import (
     SIZES,
     Sent,
@@ -38,6 +36,8 @@ from tests.oracle.sending import (
     send_everything,
     send_one_by_one,
 )
+from tests.support import oracle
+from tests.support.oracle import Report, Sizes
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 

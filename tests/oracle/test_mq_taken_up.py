@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.oracle import oracle
 from tests.oracle.agreement import assert_library_looks_up
 from tests.oracle.crossing import (
     FAILING,
@@ -23,9 +22,10 @@ from tests.oracle.crossing import (
     until,
 )
 from tests.oracle.leaving import Left, leave, leave_killed
-from tests.oracle.oracle import Record, Report
 from tests.oracle.sending import SIZES
 from tests.oracle.server import Came, Server
+from tests.support import oracle
+from tests.support.oracle import Record, Report
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(1200)]
 

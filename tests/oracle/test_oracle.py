@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle import oracle
 from tests.oracle.make_stores import MAKERS, STORES
-from tests.oracle.oracle import Sizes, Step, batch, put, read, write
+from tests.support import oracle
+from tests.support.oracle import Sizes, Step, batch, put, read, write
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
-from tests.store.peer import Peer
+from tests.support.store.peer import Peer
 
 BODY = b"x" * 100
 # RocketMQ's own file sizes would make the small edition reserve gigabytes.

@@ -1,5 +1,5 @@
-"""Commits of the sink without Spark, in processes that are killed; see tests/crash/processes.py for how they
-come to life. Paths are strings where arguments travel as JSON.
+"""Commits of the sink without Spark, in processes that are killed; see tests/support/processes/nursery.py.
+Paths are strings where arguments travel as JSON.
 
 A row says of which epoch, attempt and task it is: another attempt at an epoch has other rows.
 """
@@ -22,8 +22,8 @@ from mq.spark.sink import commit
 from mq.spark.sink.ledger import key_of
 from mq.spark.sink.staging import Staged, StagedBatch, directory, stage
 from mq.store.check import problems
-from tests.crash.processes import stopping
-from tests.crash.recorder import record as start_recording
+from tests.support.power.recorder import record as start_recording
+from tests.support.processes.nursery import stopping
 
 __all__ = ["TOPIC", "bodies_of", "commits", "dies", "inspects", "rows_of", "stage_epoch", "wrong_with"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mq.broker.local import LocalBroker
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 if find_spec("pyspark") is None:
     collect_ignore = [

@@ -14,7 +14,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.spark.errors import Refusal
 from tests.spark.reading import Query, forget_brokers, send
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 EARLIEST = {"topic": "orders", "startingOffsets": "earliest"}
 

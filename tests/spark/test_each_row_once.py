@@ -21,7 +21,7 @@ from mq.broker.local import LocalBroker
 from mq.compression import compressor
 from mq.filter.sql import compiled
 from tests.spark.reading import Query, batch_rows, forget_brokers
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 QUEUE_COUNT = 3
 TAGS = ["Aa", "BB", "paid", None]  # The first two have the same hash.

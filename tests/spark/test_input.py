@@ -21,7 +21,7 @@ from mq.spark.errors import Refusal
 from mq.spark.sink.options import sink_options
 from mq.spark.source.options import ALIASES, SINK_NAMES, SOURCE_NAMES, SourceOptions, source_options
 from tests.spark.reading import Query, batch_rows, forget_brokers, send, source, struct
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 NAMES = [*SOURCE_NAMES, *SINK_NAMES, *ALIASES, "nameServer", "checkpointLocation", "startingOffset", ""]
 DEEP = "[" * 100_000

@@ -24,11 +24,11 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from tests.crash.halts import halts
 from tests.spark.pipeline import finish
 from tests.spark.processes import CLUSTER, GAVE_UP, SECONDS_MAX, Ended, Process
 from tests.spark.reading import send
 from tests.spark.test_sink import stored
+from tests.support.processes.halts import halts
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.rounds]
 

@@ -12,7 +12,7 @@ from mq.spark import target
 from mq.spark.target import broker as broker_of
 from mq.spark.target import locate
 from tests.spark.reading import Query, batch_rows, forget_brokers, send
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 
 def bodies(directory: Path) -> list[bytes]:

@@ -14,7 +14,7 @@ from tests.spark.reading import send
 from tests.spark.session import begun
 from tests.spark.test_session_sink import results, run
 from tests.spark.test_sink import numbered, staged_files
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 pytestmark = pytest.mark.spark
 

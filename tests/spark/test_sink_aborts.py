@@ -14,7 +14,7 @@ from mq.spark.sink import commit, staging
 from mq.spark.sink.ledger import Step
 from mq.spark.sink.stage_lock import LOCK_TIMEOUT
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 
 @pytest.fixture

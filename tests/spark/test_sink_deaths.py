@@ -14,10 +14,10 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.spark.sink import commit, staging
-from tests.crash.failbuild import TREE
-from tests.crash.processes import Nursery
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
-from tests.store.small_store import SMALL, open_small
+from tests.support.processes.fail_build import TREE
+from tests.support.processes.nursery import Nursery
+from tests.support.store.small_store import SMALL, open_small
 
 pytestmark = pytest.mark.crash
 

@@ -26,7 +26,7 @@ from mq.spark.sink.ledger import Entry, Step, key_of
 from mq.spark.sink.staging import StagedBatch, directory, locked, remove, stage
 from mq.store.native import lib
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
-from tests.store.small_store import expire_at, fill, open_small
+from tests.support.store.small_store import expire_at, fill, open_small
 
 pa = pytest.importorskip("pyarrow")
 

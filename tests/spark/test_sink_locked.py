@@ -22,7 +22,7 @@ from mq.spark.sink.staging import directory as place_of
 from mq.spark.sink.staging import locked
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.spark.test_sink_left import SEVERAL, commit_one, half_done, staged_files
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 HOLDER = """
 import sys

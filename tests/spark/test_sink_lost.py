@@ -25,7 +25,7 @@ from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, 
 from tests.spark.reading import forget_brokers
 from tests.spark.test_sink import batches, writer
 from tests.spark.test_sink_left import BATCH, commit_one, grow_old, half_done, staged_files
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ import pyarrow as pa
 import mq
 from mq.spark.sink.append import append_batches
 from mq.spark.sink.staging import StagedBatch
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 with open_small(Path(sys.argv[1])) as broker:
     broker.create_topic("orders", 1)
     rows = pa.record_batch({"body": pa.array([b"x"]), "properties": pa.array([b""])})

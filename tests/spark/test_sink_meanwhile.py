@@ -19,7 +19,7 @@ from mq.spark.sink.staging import locked
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.spark.test_sink import batches, writer
 from tests.spark.test_sink_left import commit_one, grow_old, half_done, staged_files
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from mq.spark.sink import commit
 from mq.spark.sink.staging import Staged
 from mq.store.check import problems
 from tests.spark.committers import TOPIC, stage_epoch
-from tests.store.small_store import expire_at, fill, open_small
+from tests.support.store.small_store import expire_at, fill, open_small
 
 QUERIES = ["one", "two"]
 STEPS = ["last_entry", "force", "append_batches", "finished", "drop", "sweep"]

@@ -1,8 +1,8 @@
 """The power fails while the sink commits: afterwards every epoch is there once, whole, of one attempt.
 
 First with the cut chosen, between any two records of the log; then at any moment, on a disk that forgets what
-was not forced to it (tests/crash/disk.py). MQ_SINK_POWER_ROUNDS says how many rounds there are of that (8 if
-it says nothing).
+was not forced to it (tests/support/power). MQ_SINK_POWER_ROUNDS says how many rounds of that there are
+(8 if it says nothing).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import mq
 from mq.spark.sink import commit, staging
 from mq.spark.sink.ledger import TOPIC as LEDGER
 from mq.store.check import problems
-from tests.crash.conftest import SMALL
-from tests.crash.disk import Disk
-from tests.crash.failbuild import TREE
-from tests.crash.processes import Nursery
-from tests.crash.recorder import build
 from tests.spark.committers import TOPIC as RESULTS
 from tests.spark.committers import TXN, bodies_of, rows_of, stage_epoch, wrong_with
-from tests.store.small_store import crash_of, open_small, zero_log_from
+from tests.support.power.disk import Disk
+from tests.support.power.recorder import build
+from tests.support.processes.fail_build import TREE
+from tests.support.processes.nursery import Nursery
+from tests.support.store.sizes import SMALL
+from tests.support.store.small_store import crash_of, open_small, zero_log_from
 
 pytestmark = pytest.mark.crash
 

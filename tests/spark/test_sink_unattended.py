@@ -14,7 +14,7 @@ from mq.store.native import lib
 from mq.store.shared.leader_lock import is_taken
 from tests.spark.reading import forget_brokers
 from tests.spark.test_sink import batches, writer
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 SECONDS_MAX = 60
 

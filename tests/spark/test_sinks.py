@@ -24,7 +24,7 @@ from mq.spark.sink.check import problems, remains
 from mq.spark.sink.ledger import key_of
 from mq.spark.sink.sinks import sinks
 from mq.spark.sink.staging import AGE_MAX, Staged, StagedBatch, directory, stage
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 pa = pytest.importorskip("pyarrow")
 

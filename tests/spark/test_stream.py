@@ -20,7 +20,7 @@ from mq.spark import lag
 from mq.spark.errors import Refusal
 from mq.spark.source.offset_planner import Survey
 from tests.spark.reading import Query, forget_brokers, rows, send, source, struct
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 EARLIEST = {"topic": "orders", "startingOffsets": "earliest"}
 

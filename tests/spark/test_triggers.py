@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from mq.broker.local import LocalBroker
 from tests.spark.reading import Query, send, source, struct
-from tests.store.sleeping import Waiting
+from tests.support.store.sleeping import Waiting
 
 EARLIEST = {"topic": "orders", "startingOffsets": "earliest"}
 

@@ -17,7 +17,7 @@ from mq.compression import compressor
 from mq.filter.tags import tag_hash
 from mq.store.native import check, ffi, lib
 from mq.store.queue.arrow import COLUMNS, Scan
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 
 pa = pytest.importorskip("pyarrow")
 

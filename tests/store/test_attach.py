@@ -20,8 +20,8 @@ from mq.store.check import problems
 from mq.store.directory.checkpoint import read_checkpoint
 from mq.store.queue.consumequeue import queue_directories, remove_queues
 from mq.store.shared.members import Members
-from tests.store.peer import Peer
-from tests.store.small_store import contents, copy_beside_others, fill, open_small, send
+from tests.support.store.peer import Peer
+from tests.support.store.small_store import contents, copy_beside_others, fill, open_small, send
 
 SOON = 30.0
 

@@ -18,8 +18,8 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.log.multi_append import Stored
-from tests.crash.failbuild import fail_build, fail_points
-from tests.store.small_store import open_small
+from tests.support.processes.fail_build import fail_build, fail_points
+from tests.support.store.small_store import open_small
 
 QUEUES = [mq.MessageQueue(topic, "mq", number) for topic in ("orders", "ledger") for number in range(2)]
 

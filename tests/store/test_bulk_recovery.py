@@ -15,7 +15,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
-from tests.store.small_store import (
+from tests.support.store.small_store import (
     FOR_EVER_MS,
     LOG_FILE_SIZE,
     contents,

@@ -13,9 +13,9 @@ import pytest
 
 import mq
 from mq.store.check import problems
-from tests.crash.failbuild import fail_points
-from tests.store.small_store import SMALL
 from tests.store.test_bulk import LARGE_BULK, SMALL_BULK, check_whole, run_failing
+from tests.support.processes.fail_build import fail_points
+from tests.support.store.small_store import SMALL
 
 # Files that are too large to be mapped where little memory is left.
 SIZES = {**SMALL, "commitlog_file_size": 64 << 20}

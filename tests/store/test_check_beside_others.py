@@ -16,7 +16,7 @@ from mq.store import check
 from mq.store.index.index import Index
 from mq.store.log import commitlog
 from mq.store.native import lib
-from tests.store.small_store import fill, log_files, open_small
+from tests.support.store.small_store import fill, log_files, open_small
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from mq.store.queue.extensions import (
     read_extension,
 )
 from mq.store.shared.waiting import Wait
-from tests.store.peer import Peer
-from tests.store.small_store import (
+from tests.support.store.peer import Peer
+from tests.support.store.small_store import (
     FOR_EVER_MS,
     SMALL,
     as_rocketmq_left_it,

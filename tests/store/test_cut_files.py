@@ -13,7 +13,7 @@ import pytest
 from mq.store import store
 from mq.store.native import lib
 from mq.store.recovery import recover as recovery
-from tests.store.small_store import LOG_FILE_SIZE, bodies, crash_of, fill, log_files, open_small, send
+from tests.support.store.small_store import LOG_FILE_SIZE, bodies, crash_of, fill, log_files, open_small, send
 
 AHEAD = 3  # files that were made and have nothing in them
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.small_store import bodies, open_small
+from tests.support.store.small_store import bodies, open_small
 
 LACKING = """
 import resource
 from contextlib import contextmanager
 from pathlib import Path
 import mq
-from tests.store.small_store import fill, open_small, send
+from tests.support.store.small_store import fill, open_small, send
 
 @contextmanager
 def no_descriptors():

@@ -23,8 +23,8 @@ from mq.store.check import problems
 from mq.store.directory.checkpoint import read_checkpoint
 from mq.store.log import writer as writer_module
 from mq.store.native import lib
-from tests.store.peer import Peer
-from tests.store.small_store import LOG_FILE_SIZE, contents, fill, open_small, send
+from tests.support.store.peer import Peer
+from tests.support.store.small_store import LOG_FILE_SIZE, contents, fill, open_small, send
 
 SOON = 120.0
 

@@ -16,7 +16,7 @@ from mq.store.log import commitlog
 from mq.store.native import lib
 from mq.store.queue import consumequeue
 from mq.store.shared import members
-from tests.store.small_store import log_offset_of, messages_of, open_small, queue_files, send
+from tests.support.store.small_store import log_offset_of, messages_of, open_small, queue_files, send
 
 ROW = re.compile(r"^ +(\d+) +(\d+|n)  (\w+)", re.MULTILINE)
 

@@ -21,7 +21,7 @@ from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.directory.checkpoint import Checkpoint, write_checkpoint
 from mq.store.native import lib
-from tests.store.small_store import (
+from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     log_files,
     messages_of,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mq.store.directory.owner import make_directory, open_made
-from tests.store.small_store import SMALL
+from tests.support.store.small_store import SMALL
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.peer import Peer
+from tests.support.store.peer import Peer
 
 
 @pytest.mark.parametrize("is_own", [False, True])

@@ -25,7 +25,7 @@ from mq.store.shared.group_slots import (
     use_of,
 )
 from mq.store.shared.queue_table import Numbers
-from tests.crash.failbuild import fail_build, fail_points
+from tests.support.processes.fail_build import fail_build, fail_points
 
 MANY = lib.MQ_SPARE_PLACES + 100  # so many queues deleted, and the next ones take their places
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.native import ffi, lib
-from tests.store.encoder import Record, blank, properties, string_hash, unit
-from tests.store.small_store import (
+from tests.support.store.encoder import Record, blank, properties, string_hash, unit
+from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     log_files,
     log_offset_of,

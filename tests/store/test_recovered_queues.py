@@ -17,7 +17,7 @@ from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.directory.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.shared import control as control_module
-from tests.store.small_store import (
+from tests.support.store.small_store import (
     FOR_EVER_MS,
     QUEUE_FILE_UNITS,
     as_rocketmq_left_it,

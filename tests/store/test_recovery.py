@@ -21,7 +21,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.shared import control as control_module
-from tests.store.small_store import (
+from tests.support.store.small_store import (
     FOR_EVER_MS,
     LOG_FILE_SIZE,
     QUEUE_FILE_UNITS,

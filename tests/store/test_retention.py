@@ -17,8 +17,8 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store import retention
 from mq.store.retention import Aged, Away, age_ms, expired
-from tests.store.peer import Peer
-from tests.store.small_store import (
+from tests.support.store.peer import Peer
+from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     QUEUE_FILE_UNITS,
     contents,

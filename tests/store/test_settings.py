@@ -15,8 +15,8 @@ import pytest
 import mq
 from mq.broker.check import problems
 from mq.store.directory.settings import LOST, Settings, SettingsFile
-from tests.store.peer import Peer
-from tests.store.small_store import open_small
+from tests.support.store.peer import Peer
+from tests.support.store.small_store import open_small
 
 
 def store_id(directory: Path) -> str:

@@ -15,7 +15,7 @@ import pytest
 from mq.store.timer import timer_log
 from mq.store.timer import wheel as timer_wheel
 from mq.store.timer.check import problems
-from tests.store.timers import BEGIN_MS, Bench
+from tests.support.store.timers import BEGIN_MS, Bench
 
 HOUR = 3_600_000
 FILE_SIZE = 1 << 20

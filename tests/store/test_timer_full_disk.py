@@ -16,7 +16,7 @@ import pytest
 
 from mq.errors import StoreFull
 from mq.store.timer import timer_log
-from tests.store.timers import BEGIN_MS, Bench
+from tests.support.store.timers import BEGIN_MS, Bench
 
 HOUR = 3_600_000
 KINDS = ["tmpfs"] if os.geteuid() == 0 else []

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.store.timers import BEGIN_MS, Bench
+from tests.support.store.timers import BEGIN_MS, Bench
 
 
 class Late(NamedTuple):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mq.store.timer.check import problems
-from tests.store.timers import BEGIN_MS, TOPIC, Bench
+from tests.support.store.timers import BEGIN_MS, TOPIC, Bench
 
 DELAYS = st.one_of(st.integers(1, 300), st.integers(1, 5_000), st.integers(1, 400_000))
 CHANGES = st.one_of(

@@ -13,7 +13,7 @@ from mq.store.log.commitlog import segment_files
 from mq.store.timer import timer_log
 from mq.store.timer.check import problems
 from mq.store.timer.checkpoint import read_timer_check, write_timer_check
-from tests.store.timers import BEGIN_MS, Bench
+from tests.support.store.timers import BEGIN_MS, Bench
 
 HOUR, DAY = 3_600_000, 86_400_000
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mq.store.timer.check import problems
-from tests.store.timers import BEGIN_MS, Bench
+from tests.support.store.timers import BEGIN_MS, Bench
 
 FILE_SIZE = 1 << 20
 MESSAGES = ("commitlog", "consumequeue", "index", "checkpoint", "abort")

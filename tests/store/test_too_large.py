@@ -12,7 +12,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.properties import PROPERTIES_SIZE_MAX
-from tests.store.small_store import LOG_FILE_SIZE, open_small
+from tests.support.store.small_store import LOG_FILE_SIZE, open_small
 
 LIMIT = LOG_FILE_SIZE - 1024
 LONG = PROPERTIES_SIZE_MAX + 100

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from mq.store.native import lib
-from tests.crash.failbuild import fail_build, fail_points
-from tests.store.encoder import Record
-from tests.store.small_store import LOG_FILE_SIZE, contents, fill, open_small
+from tests.support.processes.fail_build import fail_build, fail_points
+from tests.support.store.encoder import Record
+from tests.support.store.small_store import LOG_FILE_SIZE, contents, fill, open_small
 
 TRIM = """
 from pathlib import Path
 from mq.store.native import lib
-from tests.store.small_store import open_small
+from tests.support.store.small_store import open_small
 with open_small(Path({root!r}), duties=False) as broker:
     print(lib.mq_queue_trim(broker._store.live(), {number}, {log_min}))
 """

@@ -11,7 +11,7 @@ import pytest
 
 import mq
 from mq.broker.topics.config import Topics
-from tests.store.small_store import contents, crash_of, fill, log_files, open_small, queue_files
+from tests.support.store.small_store import contents, crash_of, fill, log_files, open_small, queue_files
 
 
 @pytest.fixture

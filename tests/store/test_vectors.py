@@ -18,8 +18,8 @@ from mq.broker.local import LocalBroker
 from mq.properties import decode
 from mq.store.directory.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.native import ffi, lib
-from tests.store.encoder import Record, crc, properties
-from tests.store.small_store import (
+from tests.support.store.encoder import Record, crc, properties
+from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     log_files,
     log_offset_of,

@@ -15,8 +15,8 @@ from mq.broker.check import problems
 from mq.broker.once import handled_keys
 from mq.store.directory import layouts
 from mq.store.native import lib
-from tests.store.peer import Peer
-from tests.store.small_store import bodies, fill, numbered, open_small
+from tests.support.store.peer import Peer
+from tests.support.store.small_store import bodies, fill, numbered, open_small
 
 LAYOUT_AT = 8
 

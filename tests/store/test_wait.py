@@ -20,9 +20,9 @@ from mq.filter.sql import wake_test
 from mq.filter.tags import tag_hash
 from mq.store.queue import reader
 from mq.store.shared.waiting import Futex, Position, Wait
-from tests.store.peer import Peer
-from tests.store.sleeping import AT_ONCE, Waiting, asleep
-from tests.store.small_store import SMALL, open_small, overwrite, queue_files, send
+from tests.support.store.peer import Peer
+from tests.support.store.sleeping import AT_ONCE, Waiting, asleep
+from tests.support.store.small_store import SMALL, open_small, overwrite, queue_files, send
 
 WANTED = frozenset({tag_hash("wanted")})
 LONG = 120.0

@@ -14,9 +14,9 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from tests.store.peer import Peer
-from tests.store.sleeping import AT_ONCE, Waiting, asleep
-from tests.store.small_store import open_small, send
+from tests.support.store.peer import Peer
+from tests.support.store.sleeping import AT_ONCE, Waiting, asleep
+from tests.support.store.small_store import open_small, send
 
 FOUND, NO_NEW = mq.PullStatus.FOUND, mq.PullStatus.NO_NEW_MESSAGE
 READ = "broker.topic('A').queues[{}].read({}, wait=120.0)"

@@ -2,8 +2,8 @@
 
 A deposit is a row of the database and a message, which are to come together or not at all. Its number says at
 which step its producer dies, whether it is sent by send or by begin, and whether it is to be rolled back. See
-tests/crash/processes.py for how the processes come to life; paths are strings here, since arguments travel as
-JSON.
+tests/support/processes/nursery.py for how the processes come to life; paths are strings here, since arguments
+travel as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import mq
-from tests.crash.processes import stopping
+from tests.support.processes.nursery import stopping
 
 __all__ = [
     "GROUP",

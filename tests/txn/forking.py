@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 import mq
 from mq.api.transactions import TransactionState
 from mq.broker.local import LocalBroker
-from tests.damage.children import say
+from tests.support.processes.children import say
 
 
 def held(broker: LocalBroker, which: str) -> AbstractContextManager[object]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import mq
-from tests.crash.failbuild import TREE
-from tests.crash.processes import Nursery, Process
-from tests.groups.conftest import eventually
+from tests.support.eventually import eventually
+from tests.support.processes.fail_build import TREE
+from tests.support.processes.nursery import Nursery, Process
 from tests.txn.deposits import TOPIC, Database
 
 __all__ = ["Stage", "agreed", "deposited", "nursery_in", "told"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mq.broker.check import problems
-from tests.damage.children import Child
+from tests.support.processes.children import Child
 from tests.txn import forking
 
 

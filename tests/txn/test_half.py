@@ -18,7 +18,7 @@ from mq.broker.transactions.check_loop import Ledger
 from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, names_of, places_in
 from mq.message import MessageExt
 from mq.properties import decode
-from tests.store.encoder import Record, properties
+from tests.support.store.encoder import Record, properties
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import mq
-from tests.crash.halts import halts
-from tests.crash.processes import Nursery, Process
-from tests.groups.conftest import SIZES, eventually
+from tests.support.eventually import eventually
+from tests.support.processes.halts import halts
+from tests.support.processes.nursery import Nursery, Process
+from tests.support.store.sizes import SIZES
 from tests.txn.deposits import GROUP, TOPIC, Check, Step
 from tests.txn.stage import Stage, agreed, nursery_in, told
 

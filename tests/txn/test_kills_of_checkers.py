@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import mq
-from tests.crash.processes import Nursery
-from tests.groups.conftest import SIZES, eventually
+from tests.support.eventually import eventually
+from tests.support.processes.nursery import Nursery
+from tests.support.store.sizes import SIZES
 from tests.txn.deposits import GROUP, TOPIC, Database, Deposit
 from tests.txn.stage import Stage, agreed, deposited, nursery_in, told
 

@@ -16,7 +16,7 @@ from mq.api.transactions import TransactionState, Undecided
 from mq.broker.local import LocalBroker
 from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC
 from mq.store.log.commitlog import segment_files
-from tests.groups.conftest import eventually
+from tests.support.eventually import eventually
 
 KEPT_SECONDS = 1.5
 PATIENCE = 60.0

@@ -14,8 +14,8 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from tests.crash.failbuild import TREE, fail_build, fail_points
-from tests.crash.processes import Nursery
+from tests.support.processes.fail_build import TREE, fail_build, fail_points
+from tests.support.processes.nursery import Nursery
 
 pytestmark = pytest.mark.crash
 

@@ -12,7 +12,7 @@ import pytest
 
 import mq
 from mq.api.broker import Check
-from tests.contract.memory import MemoryBroker
+from tests.support.memory.broker import MemoryBroker
 
 GROUP = "payers"
 COMMIT, ROLLBACK, UNKNOWN = (

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mq.api.transactions import HalfMessage
 from mq.broker.transactions.check_loop import Rules
 from mq.broker.transactions.half_queues import name_of, named
-from tests.txn.half_shelf import Died, Shelf
+from tests.txn.fake_half_store import Died, Shelf
 
 SECOND = 1000
 INTERVAL = 30 * SECOND

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.oracle import oracle
+from tests.support import oracle
 
 TOOLS = ("java", "javac", "mvn")
 SOURCES = Path(__file__).resolve().parents[1] / "rocketmq"

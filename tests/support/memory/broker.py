@@ -30,8 +30,8 @@ from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
 from mq.filter.tags import tag_hash
 from mq.message import Message, MessageExt
 from mq.names import SYSTEM_TOPICS, UNSENDABLE_TOPICS, check_group, check_topic, is_system_topic
-from tests.contract.memory_broadcast import MemorySource
-from tests.contract.memory_groups import (
+from tests.support.memory.broadcast import MemorySource
+from tests.support.memory.groups import (
     RETRY_PREFIX,
     MemoryAssigned,
     MemoryGroups,
@@ -40,9 +40,9 @@ from tests.contract.memory_groups import (
     new_member,
     raised,
 )
-from tests.contract.memory_once import MemoryDedup, MemoryOnce
-from tests.contract.memory_timers import TIMER_TOPIC, MemoryTimers
-from tests.contract.memory_transactions import MemoryTransactions
+from tests.support.memory.once import MemoryDedup, MemoryOnce
+from tests.support.memory.timers import TIMER_TOPIC, MemoryTimers
+from tests.support.memory.transactions import MemoryTransactions
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -24,17 +24,18 @@ from types import TracebackType
 from typing import IO, Any
 
 from mq.broker.local import LocalBroker
-from tests.damage.forked import Forked
-from tests.store.small_store import SMALL
+from tests.support.processes.forked import Forked
+from tests.support.store.small_store import SMALL
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
+NAME = "tests.support.store.peer"
 SIZE = struct.Struct(">I")
 
 
 class Peer:
     def __init__(self, path: Path, *, environment: Mapping[str, str] | None = None, **options: Any) -> None:
         """With an environment an interpreter of its own: the loader reads some of it before all else."""
-        self._process = Forked("tests.store.peer", "serve") if environment is None else _with(environment)
+        self._process = Forked(NAME, "serve") if environment is None else _with(environment)
         self.pid = self._process.pid
         try:
             self._call("open", (str(path), {**SMALL, **options}))
@@ -104,7 +105,7 @@ class Peer:
 
 def _with(environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.store.peer"],
+        [sys.executable, "-m", NAME],
         cwd=ROOT,
         env={**os.environ, **environment},
         stdin=subprocess.PIPE,
@@ -131,7 +132,10 @@ def serve() -> None:
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # What is printed must not get between the answers.
     scope: dict[str, Any] = {}
-    exec("import mq, os, time; from mq.store.native import lib; from tests.store.small_store import *", scope)
+    exec(
+        "import mq, os, time; from mq.store.native import lib; from tests.support.store.small_store import *",
+        scope,
+    )
     while True:
         try:
             kind, content = _read(requests)

@@ -23,9 +23,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from tests.damage.forked import Forked
+from tests.support.processes.forked import Forked
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
+NAME = "tests.support.processes.children"
 TIMEOUT = 240.0  # A hang is told by it, and nothing else: a slow machine takes its time.
 _to_parent: IO[bytes] | None = None
 
@@ -50,7 +51,7 @@ class Child:
     ) -> None:
         self._timeout = timeout
         self.name = function.__name__
-        self.process = Forked("tests.damage.children", "main", errors=True) if uid == 0 else _as_user(uid)
+        self.process = Forked(NAME, "main", errors=True) if uid == 0 else _as_user(uid)
         self.errors = b""
         # What it writes there must not fill the pipe: a report of a sanitizer is long.
         self._reading = threading.Thread(target=self._read_errors, name="errors-of-child")
@@ -141,7 +142,7 @@ def _as_user(uid: int) -> subprocess.Popen[bytes]:
     """An interpreter of its own: who only changes his user may see less of himself than a real one."""
     return subprocess.Popen(
         ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups",
-         sys.executable, "-m", "tests.damage.children"],
+         sys.executable, "-m", NAME],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
@@ -187,5 +188,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     # Under its import name too, so that `say` and `hear` are those of this very module.
-    sys.modules["tests.damage.children"] = sys.modules["__main__"]
+    sys.modules[NAME] = sys.modules["__main__"]
     main()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mq
 from mq.store.native import lib
-from tests.crash.processes import Process
+from tests.support.processes.nursery import Process
 
 __all__ = ["wait_for_duties"]
 

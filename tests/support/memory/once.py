@@ -12,7 +12,7 @@ from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.errors import ConfigMismatch, MessageInvalid, RequestTimeout
 from mq.message import Message, MessageExt
 from mq.names import check_group
-from tests.contract.memory_timers import TIMER_TOPIC, MemoryTimers
+from tests.support.memory.timers import TIMER_TOPIC, MemoryTimers
 
 SIZE = 100_000
 WAITING = {"SCHEDULE_TOPIC_XXXX", TIMER_TOPIC}

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from tests.interrupts.interrupting import interrupted_after
+from tests.support.interrupting import interrupted_after
 
 __all__ = ["cut_short", "halts"]
 

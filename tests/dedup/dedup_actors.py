@@ -1,7 +1,7 @@
 """What the processes do in the tests of keys: send and handle, and die in the middle of it.
 
-Functions for tests.damage.children.Child. One that lives forks others that die before a certain line of the
-code under test, so that every line has its turn; then it does what the dead one was about to do.
+Functions for tests.support.processes.children.Child. One that lives forks others that die before a certain
+line of the code under test, so that every line has its turn; then it does what the dead one was about to do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import mq
 from mq.broker.once import append_once, dedup_table, handled_keys
-from tests.damage.children import say
+from tests.support.processes.children import say
 
 SMALL: dict[str, Any] = {
     "commitlog_file_size": 1 << 20,

@@ -22,7 +22,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.crash.sectors import different
+from tests.support.power.sectors import different
 
 __all__ = [
     "DIRECTORY",

@@ -25,7 +25,7 @@ from mq.broker.transactions.half_queues import (
 from mq.message import MessageExt
 from mq.store.log.reappend import changed
 from mq.store.transactions.table import Entry
-from tests.store.encoder import Record, properties
+from tests.support.store.encoder import Record, properties
 
 BEGIN_MS = 1_700_000_000_000
 PRODUCERS = "payers"

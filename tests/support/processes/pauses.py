@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from tests.crash.processes import stopping
+from tests.support.processes.nursery import stopping
 
 __all__ = ["PROMISE", "Stopwatch", "beat", "longest", "pulse", "stalls", "unexplained"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import mq
 from mq.api.results import MessageQueue
-from tests.contract.memory import MemoryBroker
+from tests.support.memory.broker import MemoryBroker
 
 PATIENCE = 60.0  # seconds; a machine under load takes its time, and that proves nothing
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 __all__ = ["TREE", "fail_build", "fail_points"]
 
-TREE = Path(__file__).resolve().parents[2]
+TREE = Path(__file__).resolve().parents[3]
 SOURCES = ("*.py", "*.c", "*.h")
 POINT = re.compile(r"MQ_FAIL_(\w+) = (\d+)")
 

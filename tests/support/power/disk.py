@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.crash.replay import DIRECTORY, Found, Names, changes_of, replayed
-from tests.crash.sectors import different, extents
+from tests.support.power.replay import DIRECTORY, Found, Names, changes_of, replayed
+from tests.support.power.sectors import different, extents
 
 __all__ = ["Disk"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from mq.broker.broadcast.text_format import TopicOffsets
 
 if TYPE_CHECKING:
-    from tests.contract.memory import MemoryBroker
-    from tests.contract.memory_groups import MemoryGroups
+    from tests.support.memory.broker import MemoryBroker
+    from tests.support.memory.groups import MemoryGroups
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mq.broker.delay.levels import SCHEDULE_TOPIC, Delivery
 from mq.message import MessageExt
 from mq.store.index.find_records import is_delivery
 from mq.store.log.reappend import Copy
-from tests.store.encoder import Record
+from tests.support.store.encoder import Record
 
 BEGIN_MS = 1_700_000_000_000
 

@@ -20,7 +20,7 @@ from mq.errors import MessageInvalid, MessageNotFound, NotPermitted
 from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.properties import value_of
-from tests.contract.memory_timers import Keeps
+from tests.support.memory.timers import Keeps
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01"

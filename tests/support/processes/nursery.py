@@ -83,14 +83,14 @@ class Nursery:
         tree: Path,
         report: Path,
         python_path: Path,
-        actors: str = "tests.crash.actors",
+        actors: str,
         **environment: str,
     ) -> None:
         self.report = report
         self._told = 0
         report.touch()
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.processes", str(report), actors],
+            [sys.executable, "-m", "tests.support.processes.nursery", str(report), actors],
             cwd=report.parent,
             env={**os.environ, **environment, "PYTHONPATH": f"{python_path}{os.pathsep}{tree}"},
             stdin=subprocess.PIPE,
@@ -203,4 +203,4 @@ def _die_with(parent: int) -> None:
 
 if __name__ == "__main__":
     # The actors import this module by its name: it is that one whose `stopping` counts.
-    importlib.import_module("tests.crash.processes")._serve(*sys.argv[1:])
+    importlib.import_module("tests.support.processes.nursery")._serve(*sys.argv[1:])

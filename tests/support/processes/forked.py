@@ -1,6 +1,6 @@
 """Processes that begin where the interpreter and the library are loaded already.
 
-    process = Forked("tests.damage.children", "main")    stdin, stdout, poll(), wait() and kill() as of Popen
+    process = Forked("tests.damage.using", "main")    stdin, stdout, poll(), wait() and kill() as of Popen
 
 A server without threads imports once what they need, and forks each of them. That is a tenth of what a new
 interpreter costs, and beside the sanitizers most of what such a process costs at all. What is to start under
@@ -19,10 +19,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 _CONTEXT = multiprocessing.get_context("forkserver")
 # pytest, since every process that multiprocessing starts imports again what its parent was started with.
-_CONTEXT.set_forkserver_preload(["pytest", "tests.damage.using", "tests.damage.crafting", "tests.store.peer"])
+_CONTEXT.set_forkserver_preload(
+    ["pytest", "tests.damage.using", "tests.damage.crafting", "tests.support.store.peer"]
+)
 
 
 class Forked:
