@@ -8,37 +8,17 @@
             ...
 
 Any number of processes open the same directory at a time. What stands in __all__ is public; the modules
-behind it may change.
+behind it may change, and are loaded when a name is first asked for, so that `import mq` takes little time.
 """
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
 import mq.fastpath  # noqa: F401 - first of all: it refuses an interpreter that is not the main one
-from mq.api.broker import (
-    Broker,
-    Group,
-    Member,
-    MessageQueue,
-    PullResult,
-    PullStatus,
-    Queue,
-    QueueState,
-    SendResult,
-    SendStatus,
-    Subscription,
-    Topic,
-)
-from mq.api.transactions import TransactionState
-from mq.broker.local import LocalBroker
-from mq.client.once import Once
-from mq.client.producer import Producer
-from mq.client.pull_consumer import PullConsumer
-from mq.client.push_consumer import PushConsumer
-from mq.client.retry import Retry
 from mq.errors import (
     BrokerClosed,
     ConfigMismatch,
@@ -63,9 +43,33 @@ from mq.errors import (
     TopicNotFound,
     VersionMismatch,
 )
-from mq.message import Message, MessageExt
-from mq.txn.producer import Transaction, TransactionProducer
-from mq.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from mq import aio as aio
+    from mq import spark as spark
+    from mq.api.broker import (
+        Broker,
+        Group,
+        Member,
+        MessageQueue,
+        PullResult,
+        PullStatus,
+        Queue,
+        QueueState,
+        SendResult,
+        SendStatus,
+        Subscription,
+        Topic,
+    )
+    from mq.api.transactions import TransactionState
+    from mq.broker.local import LocalBroker
+    from mq.client.once import Once
+    from mq.client.producer import Producer
+    from mq.client.pull_consumer import PullConsumer
+    from mq.client.push_consumer import PushConsumer
+    from mq.client.retry import Retry
+    from mq.message import Message, MessageExt
+    from mq.txn.producer import Transaction, TransactionProducer
 
 __version__ = "0.1.0"
 
@@ -118,16 +122,57 @@ __all__ = [
     "open",
 ]
 
-if TYPE_CHECKING:
-    from mq import aio as aio
-    from mq import spark as spark
-else:
+# The module of each public name that is not here already.
+_MODULES = {
+    "Broker": "mq.api.broker",
+    "Group": "mq.api.broker",
+    "Member": "mq.api.broker",
+    "MessageQueue": "mq.api.broker",
+    "PullResult": "mq.api.broker",
+    "PullStatus": "mq.api.broker",
+    "Queue": "mq.api.broker",
+    "QueueState": "mq.api.broker",
+    "SendResult": "mq.api.broker",
+    "SendStatus": "mq.api.broker",
+    "Subscription": "mq.api.broker",
+    "Topic": "mq.api.broker",
+    "TransactionState": "mq.api.transactions",
+    "LocalBroker": "mq.broker.local",
+    "Once": "mq.client.once",
+    "Producer": "mq.client.producer",
+    "PullConsumer": "mq.client.pull_consumer",
+    "PushConsumer": "mq.client.push_consumer",
+    "Retry": "mq.client.retry",
+    "Message": "mq.message",
+    "MessageExt": "mq.message",
+    "Transaction": "mq.txn.producer",
+    "TransactionProducer": "mq.txn.producer",
+}
+
+
+def _load(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except (OSError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
+        few = "descriptors" if isinstance(error, OSError) and error.errno != errno.ENOMEM else "memory"
+        raise InsufficientResources(f"{module} cannot be loaded: {error}", resource=few) from error
+
+
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """mq.aio and mq.spark, loaded when they are asked for: they are not for everybody."""
         if name in {"aio", "spark"}:
-            return importlib.import_module(f"mq.{name}")
-        raise AttributeError(f"module 'mq' has no attribute {name!r}")
+            return _load(f"mq.{name}")
+        if name not in _MODULES:
+            raise AttributeError(f"module 'mq' has no attribute {name!r}")
+        found = globals()[name] = getattr(_load(_MODULES[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def open(target: str | os.PathLike[str], **options: Any) -> LocalBroker:  # noqa: A001 - mq.open is the API
@@ -139,4 +184,8 @@ def open(target: str | os.PathLike[str], **options: Any) -> LocalBroker:  # noqa
         raise RemotingError(
             f"{target}: the TCP transport is not in this release: open a directory on this machine instead"
         )
-    return uninterrupted(lambda: LocalBroker(target, **options), LocalBroker.close)
+    local: type[LocalBroker] = _load("mq.broker.local").LocalBroker
+    opened: LocalBroker = _load("mq.uninterrupted").uninterrupted(
+        lambda: local(target, **options), local.close
+    )
+    return opened

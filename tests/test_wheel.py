@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
+pytestmark = pytest.mark.rounds
 
 SEND_AND_RECEIVE = """
 import sys, threading

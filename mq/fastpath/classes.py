@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copyreg
-import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import inspect
 
 __all__ = ["Signature", "added_state"]
 
@@ -17,8 +19,7 @@ class Signature:
     """
 
     def __init__(self, init: Callable[..., None]) -> None:
-        told = inspect.signature(init)
-        self._signature = told.replace(parameters=list(told.parameters.values())[1:])
+        self._told = init
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._init, self._new = owner.__init__, owner.__new__  # type: ignore[misc]  # compared, never called
@@ -26,7 +27,10 @@ class Signature:
     def __get__(self, value: object, owner: type) -> inspect.Signature:
         if owner.__init__ is not self._init or owner.__new__ is not self._new:  # type: ignore[misc]  # as above
             raise AttributeError("__signature__")
-        return self._signature
+        from inspect import signature  # which costs more than the rest of this package
+
+        told = signature(self._told)
+        return told.replace(parameters=list(told.parameters.values())[1:])
 
 
 def added_state(value: Any) -> Any:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -83,7 +82,7 @@ class BroadcastGroups:
         fresh: dict[str, TopicOffsets] = {}
         for queue, offset in offsets.items():
             reset = fresh.setdefault(
-                queue.topic, TopicOffsets(self.made_at(queue.topic), reset=secrets.token_hex(8))
+                queue.topic, TopicOffsets(self.made_at(queue.topic), reset=os.urandom(8).hex())
             )
             reset.offsets[queue.queue_id] = offset
         self._groups.announce(

@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mq.errors import NotPermitted, StoreCorrupted
 from mq.fastpath import open_guard
 from mq.names import is_system_topic
 from mq.store.directory.owner import make_directory
+
+if TYPE_CHECKING:
+    import tempfile
 
 __all__ = [
     "AUTO_MEMBER",
@@ -91,6 +93,8 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
 
 def private_copy(root: Path) -> tempfile.TemporaryDirectory[str]:
     """A directory in which queues can be mended without a change to the store: the log is the store's."""
+    import tempfile  # with what it needs it is not for every program
+
     directory = tempfile.TemporaryDirectory(prefix="mq-reader-")
     private = Path(directory.name)
     make_directory(private / "mq")

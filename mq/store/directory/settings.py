@@ -22,7 +22,6 @@ import json
 import logging
 import os
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -232,7 +231,7 @@ class SettingsFile:
         changes = dict(settle(settings))
         if not settings.store_id:
             has_messages = any(map(size_of, segment_files(self._root / "commitlog")))
-            changes["store_id"] = secrets.token_hex(16)
+            changes["store_id"] = os.urandom(16).hex()
             # What was there and is damaged says nothing of that.
             changes["had_messages"] = has_messages and not self.path.exists()
             if not has_messages:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,7 @@ class TopicJournal:
         data = b"".join(map(_line, entries))
         with named_errors(self.path), made_file(self.path) as fd:
             if end == 0:
-                data = STAMP + secrets.token_hex(8).encode() + b"\n" + data
+                data = STAMP + os.urandom(8).hex().encode() + b"\n" + data
             size = os.fstat(fd).st_size
             if end != self._ends_at and any(os.pread(fd, JOURNAL_SIZE_MAX, end)):
                 os.ftruncate(fd, end)  # Of a line whose writer died.

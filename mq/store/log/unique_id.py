@@ -8,7 +8,6 @@ every forked child.
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 
 from mq.store.native import lib
@@ -25,10 +24,10 @@ def _address() -> bytes:
             )  # Of the block for documentation; a datagram socket sends nothing here.
             return socket.inet_aton(probe.getsockname()[0])
     except OSError:
-        return secrets.token_bytes(4)
+        return os.urandom(4)
 
 
 def seed_ids() -> None:
     """What the unique ids of this process begin with: address, pid, and a constant of this start."""
-    prefix = _address() + (os.getpid() & 0xFFFF).to_bytes(2, "big") + secrets.token_bytes(4)
+    prefix = _address() + (os.getpid() & 0xFFFF).to_bytes(2, "big") + os.urandom(4)
     lib.mq_unique_seed(prefix.hex().upper().encode())

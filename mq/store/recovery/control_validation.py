@@ -8,7 +8,7 @@ and the control file still says which queues there were, and where the log and t
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def fresh_control(path: Path, sizes: Geometry) -> Control:
         (lib.MQ_INDEX_UNITS, sizes.index_unit_count),
         (lib.MQ_EXT_FILE_SIZE, sizes.consume_queue_ext_file_size),
         (lib.MQ_LAYOUTS, packed()),
-        (lib.MQ_EPOCH, secrets.randbits(62)),
+        (lib.MQ_EPOCH, int.from_bytes(os.urandom(8), "little") >> 2),
     ):
         control.set(word, value)
     return control
