@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LINE_COUNT_MAX = 450
+FUNCTION_LINE_COUNT_MAX = 60
+LINE_SIZE_MAX = 110
+FILE_COUNT_MAX = 16  # of modules in a folder, beside its __init__.py
 
 # A package imports from lower floors, or from itself. Those of the lowest and of the highest floor know each
 # other.
@@ -169,6 +173,57 @@ def test_a_file_is_one_concept_and_short() -> None:
     assert {name: length for name, length in lengths.items() if length > LINE_COUNT_MAX} == {}
 
 
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and number of lines of every function of a file, in Python or C."""
+    if path.suffix == ".py":
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.name, (node.end_lineno or 0) - node.lineno + 1
+        return
+    # As clang-format leaves it: a function begins at the margin, its body ends with a brace there.
+    body = re.compile(r"^\w[^;{}=]*?(\w+)\([^;{}]*\) \{\n.*?^\}$", re.MULTILINE | re.DOTALL)
+    for found in body.finditer(path.read_text()):
+        yield found[1], found[0].count("\n") + 1
+
+
+def test_a_function_fits_on_a_screen() -> None:
+    lengths = {
+        f"{path.relative_to(ROOT)}: {name}": count
+        for path in kept("mq/*.py", "mq/*.c", "mq/*.h")
+        for name, count in functions(path)
+    }
+    assert len(lengths) > 2000
+    too_long = {name: count for name, count in lengths.items() if count > FUNCTION_LINE_COUNT_MAX}
+    # The border and the engine are being taken apart.
+    assert too_long.keys() <= {"mq/broker/local.py: __init__", "mq/client/push_consumer.py: __init__"}
+
+
+def test_a_folder_can_be_overlooked() -> None:
+    folders = Counter(path.parent for path in kept("mq/*.py", "mq/*.c") if path.name != "__init__.py")
+    assert {str(name): count for name, count in folders.items() if count > FILE_COUNT_MAX} == {}
+
+
+def test_lines_of_c_fit_beside_those_of_python() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in kept("mq/*.c", "mq/*.h")
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if len(line) > LINE_SIZE_MAX
+    ]
+    assert wrong == []
+
+
+def test_c_is_formatted() -> None:
+    completed = subprocess.run(
+        [Path(sys.executable).with_name("clang-format"), "--dry-run", "-Werror", *kept("mq/*.c", "mq/*.h")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stderr
+
+
 def test_no_file_name_hides_a_noun() -> None:
     files = kept("mq/*", "tests/*.py", "examples/*.py")
     assert [str(path) for path in files if EMPTY_WORDS & set(path.stem.lower().split("_"))] == []
@@ -194,8 +249,8 @@ def test_every_module_opens_with_what_it_is() -> None:
     assert without == []
 
 
-def test_every_header_opens_with_what_it_is() -> None:
-    files = kept("mq/*.h")
+def test_every_file_of_c_opens_with_what_it_is() -> None:
+    files = kept("mq/*.c", "mq/*.h")
     assert files
     assert [str(path.relative_to(ROOT)) for path in files if not path.read_text().startswith("/* ")] == []
 

@@ -1,11 +1,11 @@
 /* Functions that are called once a message: one call of the data plane each, bound to one queue.
  *
  *   Line       a store's log, as long as it may be used; let_go() ends that
- *   appender   append(message, body, sys_flag, unique_id=None) -> SendResult, or None if the route is out of date
+ *   appender   append(message, body, sys_flag, unique_id=None) -> SendResult, or None (route is outdated)
  *   puller     pull(offset, count_max, byte_max, tag_hashes, wait) -> PullResult
  *
- * What is not the usual case is passed on to a function in Python with the same arguments, which also raises what is
- * to be raised. A log that is let go of while a call is under way lives until the call returns.
+ * What is not the usual case is passed on to a function in Python with the same arguments, which also raises
+ * what is to be raised. A log that is let go of while a call is under way lives until the call returns.
  */
 #include "objects.h"
 
@@ -39,8 +39,9 @@ typedef struct {
     PyObject *name;    /* of the broker */
     PyObject *unusual; /* does the same call, whatever it asks for */
     PyObject *failed;  /* appender: raises what (result, size, errno) stands for */
-    PyObject *flushed; /* appender: None, or what waits for the disk, told (number of the queue, result), and returns
-                          the result to hand out */
+    /* appender: None, or what waits for the disk, told (number of the queue, result), and returns the
+     * result to hand out */
+    PyObject *flushed;
     PyObject *place;   /* puller: finds (number, version) */
     PyObject *asides;  /* appender: Asides */
     PyObject *belongs; /* appender: the properties that say of what is put aside that it belongs here */
@@ -105,20 +106,42 @@ static PyObject *unusual(const route *of, PyObject *const *args, Py_ssize_t coun
     return mq_objects_pass_on(of->unusual, args, count, NULL);
 }
 
+/* What the caller gets for a stored message: a new reference, or NULL with an error. Takes `stored` over. */
+static PyObject *told(const route *of, mq_sent_where *stored, const mq_aside *aside, int number) {
+    stored->status = mq_objects_shared(known->send_ok);
+    stored->queue = mq_objects_shared(of->queue);
+    if (aside) {
+        stored->out_ms = aside->out_ms;
+        if (mq_aside_ring(of->asides, aside, stored->receipt.store_time)) {
+            Py_DECREF(stored);
+            return NULL;
+        }
+    }
+    if (of->flushed == Py_None) return (PyObject *)stored;
+    PyObject *flushed = PyObject_CallFunction(of->flushed, "iO", number, (PyObject *)stored);
+    Py_DECREF(stored);
+    return flushed;
+}
+
 static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     const route *of = (const route *)self;
-    if ((count != 3 && (count != 4 || args[3] != Py_None)) || (PyObject *)Py_TYPE(args[0]) != known->message ||
-        (((mq_sent *)args[0])->plain != Py_True && !((mq_sent *)args[0])->later) || !PyBytes_CheckExact(args[1]))
+    if ((count != 3 && (count != 4 || args[3] != Py_None)) ||
+        (PyObject *)Py_TYPE(args[0]) != known->message ||
+        (((mq_sent *)args[0])->plain != Py_True && !((mq_sent *)args[0])->later) ||
+        !PyBytes_CheckExact(args[1]))
         return unusual(of, args, count);
     const mq_sent *message = (const mq_sent *)args[0];
     int32_t flag;
     int32_t sys_flag;
     mq_log *log;
-    PyObject *held = mq_objects_int32(message->flag, &flag) && mq_objects_int32(args[2], &sys_flag) ? hold(of, &log) : NULL;
+    PyObject *held = mq_objects_int32(message->flag, &flag) && mq_objects_int32(args[2], &sys_flag)
+                         ? hold(of, &log)
+                         : NULL;
     if (!held) return unusual(of, args, count);
     mq_aside aside;
     int later = 0;
-    if (message->later) later = message->hurried ? -1 : mq_aside_prepare(of->asides, message, args[1], of->belongs, &aside);
+    if (message->later)
+        later = message->hurried ? -1 : mq_aside_prepare(of->asides, message, args[1], of->belongs, &aside);
     if (later < 0) {
         Py_DECREF(held);
         return unusual(of, args, count);
@@ -130,7 +153,7 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
         return NULL;
     }
     int number = later ? aside.number : of->number;
-    const mq_envelope *envelope = later && aside.has_envelope ? &aside.envelope : NULL;
+    const mq_append_options *options = later && aside.has_options ? &aside.options : NULL;
     const char *body = PyBytes_AsString(args[1]);
     int64_t body_size = PyBytes_Size(args[1]);
     const char *properties = later ? aside.properties : PyBytes_AsString(message->encoded);
@@ -138,8 +161,8 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
     int result;
     int error;
     Py_BEGIN_ALLOW_THREADS;
-    result = append_at(log, number, of->version, flag, sys_flag, body, body_size, properties, properties_size, NULL, envelope,
-                       &stored->receipt);
+    result = append_at(log, number, of->version, flag, sys_flag, body, body_size, properties, properties_size,
+                       NULL, options, &stored->receipt);
     error = errno;
     Py_END_ALLOW_THREADS;
     Py_DECREF(held);
@@ -150,19 +173,7 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
         if (result == MQ_TOO_LARGE) return unusual(of, args, count); /* which knows what of it is */
         return PyObject_CallFunction(of->failed, "iLi", result, (long long)body_size, error);
     }
-    stored->status = mq_objects_shared(known->send_ok);
-    stored->queue = mq_objects_shared(of->queue);
-    if (later) {
-        stored->out_ms = aside.out_ms;
-        if (mq_aside_ring(of->asides, &aside, stored->receipt.store_time)) {
-            Py_DECREF(stored);
-            return NULL;
-        }
-    }
-    if (of->flushed == Py_None) return (PyObject *)stored;
-    PyObject *flushed = PyObject_CallFunction(of->flushed, "iO", number, (PyObject *)stored);
-    Py_DECREF(stored);
-    return flushed;
+    return told(of, stored, later ? &aside : NULL, number);
 }
 
 static scratch *take_scratch(line *on) {
@@ -232,8 +243,9 @@ static PyObject *pull(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     int32_t count_max;
     int64_t byte_max;
     mq_log *log;
-    if (count != 5 || args[3] != Py_None || !mq_objects_int64(args[0], &offset) || !mq_objects_int32(args[1], &count_max) || count_max < 1 ||
-        count_max > PULL_COUNT || !mq_objects_int64(args[2], &byte_max) || !(PyFloat_CheckExact(args[4]) || PyLong_CheckExact(args[4])))
+    if (count != 5 || args[3] != Py_None || !mq_objects_int64(args[0], &offset) ||
+        !mq_objects_int32(args[1], &count_max) || count_max < 1 || count_max > PULL_COUNT ||
+        !mq_objects_int64(args[2], &byte_max) || !(PyFloat_CheckExact(args[4]) || PyLong_CheckExact(args[4])))
         return unusual(of, args, count);
     double wait = PyFloat_AsDouble(args[4]);
     if (PyErr_Occurred()) return NULL; /* an int beyond all floats */
@@ -250,8 +262,8 @@ static PyObject *pull(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     long long version = of->version;
     int code;
     Py_BEGIN_ALLOW_THREADS;
-    code = pull_at(log, number, version, offset, count_max, byte_max, NULL, -1, into->buffer, PULL_SIZE, into->sizes,
-                   &into->result);
+    code = pull_at(log, number, version, offset, count_max, byte_max, NULL, -1, into->buffer, PULL_SIZE,
+                   into->sizes, &into->result);
     Py_END_ALLOW_THREADS;
     Py_DECREF(held);
     PyObject *result = NULL;
@@ -264,9 +276,9 @@ static PyObject *pull(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     return unusual(of, args, count);
 }
 
-static PyMethodDef append_method = {
-    "append", (PyCFunction)(void (*)(void))append, METH_FASTCALL,
-    "append(message, body, sys_flag, unique_id=None, /)\n--\n\nStore a message in this queue: see Broker.appender."};
+static PyMethodDef append_method = {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL,
+                                    "append(message, body, sys_flag, unique_id=None, /)\n--\n\nStore a "
+                                    "message in this queue: see Broker.appender."};
 static PyMethodDef pull_method = {
     "pull", (PyCFunction)(void (*)(void))pull, METH_FASTCALL,
     "pull(offset, count_max, byte_max, tag_hashes, wait, /)\n--\n\nPull from this queue: see Broker.pull."};
@@ -306,8 +318,8 @@ static PyObject *line_appender(PyObject *self, PyObject *args) {
     PyObject *queue, *usual, *failed, *flushed, *asides, *belongs;
     int number;
     long long version;
-    if (!PyArg_ParseTuple(args, "OiLOOOO!S:appender", &queue, &number, &version, &usual, &failed, &flushed, mq_asides_type,
-                          &asides, &belongs))
+    if (!PyArg_ParseTuple(args, "OiLOOOO!S:appender", &queue, &number, &version, &usual, &failed, &flushed,
+                          mq_asides_type, &asides, &belongs))
         return NULL;
     route *to = (route *)mq_objects_make(route_type);
     if (!to) return NULL;
@@ -337,19 +349,27 @@ static PyObject *line_puller(PyObject *self, PyObject *args) {
 
 static PyMethodDef line_methods[] = {
     {"let_go", line_let_go, METH_NOARGS, "Use the log no more."},
-    {"appender", line_appender, METH_VARARGS, "appender(queue, number, version, unusual, failed, flushed, asides, belongs)"},
+    {"appender", line_appender, METH_VARARGS,
+     "appender(queue, number, version, unusual, failed, flushed, asides, belongs)"},
     {"puller", line_puller, METH_VARARGS, "puller(queue, broker_name, unusual, place)"},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot line_slots[] = {
-    {Py_tp_new, line_new}, {Py_tp_dealloc, line_dealloc}, {Py_tp_methods, line_methods}, {0, NULL},
+    {Py_tp_new, line_new},
+    {Py_tp_dealloc, line_dealloc},
+    {Py_tp_methods, line_methods},
+    {0, NULL},
 };
 static PyType_Spec line_spec = {"mq.fastpath.Line", sizeof(line), 0, Py_TPFLAGS_DEFAULT, line_slots};
 static PyType_Slot route_slots[] = {
-    {Py_tp_dealloc, route_dealloc}, {Py_tp_traverse, route_traverse}, {Py_tp_clear, route_clear}, {0, NULL},
+    {Py_tp_dealloc, route_dealloc},
+    {Py_tp_traverse, route_traverse},
+    {Py_tp_clear, route_clear},
+    {0, NULL},
 };
 static PyType_Spec route_spec = {"mq.fastpath.Route", sizeof(route), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, route_slots};
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                 route_slots};
 
 int mq_objects_is_line(PyObject *value) { return (PyObject *)Py_TYPE(value) == line_type; }
 

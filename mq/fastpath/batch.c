@@ -1,6 +1,7 @@
 /* Batches: what is asked of every message of one, and all of them laid side by side, in one pass each.
  *
- * Both give None where something is not the usual kind; who called then looks for himself, and says what is wrong.
+ * Both give None where something is not the usual kind; who called then looks for himself, and says what is
+ * wrong.
  */
 #include "objects.h"
 
@@ -9,10 +10,12 @@
 /* Message number i of a list, if it is of the very class. */
 static const mq_sent *at(PyObject *messages, Py_ssize_t i) {
     PyObject *message = PyList_GetItem(messages, i);
-    return message && (PyObject *)Py_TYPE(message) == mq_objects_known.message ? (const mq_sent *)message : NULL;
+    return message && (PyObject *)Py_TYPE(message) == mq_objects_known.message ? (const mq_sent *)message
+                                                                               : NULL;
 }
 
-/* survey(messages) -> bytes of bodies and properties together, if all are plain messages of the first one's topic. */
+/* survey(messages) -> bytes of bodies and properties together, if all are plain messages of the first one's
+ * topic. */
 PyObject *mq_objects_survey(PyObject *module, PyObject *messages) {
     if (!PyList_Check(messages) || PyList_Size(messages) == 0) Py_RETURN_NONE;
     const mq_sent *first = at(messages, 0);
@@ -35,11 +38,12 @@ static char *room(PyObject **bytes, Py_ssize_t size) {
     return *bytes ? PyBytes_AsString(*bytes) : NULL;
 }
 
-/* pack(messages) -> (bodies, body sizes, properties, properties sizes): sizes are native 32-bit numbers. Only of
- * plain messages without a flag. */
+/* pack(messages) -> (bodies, body sizes, properties, properties sizes): sizes are native 32-bit numbers. Only
+ * of plain messages without a flag. */
 PyObject *mq_objects_pack(PyObject *module, PyObject *messages) {
     if (!PyList_Check(messages)) Py_RETURN_NONE;
-    /* First of all: it may have garbage collected, which runs anything; what follows runs nothing, so the list stays. */
+    /* First of all: it may have garbage collected, which runs anything; what follows runs nothing, so the
+     * list stays. */
     PyObject *packed = PyTuple_New(4);
     if (!packed) return NULL;
     Py_ssize_t count = PyList_Size(messages);
@@ -47,8 +51,8 @@ PyObject *mq_objects_pack(PyObject *module, PyObject *messages) {
     Py_ssize_t properties_size = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         const mq_sent *message = at(messages, i);
-        if (!message || message->plain != Py_True || PyObject_IsTrue(message->flag) || PyBytes_Size(message->body) > INT32_MAX ||
-            PyBytes_Size(message->encoded) > INT32_MAX) {
+        if (!message || message->plain != Py_True || PyObject_IsTrue(message->flag) ||
+            PyBytes_Size(message->body) > INT32_MAX || PyBytes_Size(message->encoded) > INT32_MAX) {
             Py_DECREF(packed);
             Py_RETURN_NONE;
         }

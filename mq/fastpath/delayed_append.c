@@ -2,13 +2,14 @@
  *
  *   Asides(size_max)      of one store
  *       .set_level(level, number, delay_ms, alarm)           the queue of a delay level
- *       .set_timers(number, precision_ms, delay_max_ms, alarm)   the queue of messages that are due at any time
+ *       .set_timers(number, precision_ms, delay_max_ms, alarm)   the queue of timer messages
  *
- * size_max is what body and properties may come to. alarm is (owner, address, ring): the word at `address`, which lives
- * as long as the owner, says when who delivers looks next; ring() has him look before.
+ * size_max is what body and properties may come to. alarm is (owner, address, ring): the word at `address`,
+ * which lives as long as the owner, says when who delivers looks next; ring() has him look before.
  *
- * What was not told, is due too late, or is too large is left to mq/store/log/delayed_append.py, which does the same for every message
- * and says what is wrong. What is written on a message that is put aside stands there.
+ * What was not told, is due too late, or is too large is left to mq/store/log/delayed_append.py, which does
+ * the same for every message and says what is wrong. What is written on a message that is put aside stands
+ * there.
  */
 #include "objects.h"
 
@@ -30,8 +31,7 @@ typedef struct {
 } bell;
 
 typedef struct {
-    PyObject_HEAD
-    int64_t size_max;
+    PyObject_HEAD int64_t size_max;
     struct {
         int number; /* of the queue and 1; 0: not told */
         int64_t delay_ms;
@@ -96,8 +96,8 @@ static int64_t clock_ms(int up) {
     return (int64_t)now.tv_sec * 1000 + (now.tv_nsec + (up ? 999999 : 0)) / 1000000;
 }
 
-/* When a timer message is due: the whole of its delay is to pass, so the ms that has begun is counted in full.
- * 0: it is due already; -1: it is beyond the limit. */
+/* When a timer message is due: the whole of its delay is to pass, so the ms that has begun is counted in
+ * full. 0: it is due already; -1: it is beyond the limit. */
 static int64_t due_of(const asides *of, const mq_sent *message) {
     if (message->later == MQ_LATER_BY_DELAY) {
         if (message->amount > of->delay_max_ms) return -1;
@@ -126,16 +126,18 @@ static int lay(const asides *of, const mq_sent *message, PyObject *body, PyObjec
     return 1;
 }
 
-int mq_aside_prepare(PyObject *self, const mq_sent *message, PyObject *body, PyObject *belongs, mq_aside *out) {
+int mq_aside_prepare(PyObject *self, const mq_sent *message, PyObject *body, PyObject *belongs,
+                     mq_aside *out) {
     const asides *of = (const asides *)self;
     if (message->later == MQ_LATER_BY_LEVEL) {
-        if (message->amount < 1 || message->amount > LEVEL_MAX || !of->levels[message->amount].number) return -1;
+        if (message->amount < 1 || message->amount > LEVEL_MAX || !of->levels[message->amount].number)
+            return -1;
         out->number = of->levels[message->amount].number - 1;
         out->delay_ms = of->levels[message->amount].delay_ms;
         out->due_ms = -1;
         out->out_ms = 0;
-        out->has_envelope = 1;
-        out->envelope = (mq_envelope){.has_tags_code = 2, .tags_code = out->delay_ms};
+        out->has_options = 1;
+        out->options = (mq_append_options){.has_tags_code = 2, .tags_code = out->delay_ms};
         return lay(of, message, body, belongs, NULL, 0, out);
     }
     char more[TIMER_PROPERTIES_MAX];
@@ -145,7 +147,7 @@ int mq_aside_prepare(PyObject *self, const mq_sent *message, PyObject *body, PyO
     out->number = of->timers - 1;
     out->due_ms = due;
     out->out_ms = (due - 1) / of->precision_ms * of->precision_ms;
-    out->has_envelope = 0;
+    out->has_options = 0;
     char *end = more;
     if (message->later == MQ_LATER_BY_DELAY) end = mq_objects_number(end, "TIMER_DELIVER_MS", due);
     end = mq_objects_number(end, "TIMER_OUT_MS", out->out_ms);
@@ -158,7 +160,8 @@ int mq_aside_ring(PyObject *self, const mq_aside *aside, int64_t store_time) {
     const bell *of = &((const asides *)self)->alarms[aside->out_ms != 0];
     /* Store times are cut to the ms: a level's delay has passed when that ms is over. */
     int64_t due = aside->due_ms < 0 ? store_time + aside->delay_ms + 1 : aside->due_ms;
-    /* Who delivers says when it wakes before it looks what there is: one of us two sees what the other one did. */
+    /* Who delivers says when it wakes before it looks what there is: one of us two sees what the other one
+     * did. */
     atomic_thread_fence(memory_order_seq_cst);
     if (!of->wake_ms || due >= atomic_load_explicit(of->wake_ms, memory_order_relaxed)) return 0;
     PyObject *ring = mq_objects_shared(of->ring);
@@ -196,7 +199,8 @@ static PyObject *set_level(PyObject *self, PyObject *args) {
     long long delay_ms;
     PyObject *owner, *ring;
     unsigned long long address;
-    if (!PyArg_ParseTuple(args, "iiL(OKO):set_level", &level, &number, &delay_ms, &owner, &address, &ring)) return NULL;
+    if (!PyArg_ParseTuple(args, "iiL(OKO):set_level", &level, &number, &delay_ms, &owner, &address, &ring))
+        return NULL;
     if (level < 1 || level > LEVEL_MAX || number < 0 || delay_ms < 0)
         return PyErr_Format(PyExc_ValueError, "level %d cannot be told", level);
     if (keep(&of->alarms[0], owner, address, ring)) return NULL;
@@ -211,9 +215,12 @@ static PyObject *set_timers(PyObject *self, PyObject *args) {
     long long precision_ms, delay_max_ms;
     PyObject *owner, *ring;
     unsigned long long address;
-    if (!PyArg_ParseTuple(args, "iLL(OKO):set_timers", &number, &precision_ms, &delay_max_ms, &owner, &address, &ring)) return NULL;
+    if (!PyArg_ParseTuple(args, "iLL(OKO):set_timers", &number, &precision_ms, &delay_max_ms, &owner,
+                          &address, &ring))
+        return NULL;
     if (number < 0 || precision_ms < 1 || delay_max_ms < 0 || delay_max_ms > (long long)1 << 48)
-        return PyErr_Format(PyExc_ValueError, "timers of a precision of %lld ms cannot be told", precision_ms);
+        return PyErr_Format(PyExc_ValueError, "timers of a precision of %lld ms cannot be told",
+                            precision_ms);
     if (keep(&of->alarms[1], owner, address, ring)) return NULL;
     of->precision_ms = precision_ms;
     of->delay_max_ms = delay_max_ms;
@@ -223,14 +230,16 @@ static PyObject *set_timers(PyObject *self, PyObject *args) {
 
 static PyMethodDef asides_methods[] = {
     {"set_level", set_level, METH_VARARGS, "set_level(level, number, delay_ms, (owner, address, ring))"},
-    {"set_timers", set_timers, METH_VARARGS, "set_timers(number, precision_ms, delay_max_ms, (owner, address, ring))"},
+    {"set_timers", set_timers, METH_VARARGS,
+     "set_timers(number, precision_ms, delay_max_ms, (owner, address, ring))"},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot asides_slots[] = {
     {Py_tp_new, asides_new},     {Py_tp_dealloc, asides_dealloc}, {Py_tp_traverse, asides_traverse},
     {Py_tp_clear, asides_clear}, {Py_tp_methods, asides_methods}, {0, NULL},
 };
-static PyType_Spec asides_spec = {"mq.fastpath.Asides", sizeof(asides), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, asides_slots};
+static PyType_Spec asides_spec = {"mq.fastpath.Asides", sizeof(asides), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, asides_slots};
 
 int mq_objects_add_asides(PyObject *module) {
     mq_asides_type = PyType_FromModuleAndSpec(module, &asides_spec, NULL);

@@ -6,17 +6,18 @@
  *   file_guard(path, byte, timeout, failed, create)       a byte of a file that is opened for it
  *   open_guard(path, flags, make)                         no lock: a file that is closed with the guard
  *   thread_guard(lock, timeout, failed)                   a threading.Lock
- *   time_guard(seconds)                                   no lock: until when this thread waits for any of them
+ *   time_guard(seconds)                                   no lock: how long this thread waits for one
  *   time_left()                                           how many seconds that are; None without a limit
  *
- * Python may raise between any two of its instructions: KeyboardInterrupt, or what another signal handler raises.
- * So the function that takes a lock returns it as an object, and the lock is given back when that is let go of: by
- * the with statement, or, where an exception came before it or between it and its end, with the last reference.
- * Write `with byte_guard(...):`, and give the guard no name: a name keeps it as long as the exception is known.
+ * Python may raise between any two of its instructions: KeyboardInterrupt, or what another signal handler
+ * raises. So the function that takes a lock returns it as an object, and the lock is given back when that is
+ * let go of: by the with statement, or, where an exception came before it or between it and its end, with the
+ * last reference. Write `with byte_guard(...):`, and give the guard no name: a name keeps it as long as the
+ * exception is known.
  *
- * Waiting is interrupted by signals, with nothing taken. failed(result) is called when a lock was not to be had in
- * time, or not at all, and raises: MQ_BUSY, MQ_REENTERED (this very thread has it, in what a signal handler
- * interrupted), or what the data plane says.
+ * Waiting is interrupted by signals, with nothing taken. failed(result) is called when a lock was not to be
+ * had in time, or not at all, and raises: MQ_BUSY, MQ_REENTERED (this very thread has it, in what a signal
+ * handler interrupted), or what the data plane says.
  */
 #include "objects.h"
 
@@ -34,9 +35,9 @@ typedef struct guard {
     PyObject_HEAD int kind;
     int which;
     int fd;
-    int is_own_file;      /* the descriptor is closed with the guard */
-    int64_t byte;         /* or the deadline that was there before */
-    PyObject *keep;       /* the mutex's owner, or the threading.Lock */
+    int is_own_file; /* the descriptor is closed with the guard */
+    int64_t byte;    /* or the deadline that was there before */
+    PyObject *keep;  /* the mutex's owner, or the threading.Lock */
     mq_control *control;
     unsigned long thread;
     struct guard *next, **at; /* in `held` */
@@ -149,7 +150,8 @@ static int slice_ms(int64_t deadline) {
     return left > SLICE_MS ? SLICE_MS : left > 0 ? (int)left : 0;
 }
 
-static PyObject *mutex(PyObject *owner, mq_control *control, mq_log *log, int which, double timeout, PyObject *failed) {
+static PyObject *mutex(PyObject *owner, mq_control *control, mq_log *log, int which, double timeout,
+                       PyObject *failed) {
     guard *made = guard_new();
     if (!made) return NULL;
     made->keep = mq_objects_shared(owner);
@@ -182,7 +184,8 @@ static PyObject *mutex_guard(PyObject *module, PyObject *args) {
     unsigned long long address;
     int which;
     double timeout;
-    if (!PyArg_ParseTuple(args, "OKidO:mutex_guard", &owner, &address, &which, &timeout, &failed)) return NULL;
+    if (!PyArg_ParseTuple(args, "OKidO:mutex_guard", &owner, &address, &which, &timeout, &failed))
+        return NULL;
     return mutex(owner, (mq_control *)(uintptr_t)address, NULL, which, timeout, failed);
 }
 
@@ -200,8 +203,9 @@ static int is_reentered(const guard *made) {
     struct stat own, others;
     if (fstat(made->fd, &own)) return 0;
     for (const guard *other = held; other; other = other->next)
-        if (other != made && other->kind == BYTE && other->thread == made->thread && other->byte == made->byte &&
-            !fstat(other->fd, &others) && own.st_ino == others.st_ino && own.st_dev == others.st_dev)
+        if (other != made && other->kind == BYTE && other->thread == made->thread &&
+            other->byte == made->byte && !fstat(other->fd, &others) && own.st_ino == others.st_ino &&
+            own.st_dev == others.st_dev)
             return 1;
     return 0;
 }
@@ -341,7 +345,9 @@ static PyObject *close_guarded_files(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-static PyObject *guard_enter(PyObject *self, PyObject *unused) { return PyLong_FromLong(((guard *)self)->fd); }
+static PyObject *guard_enter(PyObject *self, PyObject *unused) {
+    return PyLong_FromLong(((guard *)self)->fd);
+}
 
 static PyObject *guard_exit(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     release((guard *)self);
@@ -350,7 +356,8 @@ static PyObject *guard_exit(PyObject *self, PyObject *const *args, Py_ssize_t co
 
 static PyObject *bind_guards(PyObject *module, PyObject *args) {
     unsigned long long enter, leave, abandon, log_enter, log_control, deadline, create;
-    if (!PyArg_ParseTuple(args, "KKKKKKK:bind_guards", &enter, &leave, &abandon, &log_enter, &log_control, &deadline, &create))
+    if (!PyArg_ParseTuple(args, "KKKKKKK:bind_guards", &enter, &leave, &abandon, &log_enter, &log_control,
+                          &deadline, &create))
         return NULL;
     enter_at = (__typeof__(mq_control_enter) *)(uintptr_t)enter;
     leave_at = (__typeof__(mq_control_leave) *)(uintptr_t)leave;
@@ -368,7 +375,9 @@ static PyMethodDef guard_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot guard_slots[] = {
-    {Py_tp_dealloc, guard_dealloc}, {Py_tp_methods, guard_methods}, {0, NULL},
+    {Py_tp_dealloc, guard_dealloc},
+    {Py_tp_methods, guard_methods},
+    {0, NULL},
 };
 static PyType_Spec guard_spec = {"mq.fastpath.Guard", sizeof(guard), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, guard_slots};
@@ -382,7 +391,8 @@ static PyMethodDef functions[] = {
     {"time_guard", time_guard, METH_VARARGS, "time_guard(seconds)"},
     {"time_left", time_left, METH_NOARGS, "Seconds for which this thread still waits for locks, or None."},
     {"close_guarded_files", close_guarded_files, METH_NOARGS, "Close them, in a forked child."},
-    {"bind_guards", bind_guards, METH_VARARGS, "bind_guards(enter, leave, abandon, log_enter, log_control, deadline, create)"},
+    {"bind_guards", bind_guards, METH_VARARGS,
+     "bind_guards(enter, leave, abandon, log_enter, log_control, deadline, create)"},
     {NULL, NULL, 0, NULL},
 };
 

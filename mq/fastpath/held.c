@@ -1,11 +1,11 @@
-/* What a consumer does with a queue as long as it owns it. commit_slot(address, turn, resets, offset) is mq_slot_commit:
- * a few instructions, for which the GIL is not given up.
+/* What a consumer does with a queue as long as it owns it. commit_slot(address, turn, resets, offset) is
+ * mq_slot_commit: a few instructions, for which the GIL is not given up.
  *
- * Messages for a listener: while_unchanged(messages, keep, address, value) gives what an iterator gives, and ends once
- * the word at an address has another value.
+ * Messages for a listener: while_unchanged(messages, keep, address, value) gives what an iterator gives, and
+ * ends once the word at an address has another value.
  *
- * The word is looked at before each message, since this process may have been stopped after the one before, and others
- * may have taken its queue over. `keep` has the memory there stay where it is. */
+ * The word is looked at before each message, since this process may have been stopped after the one before,
+ * and others may have taken its queue over. `keep` has the memory there stay where it is. */
 #include "objects.h"
 
 #include <stdatomic.h>
@@ -53,7 +53,8 @@ static PyObject *commit_slot(PyObject *module, PyObject *const *args, Py_ssize_t
     int64_t numbers[4];
     if (count != 4 || !commit_at) return PyErr_Format(PyExc_TypeError, "commit_slot takes 4 numbers");
     for (int i = 0; i < 4; i++)
-        if (!mq_objects_int64(args[i], &numbers[i])) return PyErr_Format(PyExc_TypeError, "commit_slot takes 4 numbers");
+        if (!mq_objects_int64(args[i], &numbers[i]))
+            return PyErr_Format(PyExc_TypeError, "commit_slot takes 4 numbers");
     return PyBool_FromLong(commit_at((int64_t *)(uintptr_t)numbers[0], numbers[1], numbers[2], numbers[3]));
 }
 
@@ -65,12 +66,16 @@ static PyObject *bind_slots(PyObject *module, PyObject *args) {
 }
 
 static PyType_Slot held_slots[] = {
-    {Py_tp_dealloc, held_dealloc}, {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, held_next}, {0, NULL},
+    {Py_tp_dealloc, held_dealloc},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, held_next},
+    {0, NULL},
 };
 static PyType_Spec held_spec = {"mq.fastpath.WhileUnchanged", sizeof(while_held), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, held_slots};
 static PyMethodDef functions[] = {
-    {"commit_slot", (PyCFunction)(void (*)(void))commit_slot, METH_FASTCALL, "commit_slot(address, turn, resets, offset)"},
+    {"commit_slot", (PyCFunction)(void (*)(void))commit_slot, METH_FASTCALL,
+     "commit_slot(address, turn, resets, offset)"},
     {"bind_slots", bind_slots, METH_VARARGS, "bind_slots(commit): the address of mq_slot_commit"},
     {"while_unchanged", while_unchanged, METH_VARARGS, "while_unchanged(messages, keep, address, value)"},
     {NULL, NULL, 0, NULL},

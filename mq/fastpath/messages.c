@@ -1,5 +1,6 @@
-/* Messages: SentFields, which makes the usual one itself and asks `build` for the others, and StoredFields, which cuts the
- * usual body and property string out of its record and asks Python for those of other records. See objects.c.
+/* Messages: SentFields, which makes the usual one itself and asks `build` for the others, and StoredFields,
+ * which cuts the usual body and property string out of its record and asks Python for those of other records.
+ * See objects.c.
  */
 #include "objects.h"
 
@@ -37,8 +38,8 @@ static const char *value_after(const char *piece, const char *end, const char *n
     return (size_t)(end - piece) > size && memcmp(piece, name, size) == 0 ? piece + size : NULL;
 }
 
-/* What a property string asks for: when its message is delivered, for one. A level counts before a delay, that before a
- * time; of equal names the last one does. */
+/* What a property string asks for: when its message is delivered, for one. A level counts before a delay,
+ * that before a time; of equal names the last one does. */
 static void find_wishes(mq_sent *of) {
     static const char *const names[] = {[MQ_LATER_BY_LEVEL] = "DELAY\1",
                                         [MQ_LATER_BY_DELAY] = "TIMER_DELAY_MS\1",
@@ -70,8 +71,8 @@ static int fill_sent(PyObject *self, PyObject *fields, PyObject *unused) {
     if (of->plain) return mq_objects_refuse_again();
     int right = PyTuple_Check(fields) && PyTuple_Size(fields) == 5;
     for (int i = 0; right && i < 5; i++) values[i] = PyTuple_GetItem(fields, i);
-    if (!right || !PyUnicode_CheckExact(values[0]) || !PyBytes_CheckExact(values[1]) || !PyLong_CheckExact(values[2]) ||
-        !PyBool_Check(values[3]) || !PyBytes_CheckExact(values[4])) {
+    if (!right || !PyUnicode_CheckExact(values[0]) || !PyBytes_CheckExact(values[1]) ||
+        !PyLong_CheckExact(values[2]) || !PyBool_Check(values[3]) || !PyBytes_CheckExact(values[4])) {
         PyErr_SetString(PyExc_TypeError, "a message is made of a str, bytes, an int, a bool and bytes");
         return -1;
     }
@@ -96,8 +97,8 @@ static PyObject *usual_properties(PyObject *tags, PyObject *keys, const char *mo
     const char *key = keys ? PyUnicode_AsUTF8AndSize(keys, &size) : "";
     if (!key) PyErr_Clear();
     if (!key || (keys && size == 0) || size >= KEY_SIZE_MAX) return NULL;
-    for (Py_ssize_t i = 0; i < size; i++)
-        if (key[i] <= ' ' || key[i] == 127) return NULL; /* chars have a sign or not: beyond ASCII is for others */
+    for (Py_ssize_t i = 0; i < size; i++) /* chars have a sign or not: beyond ASCII is for others */
+        if (key[i] <= ' ' || key[i] == 127) return NULL;
         else if ((unsigned char)key[i] > 127) return NULL;
     Py_ssize_t prefix_size = PyBytes_Size(prefix);
     PyObject *encoded = PyBytes_FromStringAndSize(NULL, prefix_size + (keys ? 5 + size + 1 : 0) + more_size);
@@ -115,7 +116,8 @@ static PyObject *usual_properties(PyObject *tags, PyObject *keys, const char *mo
     return encoded;
 }
 
-/* The property of the one delay that is given, and what it is. 0: no argument of a delay, or of any other kind. */
+/* The property of the one delay that is given, and what it is. 0: no argument of a delay, or of any other
+ * kind. */
 static int usual_delay(PyObject *kwargs, mq_sent *of, char *into) {
     static const char *const names[] = {NULL, "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"};
     for (int i = MQ_LATER_BY_LEVEL; i <= MQ_LATER_BY_TIME; i++) {
@@ -123,7 +125,8 @@ static int usual_delay(PyObject *kwargs, mq_sent *of, char *into) {
         if (!value) continue;
         int overflow = 1;
         long long amount = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
-        if (overflow || amount < (i == MQ_LATER_BY_LEVEL) || (i == MQ_LATER_BY_LEVEL && amount > LEVEL_MAX)) return 0;
+        if (overflow || amount < (i == MQ_LATER_BY_LEVEL) || (i == MQ_LATER_BY_LEVEL && amount > LEVEL_MAX))
+            return 0;
         of->later = (char)i;
         of->amount = amount;
         return (int)(mq_objects_number(into, names[i], amount) - into);
@@ -164,7 +167,9 @@ static int sent_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     return result;
 }
 
-static PyObject *sent_restored(PyObject *type, PyObject *fields) { return mq_objects_restored(type, fields, fill_sent); }
+static PyObject *sent_restored(PyObject *type, PyObject *fields) {
+    return mq_objects_restored(type, fields, fill_sent);
+}
 
 static PyMemberDef sent_members[] = {
     {"topic", T_OBJECT_EX, offsetof(mq_sent, topic), READONLY, NULL},
@@ -175,14 +180,16 @@ static PyMemberDef sent_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 static PyMethodDef sent_methods[] = {
-    {"restored", sent_restored, METH_VARARGS | METH_CLASS, "A value of these fields, which were checked before."},
+    {"restored", sent_restored, METH_VARARGS | METH_CLASS,
+     "A value of these fields, which were checked before."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot sent_slots[] = {
-    {Py_tp_new, PyType_GenericNew},  {Py_tp_init, sent_init},       {Py_tp_dealloc, sent_dealloc},
-    {Py_tp_members, sent_members},   {Py_tp_methods, sent_methods}, {0, NULL},
+    {Py_tp_new, PyType_GenericNew}, {Py_tp_init, sent_init},       {Py_tp_dealloc, sent_dealloc},
+    {Py_tp_members, sent_members},  {Py_tp_methods, sent_methods}, {0, NULL},
 };
-static PyType_Spec sent_spec = {"mq.fastpath.SentFields", sizeof(mq_sent), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, sent_slots};
+static PyType_Spec sent_spec = {"mq.fastpath.SentFields", sizeof(mq_sent), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, sent_slots};
 
 /* StoredFields. */
 
@@ -211,7 +218,9 @@ static int stored_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
-static PyObject *stored_restored(PyObject *type, PyObject *fields) { return mq_objects_restored(type, fields, stored_init); }
+static PyObject *stored_restored(PyObject *type, PyObject *fields) {
+    return mq_objects_restored(type, fields, stored_init);
+}
 
 static int32_t word_at(const char *bytes) {
     const unsigned char *at = (const unsigned char *)bytes;
@@ -223,7 +232,8 @@ static Py_ssize_t usual_body(const char *bytes, Py_ssize_t size, int32_t *sys_fl
     if (size < AT_BODY_V4) return -1;
     *sys_flag = word_at(bytes + 36);
     int32_t body_size = word_at(bytes + 84);
-    if (*sys_flag & (MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6) || body_size < 0 || body_size > size - AT_BODY_V4) return -1;
+    if (*sys_flag & (MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6) || body_size < 0 || body_size > size - AT_BODY_V4)
+        return -1;
     return body_size;
 }
 
@@ -270,12 +280,16 @@ static PyMethodDef stored_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot stored_slots[] = {
-    {Py_tp_new, PyType_GenericNew},  {Py_tp_init, stored_init},     {Py_tp_dealloc, stored_dealloc},
-    {Py_tp_members, stored_members}, {Py_tp_getset, stored_getset}, {Py_tp_methods, stored_methods},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, stored_init},
+    {Py_tp_dealloc, stored_dealloc},
+    {Py_tp_members, stored_members},
+    {Py_tp_getset, stored_getset},
+    {Py_tp_methods, stored_methods},
     {0, NULL},
 };
-static PyType_Spec stored_spec = {"mq.fastpath.StoredFields", sizeof(mq_stored), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-                                  stored_slots};
+static PyType_Spec stored_spec = {"mq.fastpath.StoredFields", sizeof(mq_stored), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, stored_slots};
 
 int mq_objects_add_messages(PyObject *module) {
     tags_name = PyUnicode_InternFromString("tags");

@@ -1,7 +1,7 @@
 /* The module: what its parts share, and how Python tells it what it needs to know.
  *
- * Python makes, or touches, these once a message: a Python function of its own would cost more than the whole append.
- * Each type is the least that speed asks for, and the base of a class in Python that has the rest:
+ * Python makes, or touches, these once a message: a Python function of its own would cost more than the whole
+ * append. Each type is the least that speed asks for, and the base of a class in Python that has the rest:
  *
  *   messages.c  SentFields    of mq.Message     topic, body, flag, plain, encoded
  *               StoredFields  of mq.MessageExt  a record and the broker's name
@@ -12,21 +12,21 @@
  *   sender.c    Sender, what a producer does with the usual message
  *   batch.c     passes over the messages of a batch
  *   transactions.c  Halves, and the functions that store a half message or end its transaction
- *   transaction_send.c    Transactor, what a producer does with a usual transaction; TransactionFields  of mq.Transaction
+ *   transaction_send.c    Transactor, a producer's usual transaction; TransactionFields  of mq.Transaction
  *   guards.c        locks that are given back whatever Python raises
  *   held.c          messages for a listener, as long as its consumer owns their queue
  *
  * Whatever is not the usual case is left to Python, which also raises all errors but those of memory.
  *
- * Fields are filled once, by `__init__` (so that a subclass may take other arguments) or by `restored` (of copy and
- * pickle, which know the fields and not the arguments), and never change: a call may read them without the GIL.
- * What was made by `__new__` alone has none, and says so when it is asked.
+ * Fields are filled once, by `__init__` (so that a subclass may take other arguments) or by `restored` (of
+ * copy and pickle, which know the fields and not the arguments), and never change: a call may read them
+ * without the GIL. What was made by `__new__` alone has none, and says so when it is asked.
  *
- * Garbage collection. SentFields and StoredFields refer to values of exactly Python's own types, which lead nowhere,
- * so no cycle leads through them. PullFields has a list, which its owner may change: it is collected. SendFields is
- * not, since one is made with every send, and an object that the collector knows makes it run more often: a cycle
- * could lead through the functions that make the ids and places of a batch, and those of the store know
- * nothing but their numbers.
+ * Garbage collection. SentFields and StoredFields refer to values of exactly Python's own types, which lead
+ * nowhere, so no cycle leads through them. PullFields has a list, which its owner may change: it is
+ * collected. SendFields is not, since one is made with every send, and an object that the collector knows
+ * makes it run more often: a cycle could lead through the functions that make the ids and places of a batch,
+ * and those of the store know nothing but their numbers.
  */
 #include "objects.h"
 
@@ -112,9 +112,11 @@ static PyObject *bind(PyObject *module, PyObject *args) {
         const char *name;
         PyObject **at;
     } places[] = {
-        {"topics", &known->topics},           {"prefixes", &known->prefixes},       {"build", &known->build},
-        {"message", &known->message},         {"stored", &known->stored},           {"send_result", &known->send_result},
-        {"send_ok", &known->send_ok},         {"pull_result", &known->pull_result}, {"statuses", &known->statuses},
+        {"topics", &known->topics},     {"prefixes", &known->prefixes},
+        {"build", &known->build},       {"message", &known->message},
+        {"stored", &known->stored},     {"send_result", &known->send_result},
+        {"send_ok", &known->send_ok},   {"pull_result", &known->pull_result},
+        {"statuses", &known->statuses},
     };
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         if (strcmp(places[i].name, name) != 0) continue;
@@ -130,27 +132,30 @@ static PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS, "bind(name, value): tell what stands behind a name of mq_known"},
     {"survey", mq_objects_survey, METH_O, "survey(messages): see batch.c"},
     {"pack", mq_objects_pack, METH_O, "pack(messages): see batch.c"},
-    {"bind_calls", mq_objects_bind_calls, METH_VARARGS, "bind_calls(append, pull): the addresses of mq_append and mq_pull"},
+    {"bind_calls", mq_objects_bind_calls, METH_VARARGS,
+     "bind_calls(append, pull): the addresses of mq_append and mq_pull"},
     {"bind_transactions", mq_objects_bind_transactions, METH_VARARGS,
      "bind_transactions(prepare, end): the addresses of mq_transaction_prepare and mq_transaction_end"},
     {NULL, NULL, 0, NULL},
 };
 
-/* What mq_objects_known holds is of one interpreter: the values that a second one put there would go with it, and the
- * first would be left with what is freed. So another one is refused. A module that is imported again by the first
- * interpreter, after somebody took it out of sys.modules, has the types of before. */
+/* What mq_objects_known holds is of one interpreter: the values that a second one put there would go with it,
+ * and the first would be left with what is freed. So another one is refused. A module that is imported again
+ * by the first interpreter, after somebody took it out of sys.modules, has the types of before. */
 static int run(PyObject *module) {
     static PyObject *first; /* never given back, as the types are not */
     if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
-        PyErr_SetString(PyExc_ImportError,
-                        "mq works in the main interpreter of a process only, and this is a subinterpreter: "
-                        "under mod_wsgi set WSGIApplicationGroup %{GLOBAL}; elsewhere use threads or processes");
+        PyErr_SetString(
+            PyExc_ImportError,
+            "mq works in the main interpreter of a process only, and this is a subinterpreter: "
+            "under mod_wsgi set WSGIApplicationGroup %{GLOBAL}; elsewhere use threads or processes");
         return -1;
     }
     if (first) return PyDict_Merge(PyModule_GetDict(module), PyModule_GetDict(first), 0);
     if (mq_objects_add_messages(module) || mq_objects_add_results(module) || mq_objects_add_calls(module) ||
-        mq_objects_add_asides(module) || mq_objects_add_sender(module) || mq_objects_add_transactions(module) ||
-        mq_objects_add_transactor(module) || mq_objects_add_guards(module) || mq_objects_add_held(module))
+        mq_objects_add_asides(module) || mq_objects_add_sender(module) ||
+        mq_objects_add_transactions(module) || mq_objects_add_transactor(module) ||
+        mq_objects_add_guards(module) || mq_objects_add_held(module))
         return -1;
     first = mq_objects_shared(module);
     return 0;
@@ -158,7 +163,9 @@ static int run(PyObject *module) {
 
 /* In two phases, since a module in one is not run by a second interpreter: that just gets a copy. */
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, run}, {0, NULL}};
-static PyModuleDef definition = {
-    .m_base = PyModuleDef_HEAD_INIT, .m_name = "mq.fastpath._objects", .m_methods = functions, .m_slots = slots};
+static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
+                                 .m_name = "mq.fastpath._objects",
+                                 .m_methods = functions,
+                                 .m_slots = slots};
 
 PyMODINIT_FUNC PyInit__objects(void) { return PyModuleDef_Init(&definition); }

@@ -24,15 +24,15 @@
 
 /* What Python told, by name: see `bind`. */
 typedef struct {
-    PyObject *topics;      /* set of topics found good */
-    PyObject *prefixes;    /* tag -> bytes that its property string begins with */
-    PyObject *build;       /* makes (topic, body, flag, plain, encoded) of any arguments, or raises */
-    PyObject *message;     /* the class, no subclass of it */
+    PyObject *topics;   /* set of topics found good */
+    PyObject *prefixes; /* tag -> bytes that its property string begins with */
+    PyObject *build;    /* makes (topic, body, flag, plain, encoded) of any arguments, or raises */
+    PyObject *message;  /* the class, no subclass of it */
     PyObject *stored;
     PyObject *send_result;
     PyObject *send_ok;
     PyObject *pull_result;
-    PyObject *statuses;    /* tuple of PullStatus by MQ_PULL_… */
+    PyObject *statuses; /* tuple of PullStatus by MQ_PULL_… */
 } mq_known;
 
 extern mq_known mq_objects_known;
@@ -44,10 +44,10 @@ typedef struct {
     PyObject *flag;
     PyObject *plain;
     PyObject *encoded;
-    int64_t amount;        /* of what `later` says: a level, ms, or a time in ms */
-    char later;            /* MQ_LATER_… */
-    char hurried;          /* WAIT=false */
-    char keyed;            /* it has a dedup key */
+    int64_t amount; /* of what `later` says: a level, ms, or a time in ms */
+    char later;     /* MQ_LATER_… */
+    char hurried;   /* WAIT=false */
+    char keyed;     /* it has a dedup key */
 } mq_sent;
 
 /* When a message is to be delivered. */
@@ -55,15 +55,15 @@ enum { MQ_AT_ONCE, MQ_LATER_BY_LEVEL, MQ_LATER_BY_DELAY, MQ_LATER_BY_TIME };
 
 /* How a message is put aside, for one append. See delayed_append.c. */
 typedef struct {
-    int number;               /* of the queue in which it waits */
-    int64_t due_ms;           /* below 0: the store time and `delay_ms` */
+    int number;     /* of the queue in which it waits */
+    int64_t due_ms; /* below 0: the store time and `delay_ms` */
     int64_t delay_ms;
-    int64_t out_ms;           /* slot of a timer message; 0 of others */
+    int64_t out_ms; /* slot of a timer message; 0 of others */
     const char *properties;
     int64_t properties_size;
-    mq_envelope envelope;
-    int has_envelope;
-    char *memory;             /* NULL: `room` is enough */
+    mq_append_options options;
+    int has_options;
+    char *memory; /* NULL: `room` is enough */
     char room[512];
 } mq_aside;
 
@@ -75,7 +75,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD PyObject *status;
     PyObject *queue;
-    PyObject *queue_offset;   /* NULL as long as it stands in the receipt; so for those that follow */
+    PyObject *queue_offset; /* NULL as long as it stands in the receipt; so for those that follow */
     PyObject *ids;
     PyObject *place;
     PyObject *transaction_id; /* NULL: None */
@@ -114,9 +114,10 @@ int mq_objects_add_type(PyObject *module, PyType_Spec *spec);
 /* Lay name, 01, number (not negative) and 02 at `at`; the byte behind. */
 char *mq_objects_number(char *at, const char *name, int64_t number);
 
-/* Prepare to put a message aside. 1: to be appended as `out` says, and then rung; 0: it is due, so it is appended as if
- * it had no delay; -1: Python has to do it. After 1, mq_aside_done. */
-int mq_aside_prepare(PyObject *asides, const mq_sent *message, PyObject *body, PyObject *belongs, mq_aside *out);
+/* Prepare to put a message aside. 1: to be appended as `out` says, and then rung; 0: it is due, so it is
+ * appended as if it had no delay; -1: Python has to do it. After 1, mq_aside_done. */
+int mq_aside_prepare(PyObject *asides, const mq_sent *message, PyObject *body, PyObject *belongs,
+                     mq_aside *out);
 void mq_aside_done(mq_aside *aside);
 /* Tell who delivers of what was put aside, where he would sleep for too long. 0, or -1 with an error. */
 int mq_aside_ring(PyObject *asides, const mq_aside *aside, int64_t store_time);

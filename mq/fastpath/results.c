@@ -17,12 +17,13 @@ static void send_dealloc(PyObject *self) {
 }
 
 static int send_init(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"status", "queue", "queue_offset", "ids", "place", "transaction_id", "out_ms", NULL};
+    static char *names[] = {"status", "queue",          "queue_offset", "ids",
+                            "place",  "transaction_id", "out_ms",       NULL};
     mq_sent_where *of = (mq_sent_where *)self;
     PyObject *status, *queue, *queue_offset, *ids, *place, *transaction_id = Py_None;
     long long out_ms = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO!OO|OL:SendResult", names, &status, &queue, &PyLong_Type, &queue_offset,
-                                     &ids, &place, &transaction_id, &out_ms))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO!OO|OL:SendResult", names, &status, &queue,
+                                     &PyLong_Type, &queue_offset, &ids, &place, &transaction_id, &out_ms))
         return -1;
     if (of->status) return mq_objects_refuse_again();
     of->out_ms = out_ms;
@@ -32,7 +33,9 @@ static int send_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
-static PyObject *send_restored(PyObject *type, PyObject *fields) { return mq_objects_restored(type, fields, send_init); }
+static PyObject *send_restored(PyObject *type, PyObject *fields) {
+    return mq_objects_restored(type, fields, send_init);
+}
 
 /* NULL with an error where nothing was filled in. */
 static const mq_sent_where *filled(PyObject *self, const char *asked) {
@@ -56,18 +59,22 @@ static int replace(PyObject **at, PyObject *value) {
 static PyObject *send_queue_offset(PyObject *self, void *unused) {
     const mq_sent_where *of = filled(self, "queue_offset");
     if (!of) return NULL;
-    return of->queue_offset ? mq_objects_shared(of->queue_offset) : PyLong_FromLongLong(of->receipt.queue_offset);
+    return of->queue_offset ? mq_objects_shared(of->queue_offset)
+                            : PyLong_FromLongLong(of->receipt.queue_offset);
 }
 
 static PyObject *send_ids(PyObject *self, void *unused) {
     const mq_sent_where *of = filled(self, "_ids");
     if (!of) return NULL;
     if (of->ids) return mq_objects_shared(of->ids);
-    return PyUnicode_DecodeASCII(of->receipt.unique_id, (Py_ssize_t)strnlen(of->receipt.unique_id, sizeof of->receipt.unique_id),
+    return PyUnicode_DecodeASCII(of->receipt.unique_id,
+                                 (Py_ssize_t)strnlen(of->receipt.unique_id, sizeof of->receipt.unique_id),
                                  "replace");
 }
 
-static int send_set_ids(PyObject *self, PyObject *ids, void *unused) { return replace(&((mq_sent_where *)self)->ids, ids); }
+static int send_set_ids(PyObject *self, PyObject *ids, void *unused) {
+    return replace(&((mq_sent_where *)self)->ids, ids);
+}
 
 static PyObject *send_place(PyObject *self, void *unused) {
     const mq_sent_where *of = filled(self, "_place");
@@ -117,11 +124,16 @@ static PyMethodDef send_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot send_slots[] = {
-    {Py_tp_new, PyType_GenericNew}, {Py_tp_init, send_init},     {Py_tp_dealloc, send_dealloc},
-    {Py_tp_members, send_members},  {Py_tp_getset, send_getset}, {Py_tp_methods, send_methods},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, send_init},
+    {Py_tp_dealloc, send_dealloc},
+    {Py_tp_members, send_members},
+    {Py_tp_getset, send_getset},
+    {Py_tp_methods, send_methods},
     {0, NULL},
 };
-static PyType_Spec send_spec = {"mq.fastpath.SendFields", sizeof(mq_sent_where), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, send_slots};
+static PyType_Spec send_spec = {"mq.fastpath.SendFields", sizeof(mq_sent_where), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, send_slots};
 
 /* PullFields. */
 
@@ -149,8 +161,8 @@ static int pull_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     mq_pulled *of = (mq_pulled *)self;
     PyObject *status, *messages;
     long long next_offset, min_offset, max_offset;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOLLL:PullResult", names, &status, &messages, &next_offset, &min_offset,
-                                     &max_offset))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOLLL:PullResult", names, &status, &messages,
+                                     &next_offset, &min_offset, &max_offset))
         return -1;
     if (of->status) return mq_objects_refuse_again();
     of->status = mq_objects_shared(status);
@@ -161,7 +173,9 @@ static int pull_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
-static PyObject *pull_restored(PyObject *type, PyObject *fields) { return mq_objects_restored(type, fields, pull_init); }
+static PyObject *pull_restored(PyObject *type, PyObject *fields) {
+    return mq_objects_restored(type, fields, pull_init);
+}
 
 static PyMemberDef pull_members[] = {
     {"status", T_OBJECT_EX, offsetof(mq_pulled, status), READONLY, NULL},
@@ -176,8 +190,10 @@ static PyMethodDef pull_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot pull_slots[] = {
-    {Py_tp_new, PyType_GenericNew},   {Py_tp_init, pull_init},   {Py_tp_dealloc, pull_dealloc}, {Py_tp_members, pull_members},
-    {Py_tp_traverse, pull_traverse}, {Py_tp_clear, pull_clear}, {Py_tp_methods, pull_methods}, {0, NULL},
+    {Py_tp_new, PyType_GenericNew},  {Py_tp_init, pull_init},
+    {Py_tp_dealloc, pull_dealloc},   {Py_tp_members, pull_members},
+    {Py_tp_traverse, pull_traverse}, {Py_tp_clear, pull_clear},
+    {Py_tp_methods, pull_methods},   {0, NULL},
 };
 static PyType_Spec pull_spec = {"mq.fastpath.PullFields", sizeof(mq_pulled), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, pull_slots};

@@ -1,14 +1,14 @@
 /* Producer.send of the usual message: checked, given to the queue whose turn it is, and nothing else.
  *
  *   Sender(otherwise, failed, before, after, size_max, timeout)
- *       .turns        {topic: iterator of (queue, appender)}, which `otherwise` fills, and drops when topics change
+ *       .turns        {topic: iterator of (queue, appender)}, filled by `otherwise`, dropped with the topics
  *       .send         the bound function; what it is not for goes to otherwise(message, **options) as it came
  *       .stop()       everything goes there from now on
  *
  * `timeout` is how many seconds an append waits for a lock, at the most.
  *
- * An append that fails is told to failed(message, queue, error, started), whose result or error is that of the send;
- * `started` is in seconds of the monotonic clock.
+ * An append that fails is told to failed(message, queue, error, started), whose result or error is that of
+ * the send; `started` is in seconds of the monotonic clock.
  */
 #include "objects.h"
 
@@ -73,7 +73,8 @@ static PyObject *tell(const sender *of, PyObject *message, PyObject *queue, cons
 /* None where this is not for us after all. */
 static PyObject *send_in_turn(const sender *of, mq_sent *message, PyObject *turns) {
     PyObject *queues = PyDict_GetItemWithError(turns, message->topic);
-    if (!queues || PyBytes_Size(message->body) > of->size_max) return PyErr_Occurred() ? NULL : mq_objects_shared(Py_None);
+    if (!queues || PyBytes_Size(message->body) > of->size_max)
+        return PyErr_Occurred() ? NULL : mq_objects_shared(Py_None);
     struct timespec begin;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     Py_INCREF(queues);
@@ -90,13 +91,13 @@ static PyObject *send_in_turn(const sender *of, mq_sent *message, PyObject *turn
     int64_t outer = *deadline;
     int64_t own = (int64_t)begin.tv_sec * 1000000000 + begin.tv_nsec + of->timeout_ns;
     if (!outer || own < outer) *deadline = own;
-    PyObject *result =
-        PyObject_CallFunctionObjArgs(PyTuple_GetItem(turn, 1), (PyObject *)message, message->body, of->zero, NULL);
+    PyObject *result = PyObject_CallFunctionObjArgs(PyTuple_GetItem(turn, 1), (PyObject *)message,
+                                                    message->body, of->zero, NULL);
     *deadline = outer;
     if (!result) {
         result = tell(of, (PyObject *)message, queue, &begin);
     } else if (result == Py_None && PyDict_DelItem(turns, message->topic)) { /* some topic has changed */
-        PyErr_Clear(); /* another thread was faster */
+        PyErr_Clear();                                                       /* another thread was faster */
     }
     Py_DECREF(turn);
     return result;
@@ -104,8 +105,9 @@ static PyObject *send_in_turn(const sender *of, mq_sent *message, PyObject *turn
 
 static PyObject *send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     const sender *of = (const sender *)self;
-    if (count != 1 || (names && PyTuple_Size(names)) || (PyObject *)Py_TYPE(args[0]) != mq_objects_known.message ||
-        !((mq_sent *)args[0])->plain || ((mq_sent *)args[0])->keyed || !of->turns || PyList_Size(of->before) || PyList_Size(of->after))
+    if (count != 1 || (names && PyTuple_Size(names)) ||
+        (PyObject *)Py_TYPE(args[0]) != mq_objects_known.message || !((mq_sent *)args[0])->plain ||
+        ((mq_sent *)args[0])->keyed || !of->turns || PyList_Size(of->before) || PyList_Size(of->after))
         return mq_objects_pass_on(of->otherwise, args, count, names);
     mq_sent *message = (mq_sent *)args[0];
     PyObject *turns = mq_objects_shared(of->turns); /* stop() may drop them meanwhile */
@@ -123,8 +125,8 @@ static PyObject *sender_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     PyObject *usual, *failed, *before, *after;
     long long size_max;
     double timeout;
-    if (!PyArg_ParseTuple(args, "OOO!O!Ld:Sender", &usual, &failed, &PyList_Type, &before, &PyList_Type, &after, &size_max,
-                          &timeout))
+    if (!PyArg_ParseTuple(args, "OOO!O!Ld:Sender", &usual, &failed, &PyList_Type, &before, &PyList_Type,
+                          &after, &size_max, &timeout))
         return NULL;
     PyObject *self = PyType_GenericAlloc(type, 0);
     if (!self) return NULL;
@@ -154,15 +156,23 @@ static PyObject *sender_stop(PyObject *self, PyObject *unused) {
 }
 
 static PyGetSetDef getset[] = {
-    {"send", sender_send, NULL, NULL, NULL}, {"turns", sender_turns, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
+    {"send", sender_send, NULL, NULL, NULL},
+    {"turns", sender_turns, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
-static PyMethodDef methods[] = {{"stop", sender_stop, METH_NOARGS, "Leave everything to `otherwise`."}, {NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {{"stop", sender_stop, METH_NOARGS, "Leave everything to `otherwise`."},
+                                {NULL, NULL, 0, NULL}};
 static PyType_Slot slots[] = {
-    {Py_tp_new, sender_new},     {Py_tp_dealloc, sender_dealloc}, {Py_tp_traverse, sender_traverse},
-    {Py_tp_clear, sender_clear}, {Py_tp_getset, getset},          {Py_tp_methods, methods},
+    {Py_tp_new, sender_new},
+    {Py_tp_dealloc, sender_dealloc},
+    {Py_tp_traverse, sender_traverse},
+    {Py_tp_clear, sender_clear},
+    {Py_tp_getset, getset},
+    {Py_tp_methods, methods},
     {0, NULL},
 };
-static PyType_Spec spec = {"mq.fastpath.Sender", sizeof(sender), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+static PyType_Spec spec = {"mq.fastpath.Sender", sizeof(sender), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                           slots};
 
 int mq_objects_add_sender(PyObject *module) {
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);

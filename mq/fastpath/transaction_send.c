@@ -3,12 +3,13 @@
  *   Transactor(half, end, otherwise, made, commit, rollback)
  *       .send, .begin       the bound functions
  *       .begun(result)      what begin returns for a half message that was stored
- *   TransactionFields       the base of the class `made`: a half message until it is decided, a context manager
+ *   TransactionFields       the base of the class `made`: an undecided half message, a context manager
  *
- * `half` stores a half message and `end` ends its transaction: see transactions.c. `otherwise` has as methods what
- * is done with all else: send and begin, decide(result, message, execute, arg) and begun(result) for a half message that
- * may not be stored safely, executed(result, state, error) for what execute raised, or returned that is no word, finish(
- * result, state) for a result that is not from here, and unended(result, state, error) for an end that failed.
+ * `half` stores a half message and `end` ends its transaction: see transactions.c. `otherwise` has as methods
+ * what is done with all else: send and begin, decide(result, message, execute, arg) and begun(result) for a
+ * half message that may not be stored safely, executed(result, state, error) for what execute raised, or
+ * returned that is no word, finish( result, state) for a result that is not from here, and unended(result,
+ * state, error) for an end that failed.
  */
 #include "objects.h"
 
@@ -50,7 +51,8 @@ static void transactor_dealloc(PyObject *self) {
     mq_objects_free(self);
 }
 
-static PyObject *pass_on(const transactor *of, const char *name, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+static PyObject *pass_on(const transactor *of, const char *name, PyObject *const *args, Py_ssize_t count,
+                         PyObject *names) {
     PyObject *function = of->otherwise ? PyObject_GetAttrString(of->otherwise, name) : NULL;
     if (of->otherwise && !function) return NULL;
     PyObject *result = mq_objects_pass_on(function, args, count, names);
@@ -86,8 +88,8 @@ static int is_usual(PyObject *message) {
 
 /* Whether transactions.c has made it, whose half message may be decided about. */
 static int is_ours(PyObject *result) {
-    return (PyObject *)Py_TYPE(result) == known->send_result && ((mq_sent_where *)result)->status == known->send_ok &&
-           !((mq_sent_where *)result)->queue_offset;
+    return (PyObject *)Py_TYPE(result) == known->send_result &&
+           ((mq_sent_where *)result)->status == known->send_ok && !((mq_sent_where *)result)->queue_offset;
 }
 
 /* 0, or -1 with the error to raise. */
@@ -99,8 +101,7 @@ static int finish(const transactor *of, PyObject *result, PyObject *state) {
     PyObject *ended = NULL;
     if (log_offset && queue_offset && of->end)
         ended = PyObject_CallFunctionObjArgs(of->end, log_offset, queue_offset, state, NULL);
-    else if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_RuntimeError, "this producer is gone");
+    else if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "this producer is gone");
     Py_XDECREF(log_offset);
     Py_XDECREF(queue_offset);
     Py_XDECREF(ended);
@@ -108,7 +109,8 @@ static int finish(const transactor *of, PyObject *result, PyObject *state) {
 }
 
 /* Have it executed, and do what that says. 0, or -1 with the error to raise. */
-static int decide(const transactor *of, PyObject *result, PyObject *message, PyObject *execute, PyObject *arg) {
+static int decide(const transactor *of, PyObject *result, PyObject *message, PyObject *execute,
+                  PyObject *arg) {
     PyObject *state = PyObject_CallFunctionObjArgs(execute, message, arg, NULL);
     if (!state) return tell_error(of, "executed", result, Py_None);
     int wrong = state == of->commit || state == of->rollback ? finish(of, result, state)
@@ -119,7 +121,8 @@ static int decide(const transactor *of, PyObject *result, PyObject *message, PyO
 
 static PyObject *send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     const transactor *of = (const transactor *)self;
-    if ((names && PyTuple_Size(names)) || count < 2 || count > 3 || !is_usual(args[0]) || !PyCallable_Check(args[1]) || !of->half)
+    if ((names && PyTuple_Size(names)) || count < 2 || count > 3 || !is_usual(args[0]) ||
+        !PyCallable_Check(args[1]) || !of->half)
         return pass_on(of, "send", args, count, names);
     PyObject *result = PyObject_CallFunctionObjArgs(of->half, args[0], NULL);
     if (!result) return NULL;
@@ -160,12 +163,14 @@ static PyObject *begin(PyObject *self, PyObject *const *args, Py_ssize_t count, 
 
 static PyMethodDef send_method = {"send", (PyCFunction)(void (*)(void))send, METH_FASTCALL | METH_KEYWORDS,
                                   "Store a half message, execute, and decide: see TransactionProducer.send."};
-static PyMethodDef begin_method = {"begin", (PyCFunction)(void (*)(void))begin, METH_FASTCALL | METH_KEYWORDS,
-                                   "Store a half message, to be decided about: see TransactionProducer.begin."};
+static PyMethodDef begin_method = {
+    "begin", (PyCFunction)(void (*)(void))begin, METH_FASTCALL | METH_KEYWORDS,
+    "Store a half message, to be decided about: see TransactionProducer.begin."};
 
 static PyObject *transactor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *given[FIELD_COUNT];
-    if (!PyArg_ParseTuple(args, "OOOO!OO:Transactor", &given[0], &given[1], &given[2], &PyType_Type, &given[3], &given[4], &given[5]))
+    if (!PyArg_ParseTuple(args, "OOOO!OO:Transactor", &given[0], &given[1], &given[2], &PyType_Type,
+                          &given[3], &given[4], &given[5]))
         return NULL;
     PyObject *self = PyType_GenericAlloc(type, 0);
     for (int i = 0; self && i < FIELD_COUNT; i++) fields_of(self)[i] = mq_objects_shared(given[i]);
@@ -173,21 +178,30 @@ static PyObject *transactor_new(PyTypeObject *type, PyObject *args, PyObject *kw
 }
 
 static PyObject *transactor_send(PyObject *self, void *unused) { return PyCFunction_New(&send_method, self); }
-static PyObject *transactor_begin(PyObject *self, void *unused) { return PyCFunction_New(&begin_method, self); }
+static PyObject *transactor_begin(PyObject *self, void *unused) {
+    return PyCFunction_New(&begin_method, self);
+}
 
 static PyGetSetDef transactor_getset[] = {
-    {"send", transactor_send, NULL, NULL, NULL}, {"begin", transactor_begin, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
+    {"send", transactor_send, NULL, NULL, NULL},
+    {"begin", transactor_begin, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 static PyMethodDef transactor_methods[] = {
-    {"begun", begun, METH_O, "The transaction of a half message that was stored."}, {NULL, NULL, 0, NULL},
+    {"begun", begun, METH_O, "The transaction of a half message that was stored."},
+    {NULL, NULL, 0, NULL},
 };
 static PyType_Slot transactor_slots[] = {
-    {Py_tp_new, transactor_new},     {Py_tp_dealloc, transactor_dealloc}, {Py_tp_traverse, transactor_traverse},
-    {Py_tp_clear, transactor_clear}, {Py_tp_getset, transactor_getset},   {Py_tp_methods, transactor_methods},
+    {Py_tp_new, transactor_new},
+    {Py_tp_dealloc, transactor_dealloc},
+    {Py_tp_traverse, transactor_traverse},
+    {Py_tp_clear, transactor_clear},
+    {Py_tp_getset, transactor_getset},
+    {Py_tp_methods, transactor_methods},
     {0, NULL},
 };
-static PyType_Spec transactor_spec = {"mq.fastpath.Transactor", sizeof(transactor), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                                      transactor_slots};
+static PyType_Spec transactor_spec = {"mq.fastpath.Transactor", sizeof(transactor), 0,
+                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, transactor_slots};
 
 /* TransactionFields. */
 
@@ -255,13 +269,20 @@ static PyMethodDef transaction_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot transaction_slots[] = {
-    {Py_tp_new, PyType_GenericNew},       {Py_tp_dealloc, transaction_dealloc}, {Py_tp_members, transaction_members},
-    {Py_tp_methods, transaction_methods}, {Py_tp_traverse, transaction_traverse},  {Py_tp_clear, transaction_clear},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, transaction_dealloc},
+    {Py_tp_members, transaction_members},
+    {Py_tp_methods, transaction_methods},
+    {Py_tp_traverse, transaction_traverse},
+    {Py_tp_clear, transaction_clear},
     {0, NULL},
 };
 static PyType_Spec transaction_spec = {"mq.fastpath.TransactionFields", sizeof(transaction), 0,
-                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, transaction_slots};
+                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+                                       transaction_slots};
 
 int mq_objects_add_transactor(PyObject *module) {
-    return mq_objects_add_type(module, &transactor_spec) || mq_objects_add_type(module, &transaction_spec) ? -1 : 0;
+    return mq_objects_add_type(module, &transactor_spec) || mq_objects_add_type(module, &transaction_spec)
+               ? -1
+               : 0;
 }

@@ -1,11 +1,12 @@
 /* Transactions: the half message and its end, one call of the data plane each, as often as wanted.
  *
  *   Halves     a store's log and its table of transactions, as long as they may be used; let_go() ends that
- *   preparer   prepare(message, body, sys_flag, unique_id=None) -> SendResult, or None if the route is out of date
+ *   preparer   prepare(message, body, sys_flag, unique_id=None) -> SendResult, or None (route is outdated)
  *   ender      end(log_offset, queue_offset, state) -> None
  *
- * As in append_pull.c, what is not the usual case is passed on to a function in Python with the same arguments. Whatever
- * keeps a transaction from being ended here has changed nothing, so that function finds the same.
+ * As in append_pull.c, what is not the usual case is passed on to a function in Python with the same
+ * arguments. Whatever keeps a transaction from being ended here has changed nothing, so that function finds
+ * the same.
  */
 #include "objects.h"
 
@@ -105,9 +106,10 @@ static PyObject *prepare(PyObject *self, PyObject *const *args, Py_ssize_t count
     kept on;
     int32_t flag;
     int32_t sys_flag;
-    if ((count != 3 && (count != 4 || args[3] != Py_None)) || (PyObject *)Py_TYPE(args[0]) != known->message ||
-        ((mq_sent *)args[0])->plain != Py_True || !PyBytes_CheckExact(args[1]) ||
-        !mq_objects_int32(((mq_sent *)args[0])->flag, &flag) || !mq_objects_int32(args[2], &sys_flag) || !hold(of, &on))
+    if ((count != 3 && (count != 4 || args[3] != Py_None)) ||
+        (PyObject *)Py_TYPE(args[0]) != known->message || ((mq_sent *)args[0])->plain != Py_True ||
+        !PyBytes_CheckExact(args[1]) || !mq_objects_int32(((mq_sent *)args[0])->flag, &flag) ||
+        !mq_objects_int32(args[2], &sys_flag) || !hold(of, &on))
         return mq_objects_pass_on(of->unusual, args, count, NULL);
     const mq_sent *message = (const mq_sent *)args[0];
     mq_sent_where *stored = (mq_sent_where *)mq_objects_make(known->send_result);
@@ -124,8 +126,8 @@ static PyObject *prepare(PyObject *self, PyObject *const *args, Py_ssize_t count
     int result;
     int error;
     Py_BEGIN_ALLOW_THREADS;
-    result = prepare_at(on.table, on.log, of->number, of->version, flag, sys_flag, body, body_size, properties,
-                        properties_size, belongs, belongs_size, NULL, &stored->receipt);
+    result = prepare_at(on.table, on.log, of->number, of->version, flag, sys_flag, body, body_size,
+                        properties, properties_size, belongs, belongs_size, NULL, &stored->receipt);
     error = errno;
     Py_END_ALLOW_THREADS;
     release(&on);
@@ -153,8 +155,9 @@ static PyObject *end(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     kept on;
     int64_t log_offset;
     int64_t queue_offset;
-    if (count != 3 || (args[2] != of->commit && args[2] != of->rollback) || !of->commit || !mq_objects_int64(args[0], &log_offset) ||
-        !mq_objects_int64(args[1], &queue_offset) || !hold(of, &on))
+    if (count != 3 || (args[2] != of->commit && args[2] != of->rollback) || !of->commit ||
+        !mq_objects_int64(args[0], &log_offset) || !mq_objects_int64(args[1], &queue_offset) ||
+        !hold(of, &on))
         return mq_objects_pass_on(of->unusual, args, count, NULL);
     const char *group = PyBytes_AsString(of->belongs);
     int64_t group_size = PyBytes_Size(of->belongs);
@@ -169,9 +172,9 @@ static PyObject *end(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     return mq_objects_pass_on(of->unusual, args, count, NULL);
 }
 
-static PyMethodDef prepare_method = {
-    "prepare", (PyCFunction)(void (*)(void))prepare, METH_FASTCALL,
-    "prepare(message, body, sys_flag, unique_id=None, /)\n--\n\nStore a half message for this queue: see Broker.preparer."};
+static PyMethodDef prepare_method = {"prepare", (PyCFunction)(void (*)(void))prepare, METH_FASTCALL,
+                                     "prepare(message, body, sys_flag, unique_id=None, /)\n--\n\nStore a "
+                                     "half message for this queue: see Broker.preparer."};
 static PyMethodDef end_method = {
     "end", (PyCFunction)(void (*)(void))end, METH_FASTCALL,
     "end(log_offset, queue_offset, state, /)\n--\n\nEnd a transaction of this group: see Broker.ender."};
@@ -207,7 +210,9 @@ static PyObject *halves_preparer(PyObject *self, PyObject *args) {
     PyObject *queue, *belongs, *usual, *failed, *flushed;
     int number;
     long long version;
-    if (!PyArg_ParseTuple(args, "OiLSOOO:preparer", &queue, &number, &version, &belongs, &usual, &failed, &flushed)) return NULL;
+    if (!PyArg_ParseTuple(args, "OiLSOOO:preparer", &queue, &number, &version, &belongs, &usual, &failed,
+                          &flushed))
+        return NULL;
     desk *made = (desk *)mq_objects_make(desk_type);
     if (!made) return NULL;
     made->halves = mq_objects_shared(self);
@@ -236,19 +241,27 @@ static PyObject *halves_ender(PyObject *self, PyObject *args) {
 
 static PyMethodDef halves_methods[] = {
     {"let_go", halves_let_go, METH_NOARGS, "Use the table no more."},
-    {"preparer", halves_preparer, METH_VARARGS, "preparer(queue, number, version, belongs, unusual, failed, flushed)"},
+    {"preparer", halves_preparer, METH_VARARGS,
+     "preparer(queue, number, version, belongs, unusual, failed, flushed)"},
     {"ender", halves_ender, METH_VARARGS, "ender(group, unusual, commit, rollback)"},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot halves_slots[] = {
-    {Py_tp_new, halves_new}, {Py_tp_dealloc, halves_dealloc}, {Py_tp_methods, halves_methods}, {0, NULL},
+    {Py_tp_new, halves_new},
+    {Py_tp_dealloc, halves_dealloc},
+    {Py_tp_methods, halves_methods},
+    {0, NULL},
 };
 static PyType_Spec halves_spec = {"mq.fastpath.Halves", sizeof(halves), 0, Py_TPFLAGS_DEFAULT, halves_slots};
 static PyType_Slot desk_slots[] = {
-    {Py_tp_dealloc, desk_dealloc}, {Py_tp_traverse, desk_traverse}, {Py_tp_clear, desk_clear}, {0, NULL},
+    {Py_tp_dealloc, desk_dealloc},
+    {Py_tp_traverse, desk_traverse},
+    {Py_tp_clear, desk_clear},
+    {0, NULL},
 };
 static PyType_Spec desk_spec = {"mq.fastpath.Desk", sizeof(desk), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, desk_slots};
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                desk_slots};
 
 PyObject *mq_objects_bind_transactions(PyObject *module, PyObject *args) {
     unsigned long long prepare_address, end_address;

@@ -146,7 +146,7 @@ class Store:
                 old.set_boot()
                 # Whoever died last may have died with a lock in hand, or in the middle of an append.
                 check(lib.mq_control_new_locks(old.handle), str(path))
-                check(lib.mq_log_mend(self.log, 1000), str(self.root))
+                check(lib.mq_log_repair_tail(self.log, 1000), str(self.root))
         else:
             self._recover(path, checkpoint, hint(self.root, self.geometry, lock_mtime), progress)
             assert self.control is not None
@@ -364,7 +364,7 @@ class Store:
         control = self.control
         assert control is not None
         # Nobody else is inside: a lock whose owner died is repaired here, or nowhere.
-        check(lib.mq_log_mend(self.log, 1000), str(self.root))
+        check(lib.mq_log_repair_tail(self.log, 1000), str(self.root))
         if control.get(lib.MQ_POISONED_WORD):
             return  # abort stays: the next one in looks at the disk.
         with suppress(StoreFull):  # The index can wait until there is space; what is in the log cannot.

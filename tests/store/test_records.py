@@ -211,7 +211,7 @@ def test_longer_names_make_records_of_the_second_version(
     number = lib.mq_log_queue(log, name, size, 3, 1)
     receipt = ffi.new("mq_receipt *")
     envelope = ffi.new(
-        "mq_envelope *",
+        "mq_append_options *",
         {
             "born_time": BORN_TIME,
             "reconsume_times": 7,

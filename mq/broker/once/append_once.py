@@ -32,7 +32,7 @@ from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.broker.delay.levels import SCHEDULE_TOPIC
 from mq.broker.delay.recall import MARKS
 from mq.broker.delay.timer import TIMER_TOPIC
-from mq.broker.once.dedup_table import BUCKET_COUNT, CLAIMED, EVER, SentKeys, digest_of
+from mq.broker.once.dedup_table import BUCKET_COUNT, CLAIMED, EVER, Bucket, SentKeys, digest_of
 from mq.broker.topics.config import TopicSettings
 from mq.errors import MessageInvalid, MQError, NotPermitted
 from mq.message import Message, MessageExt
@@ -114,16 +114,7 @@ class Dedup:
         else:
             raise ValueError("append_once needs a key, or a unique id")
 
-        def is_it(found: MessageExt) -> bool:
-            encoded = found.encoded
-            if (found.msg_id if kind == "id" else value_of(encoded, PROPERTY)) != word:
-                return False
-            if value_of(encoded, MARKS) is not None:
-                return False  # It recalls one of this id, and is none.
-            return found.topic == topic or (
-                found.topic in WAITING_TOPICS and value_of(encoded, REAL_TOPIC) == topic
-            )
-
+        is_it = _sought(kind, word, topic)
         keys = self._keys or self._opened()
         digest = digest_of(kind, topic, word)
         number = keys.number(digest)
@@ -136,20 +127,9 @@ class Dedup:
                     keys.bucket(number).doubt(digest, self._clock_ms())
             bucket = keys.bucket(number)
             now_ms = self._clock_ms()
-            begin_ms = now_ms - window_ms
-            known = bucket.find(digest)
-            first: MessageExt | None = None
-            if known is None:
-                if kind == "id" or keys.complete_since(bucket) > begin_ms:
-                    first = self._first(topic, word, begin_ms, is_it)
-            elif known[1] == CLAIMED:
-                # Who died may have been stopped long before he stored it.
-                first = self._first(topic, word, begin_ms, is_it)
-            elif known[0] > begin_ms:
-                first = self._kept(topic, known[1], is_it)
+            is_complete = kind == "key" and keys.complete_since(bucket) <= now_ms - window_ms
+            first = self._sent_before(bucket, digest, topic, word, now_ms - window_ms, is_it, is_complete)
             if first is not None:
-                if known is None or known[1] == CLAIMED:
-                    bucket.put(digest, _sent_ms(first), first.log_offset)
                 return self._result(first, topic)
             bucket.put(digest, now_ms, CLAIMED)
             # After an MQError nothing was stored, unless it has the unique id of what may have been. After
@@ -163,6 +143,33 @@ class Dedup:
             # The append may have taken long: it counts from when it is stored, in the index too.
             bucket.put(digest, max(now_ms, self._clock_ms()), result._placed()[1][0])
             return result
+
+    def _sent_before(
+        self,
+        bucket: Bucket,
+        digest: bytes,
+        topic: str,
+        word: str,
+        begin_ms: int,
+        is_it: Is,
+        is_complete: bool,
+    ) -> MessageExt | None:
+        """The message that was sent under a key since begin_ms; the table knows of it from now on.
+
+        is_complete: what the table does not have, was not sent."""
+        known = bucket.find(digest)
+        first: MessageExt | None = None
+        if known is None:
+            if not is_complete:
+                first = self._first(topic, word, begin_ms, is_it)
+        elif known[1] == CLAIMED:
+            # The process that died may have been stopped long before it stored the message.
+            first = self._first(topic, word, begin_ms, is_it)
+        elif known[0] > begin_ms:
+            first = self._kept(topic, known[1], is_it)
+        if first is not None and (known is None or known[1] == CLAIMED):
+            bucket.put(digest, _sent_ms(first), first.log_offset)
+        return first
 
     def doubt(self, topic: str, key: str, *, for_good: bool = False) -> None:
         """A message with this key is about to be stored by one who does not look into the table, as part of a
@@ -239,6 +246,22 @@ class Dedup:
         """Let go of the table. Twice is fine."""
         if self._keys is not None:
             self._keys.close()
+
+
+def _sought(kind: str, word: str, topic: str) -> Is:
+    """Whether a message is the one of a key, or of a unique id, in a topic."""
+
+    def is_it(found: MessageExt) -> bool:
+        encoded = found.encoded
+        if (found.msg_id if kind == "id" else value_of(encoded, PROPERTY)) != word:
+            return False
+        if value_of(encoded, MARKS) is not None:
+            return False  # It recalls one of this id, and is none.
+        return found.topic == topic or (
+            found.topic in WAITING_TOPICS and value_of(encoded, REAL_TOPIC) == topic
+        )
+
+    return is_it
 
 
 def _sent_ms(message: MessageExt) -> int:

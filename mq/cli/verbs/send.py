@@ -91,25 +91,28 @@ def send(
         content = sys.stdin.buffer.read() if body is None else os.fsencode(body)
         result = producer.send(message(content), shard_key=shard_key)
         broker.flush()  # Perhaps no application is there that does.
-        waits = delay_level > 0 or result.recall_handle is not None
-        if session.json:
-            queue = result.queue
-            emit_json(
-                {
-                    "status": result.status.name,
-                    "msg_id": result.msg_id,
-                    "offset_msg_id": result.offset_msg_id,
-                    "topic": queue.topic,
-                    "queue_id": queue.queue_id,
-                    "queue_offset": None if waits else result.queue_offset,
-                    "recall_handle": result.recall_handle,
-                }
-            )
-        elif waits:
-            handle = f" {result.recall_handle}" if result.recall_handle else ""
-            click.echo(f"{result.msg_id} {topic}/{result.queue.queue_id} waits{handle}")
-        else:
-            click.echo(f"{result.msg_id} {topic}/{result.queue.queue_id}@{result.queue_offset}")
+        _print_result(session, result, waits=delay_level > 0 or result.recall_handle is not None)
+
+
+def _print_result(session: Session, result: mq.SendResult, *, waits: bool) -> None:
+    queue = result.queue
+    if session.json:
+        emit_json(
+            {
+                "status": result.status.name,
+                "msg_id": result.msg_id,
+                "offset_msg_id": result.offset_msg_id,
+                "topic": queue.topic,
+                "queue_id": queue.queue_id,
+                "queue_offset": None if waits else result.queue_offset,
+                "recall_handle": result.recall_handle,
+            }
+        )
+    elif waits:
+        handle = f" {result.recall_handle}" if result.recall_handle else ""
+        click.echo(f"{result.msg_id} {queue.topic}/{queue.queue_id} waits{handle}")
+    else:
+        click.echo(f"{result.msg_id} {queue.topic}/{queue.queue_id}@{result.queue_offset}")
 
 
 def _property(text: str) -> tuple[str, str]:

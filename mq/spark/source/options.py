@@ -166,56 +166,20 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
     ends = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     _one_of(options, starts)
     _one_of(options, ends)
-    least, most = number(options, "minOffsetsPerTrigger", 1), number(options, "maxOffsetsPerTrigger", 1)
-    if least and most and least > most:
-        raise Refusal(
-            "MQ_OPTION",
-            f"option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: a trigger reads"
-            " at most the latter",
-        )
-    delay_ms = _duration_ms("maxTriggerDelay", options.get("maxTriggerDelay", "15m"))
-    if "maxTriggerDelay" in options and least is None:
-        raise Refusal(
-            "MQ_OPTION",
-            "option maxTriggerDelay is how long a trigger waits for minOffsetsPerTrigger messages, and none"
-            " waits without that option: give both",
-        )
+    least, most, delay_ms = _trigger(options)
     group = options.get("group")
     if group is not None:
         _checked("group", group, check_group)
     start = _bound(options, starts, "latest" if stream else "earliest", now_ms)
     end = _bound(options, ends, "latest", now_ms)
     _check_order(start, end)
-    late_start = _word(options, "startingOffsetsByTimestampStrategy", ("error", "latest"))
-    if "startingOffsetsByTimestampStrategy" in options and start.kind not in {"time", "times"}:
-        raise Refusal(
-            "MQ_OPTION",
-            "option startingOffsetsByTimestampStrategy is about a time to begin at: give one by"
-            " startingTimestamp or startingOffsetsByTimestamp",
-        )
-    if start.kind == "group" and group is None:
-        raise Refusal("MQ_OPTION", "option startingOffsets is 'group': name the group by option group")
-    if group is None and "commitToGroup" in options:
-        raise Refusal("MQ_OPTION", "option commitToGroup is about a group: name it by option group")
-    shows_progress = stream and group is not None and _boolean(options, "commitToGroup", True)
-    if group is not None and start.kind != "group" and not shows_progress:
-        raise Refusal(
-            "MQ_OPTION",
-            f"option group is {group!r} and nothing is asked of it: a batch begins there with"
-            " startingOffsets=group, a stream also shows its progress there unless commitToGroup=false",
-        )
     if start.kind == "latest" and not stream:
         raise Refusal(
             "MQ_OPTION",
             "option startingOffsets is 'latest', which is for spark.readStream: a batch would be empty",
         )
-    rows_max = number(options, "maxRecordsPerPartition", 1) or 4_000_000
-    tasks = Tasks(
-        _or(number(options, "targetRowsPerTask", 0), 100_000),
-        rows_max,
-        number(options, "minPartitions", 1) or 1,
-        cores,
-    )
+    late_start = _late_start(options, start)
+    shows_progress = _shows_progress(options, group, start, stream=stream)
     _check_selection(options)
     return SourceOptions(
         path=target_path(options),
@@ -237,9 +201,67 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
         fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
         group=group,
         shows_progress=shows_progress,
-        tasks=tasks,
+        tasks=_tasks(options, cores),
         batch_rows=number(options, "batchRows", 1) or 8192,
         batch_bytes=number(options, "batchBytes", 1) or 1 << 20,
+    )
+
+
+def _trigger(options: Mapping[str, str]) -> tuple[int | None, int | None, float]:
+    """Least and most messages of a trigger, and for how many ms it waits for the least."""
+    least, most = number(options, "minOffsetsPerTrigger", 1), number(options, "maxOffsetsPerTrigger", 1)
+    if least and most and least > most:
+        raise Refusal(
+            "MQ_OPTION",
+            f"option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: a trigger reads"
+            " at most the latter",
+        )
+    delay_ms = _duration_ms("maxTriggerDelay", options.get("maxTriggerDelay", "15m"))
+    if "maxTriggerDelay" in options and least is None:
+        raise Refusal(
+            "MQ_OPTION",
+            "option maxTriggerDelay is how long a trigger waits for minOffsetsPerTrigger messages, and none"
+            " waits without that option: give both",
+        )
+    return least, most, delay_ms
+
+
+def _late_start(options: Mapping[str, str], start: Bound) -> Literal["error", "latest"]:
+    strategy: Literal["error", "latest"] = _word(
+        options, "startingOffsetsByTimestampStrategy", ("error", "latest")
+    )
+    if "startingOffsetsByTimestampStrategy" in options and start.kind not in {"time", "times"}:
+        raise Refusal(
+            "MQ_OPTION",
+            "option startingOffsetsByTimestampStrategy is about a time to begin at: give one by"
+            " startingTimestamp or startingOffsetsByTimestamp",
+        )
+    return strategy
+
+
+def _shows_progress(options: Mapping[str, str], group: str | None, start: Bound, *, stream: bool) -> bool:
+    """Whether a stream commits its offsets to the group. Refuses a group that nothing is asked of."""
+    if start.kind == "group" and group is None:
+        raise Refusal("MQ_OPTION", "option startingOffsets is 'group': name the group by option group")
+    if group is None and "commitToGroup" in options:
+        raise Refusal("MQ_OPTION", "option commitToGroup is about a group: name it by option group")
+    shows_progress = stream and group is not None and _boolean(options, "commitToGroup", True)
+    if group is not None and start.kind != "group" and not shows_progress:
+        raise Refusal(
+            "MQ_OPTION",
+            f"option group is {group!r} and nothing is asked of it: a batch begins there with"
+            " startingOffsets=group, a stream also shows its progress there unless commitToGroup=false",
+        )
+    return shows_progress
+
+
+def _tasks(options: Mapping[str, str], cores: int) -> Tasks:
+    rows_max = number(options, "maxRecordsPerPartition", 1) or 4_000_000
+    return Tasks(
+        _or(number(options, "targetRowsPerTask", 0), 100_000),
+        rows_max,
+        number(options, "minPartitions", 1) or 1,
+        cores,
     )
 
 

@@ -138,7 +138,7 @@ class Asides:
         number, delay_ms = self._levels.aside(level)
         alarm = self._levels.alarm()
         self.usual.set_level(level, number, delay_ms, _told(alarm))
-        envelope = ffi.new("mq_envelope *", {"has_tags_code": DUE_AFTER, "tags_code": delay_ms})
+        envelope = ffi.new("mq_append_options *", {"has_tags_code": DUE_AFTER, "tags_code": delay_ms})
         return Waiting(number, encoded, envelope, alarm, delay_ms, 0)
 
     def _of_time(self, encoded: bytes, say_when: bool, due_ms: int, where: bytes) -> Waiting:

@@ -31,6 +31,29 @@ class _Pieces(NamedTuple):
     held: list[Any]  # what they point into
 
 
+def _check_fit(
+    queues: Sequence[MessageQueue], places: Any, bodies: _Pieces, sizes: Any, texts: _Pieces, text_sizes: Any
+) -> None:
+    """Raises ValueError for a bulk whose parts contradict each other."""
+    count = len(places)
+    if not 0 < count == len(sizes) == len(text_sizes):
+        raise ValueError(
+            "a bulk has a place, a body and properties for each message, and at least one of them"
+        )
+    if len(set(queues)) != len(queues) or lib.mq_bulk_check(
+        len(queues),
+        count,
+        places,
+        bodies.pieces,
+        len(bodies.held),
+        sizes,
+        texts.pieces,
+        len(texts.held),
+        text_sizes,
+    ):
+        raise ValueError("places or sizes of a bulk do not fit its queues, bodies and properties")
+
+
 def _pieces(buffers: Sequence[Any]) -> _Pieces:
     held = [ffi.from_buffer(buffer) for buffer in buffers]
     return _Pieces(ffi.new("mq_piece[]", [(part, len(part)) for part in held]), held)
@@ -65,23 +88,8 @@ class BulkWriter:
             ffi.from_buffer(INT32, part) for part in (places, body_sizes, properties_sizes)
         )
         count = len(place_of)
-        if not 0 < count == len(sizes) == len(encoded_sizes):
-            raise ValueError(
-                "a bulk has a place, a body and properties for each message, and at least one of them"
-            )
         kept, texts = _pieces(bodies), _pieces(properties)
-        if len(set(queues)) != len(queues) or lib.mq_bulk_check(
-            len(queues),
-            count,
-            place_of,
-            kept.pieces,
-            len(bodies),
-            sizes,
-            texts.pieces,
-            len(properties),
-            encoded_sizes,
-        ):
-            raise ValueError("places or sizes of a bulk do not fit its queues, bodies and properties")
+        _check_fit(queues, place_of, kept, sizes, texts, encoded_sizes)
         receipt = ffi.new("mq_receipt *")
         delays = ffi.new("int64_t[]", delays_ms if delays_ms is not None else [PLAIN] * len(queues))
         while True:

@@ -20,7 +20,7 @@ ID_SIZES = (32, 56)
 BORN_HOST_AT, BORN_HOST_V6 = 48, 0x10
 CHECKSUM, CHECKSUM_SIZE = b"__CRC32#\x01", 20
 FLUSH_TIMEOUT_MS = 60_000
-ENVELOPE, RECEIPT = ffi.typeof("mq_envelope *"), ffi.typeof("mq_receipt *")
+ENVELOPE, RECEIPT = ffi.typeof("mq_append_options *"), ffi.typeof("mq_receipt *")
 RELATIVE = 2  # The code of a delayed message counts from its store time.
 
 
@@ -148,4 +148,4 @@ class Copies:
     def mend(self) -> None:
         """Finish, or take back, the append in whose middle a process died."""
         log = self._store.live()
-        check(lib.mq_log_mend(log, lib.MQ_LOCK_TIMEOUT_MS), str(self._store.root))
+        check(lib.mq_log_repair_tail(log, lib.MQ_LOCK_TIMEOUT_MS), str(self._store.root))

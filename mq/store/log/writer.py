@@ -216,25 +216,13 @@ class Writer:
 
     def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
         """See Broker.append_batch. All bodies and all properties go down in one piece each."""
-        # A pair: what one thread finds out of date, another one does not add to what is new.
-        seen, routes = self._routes
-        version = self._version[0]
-        if version != seen:
-            routes = {}
-            self._routes = version, routes
-        try:
-            number, queue = routes[topic, queue_id]
-        except KeyError:
-            if self._targets.is_new(topic, queue_id):
-                for message in messages:
-                    self.check(MessageQueue(topic, self._name, queue_id), message, message.body)
-                with self._targets.first_send([(topic, queue_id)]):
-                    return self.append_batch(topic, queue_id, messages)
-            queue = MessageQueue(topic, self._name, queue_id)
-            number = self._number(queue)
-            if self._version[0] != version:  # The topic may be gone, and the queue be one of no topic.
+        route = self._route(topic, queue_id)
+        if route is None:
+            for message in messages:
+                self.check(MessageQueue(topic, self._name, queue_id), message, message.body)
+            with self._targets.first_send([(topic, queue_id)]):
                 return self.append_batch(topic, queue_id, messages)
-            routes[topic, queue_id] = number, queue
+        number, queue = route
         flags, wait = ffi.NULL, True
         messages = list(messages)  # Whoever gave them may change theirs, and C goes by their number.
         packed = pack(messages)
@@ -288,7 +276,7 @@ class Writer:
         bits = [self._marker.bits(topic, one) for one in properties]
         if not all(bits) or len({len(one) for one in bits}) != 1:
             return ffi.NULL, None
-        memory, envelope = ffi.new("uint8_t[]", b"".join(bits)), ffi.new("mq_envelope *")
+        memory, envelope = ffi.new("uint8_t[]", b"".join(bits)), ffi.new("mq_append_options *")
         envelope.bitmaps, envelope.bitmap_size, envelope.filters_version = memory, len(bits[0]), version
         return envelope, memory
 
@@ -296,6 +284,25 @@ class Writer:
         name = queue.topic.encode()
         log = self._store.live()
         return check(lib.mq_log_queue(log, name, len(name), queue.queue_id, 1), str(self._store.root))
+
+    def _route(self, topic: str, queue_id: int) -> tuple[int, MessageQueue] | None:
+        """The queue with its number in the table; None where the topic is yet to be made by this send."""
+        while True:
+            # A pair: what one thread finds out of date, another one does not add to what is new.
+            seen, routes = self._routes
+            version = self._version[0]
+            if version != seen:
+                routes = {}
+                self._routes = version, routes
+            route = routes.get((topic, queue_id))
+            if route is not None:
+                return route
+            if self._targets.is_new(topic, queue_id):
+                return None
+            queue = MessageQueue(topic, self._name, queue_id)
+            number = self._number(queue)
+            if self._version[0] == version:  # Else the topic may be gone, and the queue be one of no topic.
+                routes[topic, queue_id] = number, queue
 
     def _again(self, append: Callable[..., SendResult], topic: str, *arguments: Any) -> SendResult:
         """The topic was deleted since its route was looked up: find out whether there is a new one."""

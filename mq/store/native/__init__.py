@@ -46,57 +46,62 @@ def check(result: int, path: str = "") -> int:
     """
     if result >= 0:
         return result
-    number = ffi.errno
-    if result == lib.MQ_FULL:
-        raise StoreFull(
-            f"no space left for {path or 'the store'}: free some, then send again; nothing was written",
-            path=path,
-        )
+    raise _error(result, ffi.errno, path)
+
+
+def _error(result: int, number: int, path: str) -> Exception:
+    where = path or "the store"
     if result in (lib.MQ_CORRUPT, lib.MQ_INVALID) or (result == lib.MQ_IO and number in MISPLACED):
-        raise StoreCorrupted(f"{path or 'the store'} holds bytes that contradict its layout", path=path)
+        return StoreCorrupted(f"{where} holds bytes that contradict its layout", path=path)
+    if result in (lib.MQ_BUSY, lib.MQ_REENTERED, lib.MQ_DEPOSED):
+        return _locked(result, where, path)
+    if result == lib.MQ_MEMORY:
+        return named(MemoryError(), Path(where))
+    if result in (lib.MQ_IO, lib.MQ_UNSYNCED):
+        text = f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
+        return named(OSError(number, text, path or None), Path(where))
+    if result == lib.MQ_FULL:
+        return StoreFull(
+            f"no space left for {where}: free some, then send again; nothing was written", path=path
+        )
     if result == lib.MQ_MISSING:
-        raise StoreCorrupted(f"{path or 'the store'} lacks a file that should be there", path=path)
+        return StoreCorrupted(f"{where} lacks a file that should be there", path=path)
     if result == lib.MQ_POISONED:
-        raise StorePoisoned(
+        return StorePoisoned(
             "an earlier flush to disk failed, so nothing more is accepted: messages stay readable; "
             "close all brokers of this store and open it again once the disk is sound"
         )
+    if result == lib.MQ_TABLE_FULL:
+        return MQError(
+            f"this store already has {lib.MQ_QUEUE_MAX:,} queues, its limit: delete topics that are not used"
+        )
+    if result in (lib.MQ_GONE, lib.MQ_STALE):
+        return MQError(f"{where}: a topic was deleted while this was under way: look again")
+    if result == lib.MQ_READ_ONLY:
+        return NotPermitted("this broker was opened with read_only=True")
+    if result == lib.MQ_CLOSED:
+        return BrokerClosed(f"{where} was closed meanwhile: call mq.open() again")
+    if result == lib.MQ_TOO_LARGE:
+        return AssertionError("the caller checks sizes first, since it knows them")
+    return AssertionError(f"unexpected result {result} of a C call: the caller handles it")
+
+
+def _locked(result: int, where: str, path: str) -> StoreLocked:
     if result == lib.MQ_BUSY:
         pid = int(lib.mq_busy_pid()) or None
-        raise StoreLocked(
-            f"{path or 'the store'}: not to be had within {lib.mq_busy_waited_ms() / 1000:g} s was"
+        return StoreLocked(
+            f"{where}: not to be had within {lib.mq_busy_waited_ms() / 1000:g} s was"
             f" {LOCKS[lib.mq_busy_lock()]}, held by {describe(pid)}; nothing was written",
             path=path,
             pid=pid,
         )
     if result == lib.MQ_REENTERED:
-        raise StoreLocked(
-            f"{path or 'the store'}: this thread was interrupted by a signal handler while it held a lock,"
-            " and the handler wants it: have handlers set a flag, and use the broker from a thread",
+        return StoreLocked(
+            f"{where}: this thread was interrupted by a signal handler while it held a lock, and the handler"
+            " wants it: have handlers set a flag, and use the broker from a thread",
             path=path,
             pid=os.getpid(),
         )
-    if result == lib.MQ_TOO_LARGE:
-        raise AssertionError("the caller checks sizes first, since it knows them")
-    if result == lib.MQ_DEPOSED:
-        raise StoreLocked(
-            f"{path or 'the store'}: another process has the duties, which it took over while this one was"
-            " stopped",
-            path=path,
-        )
-    if result == lib.MQ_MEMORY:
-        raise named(MemoryError(), Path(path or "the store"))
-    if result in (lib.MQ_IO, lib.MQ_UNSYNCED):
-        text = f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
-        raise named(OSError(number, text, path or None), Path(path or "the store"))
-    if result == lib.MQ_TABLE_FULL:
-        raise MQError(
-            f"this store already has {lib.MQ_QUEUE_MAX:,} queues, its limit: delete topics that are not used"
-        )
-    if result in (lib.MQ_GONE, lib.MQ_STALE):
-        raise MQError(f"{path or 'the store'}: a topic was deleted while this was under way: look again")
-    if result == lib.MQ_READ_ONLY:
-        raise NotPermitted("this broker was opened with read_only=True")
-    if result == lib.MQ_CLOSED:
-        raise BrokerClosed(f"{path or 'the store'} was closed meanwhile: call mq.open() again")
-    raise AssertionError(f"unexpected result {result} of a C call: the caller handles it")
+    return StoreLocked(
+        f"{where}: another process has the duties, which it took over while this one was stopped", path=path
+    )

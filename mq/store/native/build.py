@@ -50,6 +50,8 @@ SOURCES = (
     "log/unique_id.c",
     "log/record_builder.c",
     "log/commitlog.c",
+    "log/repair.c",
+    "log/append.c",
     "log/preallocate.c",
     "log/flush.c",
     "queue/consumequeue.c",

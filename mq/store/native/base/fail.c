@@ -1,3 +1,4 @@
+/* fail.c: counts the passages of each fail point, and acts as MQ_FAIL says. See fail.h. */
 #include "base/fail.h"
 
 #ifdef MQ_FAIL_POINTS

@@ -1,3 +1,4 @@
+/* hash.c: CRC-32 with carry-less multiplication where the processor has it, and Java's String.hashCode. */
 #include <stdint.h>
 
 #include "base/hash.h"
@@ -22,9 +23,7 @@ static uint32_t tables[16][256];
 /* powers[k][b]: x^(8 * b * 256^k) mod P. Their products make the operator of any size. */
 static uint32_t powers[4][256];
 
-static uint32_t times_x(uint32_t a) {
-    return (a >> 1) ^ (POLYNOMIAL & (0u - (a & 1)));
-}
+static uint32_t times_x(uint32_t a) { return (a >> 1) ^ (POLYNOMIAL & (0u - (a & 1))); }
 
 static uint32_t load_u32(const uint8_t *bytes) {
     return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
@@ -37,16 +36,17 @@ static uint32_t register_by_tables(uint32_t state, const uint8_t *bytes, int64_t
         uint32_t b = load_u32(bytes + 4);
         uint32_t c = load_u32(bytes + 8);
         uint32_t d = load_u32(bytes + 12);
-        state = tables[15][a & 255] ^ tables[14][a >> 8 & 255] ^ tables[13][a >> 16 & 255] ^ tables[12][a >> 24]
-              ^ tables[11][b & 255] ^ tables[10][b >> 8 & 255] ^ tables[9][b >> 16 & 255] ^ tables[8][b >> 24]
-              ^ tables[7][c & 255] ^ tables[6][c >> 8 & 255] ^ tables[5][c >> 16 & 255] ^ tables[4][c >> 24]
-              ^ tables[3][d & 255] ^ tables[2][d >> 8 & 255] ^ tables[1][d >> 16 & 255] ^ tables[0][d >> 24];
+        state = tables[15][a & 255] ^ tables[14][a >> 8 & 255] ^ tables[13][a >> 16 & 255] ^
+                tables[12][a >> 24] ^ tables[11][b & 255] ^ tables[10][b >> 8 & 255] ^
+                tables[9][b >> 16 & 255] ^ tables[8][b >> 24] ^ tables[7][c & 255] ^ tables[6][c >> 8 & 255] ^
+                tables[5][c >> 16 & 255] ^ tables[4][c >> 24] ^ tables[3][d & 255] ^ tables[2][d >> 8 & 255] ^
+                tables[1][d >> 16 & 255] ^ tables[0][d >> 24];
     }
     if (size >= 8) {
         uint32_t a = load_u32(bytes) ^ state;
         uint32_t b = load_u32(bytes + 4);
-        state = tables[7][a & 255] ^ tables[6][a >> 8 & 255] ^ tables[5][a >> 16 & 255] ^ tables[4][a >> 24]
-              ^ tables[3][b & 255] ^ tables[2][b >> 8 & 255] ^ tables[1][b >> 16 & 255] ^ tables[0][b >> 24];
+        state = tables[7][a & 255] ^ tables[6][a >> 8 & 255] ^ tables[5][a >> 16 & 255] ^ tables[4][a >> 24] ^
+                tables[3][b & 255] ^ tables[2][b >> 8 & 255] ^ tables[1][b >> 16 & 255] ^ tables[0][b >> 24];
         size -= 8;
         bytes += 8;
     }
@@ -56,8 +56,7 @@ static uint32_t register_by_tables(uint32_t state, const uint8_t *bytes, int64_t
         size -= 4;
         bytes += 4;
     }
-    for (; size > 0; size--, bytes++)
-        state = (state >> 8) ^ tables[0][(state ^ *bytes) & 255];
+    for (; size > 0; size--, bytes++) state = (state >> 8) ^ tables[0][(state ^ *bytes) & 255];
     return state;
 }
 
@@ -69,8 +68,7 @@ static uint32_t product_by_tables(uint32_t a, uint32_t b) {
     multiples[4] = times_x(multiples[8]);
     multiples[2] = times_x(multiples[4]);
     multiples[1] = times_x(multiples[2]);
-    for (int i = 3; i < 16; i++)
-        multiples[i] = multiples[i & (i - 1)] ^ multiples[i & -i];
+    for (int i = 3; i < 16; i++) multiples[i] = multiples[i & (i - 1)] ^ multiples[i & -i];
     uint32_t product = 0;
     for (int shift = 0; shift < 32; shift += 4) {
         product = times_x(times_x(times_x(times_x(product))));
@@ -94,8 +92,7 @@ static struct {
 
 static uint32_t power_of_x(int exponent) {
     uint32_t power = ONE;
-    while (exponent-- > 0)
-        power = times_x(power);
+    while (exponent-- > 0) power = times_x(power);
     return power;
 }
 
@@ -125,9 +122,7 @@ static void set_factors(void) {
 #define CARRYLESS __attribute__((target("pclmul,sse4.1")))
 #define WIDE __attribute__((target("pclmul,sse4.1,avx2,vpclmulqdq")))
 
-CARRYLESS static inline __m128i load(const void *bytes) {
-    return _mm_loadu_si128(bytes);
-}
+CARRYLESS static inline __m128i load(const void *bytes) { return _mm_loadu_si128(bytes); }
 
 /* 64 reversed bits mod P, by Barrett: the quotient's upper half from a product with x^64 / P. */
 CARRYLESS static inline uint32_t remainder_of_64(__m128i value) {
@@ -155,16 +150,15 @@ CARRYLESS static inline __m128i fold(__m128i value, __m128i pair) {
  * before them, already carried up to here. */
 CARRYLESS static inline uint32_t finish(__m128i folded, const uint8_t *bytes, int64_t size) {
     __m128i by_128 = load(factors.by_128);
-    for (; size >= 16; size -= 16, bytes += 16)
-        folded = _mm_xor_si128(fold(folded, by_128), load(bytes));
+    for (; size >= 16; size -= 16, bytes += 16) folded = _mm_xor_si128(fold(folded, by_128), load(bytes));
     if (size > 0) {
         /* The last `size` < 16 bytes: push as many out of the register at its front, and
-         * fold those over the 16 bytes that then stand at the end. Shuffles by a window
+         * fold those over the 16 bytes that then stand at the end. Shuffles by a cursor
          * into this row shift by any number of bytes; an index with bit 7 set gives 0. */
-        static const uint8_t shifts[48] = {
-            128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
-            0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
-            128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128};
+        static const uint8_t shifts[48] = {128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
+                                           128, 128, 128, 128, 0,   1,   2,   3,   4,   5,   6,   7,
+                                           8,   9,   10,  11,  12,  13,  14,  15,  128, 128, 128, 128,
+                                           128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128};
         __m128i front = _mm_shuffle_epi8(folded, load(shifts + size));
         __m128i shift = load(shifts + 16 + size);
         __m128i last = load(bytes + size - 16);
@@ -177,8 +171,7 @@ CARRYLESS static inline uint32_t finish(__m128i folded, const uint8_t *bytes, in
 /* The register after `size` more bytes, at least 16. */
 CARRYLESS static uint32_t register_by_products(uint32_t state, const uint8_t *bytes, int64_t size) {
     __m128i first = _mm_xor_si128(load(bytes), _mm_cvtsi32_si128((int)state));
-    if (size < 64)
-        return finish(first, bytes + 16, size - 16);
+    if (size < 64) return finish(first, bytes + 16, size - 16);
 
     /* Four lanes hide the latency of the products. */
     __m128i a = first, b = load(bytes + 16), c = load(bytes + 32), d = load(bytes + 48);
@@ -196,9 +189,7 @@ CARRYLESS static uint32_t register_by_products(uint32_t state, const uint8_t *by
     return finish(d, bytes, size);
 }
 
-WIDE static inline __m256i load_wide(const uint8_t *bytes) {
-    return _mm256_loadu_si256((const void *)bytes);
-}
+WIDE static inline __m256i load_wide(const uint8_t *bytes) { return _mm256_loadu_si256((const void *)bytes); }
 
 /* `value` carried over, plus what stands there. */
 WIDE static inline __m256i fold_wide(__m256i value, __m256i pair, __m256i there) {
@@ -219,8 +210,7 @@ WIDE static uint32_t register_by_wide_products(uint32_t state, const uint8_t *by
     }
     __m256i by_256 = _mm256_broadcastsi128_si256(load(factors.by_256));
     d = fold_wide(fold_wide(fold_wide(a, by_256, b), by_256, c), by_256, d);
-    for (; size >= 32; bytes += 32, size -= 32)
-        d = fold_wide(d, by_256, load_wide(bytes));
+    for (; size >= 32; bytes += 32, size -= 32) d = fold_wide(d, by_256, load_wide(bytes));
     __m128i first = fold(_mm256_castsi256_si128(d), load(factors.by_128));
     return finish(_mm_xor_si128(first, _mm256_extracti128_si256(d, 1)), bytes, size);
 }
@@ -233,8 +223,7 @@ CARRYLESS static uint32_t product_by_carryless(uint32_t a, uint32_t b) {
 
 static uint32_t product(uint32_t a, uint32_t b) {
 #if WITH_CARRYLESS
-    if (with_carryless)
-        return product_by_carryless(a, b);
+    if (with_carryless) return product_by_carryless(a, b);
 #endif
     return product_by_tables(a, b);
 }
@@ -243,8 +232,7 @@ static uint32_t product(uint32_t a, uint32_t b) {
 __attribute__((constructor)) static void set_tables(void) {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t state = byte;
-        for (int i = 0; i < 8; i++)
-            state = times_x(state);
+        for (int i = 0; i < 8; i++) state = times_x(state);
         tables[0][byte] = state;
     }
     for (int k = 1; k < 16; k++)
@@ -259,18 +247,15 @@ __attribute__((constructor)) static void set_tables(void) {
     uint32_t step = ONE >> 8; /* x^8, then its 256th power, and so on */
     for (int k = 0; k < 4; k++) {
         powers[k][0] = ONE;
-        for (int byte = 1; byte < 256; byte++)
-            powers[k][byte] = product(powers[k][byte - 1], step);
+        for (int byte = 1; byte < 256; byte++) powers[k][byte] = product(powers[k][byte - 1], step);
         step = product(powers[k][255], step);
     }
 }
 
 uint32_t mq_crc32(uint32_t crc, const void *data, int64_t size) {
 #if WITH_CARRYLESS
-    if (size >= 128 && with_wide)
-        return ~register_by_wide_products(~crc, data, size);
-    if (size >= 16 && with_carryless)
-        return ~register_by_products(~crc, data, size);
+    if (size >= 128 && with_wide) return ~register_by_wide_products(~crc, data, size);
+    if (size >= 16 && with_carryless) return ~register_by_products(~crc, data, size);
 #endif
     return ~register_by_tables(~crc, data, size);
 }
@@ -283,12 +268,10 @@ uint32_t mq_crc32_operator(int64_t size) {
     /* P is primitive: x^(2^32 - 1) is 1, so a size needs no more than four bytes. Sizes
      * below 2^16 take one product, and one byte takes none. */
     uint64_t count = (uint64_t)size;
-    if (count > UINT32_MAX)
-        count %= UINT32_MAX;
+    if (count > UINT32_MAX) count %= UINT32_MAX;
     uint32_t result = powers[0][count & 255];
     for (int k = 1; count >>= 8; k++)
-        if (count & 255)
-            result = product(result, powers[k][count & 255]);
+        if (count & 255) result = product(result, powers[k][count & 255]);
     return result;
 }
 
@@ -303,16 +286,13 @@ static uint32_t decode(const uint8_t *bytes, int64_t room, int *size) {
     uint32_t lead = bytes[0];
     int count = lead < 0x80 ? 1 : lead < 0xC0 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF8 ? 4 : 0;
     *size = 1;
-    if (count == 0 || count > room)
-        return 0xFFFD;
+    if (count == 0 || count > room) return 0xFFFD;
     uint32_t code = count == 1 ? lead : lead & (0x7Fu >> count);
     for (int i = 1; i < count; i++) {
-        if ((bytes[i] & 0xC0) != 0x80)
-            return 0xFFFD;
+        if ((bytes[i] & 0xC0) != 0x80) return 0xFFFD;
         code = code << 6 | (bytes[i] & 0x3Fu);
     }
-    if (code < code_min[count] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
-        return 0xFFFD;
+    if (code < code_min[count] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return 0xFFFD;
     *size = count;
     return code;
 }
@@ -324,8 +304,8 @@ int32_t mq_string_hash_from(int32_t hash, const char *text, int64_t size) {
     while (bytes < end) {
         if (end - bytes >= 4 && ((bytes[0] | bytes[1] | bytes[2] | bytes[3]) & 0x80) == 0) {
             /* Four ASCII characters with one product on the path from hash to hash. */
-            h = h * (31u * 31 * 31 * 31) + bytes[0] * (31u * 31 * 31) + bytes[1] * (31u * 31) + bytes[2] * 31u
-              + bytes[3];
+            h = h * (31u * 31 * 31 * 31) + bytes[0] * (31u * 31 * 31) + bytes[1] * (31u * 31) +
+                bytes[2] * 31u + bytes[3];
             bytes += 4;
             continue;
         }
@@ -341,6 +321,4 @@ int32_t mq_string_hash_from(int32_t hash, const char *text, int64_t size) {
     return (int32_t)h;
 }
 
-int32_t mq_string_hash(const char *text, int64_t size) {
-    return mq_string_hash_from(0, text, size);
-}
+int32_t mq_string_hash(const char *text, int64_t size) { return mq_string_hash_from(0, text, size); }

@@ -1,3 +1,4 @@
+/* linux.c: the system calls that glibc has no function for, and those with a rule of ours around them. */
 #include "base/linux.h"
 
 #include "base/error.h"
@@ -48,7 +49,8 @@ int mq_linux_wait_any(_Atomic uint32_t *const *words, const uint32_t *seen, int 
     int64_t nanoseconds = until.tv_nsec + (timeout_ns < 0 ? 0 : timeout_ns);
     until.tv_sec += nanoseconds / 1000000000;
     until.tv_nsec = nanoseconds % 1000000000;
-    long result = syscall(SYS_futex_waitv, waiters, count, 0, timeout_ns < 0 ? NULL : &until, CLOCK_MONOTONIC);
+    long result =
+        syscall(SYS_futex_waitv, waiters, count, 0, timeout_ns < 0 ? NULL : &until, CLOCK_MONOTONIC);
     if (result >= 0 || errno == EAGAIN) return 1;
     if (errno == EINTR) return MQ_LINUX_SIGNAL;
     if (errno == ETIMEDOUT) return 0;
@@ -105,7 +107,9 @@ int mq_linux_sync_directory(const char *path) {
 int mq_linux_populate(void *address, int64_t size) {
     uintptr_t page = (uintptr_t)address & ~(uintptr_t)4095;
     int result;
-    do result = madvise((void *)page, (size_t)((uintptr_t)address - page) + (size_t)size, MADV_POPULATE_WRITE);
+    do
+        result =
+            madvise((void *)page, (size_t)((uintptr_t)address - page) + (size_t)size, MADV_POPULATE_WRITE);
     while (result && (errno == EINTR || errno == EAGAIN));
     return result && errno == EFAULT ? MQ_FULL : 0;
 }

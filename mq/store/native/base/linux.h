@@ -8,8 +8,8 @@
 
 enum { MQ_LINUX_WORDS_MAX = 128, MQ_LINUX_SIGNAL = 2 };
 
-/* Sleep until someone wakes `word`, if it still is `seen`. 1 if woken or changed, 0 on timeout, MQ_LINUX_SIGNAL if a
- * signal came. A negative timeout waits for ever. */
+/* Sleep until someone wakes `word`, if it still is `seen`. 1 if woken or changed, 0 on timeout,
+ * MQ_LINUX_SIGNAL if a signal came. A negative timeout waits for ever. */
 int mq_linux_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns);
 /* The same for the first of several words to change; at most MQ_LINUX_WORDS_MAX. */
 int mq_linux_wait_any(_Atomic uint32_t *const *words, const uint32_t *seen, int count, int64_t timeout_ns);
@@ -26,8 +26,8 @@ int mq_linux_write(int fd, const uint8_t *bytes, int64_t size, int64_t at);
 void mq_linux_begin_writing(int fd, int64_t from, int64_t size);
 /* Have the names in a directory on disk. 0 or MQ_IO; a directory that is gone has none. */
 int mq_linux_sync_directory(const char *path);
-/* Make the pages of [address, address + size) present and writable. MQ_FULL if a store there would be a signal,
- * since the file system has no room after all; 0 otherwise, also on kernels that do not know how. */
+/* Make the pages of [address, address + size) present and writable. MQ_FULL if a store there would be a
+ * signal, since the file system has no room after all; 0 otherwise, also on kernels that do not know how. */
 int mq_linux_populate(void *address, int64_t size);
 
 /* Memory of which most will be used: in large pages, where the system has any. */
@@ -39,8 +39,8 @@ void mq_linux_will_need(const void *address, int64_t size);
 /* When the inode of an open file was made, in ns; 0 where the file system does not say. */
 int64_t mq_linux_birth_ns(int fd);
 
-int64_t mq_linux_now_ms(void);        /* wall clock */
-int64_t mq_linux_coarse_ms(void);     /* the same as of the last tick: a few ms late, and cheaper */
+int64_t mq_linux_now_ms(void);    /* wall clock */
+int64_t mq_linux_coarse_ms(void); /* the same as of the last tick: a few ms late, and cheaper */
 int64_t mq_linux_monotonic_ns(void);
 
 static inline void mq_linux_pause(void) {

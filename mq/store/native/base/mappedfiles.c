@@ -1,3 +1,4 @@
+/* mappedfiles.c: a table of mappings, replaced as a whole when it grows, so that look-ups take no lock. */
 #include <stdint.h>
 
 #include "base/error.h"
@@ -198,7 +199,8 @@ void mq_files_forget(mq_files *files, int64_t offset) {
     pthread_mutex_lock(&files->lock);
     table *all = atomic_load(&files->table);
     int64_t number = offset / files->file_size;
-    if (all && number >= all->first && number < all->first + all->count) unmap(files, all->mappings[number - all->first]);
+    if (all && number >= all->first && number < all->first + all->count)
+        unmap(files, all->mappings[number - all->first]);
     pthread_mutex_unlock(&files->lock);
 }
 
@@ -221,7 +223,8 @@ static int make_directories(mq_files *files) {
             if (!cut) return MQ_INVALID;
             *cut = 0;
         }
-        if (mq_create_directory(path) && errno != EEXIST) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+        if (mq_create_directory(path) && errno != EEXIST)
+            return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
     }
     return 0;
 }
@@ -240,7 +243,8 @@ int mq_files_create(mq_files *files, int64_t offset) {
     /* Another length than ours or none is somebody else's file: refused, not stretched. */
     if (!result && status.st_size == files->file_size) result = 1;
     else if (!result && status.st_size != 0) result = MQ_CORRUPT;
-    else if (!result && ftruncate(fd, files->file_size)) result = errno == ENOSPC || errno == EFBIG ? MQ_FULL : MQ_IO;
+    else if (!result && ftruncate(fd, files->file_size))
+        result = errno == ENOSPC || errno == EFBIG ? MQ_FULL : MQ_IO;
     int saved = errno;
     close(fd);
     errno = saved;
@@ -257,8 +261,8 @@ int mq_files_remove(mq_files *files, int64_t offset) {
     return result;
 }
 
-/* Blocks that are reserved may still need others to be written to (an extent split in two): the kernel finds out
- * now, and says so, instead of by a signal in the middle of an append. */
+/* Blocks that are reserved may still need others to be written to (an extent split in two): the kernel finds
+ * out now, and says so, instead of by a signal in the middle of an append. */
 static int touch(mq_files *files, int64_t from, int64_t to) {
     uint8_t *bytes;
     int64_t room;
@@ -328,8 +332,9 @@ int mq_files_sync(mq_files *files, int64_t from, int64_t to) {
         if (result) return result;
         int64_t size = to - from < room ? to - from : room;
         uintptr_t page = (uintptr_t)bytes / PAGE * PAGE;
-        int failed = mq_fail_at(MQ_FAIL_SYNC) ? (errno = EIO, -1)
-                                              : msync((void *)page, (size_t)((uintptr_t)bytes - page) + (size_t)size, MS_SYNC);
+        int failed = mq_fail_at(MQ_FAIL_SYNC)
+                         ? (errno = EIO, -1)
+                         : msync((void *)page, (size_t)((uintptr_t)bytes - page) + (size_t)size, MS_SYNC);
         int saved = errno;
         mq_files_unpin(mapping);
         errno = saved;

@@ -14,7 +14,8 @@ typedef struct {
 
 /* The bytes at `offset`, pinned: *address, and how many follow in that file. Returns 0,
  * MQ_MISSING, MQ_CORRUPT (another length) or MQ_IO. Every success is followed by an unpin. */
-int mq_files_pin(struct mq_files *files, int64_t offset, uint8_t **address, int64_t *room, mq_mapping **mapping);
+int mq_files_pin(struct mq_files *files, int64_t offset, uint8_t **address, int64_t *room,
+                 mq_mapping **mapping);
 
 static inline void mq_files_unpin(mq_mapping *mapping) {
     atomic_fetch_sub_explicit(&mapping->pins, 1, memory_order_release);

@@ -16,8 +16,8 @@ static void give_to_owner(int fd, const char *path) {
     int saved = errno;
     const char *cut = strrchr(path, '/');
     int size = snprintf(directory, sizeof directory, "%.*s", cut ? (int)(cut - path) : 1, cut ? path : ".");
-    if (size < (int)sizeof directory && !stat(size ? directory : "/", &status) && (status.st_uid || status.st_gid) &&
-        fchown(fd, status.st_uid, status.st_gid))
+    if (size < (int)sizeof directory && !stat(size ? directory : "/", &status) &&
+        (status.st_uid || status.st_gid) && fchown(fd, status.st_uid, status.st_gid))
         errno = saved;
     errno = saved;
 }

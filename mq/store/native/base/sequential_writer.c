@@ -1,3 +1,5 @@
+/* sequential_writer.c: collects a step of bytes and writes it; for a large batch a thread does the
+ * writing while its user makes the next step. */
 #include "base/error.h"
 #include "base/sequential_writer.h"
 
@@ -12,11 +14,11 @@
 
 enum {
 #ifdef MQ_FAIL_POINTS
-    STEP = 512,         /* so that who dies leaves half a record */
+    STEP = 512, /* so that who dies leaves half a record */
     HELPED_STEP = 1024,
     MUCH = 2048,
 #else
-    STEP = 64 << 10,    /* small enough to stay in a processor's cache */
+    STEP = 64 << 10, /* small enough to stay in a processor's cache */
     HELPED_STEP = 512 << 10,
     MUCH = 4 << 20,
 #endif
@@ -26,11 +28,11 @@ enum {
 static const uint8_t ZEROS[65536];
 
 /* A thread that writes one piece while the next is made. */
-struct mq_pen_helper {
+struct mq_writer_thread {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    mq_pen *pen;
+    mq_sequential_writer *writer;
     const uint8_t *bytes;
     int64_t size; /* 0: nothing to do */
     int64_t at;
@@ -38,27 +40,28 @@ struct mq_pen_helper {
     int result; /* of the first piece that could not be written; none is after it */
 };
 
-static int write_out(mq_pen *pen, const uint8_t *bytes, int64_t size, int64_t at) {
-    int64_t start = pen->file_end - mq_files_size(pen->files);
-    int result = mq_linux_write(pen->fd, bytes, size, at - start);
+static int write_out(mq_sequential_writer *writer, const uint8_t *bytes, int64_t size, int64_t at) {
+    int64_t start = writer->file_end - mq_files_size(writer->files);
+    int result = mq_linux_write(writer->fd, bytes, size, at - start);
     if (result) return result;
     mq_fail_at(MQ_FAIL_HALF_RECORD);
-    pen->untold += size;
-    if (pen->untold >= TELL_SIZE) {
-        mq_linux_begin_writing(pen->fd, at - start + size - pen->untold, pen->untold);
-        pen->untold = 0;
+    writer->untold += size;
+    if (writer->untold >= TELL_SIZE) {
+        mq_linux_begin_writing(writer->fd, at - start + size - writer->untold, writer->untold);
+        writer->untold = 0;
     }
     return 0;
 }
 
 static void *help(void *argument) {
-    struct mq_pen_helper *helper = argument;
+    struct mq_writer_thread *helper = argument;
     pthread_mutex_lock(&helper->lock);
     for (;;) {
         while (!helper->size && !helper->ends) pthread_cond_wait(&helper->changed, &helper->lock);
         if (!helper->size) break;
         pthread_mutex_unlock(&helper->lock);
-        int result = helper->result ? helper->result : write_out(helper->pen, helper->bytes, helper->size, helper->at);
+        int result = helper->result ? helper->result
+                                    : write_out(helper->writer, helper->bytes, helper->size, helper->at);
         pthread_mutex_lock(&helper->lock);
         helper->result = result;
         helper->size = 0;
@@ -69,10 +72,10 @@ static void *help(void *argument) {
 }
 
 /* Without a helper everything is written all the same. */
-static void hire(mq_pen *pen) {
-    struct mq_pen_helper *helper = calloc(1, sizeof *helper);
+static void hire(mq_sequential_writer *writer) {
+    struct mq_writer_thread *helper = calloc(1, sizeof *helper);
     if (!helper) return;
-    helper->pen = pen;
+    helper->writer = writer;
     pthread_mutex_init(&helper->lock, NULL);
     pthread_cond_init(&helper->changed, NULL);
     sigset_t all, before;
@@ -81,7 +84,7 @@ static void hire(mq_pen *pen) {
     int is_there = !pthread_create(&helper->thread, NULL, help, helper);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (is_there) {
-        pen->helper = helper;
+        writer->helper = helper;
         return;
     }
     pthread_cond_destroy(&helper->changed);
@@ -90,7 +93,7 @@ static void hire(mq_pen *pen) {
 }
 
 /* Nothing is under way after it. Returns what became of it. */
-static int await(struct mq_pen_helper *helper) {
+static int await(struct mq_writer_thread *helper) {
     pthread_mutex_lock(&helper->lock);
     while (helper->size) pthread_cond_wait(&helper->changed, &helper->lock);
     int result = helper->result;
@@ -98,7 +101,7 @@ static int await(struct mq_pen_helper *helper) {
     return result;
 }
 
-static void dismiss(struct mq_pen_helper *helper) {
+static void dismiss(struct mq_writer_thread *helper) {
     pthread_mutex_lock(&helper->lock);
     helper->ends = 1;
     pthread_cond_signal(&helper->changed);
@@ -109,78 +112,81 @@ static void dismiss(struct mq_pen_helper *helper) {
     free(helper);
 }
 
-void mq_pen_open(mq_pen *pen, struct mq_files *files, int64_t total) {
+void mq_sequential_writer_open(mq_sequential_writer *writer, struct mq_files *files, int64_t total) {
     int is_much = total >= MUCH;
-    *pen = (mq_pen){.files = files, .fd = -1, .step = is_much ? HELPED_STEP : STEP};
-    if (is_much) hire(pen);
+    *writer = (mq_sequential_writer){.files = files, .fd = -1, .step = is_much ? HELPED_STEP : STEP};
+    if (is_much) hire(writer);
 }
 
-static void leave(mq_pen *pen) {
-    if (pen->fd >= 0) close(pen->fd);
-    pen->fd = -1;
+static void leave(mq_sequential_writer *writer) {
+    if (writer->fd >= 0) close(writer->fd);
+    writer->fd = -1;
 }
 
-static int enter(mq_pen *pen, int64_t at) {
-    leave(pen);
-    int64_t file_size = mq_files_size(pen->files);
-    pen->fd = mq_files_descriptor(pen->files, at);
-    pen->file_end = (at / file_size + 1) * file_size;
-    pen->untold = 0;
-    if (pen->fd >= 0) return 0;
-    int result = pen->fd;
-    pen->fd = -1;
+static int enter(mq_sequential_writer *writer, int64_t at) {
+    leave(writer);
+    int64_t file_size = mq_files_size(writer->files);
+    writer->fd = mq_files_descriptor(writer->files, at);
+    writer->file_end = (at / file_size + 1) * file_size;
+    writer->untold = 0;
+    if (writer->fd >= 0) return 0;
+    int result = writer->fd;
+    writer->fd = -1;
     return result;
 }
 
 /* Hand the first `size` bytes of what is held over. */
-static int hand_over(mq_pen *pen, int64_t size) {
-    struct mq_pen_helper *helper = pen->helper;
-    int result = helper ? await(helper) : write_out(pen, pen->bytes, size, pen->at);
+static int hand_over(mq_sequential_writer *writer, int64_t size) {
+    struct mq_writer_thread *helper = writer->helper;
+    int result = helper ? await(helper) : write_out(writer, writer->bytes, size, writer->at);
     if (result) return result;
     if (helper) {
         pthread_mutex_lock(&helper->lock);
-        helper->bytes = pen->bytes;
+        helper->bytes = writer->bytes;
         helper->size = size;
-        helper->at = pen->at;
+        helper->at = writer->at;
         pthread_cond_signal(&helper->changed);
         pthread_mutex_unlock(&helper->lock);
     }
-    pen->bytes += size;
-    pen->at += size;
-    pen->used -= size;
+    writer->bytes += size;
+    writer->at += size;
+    writer->used -= size;
     return 0;
 }
 
-int mq_pen_finish(mq_pen *pen) {
-    int result = pen->used ? hand_over(pen, pen->used) : 0;
-    return !result && pen->helper ? await(pen->helper) : result;
+int mq_sequential_writer_finish(mq_sequential_writer *writer) {
+    int result = writer->used ? hand_over(writer, writer->used) : 0;
+    return !result && writer->helper ? await(writer->helper) : result;
 }
 
-int mq_pen_write(mq_pen *pen, int64_t at, const uint8_t *bytes, int64_t size) {
-    int is_behind = pen->fd >= 0 && at == pen->at + pen->used && at + size <= pen->file_end;
-    if (is_behind && bytes != pen->bytes + pen->used) {
-        int result = pen->used ? hand_over(pen, pen->used) : 0;
+int mq_sequential_writer_write(mq_sequential_writer *writer, int64_t at, const uint8_t *bytes, int64_t size) {
+    int is_behind = writer->fd >= 0 && at == writer->at + writer->used && at + size <= writer->file_end;
+    if (is_behind && bytes != writer->bytes + writer->used) {
+        int result = writer->used ? hand_over(writer, writer->used) : 0;
         if (result) return result;
-        pen->bytes = bytes;
+        writer->bytes = bytes;
     } else if (!is_behind) {
-        int result = mq_pen_finish(pen);
-        if (!result && (pen->fd < 0 || at < pen->at || at + size > pen->file_end)) result = enter(pen, at);
+        int result = mq_sequential_writer_finish(writer);
+        if (!result && (writer->fd < 0 || at < writer->at || at + size > writer->file_end))
+            result = enter(writer, at);
         if (result) return result;
-        pen->at = at;
-        pen->bytes = bytes;
+        writer->at = at;
+        writer->bytes = bytes;
     }
-    pen->used += size;
+    writer->used += size;
     /* Up to a round place, so that no page is written twice. */
-    return pen->used < pen->step ? 0 : hand_over(pen, (pen->at + pen->used) / pen->step * pen->step - pen->at);
+    return writer->used < writer->step
+               ? 0
+               : hand_over(writer, (writer->at + writer->used) / writer->step * writer->step - writer->at);
 }
 
-void mq_pen_close(mq_pen *pen) {
-    if (pen->helper) dismiss(pen->helper);
-    pen->helper = NULL;
-    leave(pen);
+void mq_sequential_writer_close(mq_sequential_writer *writer) {
+    if (writer->helper) dismiss(writer->helper);
+    writer->helper = NULL;
+    leave(writer);
 }
 
-int mq_pen_zero(struct mq_files *files, int64_t from, int64_t to) {
+int mq_sequential_writer_zero(struct mq_files *files, int64_t from, int64_t to) {
     int64_t file_size = mq_files_size(files);
     while (from < to) {
         int fd = mq_files_descriptor(files, from);

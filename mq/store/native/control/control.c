@@ -1,3 +1,4 @@
+/* control.c: makes, maps and checks mq/control, and takes its locks. control.h has the fields. */
 #include <stdint.h>
 
 #include "base/error.h"
@@ -21,10 +22,7 @@ _Static_assert(sizeof(mq_queue_entry) == 384, "six cache lines an entry");
 _Static_assert(offsetof(mq_shared, queues) % 64 == 0, "entries start on a cache line");
 _Static_assert((int)MQ_WORD_COUNT <= (int)MQ_SHARED_WORDS, "words fit their array");
 
-enum {
-    SPIN_COUNT = 200,
-    PAGE = 4096
-};
+enum { SPIN_COUNT = 200, PAGE = 4096 };
 
 static const char STAMP[8] = "mqctrl";
 
@@ -43,6 +41,32 @@ static int64_t this_process(void) {
     struct stat namespace = {0};
     if (stat("/proc/self/ns/pid", &namespace)) namespace.st_ino = 0;
     return (int64_t)((uint64_t)namespace.st_ino << 32 | (uint32_t)getpid());
+}
+
+/* Fill a new file. The stamp comes last: a file without it is not believed. */
+static int fill(mq_control *control, const char *boot_id, int64_t inode) {
+    mq_shared *shared = control->shared;
+    shared->layout = MQ_CONTROL_LAYOUT;
+    shared->size = sizeof(mq_shared);
+    memcpy(shared->boot_id, boot_id, sizeof shared->boot_id);
+    atomic_store(&shared->table_allocated, MQ_TABLE_STEP);
+    mq_control_set(control, MQ_INODE, inode);
+    int result = make_locks(shared);
+    if (!result) memcpy(shared->stamp, STAMP, sizeof STAMP);
+    return result;
+}
+
+/* Whether a file that was there may be used; its inode is of no interest to a process that only peeks. */
+static int is_sound(mq_control *control, int peek, int64_t inode) {
+    mq_shared *shared = control->shared;
+    /* A file of the right length whose first page was never written reads as zeros. */
+    if (memcmp(shared->stamp, STAMP, sizeof STAMP) || shared->layout != MQ_CONTROL_LAYOUT) return 0;
+    if (shared->size != sizeof(mq_shared)) return 0;
+    if (!peek && mq_control_get(control, MQ_INODE) != inode) return 0;
+    int64_t places = mq_control_get(control, MQ_PLACE_COUNT),
+            allocated = atomic_load(&shared->table_allocated);
+    return places >= 0 && places <= MQ_QUEUE_MAX && mq_table_bytes(places) <= allocated &&
+           allocated <= (int64_t)sizeof(mq_shared);
 }
 
 int mq_control_open(const char *path, const char *boot_id, int create, mq_control **out) {
@@ -70,29 +94,8 @@ int mq_control_open(const char *path, const char *boot_id, int create, mq_contro
         else control->shared = map;
     }
     if (!result && create) result = mq_linux_populate(control->shared, MQ_TABLE_STEP);
-    if (!result && create) {
-        mq_shared *shared = control->shared;
-        shared->layout = MQ_CONTROL_LAYOUT;
-        shared->size = sizeof(mq_shared);
-        memcpy(shared->boot_id, boot_id, sizeof shared->boot_id);
-        atomic_store(&shared->table_allocated, MQ_TABLE_STEP);
-        mq_control_set(control, MQ_INODE, (int64_t)status.st_ino);
-        result = make_locks(shared);
-        if (!result) memcpy(shared->stamp, STAMP, sizeof STAMP);
-    } else if (!result) {
-        mq_shared *shared = control->shared;
-        /* A file of the right length whose first page was never written reads as zeros. */
-        if (memcmp(shared->stamp, STAMP, sizeof STAMP) || shared->layout != MQ_CONTROL_LAYOUT ||
-            shared->size != sizeof(mq_shared))
-            result = MQ_CORRUPT;
-        else if (!peek && mq_control_get(control, MQ_INODE) != (int64_t)status.st_ino)
-            result = MQ_CORRUPT;
-        else if (mq_control_get(control, MQ_PLACE_COUNT) < 0 || mq_control_get(control, MQ_PLACE_COUNT) > MQ_QUEUE_MAX)
-            result = MQ_CORRUPT;
-        else if (mq_table_bytes(mq_control_get(control, MQ_PLACE_COUNT)) > atomic_load(&shared->table_allocated) ||
-                 atomic_load(&shared->table_allocated) > (int64_t)sizeof(mq_shared))
-            result = MQ_CORRUPT;
-    }
+    if (!result && create) result = fill(control, boot_id, (int64_t)status.st_ino);
+    else if (!result && !is_sound(control, peek, (int64_t)status.st_ino)) result = MQ_CORRUPT;
     if (!result) pthread_mutex_init(&control->local, NULL);
     if (result) {
         int saved = errno;
@@ -134,9 +137,10 @@ int64_t mq_control_checksum(mq_control *control) {
     int64_t count = mq_control_get(control, MQ_PLACE_COUNT);
     for (int64_t i = 0; i < count; i++) {
         mq_queue_entry *entry = &control->shared->queues[i];
-        int64_t values[] = {atomic_load(&entry->next), atomic_load(&entry->min), atomic_load(&entry->begin),
-                            atomic_load(&entry->state), entry->queue_id, entry->topic_size, atomic_load(&entry->ext_end),
-                            atomic_load(&entry->use)};
+        int64_t values[] = {
+            atomic_load(&entry->next),    atomic_load(&entry->min), atomic_load(&entry->begin),
+            atomic_load(&entry->state),   entry->queue_id,          entry->topic_size,
+            atomic_load(&entry->ext_end), atomic_load(&entry->use)};
         crc = mq_crc32(crc, values, sizeof values);
         crc = mq_crc32(crc, entry->topic, sizeof entry->topic);
     }
@@ -174,8 +178,8 @@ int64_t mq_control_raise(mq_control *control, int word, int64_t value) {
     if (word < 0 || word >= MQ_WORD_COUNT) return MQ_INVALID;
     _Atomic int64_t *at = &control->shared->words[word];
     int64_t was = atomic_load_explicit(at, memory_order_acquire);
-    while (was < value && !atomic_compare_exchange_weak_explicit(at, &was, value, memory_order_acq_rel, memory_order_acquire))
-        ;
+    while (was < value && !atomic_compare_exchange_weak_explicit(at, &was, value, memory_order_acq_rel,
+                                                                 memory_order_acquire));
     return was;
 }
 
@@ -204,7 +208,8 @@ int mq_wait_limit_ms(int timeout_ms) {
 
 int mq_control_note_busy(mq_control *control, int which, int waited_ms) {
     int64_t holder = atomic_load(&control->shared->locks[which].holder);
-    int is_ours = holder >> 32 == control->process >> 32; /* another namespace's pid names another process here */
+    /* another namespace's pid names another process here */
+    int is_ours = holder >> 32 == control->process >> 32;
     busy.which = which;
     busy.pid = is_ours ? (int)(int32_t)holder : 0;
     busy.waited_ms = waited_ms;
@@ -227,7 +232,8 @@ int mq_control_try_lock(mq_control *control, int which) {
     return taken(control, which, pthread_mutex_trylock(&control->shared->locks[which].mutex));
 }
 
-/* Whether this very thread has the lock. Another process has said that it is the holder; a thread of this one, too. */
+/* Whether this very thread has the lock. Another process has said that it is the holder; a thread of this
+ * one, too. */
 static int is_own(mq_control *control, int which) {
     return atomic_load_explicit(&control->own[which].taken_by, memory_order_relaxed) == this_thread() &&
            atomic_load(&control->shared->locks[which].holder) == control->process;
@@ -262,7 +268,9 @@ void mq_control_unlock(mq_control *control, int which) {
     pthread_mutex_unlock(&control->shared->locks[which].mutex);
 }
 
-void mq_control_begin_section(mq_control *control, int which) { atomic_store(&control->own[which].is_section, 1); }
+void mq_control_begin_section(mq_control *control, int which) {
+    atomic_store(&control->own[which].is_section, 1);
+}
 
 int mq_control_enter(mq_control *control, int which, int timeout_ms) {
     int result = mq_control_lock(control, which, timeout_ms);
@@ -277,9 +285,7 @@ void mq_control_leave(mq_control *control, int which) {
 
 void mq_control_abandon(mq_control *control, int which) { atomic_store(&control->own[which].is_section, 0); }
 
-uint32_t mq_control_bell(mq_control *control) {
-    return atomic_load(&control->shared->bell);
-}
+uint32_t mq_control_bell(mq_control *control) { return atomic_load(&control->shared->bell); }
 
 int mq_control_bell_wait(mq_control *control, uint32_t seen, int timeout_ms) {
     return mq_linux_wait(&control->shared->bell, seen, (int64_t)timeout_ms * 1000000);

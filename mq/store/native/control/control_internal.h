@@ -11,15 +11,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MQ_MADE_KEPT = 4096, MQ_SHARED_WORDS = 32, MQ_SHARED_TESTS = 32, MQ_NEWS_APPENDED = 0, MQ_NEWS_FLUSHED = 1, MQ_NEWS_KINDS = 2 };
+enum {
+    MQ_MADE_KEPT = 4096,
+    MQ_SHARED_WORDS = 32,
+    MQ_SHARED_TESTS = 32,
+    MQ_NEWS_APPENDED = 0,
+    MQ_NEWS_FLUSHED = 1,
+    MQ_NEWS_KINDS = 2
+};
 
 /* Who sleeps until there is news of one kind, and which news may wake them: see wait.c. */
 typedef struct {
-    _Atomic uint64_t wanted; /* low half: bits of the tags that they want; high half: how often one lay down */
-    _Atomic uint64_t tests;  /* low half: bits of the tests that they sleep by; high half: how often one was added */
-    _Atomic uint32_t wake;   /* futex word, raised by whoever wakes them */
+    /* low half: bits of the tags that they want; high half: how often one lay down */
+    _Atomic uint64_t wanted;
+    /* low half: bits of the tests that they sleep by; high half: how often one was added */
+    _Atomic uint64_t tests;
+    _Atomic uint32_t wake; /* futex word, raised by whoever wakes them */
     uint32_t spare;
-} mq_sleepers;
+} mq_waiters;
 
 /* A test of properties: see wake_filter.h. Written once, under the append lock. */
 typedef struct {
@@ -32,13 +41,16 @@ typedef struct {
     _Atomic int64_t min;       /* of the oldest message kept */
     _Atomic int64_t allocated; /* bytes of the queue's files that may be touched */
     _Atomic int64_t flushed;   /* units below are on disk */
-    _Atomic int64_t begin;     /* log offset; records before it are of a topic of this name that was deleted */
-    _Atomic int64_t ext_end;   /* bytes of extensions that units point to */
+    /* log offset; records before it are of a topic of this name that was deleted */
+    _Atomic int64_t begin;
+    _Atomic int64_t ext_end; /* bytes of extensions that units point to */
     _Atomic uint32_t state;
     int32_t queue_id;
     uint32_t topic_size;
-    _Atomic uint32_t use;      /* how often the place had a queue before; raised before anything else changes */
-    _Alignas(64) mq_sleepers sleepers[MQ_NEWS_KINDS]; /* on a line that a sender only reads while nobody sleeps */
+    /* how often the place had a queue before; raised before anything else changes */
+    _Atomic uint32_t use;
+    /* on a line that a sender only reads while nobody sleeps */
+    _Alignas(64) mq_waiters waiters[MQ_NEWS_KINDS];
     _Atomic int64_t ext_allocated;
     _Atomic int64_t ext_flushed;
     _Alignas(64) char topic[256];
@@ -48,12 +60,12 @@ typedef struct {
  * `start` on and the units from `queue_offset` on are void unless log_end is `end`. */
 typedef struct {
     _Atomic int32_t armed;
-    int32_t queue;             /* its number */
+    int32_t queue; /* its number */
     int64_t start;
     int64_t end;
     int64_t queue_offset;
     int64_t count;
-    int32_t new_file;          /* the first unit opens a queue file of its own */
+    int32_t new_file; /* the first unit opens a queue file of its own */
 } mq_intent;
 
 typedef struct {
@@ -68,26 +80,28 @@ typedef struct {
     } locks[4];
     _Alignas(64) _Atomic int64_t words[MQ_SHARED_WORDS];
     _Alignas(64) mq_intent intent;
-    _Alignas(64) mq_sleepers any[MQ_NEWS_KINDS]; /* of those who wait for more queues than one wait can name */
-    _Atomic int64_t told_end;       /* all who wait for flushed messages below have been told */
+    /* of those who wait for more queues than one wait can name */
+    _Alignas(64) mq_waiters any[MQ_NEWS_KINDS];
+    _Atomic int64_t told_end; /* all who wait for flushed messages below have been told */
     _Atomic uint32_t bell;
-    _Atomic uint32_t wait_flushed;  /* someone has waited for flushed messages, at any time */
+    _Atomic uint32_t wait_flushed;            /* someone has waited for flushed messages, at any time */
     _Alignas(64) _Atomic uint32_t flush_turn; /* raised after every flush */
     _Atomic uint32_t flush_sleepers;
-    _Atomic uint32_t flush_arrivals;  /* how many callers have wanted a flush, ever */
-    _Atomic int64_t flush_spinner;    /* until when the one who may spin does so, monotonic ns */
-    uint32_t flush_seen;              /* arrivals that earlier flushes served; holder of the flush lock */
-    uint32_t flush_company;           /* how many the last flush served, and how many came while it ran */
-    int64_t flush_cost_ns;            /* what the last flush took */
+    _Atomic uint32_t flush_arrivals; /* how many callers have wanted a flush, ever */
+    _Atomic int64_t flush_spinner;   /* until when the one who may spin does so, monotonic ns */
+    uint32_t flush_seen;             /* arrivals that earlier flushes served; holder of the flush lock */
+    uint32_t flush_company;          /* how many the last flush served, and how many came while it ran */
+    int64_t flush_cost_ns;           /* what the last flush took */
     _Alignas(64) mq_shared_test tests[MQ_SHARED_TESTS];
-    _Alignas(64) _Atomic int32_t made[MQ_MADE_KEPT]; /* the places of the queues made last, by MQ_QUEUES_MADE */
+    /* the places of the queues made last, by MQ_QUEUES_MADE */
+    _Alignas(64) _Atomic int32_t made[MQ_MADE_KEPT];
     _Alignas(64) mq_queue_entry queues[131072];
 } mq_shared;
 
 struct mq_control {
     mq_shared *shared;
     int fd;
-    int64_t process;       /* pid namespace and pid of this process, as a lock's holder */
+    int64_t process; /* pid namespace and pid of this process, as a lock's holder */
     struct {
         _Atomic uintptr_t taken_by; /* thread of this process that holds the lock; 0: none */
         _Atomic int is_section;     /* it does so for a section in Python */
@@ -101,8 +115,8 @@ struct mq_control {
 };
 
 enum {
-    MQ_TABLE_STEP = 65536,   /* the table is allocated in steps of this size */
-    MQ_TABLE_BUCKETS = 4096  /* of the process-local look-up */
+    MQ_TABLE_STEP = 65536,  /* the table is allocated in steps of this size */
+    MQ_TABLE_BUCKETS = 4096 /* of the process-local look-up */
 };
 
 static inline int64_t mq_table_bytes(int64_t count) {
@@ -120,16 +134,20 @@ void mq_control_begin_section(struct mq_control *control, int which);
 /* Remember who has a lock that was not to be had in time: see mq_busy_pid. Returns MQ_BUSY. */
 int mq_control_note_busy(struct mq_control *control, int which, int waited_ms);
 
-/* The bit of a tag, one of 31. Two tags may share a bit: a consumer that is woken for the other one sleeps on. */
+/* The bit of a tag, one of 31. Two tags may share a bit: a consumer that is woken for the other one sleeps
+ * on. */
 static const uint32_t MQ_EVERY_TAG = UINT32_MAX;
-static inline uint32_t mq_tag_bit(int32_t hash) { return 1u << ((uint64_t)((uint32_t)hash * 2654435761u) * 31 >> 32); }
+static inline uint32_t mq_tag_bit(int32_t hash) {
+    return 1u << ((uint64_t)((uint32_t)hash * 2654435761u) * 31 >> 32);
+}
 /* The last bit is for messages that are told apart by a test of their properties. */
 static const uint32_t MQ_BY_TEST = 1u << 31;
 
-/* Tell who sleeps that there are messages: in this queue, which is published, or synced. The low half of `news` has the
- * bits of their tags and MQ_BY_TEST, the high half the tests that none of them passes. */
+/* Tell who sleeps that there are messages: in this queue, which is published, or synced. The low half of
+ * `news` has the bits of their tags and MQ_BY_TEST, the high half the tests that none of them passes. */
 void mq_wake_queue(mq_shared *shared, mq_queue_entry *entry, int kind, uint64_t news);
-/* Tell those who wait for flushed messages of whichever queue, if there are any that nobody has told them of. */
+/* Tell those who wait for flushed messages of whichever queue, if there are any that nobody has told them
+ * of. */
 void mq_wake_flushed(struct mq_control *control);
 
 #endif

@@ -1,4 +1,5 @@
-/* The duties: a right of one process that has a term and ends with its lease, unless it is renewed in time. */
+/* The duties: a right of one process that has a term and ends with its lease, unless it is renewed in
+ * time. */
 #include "log/log_internal.h"
 
 #include "base/fail.h"
@@ -51,8 +52,8 @@ int mq_duties_check(mq_control *control, int64_t term) {
     return !term || mq_control_get(control, MQ_DUTIES_TERM) == term ? 0 : MQ_DEPOSED;
 }
 
-int mq_duties_store(mq_control *control, int64_t term, int64_t *words, const int32_t *places, const int64_t *values,
-                    int32_t count) {
+int mq_duties_store(mq_control *control, int64_t term, int64_t *words, const int32_t *places,
+                    const int64_t *values, int32_t count) {
     int result = mq_control_lock(control, MQ_LOCK_APPEND, 10 * LOCK_TIMEOUT_MS);
     if (result < 0) return result;
     result = mq_duties_check(control, term);

@@ -14,7 +14,9 @@ typedef struct {
     int64_t epoch;
 } part;
 
-static int64_t get(const int64_t *slot, int word) { return atomic_load((const _Atomic int64_t *)&slot[word]); }
+static int64_t get(const int64_t *slot, int word) {
+    return atomic_load((const _Atomic int64_t *)&slot[word]);
+}
 
 static int64_t use_of(int64_t turn) { return turn >> 32 & USE_MASK; }
 

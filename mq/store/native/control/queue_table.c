@@ -13,7 +13,7 @@
 #include "base/linux.h"
 
 _Static_assert((int)MQ_QUEUE_MAX == 1 << (int)MQ_PLACE_BITS, "a number is a use and a place");
-_Static_assert((int64_t)MQ_QUEUE_MAX * MQ_USES_MAX - 1 <= INT32_MAX, "numbers are not negative");
+_Static_assert((int64_t)MQ_QUEUE_MAX *MQ_USES_MAX - 1 <= INT32_MAX, "numbers are not negative");
 
 /* Everything up to here can be touched: no page is, unless it is allocated. */
 static int allocate_table(mq_control *control, int64_t count) {
@@ -47,7 +47,8 @@ static int make_room(mq_control *control, int64_t count) {
     return 0;
 }
 
-/* Have a place in the bucket of its queue. Another process may be giving it to another queue: then that is told later. */
+/* Have a place in the bucket of its queue. Another process may be giving it to another queue: then that is
+ * told later. */
 static int link_place(mq_control *control, int64_t place) {
     mq_queue_entry *entry = &control->shared->queues[place];
     if (control->buckets[place]) {
@@ -57,7 +58,8 @@ static int link_place(mq_control *control, int64_t place) {
         control->buckets[place] = 0;
     }
     uint32_t size = entry->topic_size;
-    if (size == 0 || size >= MQ_TOPIC_MAX) return atomic_load(&entry->state) == MQ_QUEUE_LIVE ? MQ_CORRUPT : 0;
+    if (size == 0 || size >= MQ_TOPIC_MAX)
+        return atomic_load(&entry->state) == MQ_QUEUE_LIVE ? MQ_CORRUPT : 0;
     uint32_t bucket = bucket_of(entry->topic, (int)size, entry->queue_id);
     control->chain[place] = control->heads[bucket];
     control->heads[bucket] = (int32_t)place + 1;
@@ -80,8 +82,8 @@ static int learn(mq_control *control) {
     int64_t made = atomic_load_explicit(&shared->words[MQ_QUEUES_MADE], memory_order_acquire);
     if (made == control->known_made) return 0;
     if (made < control->known_made) return MQ_CORRUPT;
-    /* The list of what was made is for news. A newcomer looks at each place: with a list that damage made wrong, a queue
-     * would be taken for missing, and its offsets be given once more. */
+    /* The list of what was made is for news. A newcomer looks at each place: with a list that damage made
+     * wrong, a queue would be taken for missing, and its offsets be given once more. */
     if (control->known_made == 0) return learn_all(control, made);
     int64_t first = control->known_made;
     for (int64_t i = first; i < made && made - first <= MQ_MADE_KEPT / 2; i++) {
@@ -98,7 +100,8 @@ static int learn(mq_control *control) {
 }
 
 static int number_at(mq_queue_entry *entry, int64_t place) {
-    return (int)(atomic_load_explicit(&entry->use, memory_order_acquire) * (uint32_t)MQ_QUEUE_MAX + (uint32_t)place);
+    return (int)(atomic_load_explicit(&entry->use, memory_order_acquire) * (uint32_t)MQ_QUEUE_MAX +
+                 (uint32_t)place);
 }
 
 static int look_up(mq_control *control, const char *topic, int topic_size, int32_t queue_id) {
@@ -115,8 +118,8 @@ static int look_up(mq_control *control, const char *topic, int topic_size, int32
     return MQ_MISSING;
 }
 
-/* A place for another queue, free or new. Places are used in turn: a process with a number that is out of date has as
- * long as can be to find that out. */
+/* A place for another queue, free or new. Places are used in turn: a process with a number that is out of
+ * date has as long as can be to find that out. */
 static int64_t free_place(mq_control *control) {
     mq_shared *shared = control->shared;
     int64_t count = atomic_load(&shared->words[MQ_PLACE_COUNT]);
@@ -130,7 +133,8 @@ static int64_t free_place(mq_control *control) {
     if (first < 0) first = 0;
     for (int64_t i = 0; i < count; i++) {
         int64_t place = (first + i) % count;
-        if (atomic_load_explicit(&shared->queues[place].state, memory_order_relaxed) == MQ_QUEUE_LIVE) continue;
+        if (atomic_load_explicit(&shared->queues[place].state, memory_order_relaxed) == MQ_QUEUE_LIVE)
+            continue;
         atomic_store(&shared->words[MQ_PLACE_NEXT], place + 1);
         return place;
     }
@@ -142,14 +146,17 @@ static int64_t free_place(mq_control *control) {
     return result;
 }
 
-/* Under the append lock. A death on the way leaves the place free: nobody has the number that it would have had. */
-static int enter(mq_control *control, int64_t place, const char *topic, int topic_size, int32_t queue_id, int add) {
+/* Under the append lock. A death on the way leaves the place free: nobody has the number that it would have
+ * had. */
+static int enter(mq_control *control, int64_t place, const char *topic, int topic_size, int32_t queue_id,
+                 int add) {
     mq_shared *shared = control->shared;
     mq_queue_entry *entry = &shared->queues[place];
     int64_t count = atomic_load(&shared->words[MQ_PLACE_COUNT]);
     int64_t made = atomic_load(&shared->words[MQ_QUEUES_MADE]);
     if (place == count) {
-        memset(entry, 0, sizeof *entry); /* a dead owner may have left half an entry: it was never counted */
+        /* a dead owner may have left half an entry: it was never counted */
+        memset(entry, 0, sizeof *entry);
     } else {
         /* First: a process that reads what follows by an old number finds out, since it looks here last. */
         atomic_store(&entry->use, (atomic_load(&entry->use) + 1) % MQ_USES_MAX);
@@ -159,7 +166,7 @@ static int enter(mq_control *control, int64_t place, const char *topic, int topi
         if (free_count > 0) atomic_store(&shared->words[MQ_PLACES_FREE], free_count - 1);
     }
     mq_fail_at(MQ_FAIL_PLACE_TAKEN);
-    /* Its sleepers stay: they have been woken, and what they find is another queue. */
+    /* Its waiters stay: they have been woken, and what they find is another queue. */
     atomic_store(&entry->next, 0);
     atomic_store(&entry->min, 0);
     atomic_store(&entry->allocated, 0);
@@ -173,7 +180,8 @@ static int enter(mq_control *control, int64_t place, const char *topic, int topi
     entry->topic_size = (uint32_t)topic_size;
     entry->queue_id = queue_id;
     atomic_store(&shared->made[made % MQ_MADE_KEPT], (int32_t)place);
-    if (place == count) atomic_store_explicit(&shared->words[MQ_PLACE_COUNT], count + 1, memory_order_release);
+    if (place == count)
+        atomic_store_explicit(&shared->words[MQ_PLACE_COUNT], count + 1, memory_order_release);
     mq_fail_at(MQ_FAIL_PLACE_FILLED);
     atomic_store_explicit(&shared->words[MQ_QUEUES_MADE], made + 1, memory_order_release);
     mq_fail_at(MQ_FAIL_PLACE_TOLD);

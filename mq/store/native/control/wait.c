@@ -5,7 +5,7 @@
  *     2  adds what it wants to `wanted`, and        b  passes a full fence
  *        raises the upper half of it                c  reads `wanted`; done, unless one of the tags is wanted
  *     3  passes a full fence                        d  raises the wake word and wakes all who sleep on it
- *     4  looks for news                             e  clears what is wanted, if `wanted` still is what c read
+ *     4  looks for news                             e  clears `wanted`, if it still is what c read
  *     5  sleeps, if the wake word is what 1 read
  *
  * One of the two fences comes first. If it is b, then 4 finds what a published. If it is 3, then c reads what
@@ -14,12 +14,13 @@
  * That someone had read them, since the upper half differs otherwise, and raised the word after that: the
  * sleeper is awake, goes through 1 to 5 again, and the same is true of its new turn.
  *
- * A sleeper that selects by properties wants MQ_BY_TEST, and has put its test into `tests` in 2 before that. In c those
- * are read after `wanted`, so its test is among them; or another waker took it out, which had read it, and raises the
- * word. Only tests that are known to fail for all messages of a keep c from d; a test that is not known to fail wakes.
+ * A sleeper that selects by properties wants MQ_BY_TEST, and has put its test into `tests` in 2 before that.
+ * In c those are read after `wanted`, so its test is among them; or another waker took it out, which had read
+ * it, and raises the word. Only tests that are known to fail for all messages of a keep c from d; a test that
+ * is not known to fail wakes.
  *
- * Who dies before e leaves wishes behind that the next sender answers in vain, once. Nothing here is needed to
- * go on: who dies between a and d has told nobody of its last message, and the next one tells.
+ * Who dies before e leaves wishes behind that the next sender answers in vain, once. Nothing here is needed
+ * to go on: who dies between a and d has told nobody of its last message, and the next one tells.
  */
 #include "log/log_internal.h"
 #include "control/wait.h"
@@ -40,21 +41,21 @@ _Static_assert((int)MQ_WAIT_WORDS < (int)MQ_WAIT_PLACES, "queues have places as 
 
 /* Waking. */
 
-static void wake(mq_sleepers *sleepers, uint64_t news) {
-    uint64_t wanted = atomic_load(&sleepers->wanted);
+static void wake(mq_waiters *waiters, uint64_t news) {
+    uint64_t wanted = atomic_load(&waiters->wanted);
     uint32_t both = (uint32_t)wanted & (uint32_t)news;
     if (!both) return;
-    uint64_t tests = atomic_load(&sleepers->tests);
+    uint64_t tests = atomic_load(&waiters->tests);
     if (both == MQ_BY_TEST && (uint32_t)tests && !((uint32_t)tests & ~(uint32_t)(news >> 32))) return;
-    atomic_fetch_add(&sleepers->wake, 1);
-    mq_linux_wake(&sleepers->wake);
-    if ((uint32_t)tests) atomic_compare_exchange_strong(&sleepers->tests, &tests, tests >> 32 << 32);
-    atomic_compare_exchange_strong(&sleepers->wanted, &wanted, wanted & ~(uint64_t)MQ_EVERY_TAG);
+    atomic_fetch_add(&waiters->wake, 1);
+    mq_linux_wake(&waiters->wake);
+    if ((uint32_t)tests) atomic_compare_exchange_strong(&waiters->tests, &tests, tests >> 32 << 32);
+    atomic_compare_exchange_strong(&waiters->wanted, &wanted, wanted & ~(uint64_t)MQ_EVERY_TAG);
 }
 
 void mq_wake_queue(mq_shared *shared, mq_queue_entry *entry, int kind, uint64_t news) {
     atomic_thread_fence(memory_order_seq_cst);
-    wake(&entry->sleepers[kind], news);
+    wake(&entry->waiters[kind], news);
     wake(&shared->any[kind], news);
 }
 
@@ -65,16 +66,16 @@ void mq_wake_flushed(mq_control *control) {
     if (end <= told) return;
     atomic_thread_fence(memory_order_seq_cst);
     int64_t count = atomic_load(&shared->wait_flushed) ? mq_control_get(control, MQ_PLACE_COUNT) : 0;
-    for (int64_t i = 0; i < count; i++) wake(&shared->queues[i].sleepers[MQ_NEWS_FLUSHED], MQ_EVERY_TAG);
+    for (int64_t i = 0; i < count; i++) wake(&shared->queues[i].waiters[MQ_NEWS_FLUSHED], MQ_EVERY_TAG);
     wake(&shared->any[MQ_NEWS_FLUSHED], MQ_EVERY_TAG);
     /* Not before they are told: who dies on the way leaves that to the next. */
     while (told < end && !atomic_compare_exchange_weak(&shared->told_end, &told, end)) continue;
 }
 
 /* Whatever it is that they want: also nothing. */
-static void wake_up(mq_sleepers *sleepers) {
-    atomic_fetch_add(&sleepers->wake, 1);
-    mq_linux_wake(&sleepers->wake);
+static void wake_up(mq_waiters *waiters) {
+    atomic_fetch_add(&waiters->wake, 1);
+    mq_linux_wake(&waiters->wake);
 }
 
 void mq_control_wake_readers(mq_control *control) {
@@ -83,8 +84,8 @@ void mq_control_wake_readers(mq_control *control) {
     int64_t count = mq_control_get(control, MQ_PLACE_COUNT);
     for (int kind = 0; kind < MQ_NEWS_KINDS; kind++) {
         for (int64_t i = 0; i < count; i++) {
-            mq_sleepers *sleepers = &shared->queues[i].sleepers[kind];
-            if (atomic_load(&sleepers->wanted)) wake_up(sleepers); /* someone lay down here at some time */
+            mq_waiters *waiters = &shared->queues[i].waiters[kind];
+            if (atomic_load(&waiters->wanted)) wake_up(waiters); /* someone lay down here at some time */
         }
         wake_up(&shared->any[kind]);
     }
@@ -97,17 +98,18 @@ void mq_control_wake_all(mq_control *control) {
 
 /* Waiting. */
 
-/* 0 if there is nothing from *offset on, which moves; 1 if there is something at it; 2 if there is more to look at.
- * What cannot be read is something: for a pull to tell. */
+/* 0 if there is nothing from *offset on, which moves; 1 if there is something at it; 2 if there is more to
+ * look at. What cannot be read is something: for a pull to tell. */
 static int look_at(mq_log *log, mq_queue *queue, int64_t *offset, const int32_t *hashes, int32_t hash_count) {
     /* The cheap look first: an idle queue costs one load. */
     int64_t max = atomic_load_explicit(&queue->entry->next, memory_order_acquire);
     if (max <= *offset) return 0;
     if (log->sync || max > MQ_OFFSET_MAX) max = mq_queue_visible(log, queue);
     if (max >= 0 && max <= *offset) return 0;
-    if (max < 0 || hash_count < 0 || *offset < atomic_load_explicit(&queue->entry->min, memory_order_acquire)) return 1;
-    mq_window units = {.files = queue->files};
-    mq_window extensions = {.files = queue->extensions};
+    if (max < 0 || hash_count < 0 || *offset < atomic_load_explicit(&queue->entry->min, memory_order_acquire))
+        return 1;
+    mq_cursor units = {.files = queue->files};
+    mq_cursor extensions = {.files = queue->extensions};
     mq_wanted wanted = {.hashes = hashes, .hash_count = hash_count};
     int64_t end = max - *offset > LOOK_UNITS ? *offset + LOOK_UNITS : max;
     int found = 0;
@@ -115,16 +117,17 @@ static int look_at(mq_log *log, mq_queue *queue, int64_t *offset, const int32_t 
         const uint8_t *unit;
         int64_t room;
         found = 1;
-        if (mq_window_look(&units, *offset * MQ_UNIT_SIZE, &unit, &room)) break;
+        if (mq_cursor_look(&units, *offset * MQ_UNIT_SIZE, &unit, &room)) break;
         int64_t log_offset = mq_get64(unit);
         int32_t size = mq_get32(unit + 8);
         int blank = size == MQ_UNIT_BLANK_SIZE && log_offset == 0;
         int damaged = log_offset < 0 || size < MQ_RECORD_SIZE_MIN;
-        found = !blank && (damaged || mq_is_wanted(queue, &extensions, mq_get64(unit + 12), log_offset, &wanted));
+        found =
+            !blank && (damaged || mq_is_wanted(queue, &extensions, mq_get64(unit + 12), log_offset, &wanted));
         if (found) break;
     }
-    mq_window_leave(&units);
-    mq_window_leave(&extensions);
+    mq_cursor_leave(&units);
+    mq_cursor_leave(&extensions);
     return found ? 1 : *offset < max ? 2 : 0;
 }
 
@@ -157,22 +160,22 @@ static int look(mq_log *log, mq_waiting *what, int *more) {
     return nothing(what);
 }
 
-static void add_test(mq_sleepers *sleepers, int number) {
-    uint64_t tests = atomic_load(&sleepers->tests);
+static void add_test(mq_waiters *waiters, int number) {
+    uint64_t tests = atomic_load(&waiters->tests);
     uint64_t with_mine;
     do with_mine = (tests + ((uint64_t)1 << 32)) | 1u << number;
-    while (!atomic_compare_exchange_weak(&sleepers->tests, &tests, with_mine));
+    while (!atomic_compare_exchange_weak(&waiters->tests, &tests, with_mine));
 }
 
 /* test: the number of one, or negative. */
-static void want(mq_sleepers *sleepers, uint32_t tags, int test, _Atomic uint32_t **word, uint32_t *seen) {
-    *word = &sleepers->wake;
-    *seen = atomic_load(&sleepers->wake);
-    if (test >= 0) add_test(sleepers, test);
-    uint64_t wanted = atomic_load(&sleepers->wanted);
+static void want(mq_waiters *waiters, uint32_t tags, int test, _Atomic uint32_t **word, uint32_t *seen) {
+    *word = &waiters->wake;
+    *seen = atomic_load(&waiters->wake);
+    if (test >= 0) add_test(waiters, test);
+    uint64_t wanted = atomic_load(&waiters->wanted);
     uint64_t with_me;
     do with_me = (wanted + ((uint64_t)1 << 32)) | tags;
-    while (!atomic_compare_exchange_weak(&sleepers->wanted, &wanted, with_me));
+    while (!atomic_compare_exchange_weak(&waiters->wanted, &wanted, with_me));
 }
 
 static uint32_t bits_of(const int32_t *hashes, int32_t count) {
@@ -200,8 +203,8 @@ static int sleep_once(mq_log *log, mq_waiting *what, int64_t timeout_ns) {
         if (count > 0) hashes += count;
         together |= tags;
         if (!one_by_one) continue;
-        want(&log->shared->queues[mq_place_of(what->queues[i])].sleepers[kind], test < 0 ? tags : MQ_BY_TEST, test,
-             &words[word_count], &seen[word_count]);
+        want(&log->shared->queues[mq_place_of(what->queues[i])].waiters[kind], test < 0 ? tags : MQ_BY_TEST,
+             test, &words[word_count], &seen[word_count]);
         word_count++;
     }
     /* Without any queue as well: closing wakes who sleeps there. */

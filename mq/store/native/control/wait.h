@@ -6,7 +6,8 @@
  * sleeps who can want the tag of what it sent.
  */
 enum {
-    MQ_WAIT_PLACES = 128, /* for queues and words, one each; who waits for more is woken by messages of any queue */
+    /* for queues and words, one each; who waits for more is woken by messages of any queue */
+    MQ_WAIT_PLACES = 128,
     MQ_WAIT_WORDS = 64,
     MQ_WAIT_BY_TEST = -2,
     MQ_WORD_TIMEOUT = 0,
@@ -15,17 +16,21 @@ enum {
 };
 
 typedef struct {
-    const int32_t *queues;      /* numbers in the table; `count` of them. A negative one: a queue that has none yet */
-    int64_t *offsets;           /* in: the message to come; out: the first that nobody has looked at, or that is wanted;
-                                   for a negative number how many queues the table had when it was looked up */
-    const int32_t *hash_counts; /* NULL, or -1: every message of the queue is wanted. MQ_WAIT_BY_TEST - n: the same, but
-                                   a message that fails the test of number n (see wake_filter.h) does not wake */
-    const int32_t *hashes;      /* those of the first queue, then those of the second, … */
+    /* numbers in the table; `count` of them. A negative one: a queue that has none yet */
+    const int32_t *queues;
+    /* in: the message to come; out: the first that nobody has looked at, or that is wanted; for a negative
+     * number how many queues the table had when it was looked up */
+    int64_t *offsets;
+    /* NULL, or -1: every message of the queue is wanted. MQ_WAIT_BY_TEST - n: the same, but a message that
+     * fails the test of number n (see wake_filter.h) does not wake */
+    const int32_t *hash_counts;
+    const int32_t *hashes; /* those of the first queue, then those of the second, … */
     int32_t count;
     int32_t word_count;
     const uint32_t *const *words; /* aligned to 4 bytes; who changes them calls mq_word_wake */
     const uint32_t *seen;
-    int64_t topics_version;     /* MQ_TOPICS_VERSION as it was when the numbers were looked up; negative: of no interest */
+    /* MQ_TOPICS_VERSION as it was when the numbers were looked up; negative: of no interest */
+    int64_t topics_version;
 } mq_waiting;
 
 /* Wait for the first of: a message, a word that is not what was seen, a change of a topic, a signal, the
@@ -43,8 +48,8 @@ void mq_control_wake_readers(mq_control *control);
 void mq_control_wake_all(mq_control *control);
 
 /* Words of 32 bits in memory of the caller's, that of a mapped file for instance: the caller keeps it mapped,
- * allocated and aligned. Wait until the word is not `seen`, or somebody wakes it. A negative timeout: for ever.
- * Returns one of MQ_WORD_…. */
+ * allocated and aligned. Wait until the word is not `seen`, or somebody wakes it. A negative timeout: for
+ * ever. Returns one of MQ_WORD_…. */
 int mq_word_wait(const uint32_t *word, uint32_t seen, int64_t timeout_ns);
 /* Wake all who sleep on it, after it was changed. Returns how many slept. */
 int mq_word_wake(uint32_t *word);

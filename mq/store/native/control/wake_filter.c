@@ -1,3 +1,4 @@
+/* wake_filter.c: adds tests of properties to the control file, and runs them for a sender. */
 #include "log/log_internal.h"
 #include "control/wake_filter.h"
 
@@ -11,12 +12,14 @@ _Static_assert(MQ_TEST_SIZE_MAX == sizeof((mq_shared_test){0}.bytes), "a test fi
 enum { NODE_SIZE = 3, DIGITS_MAX = 15 };
 
 /* The value of a property, of several the last one. Its size; 0 if it is not there. */
-static int32_t value_of(const uint8_t *properties, int32_t size, const uint8_t *name, int32_t name_size, const uint8_t **value) {
+static int32_t value_of(const uint8_t *properties, int32_t size, const uint8_t *name, int32_t name_size,
+                        const uint8_t **value) {
     int32_t found = 0;
     for (int32_t at = 0; at < size;) {
         const uint8_t *end = memchr(properties + at, 2, (size_t)(size - at));
         int32_t next = end ? (int32_t)(end - properties) : size;
-        if (next - at > name_size && properties[at + name_size] == 1 && !memcmp(properties + at, name, (size_t)name_size)) {
+        if (next - at > name_size && properties[at + name_size] == 1 &&
+            !memcmp(properties + at, name, (size_t)name_size)) {
             *value = properties + at + name_size + 1;
             found = next - at - name_size - 1;
         }
@@ -51,10 +54,13 @@ static int compares(const uint8_t *text, int32_t size, int order, const uint8_t 
     int64_t raw = mq_get64(bytes);
     memcpy(&value, &raw, sizeof value);
     if (!number_of(text, size, &number) || value != value) return 1;
-    return (order & (number < value ? MQ_ORDER_LESS : number > value ? MQ_ORDER_GREATER : MQ_ORDER_EQUAL)) != 0;
+    return (order & (number < value   ? MQ_ORDER_LESS
+                     : number > value ? MQ_ORDER_GREATER
+                                      : MQ_ORDER_EQUAL)) != 0;
 }
 
-static int holds(const uint8_t *node, int32_t size, const uint8_t *properties, int32_t properties_size, int depth) {
+static int holds(const uint8_t *node, int32_t size, const uint8_t *properties, int32_t properties_size,
+                 int depth) {
     if (size < NODE_SIZE || depth > MQ_TEST_DEPTH_MAX) return 1;
     int kind = node[0];
     const uint8_t *rest = node + NODE_SIZE;
@@ -131,8 +137,10 @@ static int concerns(const uint8_t *test, int32_t size, const mq_draft *draft) {
     return mq_test_holds(test, size, tail + at + 2, mq_get16(tail + at));
 }
 
-uint32_t mq_wake_refused(const mq_shared *shared, const mq_queue_entry *entry, const mq_draft *drafts, int32_t count) {
-    uint64_t tests = atomic_load(&entry->sleepers[MQ_NEWS_APPENDED].tests) | atomic_load(&entry->sleepers[MQ_NEWS_FLUSHED].tests);
+uint32_t mq_wake_refused(const mq_shared *shared, const mq_queue_entry *entry, const mq_draft *drafts,
+                         int32_t count) {
+    uint64_t tests = atomic_load(&entry->waiters[MQ_NEWS_APPENDED].tests) |
+                     atomic_load(&entry->waiters[MQ_NEWS_FLUSHED].tests);
     uint32_t refused = 0;
     for (uint32_t left = (uint32_t)tests; left; left &= left - 1) {
         int32_t size;

@@ -1,3 +1,4 @@
+/* index.c: adds units to an index file, and follows the chains of its slots. index.h has the layout. */
 #include "log/log_internal.h"
 
 #include "index/index.h"
@@ -31,11 +32,13 @@ struct mq_index {
 };
 
 static int64_t file_size(int32_t slot_count, int32_t unit_count) {
-    return MQ_INDEX_HEADER_SIZE + (int64_t)MQ_INDEX_SLOT_SIZE * slot_count + (int64_t)MQ_INDEX_UNIT_SIZE * unit_count;
+    return MQ_INDEX_HEADER_SIZE + (int64_t)MQ_INDEX_SLOT_SIZE * slot_count +
+           (int64_t)MQ_INDEX_UNIT_SIZE * unit_count;
 }
 
 static _Atomic uint32_t *slot_at(mq_index *index, int32_t slot) {
-    return (_Atomic uint32_t *)(void *)(index->bytes + MQ_INDEX_HEADER_SIZE + (int64_t)MQ_INDEX_SLOT_SIZE * slot);
+    return (_Atomic uint32_t *)(void *)(index->bytes + MQ_INDEX_HEADER_SIZE +
+                                        (int64_t)MQ_INDEX_SLOT_SIZE * slot);
 }
 
 static int32_t load_slot(mq_index *index, int32_t slot) {
@@ -68,7 +71,8 @@ static void load_counts(mq_index *index, int32_t *slots_used, int32_t *next_unit
 }
 
 static void store_counts(mq_index *index, int32_t slots_used, int32_t next_unit) {
-    store_word(index, AT_INDEX_SLOTS_USED, (int64_t)((uint64_t)(uint32_t)slots_used << 32 | (uint32_t)next_unit));
+    store_word(index, AT_INDEX_SLOTS_USED,
+               (int64_t)((uint64_t)(uint32_t)slots_used << 32 | (uint32_t)next_unit));
 }
 
 /* A put that was cut short has left a slot that names unit next_unit; none else does. Counts it
@@ -200,7 +204,8 @@ int mq_index_continue(mq_index *index, const mq_index_state *before) {
 }
 
 int32_t mq_index_hash(const char *topic, int64_t topic_size, const char *key, int64_t key_size) {
-    int32_t hash = mq_string_hash_from(mq_string_hash_from(mq_string_hash(topic, topic_size), "#", 1), key, key_size);
+    int32_t hash =
+        mq_string_hash_from(mq_string_hash_from(mq_string_hash(topic, topic_size), "#", 1), key, key_size);
     return hash == INT32_MIN ? 0 : hash < 0 ? -hash : hash;
 }
 
@@ -293,8 +298,8 @@ int mq_index_build(mq_index *index, mq_log *log, int64_t until, int64_t *reached
     return 1;
 }
 
-int mq_index_find(mq_index *index, int32_t hash, int64_t begin_ms, int64_t end_ms, int32_t *unit, int count_max,
-                  int64_t *log_offsets) {
+int mq_index_find(mq_index *index, int32_t hash, int64_t begin_ms, int64_t end_ms, int32_t *unit,
+                  int count_max, int64_t *log_offsets) {
     if (hash < 0) return MQ_INVALID;
     if (begin_ms < 0) begin_ms = 0;
     int32_t number = *unit ? *unit : load_slot(index, hash % index->slot_count);

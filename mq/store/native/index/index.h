@@ -40,16 +40,16 @@ enum {
     MQ_INDEX_SLOT_SIZE = 4,
     MQ_INDEX_UNIT_SIZE = 20,
 
-    AT_INDEX_BEGIN_TIME = 0,        /* store time of unit 1 */
-    AT_INDEX_END_TIME = 8,          /* store time of the newest unit */
+    AT_INDEX_BEGIN_TIME = 0, /* store time of unit 1 */
+    AT_INDEX_END_TIME = 8,   /* store time of the newest unit */
     AT_INDEX_BEGIN_LOG_OFFSET = 16,
-    AT_INDEX_END_LOG_OFFSET = 24,   /* of the newest unit's record */
+    AT_INDEX_END_LOG_OFFSET = 24, /* of the newest unit's record */
     AT_INDEX_SLOTS_USED = 32,
-    AT_INDEX_NEXT_UNIT = 36,        /* read 0, as in a fresh file, as 1 */
+    AT_INDEX_NEXT_UNIT = 36, /* read 0, as in a fresh file, as 1 */
 
-    AT_INDEX_UNIT_HASH = 0,         /* never negative */
+    AT_INDEX_UNIT_HASH = 0, /* never negative */
     AT_INDEX_UNIT_LOG_OFFSET = 4,
-    AT_INDEX_UNIT_SECONDS = 12,     /* store time after the file's begin */
+    AT_INDEX_UNIT_SECONDS = 12, /* store time after the file's begin */
     AT_INDEX_UNIT_PREVIOUS = 16
 };
 
@@ -62,7 +62,7 @@ typedef struct {
     int64_t begin_log_offset;
     int64_t end_log_offset;
     int32_t slots_used;
-    int32_t units;                  /* in use, 0 … unit_count - 1 */
+    int32_t units; /* in use, 0 … unit_count - 1 */
     int32_t full;
 } mq_index_state;
 
@@ -104,8 +104,8 @@ int mq_index_build(mq_index *index, mq_log *log, int64_t until, int64_t *reached
  * in whole seconds: a unit counts if any millisecond of its second is in [begin_ms, end_ms].
  * A record that was put twice, for a key given twice or after a crash, comes twice. *unit is 0 to
  * start with the newest, and afterwards where to go on; 0 when there are no more. */
-int mq_index_find(mq_index *index, int32_t hash, int64_t begin_ms, int64_t end_ms, int32_t *unit, int count_max,
-                  int64_t *log_offsets);
+int mq_index_find(mq_index *index, int32_t hash, int64_t begin_ms, int64_t end_ms, int32_t *unit,
+                  int count_max, int64_t *log_offsets);
 
 /* How many rules the file breaks: chains that leave their slot, do not get smaller or share a
  * unit, units that no chain holds, a header that disagrees. Reads all of it. */

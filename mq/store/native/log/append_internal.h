@@ -1,5 +1,5 @@
-/* append_internal.h: what an append of one queue and one of several have in common. For C alone; the append lock is held,
- * but for mq_common_of. */
+/* append_internal.h: what an append of one queue and one of several have in common. For C alone; the append
+ * lock is held, but for mq_append_context_of. */
 #ifndef MQ_APPENDING_H
 #define MQ_APPENDING_H
 
@@ -8,11 +8,13 @@
 enum { MQ_INTENT_BULK = -2 }; /* in an intent's place for the queue: those that its records name */
 
 /* What records of one queue share; the size of their fixed part. */
-int32_t mq_common_of(mq_common *common, mq_log *log, mq_queue *queue, int32_t sys_flag, const mq_envelope *envelope);
+int32_t mq_append_context_of(mq_append_context *context, mq_log *log, mq_queue *queue, int32_t sys_flag,
+                             const mq_append_options *options);
 
 /* Blocks for everything below `to`: in large steps as long as there is room, else just enough. */
 int mq_log_reserve(mq_log *log, int64_t to);
-/* The same for who writes through the files: no more than that, and no page of it is made ready for a store. */
+/* The same for who writes through the files: no more than that, and no page of it is made ready for a
+ * store. */
 int mq_log_reserve_blocks(mq_log *log, int64_t to);
 
 /* Finish or void what the intent describes. */

@@ -10,8 +10,8 @@ typedef struct {
     int64_t room;
     int64_t count;
     int missing_count;
-    int64_t known;      /* places that had a queue when the check began */
-    int32_t *numbers;   /* of their queues; negative: none */
+    int64_t known;    /* places that had a queue when the check began */
+    int32_t *numbers; /* of their queues; negative: none */
     uint32_t missing[MISSING_MAX];
 } findings;
 
@@ -25,7 +25,8 @@ static void check_record(mq_log *log, findings *to, int64_t *expected, int64_t *
                          const uint8_t *bytes, const mq_record *record) {
     int transaction = record->sys_flag & MQ_FLAG_TRANSACTION;
     if (transaction == 4 || transaction == 12 || record->topic_size >= MQ_TOPIC_MAX) return;
-    int number = mq_log_queue(log, (const char *)bytes + record->topic_at, record->topic_size, record->queue_id, 0);
+    int number =
+        mq_log_queue(log, (const char *)bytes + record->topic_at, record->topic_size, record->queue_id, 0);
     if (number < 0) {
         /* Once a queue: a deleted topic's records stay for long. */
         uint32_t hash = mq_crc32((uint32_t)record->queue_id, bytes + record->topic_at, record->topic_size);

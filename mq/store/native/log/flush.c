@@ -14,8 +14,8 @@ enum {
     SPIN_MAX_NS = 400000,
     COMPANY_MAX_NS = 100000
 };
-/* A process that flushes for longer may be stopped. The lock saves work, and nothing else: what is on disk is told by
- * words that only go up. So a caller that has waited for so long flushes beside it. */
+/* A process that flushes for longer may be stopped. The lock saves work, and nothing else: what is on disk is
+ * told by words that only go up. So a caller that has waited for so long flushes beside it. */
 static const int64_t STUCK_NS = 2000000000;
 
 int mq_log_poison(mq_log *log) {
@@ -27,11 +27,13 @@ int mq_log_poison(mq_log *log) {
     return MQ_POISONED;
 }
 
-/* Whom the last flush served sends again within microseconds, and so do those who came while it ran: while a flush
- * takes a hundred. So wait for as many as those were together, for half of what a flush costs at the most. Without
- * it two senders take turns for ever, each in the other's flush. A lone sender waits for nobody. */
+/* Whom the last flush served sends again within microseconds, and so do those who came while it ran: while a
+ * flush takes a hundred. So wait for as many as those were together, for half of what a flush costs at the
+ * most. Without it two senders take turns for ever, each in the other's flush. A lone sender waits for
+ * nobody. */
 static void wait_for_company(mq_shared *shared, int64_t now) {
-    int64_t patience = shared->flush_cost_ns / 2 < COMPANY_MAX_NS ? shared->flush_cost_ns / 2 : COMPANY_MAX_NS;
+    int64_t patience =
+        shared->flush_cost_ns / 2 < COMPANY_MAX_NS ? shared->flush_cost_ns / 2 : COMPANY_MAX_NS;
     int64_t until = now + patience;
     while (atomic_load(&shared->flush_arrivals) - shared->flush_seen < shared->flush_company &&
            mq_linux_monotonic_ns() < until) {
@@ -122,7 +124,8 @@ static int flush_once(mq_log *log, int is_sender, int has_lock) {
  * waking up takes a quarter of a flush. The right lapses by itself, should its owner die. */
 static int spin(mq_shared *shared, mq_control *control, int64_t end, uint32_t turn, int64_t now) {
     int64_t lapsed = atomic_load(&shared->flush_spinner);
-    if (lapsed > now || !atomic_compare_exchange_strong(&shared->flush_spinner, &lapsed, now + SPIN_MAX_NS)) return 0;
+    if (lapsed > now || !atomic_compare_exchange_strong(&shared->flush_spinner, &lapsed, now + SPIN_MAX_NS))
+        return 0;
     while (mq_control_get(control, MQ_FLUSHED_END) < end && atomic_load(&shared->flush_turn) == turn &&
            mq_linux_monotonic_ns() < now + SPIN_MAX_NS)
         sched_yield();
@@ -198,7 +201,8 @@ int mq_log_flush_queues(mq_log *log) {
         result = sync_bytes(log, queue->files, flushed * MQ_UNIT_SIZE, next * MQ_UNIT_SIZE);
         if (result == MQ_MISSING) continue; /* retention took the file meanwhile */
         int64_t last_file = (next - 1) * MQ_UNIT_SIZE / log->queue_file_size;
-        if (!result && (flushed == oldest || (flushed - 1) * MQ_UNIT_SIZE / log->queue_file_size != last_file))
+        if (!result &&
+            (flushed == oldest || (flushed - 1) * MQ_UNIT_SIZE / log->queue_file_size != last_file))
             result = sync_names_of(log, queue->files);
         if (!result) result = flush_extensions(log, queue);
         if (result) return result;

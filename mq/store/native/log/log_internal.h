@@ -37,12 +37,13 @@ struct mq_log {
     int writable;
     int queues_writable;
     int sync;
-    int extend;                       /* appends write extensions */
+    int extend; /* appends write extensions */
     uint8_t store_host[8];
-    _Atomic(mq_queue *) *queues;      /* by place in the table, of the number that was asked for last */
-    mq_queue *retired;                /* of numbers that are out of date: other threads may still be at them */
+    _Atomic(mq_queue *) *queues; /* by place in the table, of the number that was asked for last */
+    /* of numbers that are out of date: other threads may still be at them */
+    mq_queue *retired;
     pthread_mutex_t queues_lock;
-    _Atomic int64_t prepare_at;       /* an append that ends beyond wakes the thread that prepares pages */
+    _Atomic int64_t prepare_at; /* an append that ends beyond wakes the thread that prepares pages */
     _Atomic uint32_t prepare_wanted;
     _Atomic uint32_t stopping;
 };
@@ -82,8 +83,8 @@ static inline void mq_put64(uint8_t *at, int64_t value) {
 #error "mq_get and mq_put swap bytes: they are written for little-endian machines"
 #endif
 
-/* The handle of a queue, opened on first use. NULL and a code if that fails: MQ_GONE for a number that is out of
- * date. */
+/* The handle of a queue, opened on first use. NULL and a code if that fails: MQ_GONE for a number that is out
+ * of date. */
 mq_queue *mq_log_open_queue(mq_log *log, int number, int *error);
 
 /* Whether the place still is this queue's, after what was read from it. */
@@ -92,13 +93,14 @@ static inline int mq_queue_is_current(const mq_queue *queue) {
     return atomic_load_explicit(&queue->entry->use, memory_order_relaxed) == mq_use_of(queue->number);
 }
 
-/* Have the place stay this queue's until mq_log_unlock: 0, MQ_GONE if it is not any more, or why there is no lock.
- * What a dead owner left is not repaired. */
+/* Have the place stay this queue's until mq_log_unlock: 0, MQ_GONE if it is not any more, or why there is no
+ * lock. What a dead owner left is not repaired. */
 int mq_queue_hold(mq_log *log, const mq_queue *queue);
 
 /* Write a unit at `offset`, which is the queue's end: makes the file if it is the first of it.
  * The holder of the append lock calls this. */
-int mq_unit_write(mq_log *log, mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size, int64_t tags_code);
+int mq_unit_write(mq_log *log, mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size,
+                  int64_t tags_code);
 /* Put another unit in the place of one that is there. */
 int mq_unit_rewrite(mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size, int64_t tags_code);
 /* Void the units [offset, offset + count), and files that hold no other. */
@@ -118,20 +120,20 @@ static inline int mq_hash_is_among(int64_t tags_code, const int32_t *hashes, int
     return 0;
 }
 
-int mq_extension_is_wanted(mq_queue *queue, mq_window *window, int64_t tags_code, int64_t log_offset,
+int mq_extension_is_wanted(mq_queue *queue, mq_cursor *cursor, int64_t tags_code, int64_t log_offset,
                            const mq_wanted *wanted);
 
-/* Whether a unit's message is wanted, as far as can be told without its record. `window` is one on the queue's
- * extensions. */
-static inline int mq_is_wanted(mq_queue *queue, mq_window *window, int64_t tags_code, int64_t log_offset,
+/* Whether a unit's message is wanted, as far as can be told without its record. `cursor` is one on the
+ * queue's extensions. */
+static inline int mq_is_wanted(mq_queue *queue, mq_cursor *cursor, int64_t tags_code, int64_t log_offset,
                                const mq_wanted *wanted) {
     if (!wanted) return 1;
-    if (mq_is_address(tags_code)) return mq_extension_is_wanted(queue, window, tags_code, log_offset, wanted);
+    if (mq_is_address(tags_code)) return mq_extension_is_wanted(queue, cursor, tags_code, log_offset, wanted);
     return mq_hash_is_among(tags_code, wanted->hashes, wanted->hash_count);
 }
 
-/* Write an extension at *end, which moves behind it. Returns the tags code for the unit: its address, or the tags code
- * itself if there is no room for it. The holder of the append lock calls this. */
+/* Write an extension at *end, which moves behind it. Returns the tags code for the unit: its address, or the
+ * tags code itself if there is no room for it. The holder of the append lock calls this. */
 int64_t mq_extension_write(mq_log *log, mq_queue *queue, int64_t *end, int64_t tags_code, int64_t store_time,
                            const uint8_t *bitmap, int32_t bitmap_size);
 /* Whether there is an extension at this address, and it says of a message what its record does. */
@@ -155,13 +157,13 @@ int mq_log_poison(mq_log *log);
 void mq_log_want_prepared(mq_log *log, int64_t end);
 
 /* The first record at or after `offset` that starts below `limit`, pinned and verified; BLANKs are followed.
- * Returns the offset after it, and *at, where it is. MQ_GONE if the next one would start at *at, at or above the
- * limit. Unpin after every success. */
-int64_t mq_log_next(mq_log *log, int64_t offset, int64_t limit, int64_t *at, const uint8_t **bytes, mq_record *record,
-                    mq_mapping **pin);
+ * Returns the offset after it, and *at, where it is. MQ_GONE if the next one would start at *at, at or above
+ * the limit. Unpin after every success. */
+int64_t mq_log_next(mq_log *log, int64_t offset, int64_t limit, int64_t *at, const uint8_t **bytes,
+                    mq_record *record, mq_mapping **pin);
 
-/* Whether the record at log_offset is what a unit at this queue offset should point to. It may be of a message
- * that was lost with an earlier end of the log. */
+/* Whether the record at log_offset is what a unit at this queue offset should point to. It may be of a
+ * message that was lost with an earlier end of the log. */
 int mq_log_holds(mq_log *log, const mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size);
 
 /* How far readers of this handle may see. */

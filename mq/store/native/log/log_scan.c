@@ -7,12 +7,13 @@ static const char SCHEDULE_TOPIC[] = "SCHEDULE_TOPIC_XXXX";
 static const char BULK[] = "MQ_BULK\1";
 
 /* RocketMQ's default messageDelayLevel, in ms. */
-static const int64_t DELAY_MS[] = {1000,   5000,   10000,  30000,  60000,  120000, 180000,  240000,  300000,
-                                   360000, 420000, 480000, 540000, 600000, 1200000, 1800000, 3600000, 7200000};
+static const int64_t DELAY_MS[] = {1000,   5000,   10000,   30000,   60000,   120000,
+                                   180000, 240000, 300000,  360000,  420000,  480000,
+                                   540000, 600000, 1200000, 1800000, 3600000, 7200000};
 enum { DELAY_COUNT = sizeof DELAY_MS / sizeof *DELAY_MS };
 
-int64_t mq_log_next(mq_log *log, int64_t offset, int64_t limit, int64_t *at, const uint8_t **bytes, mq_record *record,
-                    mq_mapping **pin) {
+int64_t mq_log_next(mq_log *log, int64_t offset, int64_t limit, int64_t *at, const uint8_t **bytes,
+                    mq_record *record, mq_mapping **pin) {
     for (;;) {
         uint8_t *address;
         int64_t room;
@@ -105,10 +106,12 @@ int mq_log_holds(mq_log *log, const mq_queue *queue, int64_t offset, int64_t log
     const uint8_t *bytes;
     mq_record record;
     mq_mapping *pin;
-    int64_t next = mq_log_next(log, log_offset, mq_control_get(log->control, MQ_LOG_END), &at, &bytes, &record, &pin);
+    int64_t next =
+        mq_log_next(log, log_offset, mq_control_get(log->control, MQ_LOG_END), &at, &bytes, &record, &pin);
     if (next < 0) return 0;
     int same = at == log_offset && record.size == size && record.queue_offset == offset &&
-               record.queue_id == queue->entry->queue_id && record.topic_size == (int32_t)queue->entry->topic_size &&
+               record.queue_id == queue->entry->queue_id &&
+               record.topic_size == (int32_t)queue->entry->topic_size &&
                memcmp(bytes + record.topic_at, queue->entry->topic, (size_t)record.topic_size) == 0;
     mq_files_unpin(pin);
     return same;
@@ -121,7 +124,8 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
     if (transaction == 4 || transaction == 12) return 0;
     if (record->topic_size >= MQ_TOPIC_MAX) return 0;
     int error;
-    *number = mq_log_queue(log, (const char *)bytes + record->topic_at, record->topic_size, record->queue_id, 2);
+    *number =
+        mq_log_queue(log, (const char *)bytes + record->topic_at, record->topic_size, record->queue_id, 2);
     if (*number < 0) return *number;
     mq_queue *queue = mq_log_open_queue(log, *number, &error);
     if (!queue) return error;
@@ -135,8 +139,8 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
         int32_t size;
         int result = mq_unit_read(queue, offset, &log_offset, &size, &tags_code);
         if (result && result != MQ_MISSING) return result;
-        /* Retention takes units after their records: what is in the log and has no file lost it in a recovery that
-         * was cut short. */
+        /* Retention takes units after their records: what is in the log and has no file lost it in a recovery
+         * that was cut short. */
         if (result && !from_start) return 2;
         if (!result) {
             if (log_offset == record->log_offset && size == record->size) {
@@ -145,9 +149,11 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
                 return mq_unit_rewrite(queue, offset, log_offset, size, mq_tags_code(bytes, record));
             }
             /* Of a later message of the same place: this one is of a topic that was deleted. */
-            if (log_offset > record->log_offset && mq_log_holds(log, queue, offset, log_offset, size)) return 0;
+            if (log_offset > record->log_offset && mq_log_holds(log, queue, offset, log_offset, size))
+                return 0;
             if (offset)
-                return mq_unit_rewrite(queue, offset, record->log_offset, record->size, mq_tags_code(bytes, record));
+                return mq_unit_rewrite(queue, offset, record->log_offset, record->size,
+                                       mq_tags_code(bytes, record));
         }
         result = start_over(log, queue);
         if (result) return result;
@@ -164,7 +170,8 @@ static int dispatch(mq_log *log, const uint8_t *bytes, const mq_record *record, 
         int result = mq_unit_write(log, queue, next, hole < 0 ? 0 : hole, size, 0);
         if (result) return result;
     }
-    int result = mq_unit_write(log, queue, offset, record->log_offset, record->size, mq_tags_code(bytes, record));
+    int result =
+        mq_unit_write(log, queue, offset, record->log_offset, record->size, mq_tags_code(bytes, record));
     if (!result) atomic_store_explicit(&queue->entry->next, offset + 1, memory_order_release);
     return result;
 }
@@ -175,14 +182,18 @@ static int64_t bulk_count(const uint8_t *bytes, const mq_record *record) {
     int32_t at = (int32_t)sizeof BULK - 1;
     if (record->properties_size <= at || memcmp(properties, BULK, (size_t)at) != 0) return 0;
     int64_t count = 0;
-    for (; at < record->properties_size && properties[at] >= '0' && properties[at] <= '9' && count <= INT32_MAX; at++)
+    for (;
+         at < record->properties_size && properties[at] >= '0' && properties[at] <= '9' && count <= INT32_MAX;
+         at++)
         count = count * 10 + (properties[at] - '0');
     return count <= INT32_MAX && at < record->properties_size && properties[at] == 2 ? count : 0;
 }
 
-/* Whoever was not stored with the others is none of the bulk: it was cut already, by who did not know it as one. */
+/* Whoever was not stored with the others is none of the bulk: it was cut already, by who did not know it as
+ * one. */
 static void count_bulk(mq_walk *walk, const uint8_t *bytes, const mq_record *record) {
-    if (walk->bulk_at >= 0 && (record->store_time != walk->bulk_time || --walk->bulk_left == 0)) walk->bulk_at = -1;
+    if (walk->bulk_at >= 0 && (record->store_time != walk->bulk_time || --walk->bulk_left == 0))
+        walk->bulk_at = -1;
     int64_t count = bulk_count(bytes, record);
     if (count > 1) {
         walk->bulk_at = record->log_offset;
@@ -192,8 +203,12 @@ static void count_bulk(mq_walk *walk, const uint8_t *bytes, const mq_record *rec
 }
 
 int mq_log_walk(mq_log *log, int64_t from, int64_t until, int with_dispatch, int64_t hole, mq_walk *walk) {
-    *walk = (mq_walk){.end = from, .last_offset = -1, .queue = -1, .bulk_at = walk->bulk_at,
-                      .bulk_left = walk->bulk_left, .bulk_time = walk->bulk_time};
+    *walk = (mq_walk){.end = from,
+                      .last_offset = -1,
+                      .queue = -1,
+                      .bulk_at = walk->bulk_at,
+                      .bulk_left = walk->bulk_left,
+                      .bulk_time = walk->bulk_time};
     while (walk->end < until) {
         int64_t at;
         const uint8_t *bytes;
@@ -210,7 +225,8 @@ int mq_log_walk(mq_log *log, int64_t from, int64_t until, int with_dispatch, int
         }
         if (next < 0) return (int)next;
         count_bulk(walk, bytes, &record);
-        int result = with_dispatch ? dispatch(log, bytes, &record, with_dispatch == 2, hole, &walk->queue) : 0;
+        int result =
+            with_dispatch ? dispatch(log, bytes, &record, with_dispatch == 2, hole, &walk->queue) : 0;
         mq_files_unpin(pin);
         if (result == 2) {
             walk->stopped = 2;
@@ -230,12 +246,15 @@ int mq_log_release(mq_log *log, int64_t log_offset) {
     for (int i = 0; i < mq_control_get(log->control, MQ_PLACE_COUNT); i++) {
         mq_queue *queue = atomic_load(&log->queues[i]);
         if (!queue) continue;
-        if (!mq_shared_queue(log->control, queue->number) || atomic_load(&queue->entry->state) != MQ_QUEUE_LIVE) {
-            released += mq_files_release(queue->files, INT64_MAX) + mq_files_release(queue->extensions, INT64_MAX);
+        if (!mq_shared_queue(log->control, queue->number) ||
+            atomic_load(&queue->entry->state) != MQ_QUEUE_LIVE) {
+            released +=
+                mq_files_release(queue->files, INT64_MAX) + mq_files_release(queue->extensions, INT64_MAX);
             continue;
         }
         released += mq_files_release(queue->files, atomic_load(&queue->entry->min) * MQ_UNIT_SIZE);
-        if (atomic_load(&queue->entry->ext_end) > 0) released += mq_files_release(queue->extensions, mq_extensions_begin(log, queue->number));
+        if (atomic_load(&queue->entry->ext_end) > 0)
+            released += mq_files_release(queue->extensions, mq_extensions_begin(log, queue->number));
     }
     return released;
 }
@@ -261,8 +280,10 @@ int64_t mq_log_resync(mq_log *log, int64_t from, int64_t until) {
             if (!magic) break;
             at = magic - bytes - AT_MAGIC;
             if (at + MQ_RECORD_SIZE_MIN > room) break;
-            if (magic[1] != 0xa3 || magic[2] != 0x20 || mq_get64(bytes + at + AT_LOG_OFFSET) != offset + at) continue;
-            if (mq_record_parse(bytes + at, room - at, &record) > 0 && mq_record_verify(bytes + at, &record) == 0) {
+            if (magic[1] != 0xa3 || magic[2] != 0x20 || mq_get64(bytes + at + AT_LOG_OFFSET) != offset + at)
+                continue;
+            if (mq_record_parse(bytes + at, room - at, &record) > 0 &&
+                mq_record_verify(bytes + at, &record) == 0) {
                 mq_files_unpin(pin);
                 return offset + at;
             }

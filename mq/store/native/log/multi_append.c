@@ -13,15 +13,15 @@
 /* A queue that the bulk writes to. */
 typedef struct {
     mq_queue *queue;
-    int64_t first;    /* its end before */
+    int64_t first; /* its end before */
     int64_t next;
     int64_t ext_end;
     int64_t delay_ms; /* what the bulk was told of the queue */
     uint32_t tags;
 } part;
 
-/* Its records lie one behind the other in memory, whole but for what only their places tell. So the lock is held for
- * little more than to have the kernel copy them. */
+/* Its records lie one behind the other in memory, whole but for what only their places tell. So the lock is
+ * held for little more than to have the kernel copy them. */
 typedef struct {
     mq_draft *drafts;
     uint8_t *records;
@@ -29,7 +29,7 @@ typedef struct {
     part *parts;
     int32_t count;
     int32_t part_count;
-    mq_common common;
+    mq_append_context context;
     uint8_t blank[MQ_BLANK_SIZE];
 } bulk;
 
@@ -42,37 +42,38 @@ static int64_t place(const mq_log *log, int64_t at, int32_t size) {
     return is_blank_before(log, at, size) ? at + log->file_size - at % log->file_size : at;
 }
 
-static int write_blank(const mq_log *log, bulk *all, mq_pen *pen, int64_t at) {
-    int result = mq_pen_finish(pen); /* the last one may be under way */
+static int write_blank(const mq_log *log, bulk *all, mq_sequential_writer *writer, int64_t at) {
+    int result = mq_sequential_writer_finish(writer); /* the last one may be under way */
     if (result) return result;
     mq_put32(all->blank, (int32_t)(log->file_size - at % log->file_size));
     mq_put32(all->blank + 4, MQ_MAGIC_BLANK);
-    return mq_pen_write(pen, at, all->blank, MQ_BLANK_SIZE);
+    return mq_sequential_writer_write(writer, at, all->blank, MQ_BLANK_SIZE);
 }
 
-static int write_records(mq_log *log, bulk *all, int64_t at, int64_t end, int64_t store_time, mq_receipt *receipt) {
-    mq_pen pen;
+static int write_records(mq_log *log, bulk *all, int64_t at, int64_t end, int64_t store_time,
+                         mq_receipt *receipt) {
+    mq_sequential_writer writer;
     int result = 0;
     uint8_t *record = all->records;
-    mq_pen_open(&pen, log->files, end - at);
+    mq_sequential_writer_open(&writer, log->files, end - at);
     for (int32_t i = 0; !result && i < all->count; i++) {
         part *to = &all->parts[all->places[i]];
         int32_t size = all->drafts[i].size;
         if (is_blank_before(log, at, size)) {
-            result = write_blank(log, all, &pen, at);
+            result = write_blank(log, all, &writer, at);
             if (result) break;
             mq_fail_at(MQ_FAIL_BLANK);
             at = place(log, at, size);
         }
         if (i == 0) receipt->log_offset = at;
-        all->common.queue = to->queue;
-        mq_draft_seal(log, record, &all->drafts[i], &all->common, to->next++, at, store_time);
-        result = mq_pen_write(&pen, at, record, size);
+        all->context.queue = to->queue;
+        mq_draft_seal(log, record, &all->drafts[i], &all->context, to->next++, at, store_time);
+        result = mq_sequential_writer_write(&writer, at, record, size);
         record += size;
         at += size;
     }
-    if (!result) result = mq_pen_finish(&pen);
-    mq_pen_close(&pen);
+    if (!result) result = mq_sequential_writer_finish(&writer);
+    mq_sequential_writer_close(&writer);
     return result;
 }
 
@@ -82,7 +83,8 @@ static int write_units(mq_log *log, bulk *all, int64_t at, int64_t store_time) {
         part *to = &all->parts[all->places[i]];
         int64_t tags_code = to->delay_ms >= 0 ? store_time + to->delay_ms : all->drafts[i].tags_code;
         at = place(log, at, all->drafts[i].size);
-        if (log->extend) tags_code = mq_extension_write(log, to->queue, &to->ext_end, tags_code, store_time, NULL, 0);
+        if (log->extend)
+            tags_code = mq_extension_write(log, to->queue, &to->ext_end, tags_code, store_time, NULL, 0);
         int result = mq_unit_write(log, to->queue, to->next++, at, all->drafts[i].size, tags_code);
         if (result) return result;
         at += all->drafts[i].size;
@@ -91,6 +93,20 @@ static int write_units(mq_log *log, bulk *all, int64_t at, int64_t store_time) {
 }
 
 /* The lock is held; nothing is published on failure. */
+static void publish(mq_log *log, const bulk *all, int64_t end, int64_t store_time) {
+    for (int32_t i = 0; log->extend && i < all->part_count; i++)
+        atomic_store_explicit(&all->parts[i].queue->entry->ext_end, all->parts[i].ext_end,
+                              memory_order_release);
+    atomic_store_explicit(&log->shared->words[MQ_LOG_END], end, memory_order_release);
+    mq_fail_at(MQ_FAIL_LOG_END);
+    for (int32_t i = 0; i < all->part_count; i++)
+        atomic_store_explicit(&all->parts[i].queue->entry->next, all->parts[i].next, memory_order_release);
+    atomic_store_explicit(&log->shared->words[MQ_LAST_STORE_TIME], store_time, memory_order_release);
+    mq_fail_at(MQ_FAIL_PUBLISHED);
+    atomic_store_explicit(&log->shared->intent.armed, 0, memory_order_release);
+    mq_fail_at(MQ_FAIL_DISARMED);
+}
+
 static int write_all(mq_log *log, bulk *all, mq_receipt *receipt) {
     mq_control *control = log->control;
     mq_intent *intent = &log->shared->intent;
@@ -106,7 +122,8 @@ static int write_all(mq_log *log, bulk *all, mq_receipt *receipt) {
         if (all->parts[i].first < 0 || all->parts[i].first > MQ_OFFSET_MAX) return MQ_CORRUPT;
     }
     int64_t start = mq_control_get(control, MQ_LOG_END);
-    if (start < 0 || start > INT64_MAX / 2 || log->file_size - start % log->file_size < MQ_BLANK_SIZE) return MQ_CORRUPT;
+    if (start < 0 || start > INT64_MAX / 2 || log->file_size - start % log->file_size < MQ_BLANK_SIZE)
+        return MQ_CORRUPT;
     int64_t now = mq_linux_now_ms();
     int64_t last = mq_control_get(control, MQ_LAST_STORE_TIME);
     int64_t store_time = now > last ? now : last;
@@ -132,17 +149,7 @@ static int write_all(mq_log *log, bulk *all, mq_receipt *receipt) {
         return voided < 0 ? voided : result;
     }
     mq_fail_at(MQ_FAIL_UNIT);
-
-    for (int32_t i = 0; log->extend && i < all->part_count; i++)
-        atomic_store_explicit(&all->parts[i].queue->entry->ext_end, all->parts[i].ext_end, memory_order_release);
-    atomic_store_explicit(&log->shared->words[MQ_LOG_END], end, memory_order_release);
-    mq_fail_at(MQ_FAIL_LOG_END);
-    for (int32_t i = 0; i < all->part_count; i++)
-        atomic_store_explicit(&all->parts[i].queue->entry->next, all->parts[i].next, memory_order_release);
-    atomic_store_explicit(&log->shared->words[MQ_LAST_STORE_TIME], store_time, memory_order_release);
-    mq_fail_at(MQ_FAIL_PUBLISHED);
-    atomic_store_explicit(&intent->armed, 0, memory_order_release);
-    mq_fail_at(MQ_FAIL_DISARMED);
+    publish(log, all, end, store_time);
     memcpy(receipt->store_host, log->store_host, sizeof receipt->store_host);
     receipt->end = end;
     receipt->store_time = store_time;
@@ -162,8 +169,8 @@ static mq_queue *queue_of(mq_log *log, const uint8_t *bytes, const mq_record *re
     return mq_log_open_queue(log, number, error);
 }
 
-/* Go over the records of [start, end), first to look whether they are whole and of queues that go on where the records
- * begin, then to finish or void them. Returns how many there are, or a code. */
+/* Go over the records of [start, end), first to look whether they are whole and of queues that go on where
+ * the records begin, then to finish or void them. Returns how many there are, or a code. */
 static int64_t each_record(mq_log *log, int64_t start, int64_t end, int act, int is_published) {
     int64_t count = 0;
     int64_t at = start;
@@ -216,12 +223,12 @@ int mq_bulk_repair(mq_log *log, const mq_intent *intent, int64_t log_end) {
         if (done < 0) return 0;
     }
     mq_fail_at(MQ_FAIL_REPAIR);
-    int result = mq_pen_zero(log->files, start, end);
+    int result = mq_sequential_writer_zero(log->files, start, end);
     return result ? result : 1;
 }
 
-/* Whether a message may go to its queue: one of messages that are put aside has those alone that say where they belong,
- * and when they are due unless their queue says so. Nobody would ever get another one. */
+/* Whether a message may go to its queue: one of messages that are put aside has those alone that say where
+ * they belong, and when they are due unless their queue says so. Nobody would ever get another one. */
 static int is_at_home(const part *to, const char *properties, int32_t size) {
     const uint8_t *bytes = (const uint8_t *)properties;
     int value_at;
@@ -235,10 +242,10 @@ static int is_at_home(const part *to, const char *properties, int32_t size) {
 typedef struct {
     const mq_piece *piece;
     int64_t used;
-} cursor;
+} piece_cursor;
 
 /* The next bytes of a message. Pieces have been checked: they have them. */
-static inline const char *take(cursor *from, int32_t size) {
+static inline const char *take(piece_cursor *from, int32_t size) {
     if (size == 0) return "";
     while (from->used == from->piece->size) {
         from->piece++;
@@ -252,8 +259,8 @@ static inline const char *take(cursor *from, int32_t size) {
 static int make_drafts(mq_log *log, bulk *all, const mq_piece *bodies, const int32_t *body_sizes,
                        const mq_piece *properties, const int32_t *properties_sizes, char *first_id) {
     char id[MQ_UNIQUE_ID_SIZE];
-    cursor body_at = {bodies, 0};
-    cursor properties_at = {properties, 0};
+    piece_cursor body_at = {bodies, 0};
+    piece_cursor properties_at = {properties, 0};
     uint8_t *record = all->records;
     for (int32_t i = 0; i < all->count; i++) {
         part *to = &all->parts[all->places[i]];
@@ -261,11 +268,12 @@ static int make_drafts(mq_log *log, bulk *all, const mq_piece *bodies, const int
         const char *body = take(&body_at, body_sizes[i]);
         const char *encoded = take(&properties_at, properties_sizes[i]);
         if (!is_at_home(to, encoded, properties_sizes[i])) return MQ_INVALID;
-        int32_t fixed = mq_common_of(&all->common, log, to->queue, 0, NULL);
+        int32_t fixed = mq_append_context_of(&all->context, log, to->queue, 0, NULL);
         char *kept = (char *)record + fixed;
         memcpy(kept, body, (size_t)body_sizes[i]);
-        int result = mq_draft_make(draft, to->queue, fixed, 0, kept, body_sizes[i], encoded, properties_sizes[i], NULL,
-                                   kept + body_sizes[i], i ? id : first_id, MQ_UNIQUE_ID_SIZE);
+        int result =
+            mq_draft_make(draft, to->queue, fixed, 0, kept, body_sizes[i], encoded, properties_sizes[i], NULL,
+                          kept + body_sizes[i], i ? id : first_id, MQ_UNIQUE_ID_SIZE);
         if (result) return result;
         if (draft->size + (int64_t)MQ_BLANK_SIZE > log->file_size) return MQ_TOO_LARGE;
         record += draft->size;
@@ -304,12 +312,14 @@ static int append(mq_log *log, bulk *all, mq_receipt *receipt) {
     return 0;
 }
 
-int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, int32_t queue_count, int32_t count,
-                   const int32_t *places, const mq_piece *bodies, const int32_t *body_sizes, const mq_piece *properties,
-                   const int32_t *properties_sizes, const int64_t *delays_ms, mq_receipt *receipt) {
+int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, int32_t queue_count,
+                   int32_t count, const int32_t *places, const mq_piece *bodies, const int32_t *body_sizes,
+                   const mq_piece *properties, const int32_t *properties_sizes, const int64_t *delays_ms,
+                   mq_receipt *receipt) {
     if (!log->writable) return MQ_READ_ONLY;
     if (count <= 0 || queue_count <= 0) return MQ_INVALID;
-    if (topics_version >= 0 && mq_control_get(log->control, MQ_TOPICS_VERSION) != topics_version) return MQ_STALE;
+    if (topics_version >= 0 && mq_control_get(log->control, MQ_TOPICS_VERSION) != topics_version)
+        return MQ_STALE;
     bulk all = {.count = count, .part_count = queue_count, .places = places};
     all.drafts = malloc((size_t)count * sizeof *all.drafts);
     all.parts = calloc((size_t)queue_count, sizeof *all.parts);
@@ -322,7 +332,8 @@ int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, i
     }
     if (!result) result = make_room(&all, body_sizes, properties_sizes);
     memset(receipt->unique_id, 0, sizeof receipt->unique_id);
-    if (!result) result = make_drafts(log, &all, bodies, body_sizes, properties, properties_sizes, receipt->unique_id);
+    if (!result)
+        result = make_drafts(log, &all, bodies, body_sizes, properties, properties_sizes, receipt->unique_id);
     if (!result) result = append(log, &all, receipt);
     free(all.drafts);
     free(all.parts);
@@ -331,7 +342,7 @@ int mq_append_bulk(mq_log *log, int64_t topics_version, const int32_t *queues, i
 }
 
 /* Whether the next bytes of a message lie in one piece. */
-static int has(cursor *from, const mq_piece *end, int32_t size) {
+static int has(piece_cursor *from, const mq_piece *end, int32_t size) {
     if (size < 0) return 0;
     while (size && from->piece < end && from->used == from->piece->size) {
         from->piece++;
@@ -343,11 +354,11 @@ static int has(cursor *from, const mq_piece *end, int32_t size) {
     return 1;
 }
 
-int mq_bulk_check(int32_t queue_count, int32_t count, const int32_t *places, const mq_piece *bodies, int32_t bodies_count,
-                  const int32_t *body_sizes, const mq_piece *properties, int32_t properties_count,
-                  const int32_t *properties_sizes) {
-    cursor body_at = {bodies, 0};
-    cursor properties_at = {properties, 0};
+int mq_bulk_check(int32_t queue_count, int32_t count, const int32_t *places, const mq_piece *bodies,
+                  int32_t bodies_count, const int32_t *body_sizes, const mq_piece *properties,
+                  int32_t properties_count, const int32_t *properties_sizes) {
+    piece_cursor body_at = {bodies, 0};
+    piece_cursor properties_at = {properties, 0};
     for (int32_t i = 0; i < count; i++) {
         if (places[i] < 0 || places[i] >= queue_count || body_sizes[i] == 0 ||
             !has(&body_at, bodies + bodies_count, body_sizes[i]) ||

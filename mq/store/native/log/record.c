@@ -1,3 +1,4 @@
+/* record.c: takes the bytes of a record apart, and believes none of its lengths. */
 #include "log/log_internal.h"
 
 #include <string.h>
@@ -43,7 +44,8 @@ int mq_record_parse(const uint8_t *bytes, int64_t room, mq_record *record) {
     at = record->topic_at + record->topic_size;
     record->properties_size = (int16_t)(bytes[at] << 8 | bytes[at + 1]);
     record->properties_at = at + 2;
-    if (record->properties_size < 0 || record->properties_at + record->properties_size != size) return MQ_CORRUPT;
+    if (record->properties_size < 0 || record->properties_at + record->properties_size != size)
+        return MQ_CORRUPT;
     if (record->queue_id < 0 || record->queue_offset < 0 || record->log_offset < 0) return MQ_CORRUPT;
     return size;
 }
@@ -56,18 +58,18 @@ static int crc_frame_matches(const uint8_t *property) {
     return matches;
 }
 
-/* Whether mq made the record: it puts a store host of its own for the born host too, and no client of a broker has
- * that port.
- * Such a record has the checksum of all its bytes, or is damaged. A broker at the same address may do so as well: in
- * topics of its own, such as the ends of transactions, and in its copies of what mq put aside, which have mq's
- * checksum somewhere among their properties, and not at the end: there it puts REAL_TOPIC or WAIT, by their hashes. */
+/* Whether mq made the record: it puts a store host of its own for the born host too, and no client of a
+ * broker has that port. Such a record has the checksum of all its bytes, or is damaged. A broker at the same
+ * address may do so as well: in topics of its own, such as the ends of transactions, and in its copies of
+ * what mq put aside, which have mq's checksum somewhere among their properties, and not at the end: there it
+ * puts REAL_TOPIC or WAIT, by their hashes. */
 static int is_ours(const uint8_t *bytes, const mq_record *record) {
     static const uint8_t PORT[4] = {0, 0, MQ_STORE_PORT >> 8, MQ_STORE_PORT & 255};
     const uint8_t *born = bytes + AT_BORN_HOST, *stored = bytes + AT_STORE_HOST;
     static const char SYSTEM[] = "rmq_sys_";
     const char *topic = (const char *)bytes + record->topic_at;
-    return !(record->sys_flag & (MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6)) &&
-           born[0] == 127 && stored[0] == 127 && !memcmp(born + 4, PORT, sizeof PORT) && !memcmp(stored + 4, PORT, sizeof PORT) &&
+    return !(record->sys_flag & (MQ_FLAG_BORN_V6 | MQ_FLAG_STORE_V6)) && born[0] == 127 && stored[0] == 127 &&
+           !memcmp(born + 4, PORT, sizeof PORT) && !memcmp(stored + 4, PORT, sizeof PORT) &&
            !(record->topic_size > 8 && strncasecmp(topic, SYSTEM, 8) == 0) &&
            !memmem(bytes + record->properties_at, (size_t)record->properties_size, "__CRC32#\1", 9);
 }
@@ -91,7 +93,8 @@ int mq_record_verify(const uint8_t *bytes, const mq_record *record) {
         }
     }
     if (is_ours(bytes, record)) return MQ_CORRUPT;
-    uint32_t crc = record->body_size ? mq_crc32(0, bytes + record->body_at, record->body_size) & 0x7fffffff : 0;
+    uint32_t crc =
+        record->body_size ? mq_crc32(0, bytes + record->body_at, record->body_size) & 0x7fffffff : 0;
     return crc == (uint32_t)record->body_crc ? 0 : MQ_CORRUPT;
 }
 
@@ -102,7 +105,8 @@ int mq_property_find(const uint8_t *properties, int size, const char *name, int 
         const uint8_t *stop = memchr(piece, 2, (size_t)(size - at));
         int piece_size = stop ? (int)(stop - piece) : size - at;
         /* The last one of a name wins, as in RocketMQ's map. */
-        if (piece_size > name_size + 1 && piece[name_size] == 1 && memcmp(piece, name, (size_t)name_size) == 0) {
+        if (piece_size > name_size + 1 && piece[name_size] == 1 &&
+            memcmp(piece, name, (size_t)name_size) == 0) {
             *value_at = at + name_size + 1;
             found = piece_size - name_size - 1;
         }

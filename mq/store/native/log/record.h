@@ -27,15 +27,15 @@ enum {
     AT_BODY = 88,
 
     MQ_RECORD_SIZE_MIN = 91,
-    MQ_BLANK_SIZE = 8,              /* spare bytes that follow every record of a file */
-    MQ_CRC_PROPERTY_SIZE = 20,      /* "__CRC32#" 01 ten digits 02 */
+    MQ_BLANK_SIZE = 8,         /* spare bytes that follow every record of a file */
+    MQ_CRC_PROPERTY_SIZE = 20, /* "__CRC32#" 01 ten digits 02 */
     MQ_UNIQUE_ID_SIZE = 32,
-    MQ_UNIQUE_PROPERTY_SIZE = 42,   /* "UNIQ_KEY" 01 id 02 */
+    MQ_UNIQUE_PROPERTY_SIZE = 42, /* "UNIQ_KEY" 01 id 02 */
     MQ_PROPERTIES_SIZE_MAX = 32767,
     MQ_TOPIC_SIZE_MAX = 255,
-    MQ_STORE_PORT = 10911,          /* of every store host that mq writes; a broker's by default */
+    MQ_STORE_PORT = 10911, /* of every store host that mq writes; a broker's by default */
 
-    MQ_FLAG_TRANSACTION = 12,       /* mask: 0 none, 4 prepared, 8 commit, 12 rollback */
+    MQ_FLAG_TRANSACTION = 12, /* mask: 0 none, 4 prepared, 8 commit, 12 rollback */
     MQ_FLAG_BORN_V6 = 16,
     MQ_FLAG_STORE_V6 = 32
 };

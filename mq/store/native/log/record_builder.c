@@ -1,3 +1,4 @@
+/* record_builder.c: writes the bytes of a record in front of its place in the log. */
 #include "log/record_builder.h"
 
 #include <string.h>
@@ -11,49 +12,58 @@ int32_t mq_draft_room(const mq_queue *queue, int32_t properties_size) {
            MQ_CRC_PROPERTY_SIZE;
 }
 
-int mq_draft_make(mq_draft *out, const mq_queue *queue, int32_t fixed_size, int32_t flag, const char *body,
-                 int64_t body_size, const char *properties, int64_t properties_size, const char *unique_id, char *tail,
-                 char *id, int id_size) {
-    uint8_t *at = (uint8_t *)tail;
-    int value_at;
-    int value_size;
-    if (properties_size < 0 || properties_size > MQ_PROPERTIES_SIZE_MAX) return MQ_TOO_LARGE;
-    int32_t topic_size = (int32_t)queue->entry->topic_size;
-    int v2 = topic_size > 127;
-    if (v2) {
-        mq_put16(at, topic_size);
+/* The topic at the head of a tail: its length in one byte, or in two where the record is of version 2. */
+static uint8_t *put_topic(uint8_t *at, const mq_queue *queue) {
+    int32_t size = (int32_t)queue->entry->topic_size;
+    if (size > 127) {
+        mq_put16(at, size);
         at += 2;
     } else {
-        *at++ = (uint8_t)topic_size;
+        *at++ = (uint8_t)size;
     }
-    memcpy(at, queue->entry->topic, (size_t)topic_size);
-    at += topic_size;
-    uint8_t *size_at = at;
-    at += 2;
-    uint8_t *start = at;
+    memcpy(at, queue->entry->topic, (size_t)size);
+    return at + size;
+}
+
+/* Have the properties [start, at) tell a unique id: their own, the one that is given, or a new one. Returns
+ * where they end then, or NULL if `id` has no room for it. */
+static uint8_t *put_unique_id(const uint8_t *start, uint8_t *at, int64_t properties_size,
+                              const char *unique_id, char *id, int id_size) {
+    int value_at;
+    memset(id, 0, (size_t)id_size);
+    int value_size = properties_size > MQ_UNIQUE_ID_SIZE
+                         ? mq_property_find(start, (int)(at - start), "UNIQ_KEY", 8, &value_at)
+                         : -1;
+    if (value_size > 0) {
+        memcpy(id, start + value_at, (size_t)(value_size < id_size ? value_size : id_size));
+        return at;
+    }
+    int size = MQ_UNIQUE_ID_SIZE;
+    if (unique_id) {
+        size = (int)strnlen(unique_id, 56);
+        if (size > id_size) return NULL;
+        memcpy(id, unique_id, (size_t)size);
+    } else {
+        mq_unique_id(id);
+    }
+    memcpy(at, "UNIQ_KEY\1", 9);
+    memcpy(at + 9, id, (size_t)size);
+    at[9 + size] = 2;
+    return at + 9 + size + 1;
+}
+
+int mq_draft_make(mq_draft *out, const mq_queue *queue, int32_t fixed_size, int32_t flag, const char *body,
+                  int64_t body_size, const char *properties, int64_t properties_size, const char *unique_id,
+                  char *tail, char *id, int id_size) {
+    if (properties_size < 0 || properties_size > MQ_PROPERTIES_SIZE_MAX) return MQ_TOO_LARGE;
+    uint8_t *size_at = put_topic((uint8_t *)tail, queue);
+    uint8_t *start = size_at + 2;
+    uint8_t *at = start;
     if (properties_size) memcpy(at, properties, (size_t)properties_size);
     at += properties_size;
     if (properties_size && at[-1] != 2) *at++ = 2;
-    memset(id, 0, (size_t)id_size);
-    value_size = properties_size > MQ_UNIQUE_ID_SIZE
-                     ? mq_property_find(start, (int)(at - start), "UNIQ_KEY", 8, &value_at)
-                     : -1;
-    if (value_size > 0) {
-        memcpy(id, start + value_at, (size_t)(value_size < id_size ? value_size : id_size));
-    } else {
-        int size = MQ_UNIQUE_ID_SIZE;
-        if (unique_id) {
-            size = (int)strnlen(unique_id, 56);
-            if (size > id_size) return MQ_INVALID;
-            memcpy(id, unique_id, (size_t)size);
-        } else {
-            mq_unique_id(id);
-        }
-        memcpy(at, "UNIQ_KEY\1", 9);
-        memcpy(at + 9, id, (size_t)size);
-        at += 9 + size;
-        *at++ = 2;
-    }
+    at = put_unique_id(start, at, properties_size, unique_id, id, id_size);
+    if (!at) return MQ_INVALID;
     int32_t covered = (int32_t)(at - (uint8_t *)tail);
     memcpy(at, "__CRC32#\1", 9);
     at[19] = 2;
@@ -63,7 +73,9 @@ int mq_draft_make(mq_draft *out, const mq_queue *queue, int32_t fixed_size, int3
     mq_put16(size_at, (int32_t)stored);
     int64_t size = fixed_size + body_size + (at - (uint8_t *)tail);
     if (body_size < 0 || size > INT32_MAX) return MQ_TOO_LARGE;
-    value_size = properties_size > 5 ? mq_property_find(start, (int)properties_size, "TAGS", 4, &value_at) : -1;
+    int value_at;
+    int value_size =
+        properties_size > 5 ? mq_property_find(start, (int)properties_size, "TAGS", 4, &value_at) : -1;
     uint32_t crc = mq_crc32(0, body, body_size);
     *out = (mq_draft){
         .body = body,
@@ -83,27 +95,29 @@ int mq_draft_make(mq_draft *out, const mq_queue *queue, int32_t fixed_size, int3
 enum { DIGITS = 10 };
 
 /* What is before the body: its size, and the checksum of the record. */
-static size_t put_header(const mq_log *log, uint8_t header[MQ_DRAFT_HEADER_MAX], const mq_draft *draft, const mq_common *common,
-                         int64_t queue_offset, int64_t log_offset, int64_t store_time, uint32_t *crc) {
+static size_t put_header(const mq_log *log, uint8_t header[MQ_DRAFT_HEADER_MAX], const mq_draft *draft,
+                         const mq_append_context *context, int64_t queue_offset, int64_t log_offset,
+                         int64_t store_time, uint32_t *crc) {
     uint8_t *next = header + AT_BORN_HOST;
     mq_put32(header + AT_TOTAL_SIZE, draft->size);
-    mq_put32(header + AT_MAGIC, common->queue->entry->topic_size > 127 ? MQ_MAGIC_V2 : MQ_MAGIC_V1);
+    mq_put32(header + AT_MAGIC, context->queue->entry->topic_size > 127 ? MQ_MAGIC_V2 : MQ_MAGIC_V1);
     mq_put32(header + AT_BODY_CRC, (int32_t)draft->body_crc);
-    mq_put32(header + AT_QUEUE_ID, common->queue->entry->queue_id);
+    mq_put32(header + AT_QUEUE_ID, context->queue->entry->queue_id);
     mq_put32(header + AT_FLAG, draft->flag);
     mq_put64(header + AT_QUEUE_OFFSET, queue_offset);
     mq_put64(header + AT_LOG_OFFSET, log_offset);
-    mq_put32(header + AT_SYS_FLAG, common->sys_flag);
-    mq_put64(header + AT_BORN_TIME, common->born_time ? common->born_time : store_time);
-    memcpy(next, common->born_host, (size_t)common->born_host_size);
-    next += common->born_host_size;
+    mq_put32(header + AT_SYS_FLAG, context->sys_flag);
+    mq_put64(header + AT_BORN_TIME, context->born_time ? context->born_time : store_time);
+    memcpy(next, context->born_host, (size_t)context->born_host_size);
+    next += context->born_host_size;
     mq_put64(next, store_time);
     memcpy(next + 8, log->store_host, 8);
-    mq_put32(next + 16, common->reconsume_times);
-    mq_put64(next + 20, common->prepared_offset);
+    mq_put32(next + 16, context->reconsume_times);
+    mq_put64(next + 20, context->prepared_offset);
     mq_put32(next + 28, draft->body_size);
     size_t fixed = (size_t)(next + 32 - header);
-    *crc = mq_crc32_join(mq_crc32(0, header, (int64_t)fixed), draft->rest_crc, draft->rest_operator) & 0x7fffffff;
+    *crc = mq_crc32_join(mq_crc32(0, header, (int64_t)fixed), draft->rest_crc, draft->rest_operator) &
+           0x7fffffff;
     return fixed;
 }
 
@@ -112,11 +126,11 @@ static void put_checksum(uint8_t *record, int32_t size, uint32_t crc) {
     for (int i = 0; i < DIGITS; i++, crc /= 10) digits[i] = (uint8_t)('0' + crc % 10);
 }
 
-void mq_draft_write(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_common *common, int64_t queue_offset,
-                    int64_t log_offset, int64_t store_time) {
+void mq_draft_write(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_append_context *context,
+                    int64_t queue_offset, int64_t log_offset, int64_t store_time) {
     uint8_t header[MQ_DRAFT_HEADER_MAX];
     uint32_t crc;
-    size_t fixed = put_header(log, header, draft, common, queue_offset, log_offset, store_time, &crc);
+    size_t fixed = put_header(log, header, draft, context, queue_offset, log_offset, store_time, &crc);
     memcpy(at, header, fixed);
     if (draft->body_size) memcpy(at + fixed, draft->body, (size_t)draft->body_size);
     mq_fail_at(MQ_FAIL_HALF_RECORD);
@@ -124,11 +138,11 @@ void mq_draft_write(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_co
     put_checksum(at, draft->size, crc);
 }
 
-void mq_draft_seal(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_common *common, int64_t queue_offset,
-                   int64_t log_offset, int64_t store_time) {
+void mq_draft_seal(mq_log *log, uint8_t *at, const mq_draft *draft, const mq_append_context *context,
+                   int64_t queue_offset, int64_t log_offset, int64_t store_time) {
     uint8_t header[MQ_DRAFT_HEADER_MAX];
     uint32_t crc;
-    size_t fixed = put_header(log, header, draft, common, queue_offset, log_offset, store_time, &crc);
+    size_t fixed = put_header(log, header, draft, context, queue_offset, log_offset, store_time, &crc);
     memcpy(at, header, fixed);
     put_checksum(at, draft->size, crc);
 }

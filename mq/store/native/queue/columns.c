@@ -27,7 +27,8 @@ static inline int put(const mq_texts *to, int64_t count, const uint8_t *bytes, i
     return 1;
 }
 
-static inline int put_optional(const mq_texts *to, uint8_t *has, int64_t count, const uint8_t *bytes, int size) {
+static inline int put_optional(const mq_texts *to, uint8_t *has, int64_t count, const uint8_t *bytes,
+                               int size) {
     uint8_t bit = (uint8_t)(1 << count % 8);
     if (size >= 0) has[count / 8] |= bit;
     else has[count / 8] &= (uint8_t)~bit;
@@ -51,7 +52,8 @@ static int put_offset_id(const mq_texts *to, int64_t count, const uint8_t *bytes
 /* Take the entry `at` out, and move those behind it up. */
 static void drop_text(const mq_texts *from, int64_t at, int64_t count) {
     int32_t size = from->at[at + 1] - from->at[at];
-    memmove(from->bytes + from->at[at], from->bytes + from->at[at + 1], (size_t)(from->at[count] - from->at[at + 1]));
+    memmove(from->bytes + from->at[at], from->bytes + from->at[at + 1],
+            (size_t)(from->at[count] - from->at[at + 1]));
     for (int64_t i = at + 1; i < count; i++) from->at[i] = from->at[i + 1] - size;
 }
 
@@ -60,7 +62,9 @@ static int put_entry(mq_columns *to, int64_t first, const uint8_t *name, int nam
                      int value_size) {
     for (int64_t i = first; i < to->entries; i++) {
         int32_t at = to->names.at[i];
-        if (to->names.at[i + 1] - at != name_size || memcmp(to->names.bytes + at, name, (size_t)name_size) != 0) continue;
+        if (to->names.at[i + 1] - at != name_size ||
+            memcmp(to->names.bytes + at, name, (size_t)name_size) != 0)
+            continue;
         drop_text(&to->names, i, to->entries);
         drop_text(&to->values, i, to->entries);
         to->entries--;
@@ -125,10 +129,12 @@ static int put_message(const filler *from, int64_t count, const uint8_t *bytes, 
 }
 
 /* Of a time that nobody means the bits that are left. */
-static inline int64_t scaled(int64_t time_ms, int64_t scale) { return (int64_t)((uint64_t)time_ms * (uint64_t)scale); }
+static inline int64_t scaled(int64_t time_ms, int64_t scale) {
+    return (int64_t)((uint64_t)time_ms * (uint64_t)scale);
+}
 
-static int fill(mq_sink *sink, const uint8_t *bytes, int32_t size, const mq_queue *queue, int64_t queue_offset,
-                int64_t log_offset, mq_pull_result *result) {
+static int fill(mq_sink *sink, const uint8_t *bytes, int32_t size, const mq_queue *queue,
+                int64_t queue_offset, int64_t log_offset, mq_pull_result *result) {
     filler *into = (filler *)sink;
     mq_columns *to = into->columns;
     mq_record record;
@@ -155,17 +161,19 @@ static int fill(mq_sink *sink, const uint8_t *bytes, int32_t size, const mq_queu
     return 0;
 }
 
-int mq_pull_columns(mq_log *log, int number, int64_t offset, int64_t end, int32_t count_max, const int32_t *hashes,
-                    int32_t hash_count, mq_columns *columns, mq_pull_result *result) {
+int mq_pull_columns(mq_log *log, int number, int64_t offset, int64_t end, int32_t count_max,
+                    const int32_t *hashes, int32_t hash_count, mq_columns *columns, mq_pull_result *result) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
-    int32_t *starts[] = {columns->id.at,         columns->tags.at,  columns->keys.at,  columns->body.at,
-                         columns->encoded.at,    columns->names.at, columns->values.at, columns->entries_at};
+    int32_t *starts[] = {columns->id.at,      columns->tags.at,  columns->keys.at,   columns->body.at,
+                         columns->encoded.at, columns->names.at, columns->values.at, columns->entries_at};
     for (unsigned i = 0; i < sizeof starts / sizeof *starts; i++)
         if (starts[i]) starts[i][0] = 0;
     columns->compressed = columns->entries = 0;
-    filler into = {{fill}, columns, columns->id.at || columns->tags.at || columns->keys.at || columns->entries_at};
+    filler into = {
+        {fill}, columns, columns->id.at || columns->tags.at || columns->keys.at || columns->entries_at};
     mq_wanted wanted = {.hashes = hashes, .hash_count = hash_count};
-    return mq_pull_each(log, queue, offset, end, count_max, hash_count < 0 ? NULL : &wanted, &into.sink, result);
+    return mq_pull_each(log, queue, offset, end, count_max, hash_count < 0 ? NULL : &wanted, &into.sink,
+                        result);
 }

@@ -16,28 +16,29 @@ typedef struct {
 typedef struct {
     int64_t *queue_offset;
     int64_t *log_offset;
-    int64_t *born_time;      /* ms * time_scale */
+    int64_t *born_time; /* ms * time_scale */
     int64_t *store_time;
     int32_t *reconsume_times;
     int32_t *flag;
     int32_t *sys_flag;
-    uint8_t *has_tags;       /* a bit a message, least significant first */
+    uint8_t *has_tags; /* a bit a message, least significant first */
     uint8_t *has_keys;
-    mq_texts id;             /* the unique id; of a record without one the offset id */
+    mq_texts id; /* the unique id; of a record without one the offset id */
     mq_texts tags;
     mq_texts keys;
-    mq_texts body;           /* as stored */
-    mq_texts encoded;        /* the property string */
+    mq_texts body;    /* as stored */
+    mq_texts encoded; /* the property string */
     int32_t *entries_at;
-    mq_texts names;          /* of properties: all but those above, and the record's checksum */
+    mq_texts names; /* of properties: all but those above, and the record's checksum */
     mq_texts values;
-    int64_t entries_room;    /* names.at and values.at have one more place */
+    int64_t entries_room; /* names.at and values.at have one more place */
     int64_t time_scale;
-    int64_t compressed;      /* out: how many bodies are */
-    int64_t entries;         /* out: how many there are */
+    int64_t compressed; /* out: how many bodies are */
+    int64_t entries;    /* out: how many there are */
 } mq_columns;
 
-/* Fill columns with messages of [offset, end) until count_max or one buffer is full. Otherwise as mq_pull, to which
- * `hashes` belong. MQ_ROOM if not even one fits: result->bytes is room enough for every buffer of it. */
-int mq_pull_columns(mq_log *log, int queue, int64_t offset, int64_t end, int32_t count_max, const int32_t *hashes,
-                    int32_t hash_count, mq_columns *columns, mq_pull_result *result);
+/* Fill columns with messages of [offset, end) until count_max or one buffer is full. Otherwise as mq_pull, to
+ * which `hashes` belong. MQ_ROOM if not even one fits: result->bytes is room enough for every buffer of
+ * it. */
+int mq_pull_columns(mq_log *log, int queue, int64_t offset, int64_t end, int32_t count_max,
+                    const int32_t *hashes, int32_t hash_count, mq_columns *columns, mq_pull_result *result);

@@ -1,3 +1,4 @@
+/* consumequeue.c: opens the files of a queue, and appends units to them. */
 #include "log/log_internal.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 enum {
     ALLOCATE_STEP = 65536,
     HOLD_TIMEOUT_MS = 10000, /* only a stopped process holds the append lock that long */
-    FILL_UNITS = 512 /* blank units written at a time */
+    FILL_UNITS = 512         /* blank units written at a time */
 };
 
 static int open_files(mq_log *log, mq_queue *queue) {
@@ -24,8 +25,10 @@ static int open_files(mq_log *log, mq_queue *queue) {
     int size = mq_control_queue_topic(log->control, queue->number, topic);
     if (size < 0) return size;
     /* The name becomes a path: the table's bytes are not trusted to keep it inside. */
-    if (memchr(topic, '/', (size_t)size) || memchr(topic, 0, (size_t)size) || topic[0] == '.') return MQ_CORRUPT;
-    int length = snprintf(path, sizeof path, "%s/consumequeue_ext/%s/%d", log->root, topic, queue->entry->queue_id);
+    if (memchr(topic, '/', (size_t)size) || memchr(topic, 0, (size_t)size) || topic[0] == '.')
+        return MQ_CORRUPT;
+    int length =
+        snprintf(path, sizeof path, "%s/consumequeue_ext/%s/%d", log->root, topic, queue->entry->queue_id);
     if (length < 0 || length >= (int)sizeof path) return MQ_INVALID;
     /* Not private even where queues are: they are read only. */
     int result = mq_files_open(path, 3, log->ext_file_size, log->writable, &queue->extensions);
@@ -36,7 +39,8 @@ static int open_files(mq_log *log, mq_queue *queue) {
 
 mq_queue *mq_log_open_queue(mq_log *log, int number, int *error) {
     mq_queue_entry *entry = mq_shared_queue(log->control, number);
-    *error = number < 0 || mq_place_of(number) >= mq_control_get(log->control, MQ_PLACE_COUNT) ? MQ_INVALID : MQ_GONE;
+    *error = number < 0 || mq_place_of(number) >= mq_control_get(log->control, MQ_PLACE_COUNT) ? MQ_INVALID
+                                                                                               : MQ_GONE;
     if (!entry) return NULL;
     _Atomic(mq_queue *) *place = &log->queues[mq_place_of(number)];
     mq_queue *queue = atomic_load_explicit(place, memory_order_acquire);
@@ -138,7 +142,8 @@ static int make_parents(char *path) {
 static int new_file(mq_log *log, mq_queue *queue, int64_t byte, const uint8_t *unit) {
     char fresh[MQ_PATH_SIZE];
     char path[MQ_PATH_SIZE];
-    if (snprintf(fresh, sizeof fresh, "%s/mq/queue-file.new", log->root) >= (int)sizeof fresh) return MQ_INVALID;
+    if (snprintf(fresh, sizeof fresh, "%s/mq/queue-file.new", log->root) >= (int)sizeof fresh)
+        return MQ_INVALID;
     int result = mq_files_path(queue->files, byte, path);
     if (result) return result;
     int fd = mq_create_file(fresh, O_RDWR | O_TRUNC);
@@ -162,7 +167,8 @@ static int new_file(mq_log *log, mq_queue *queue, int64_t byte, const uint8_t *u
     return 0;
 }
 
-int mq_unit_write(mq_log *log, mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size, int64_t tags_code) {
+int mq_unit_write(mq_log *log, mq_queue *queue, int64_t offset, int64_t log_offset, int32_t size,
+                  int64_t tags_code) {
     uint8_t unit[MQ_UNIT_SIZE];
     uint8_t *bytes;
     int64_t room;
@@ -232,7 +238,8 @@ int mq_unit_read(mq_queue *queue, int64_t offset, int64_t *log_offset, int32_t *
     return 0;
 }
 
-int mq_queue_unit(mq_log *log, int number, int64_t offset, int64_t *log_offset, int32_t *size, int64_t *tags_code) {
+int mq_queue_unit(mq_log *log, int number, int64_t offset, int64_t *log_offset, int32_t *size,
+                  int64_t *tags_code) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
@@ -264,7 +271,9 @@ int mq_queue_load(mq_log *log, int number, int64_t first, int64_t last, int64_t 
             if (result == MQ_MISSING) break;
             if (result) return result;
             int blank = log_offset == 0 && size == MQ_UNIT_BLANK_SIZE;
-            if (!is_unit(log_offset, size) || (!blank && (log_offset >= log_end || size > log_end - log_offset))) break;
+            if (!is_unit(log_offset, size) ||
+                (!blank && (log_offset >= log_end || size > log_end - log_offset)))
+                break;
             next++;
         }
         if (next > file || !log->queues_writable) break;
@@ -341,7 +350,8 @@ int mq_queue_settle(mq_log *log, int number, int64_t from, const int64_t *lost, 
         int result = mq_unit_read(queue, end - 1, &log_offset, &size, &tags_code);
         if (result) return result;
         int known = log_offset < from || (log_offset == 0 && size == MQ_UNIT_BLANK_SIZE);
-        for (int32_t i = 0; i < lost_count; i++) known |= log_offset >= lost[2 * i] && log_offset < lost[2 * i + 1];
+        for (int32_t i = 0; i < lost_count; i++)
+            known |= log_offset >= lost[2 * i] && log_offset < lost[2 * i + 1];
         if (known || mq_log_holds(log, queue, end - 1, log_offset, size)) break;
     }
     if (end == next) return 0;

@@ -10,32 +10,32 @@ typedef struct {
     const uint8_t *bytes;
     int64_t start;
     int64_t end;
-} mq_window;
+} mq_cursor;
 
 /* The bytes at `offset`, and how many follow in that file, until the next look: 0, or as mq_files_pin. */
-static inline int mq_window_look(mq_window *window, int64_t offset, const uint8_t **bytes, int64_t *room) {
-    if (!window->pin || offset < window->start || offset >= window->end) {
-        if (window->pin) mq_files_unpin(window->pin);
-        window->pin = NULL;
+static inline int mq_cursor_look(mq_cursor *cursor, int64_t offset, const uint8_t **bytes, int64_t *room) {
+    if (!cursor->pin || offset < cursor->start || offset >= cursor->end) {
+        if (cursor->pin) mq_files_unpin(cursor->pin);
+        cursor->pin = NULL;
         uint8_t *address;
         int64_t left;
-        int result = mq_files_pin(window->files, offset, &address, &left, &window->pin);
+        int result = mq_files_pin(cursor->files, offset, &address, &left, &cursor->pin);
         if (result) {
-            window->pin = NULL;
+            cursor->pin = NULL;
             return result;
         }
-        window->bytes = address;
-        window->start = offset;
-        window->end = offset + left;
+        cursor->bytes = address;
+        cursor->start = offset;
+        cursor->end = offset + left;
     }
-    *bytes = window->bytes + (offset - window->start);
-    *room = window->end - offset;
+    *bytes = cursor->bytes + (offset - cursor->start);
+    *room = cursor->end - offset;
     return 0;
 }
 
-static inline void mq_window_leave(mq_window *window) {
-    if (window->pin) mq_files_unpin(window->pin);
-    window->pin = NULL;
+static inline void mq_cursor_leave(mq_cursor *cursor) {
+    if (cursor->pin) mq_files_unpin(cursor->pin);
+    cursor->pin = NULL;
 }
 
 #endif

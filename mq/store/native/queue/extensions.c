@@ -1,3 +1,4 @@
+/* extensions.c: appends extensions of queue units, and reads one. consumequeue_ext/ has them. */
 #include "log/log_internal.h"
 
 #include <string.h>
@@ -16,20 +17,25 @@ static const int64_t END_MAX = (int64_t)1 << 56;
 
 void mq_log_extend(mq_log *log, int extend) { log->extend = extend; }
 
-static int64_t ext_end(const mq_queue *queue) { return atomic_load_explicit(&queue->entry->ext_end, memory_order_acquire); }
+static int64_t ext_end(const mq_queue *queue) {
+    return atomic_load_explicit(&queue->entry->ext_end, memory_order_acquire);
+}
 
 /* The extension at `offset` of the queue's files: its size and its bytes, or MQ_GONE. */
-static int extension_at(mq_window *window, int64_t offset, int64_t end, const uint8_t **bytes) {
+static int extension_at(mq_cursor *cursor, int64_t offset, int64_t end, const uint8_t **bytes) {
     int64_t room;
-    if (offset < 0 || end - offset < MQ_EXT_SIZE_MIN || mq_window_look(window, offset, bytes, &room)) return MQ_GONE;
+    if (offset < 0 || end - offset < MQ_EXT_SIZE_MIN || mq_cursor_look(cursor, offset, bytes, &room))
+        return MQ_GONE;
     if (room < MQ_EXT_SIZE_MIN) return MQ_GONE;
     int size = mq_get16(*bytes + SIZE_AT);
     int bitmap_size = mq_get16(*bytes + BITMAP_SIZE_AT);
-    int whole = bitmap_size >= 0 && size == MQ_EXT_SIZE_MIN + bitmap_size && size <= room && size <= end - offset;
+    int whole =
+        bitmap_size >= 0 && size == MQ_EXT_SIZE_MIN + bitmap_size && size <= room && size <= end - offset;
     return whole ? size : MQ_GONE;
 }
 
-/* 0 if the bitmap says for sure that the message is not wanted. Its bytes may change meanwhile: its size is fixed. */
+/* 0 if the bitmap says for sure that the message is not wanted. Its bytes may change meanwhile: its size is
+ * fixed. */
 static int may_be_wanted(const uint8_t *extension, int size, int64_t log_offset, const mq_wanted *wanted) {
     if (wanted->bit_count <= 0 || log_offset < wanted->since) return 1;
     if (size - MQ_EXT_SIZE_MIN != wanted->bitmap_size) return 1;
@@ -42,43 +48,44 @@ static int may_be_wanted(const uint8_t *extension, int size, int64_t log_offset,
     return 1;
 }
 
-int mq_extension_is_wanted(mq_queue *queue, mq_window *window, int64_t tags_code, int64_t log_offset,
+int mq_extension_is_wanted(mq_queue *queue, mq_cursor *cursor, int64_t tags_code, int64_t log_offset,
                            const mq_wanted *wanted) {
     const uint8_t *bytes;
-    int size = extension_at(window, tags_code - INT64_MIN, ext_end(queue), &bytes);
+    int size = extension_at(cursor, tags_code - INT64_MIN, ext_end(queue), &bytes);
     if (size < 0) return 1;
     return mq_hash_is_among(mq_get64(bytes + TAGS_CODE_AT), wanted->hashes, wanted->hash_count) &&
            may_be_wanted(bytes, size, log_offset, wanted);
 }
 
-int mq_extension_fits(mq_queue *queue, int64_t tags_code, const uint8_t *record_bytes, const mq_record *record) {
+int mq_extension_fits(mq_queue *queue, int64_t tags_code, const uint8_t *record_bytes,
+                      const mq_record *record) {
     const uint8_t *bytes;
-    mq_window window = {.files = queue->extensions};
-    int size = extension_at(&window, tags_code - INT64_MIN, ext_end(queue), &bytes);
+    mq_cursor cursor = {.files = queue->extensions};
+    int size = extension_at(&cursor, tags_code - INT64_MIN, ext_end(queue), &bytes);
     /* When a delayed message is due depends on delays that are not in its record. */
     int fits = size > 0 && mq_get64(bytes + STORE_TIME_AT) == record->store_time &&
                (mq_is_scheduled(record_bytes, record) ||
                 mq_get64(bytes + TAGS_CODE_AT) == mq_tags_code(record_bytes, record));
-    mq_window_leave(&window);
+    mq_cursor_leave(&cursor);
     return fits;
 }
 
-int mq_queue_extension(mq_log *log, int number, int64_t tags_code, int64_t *real_tags_code, int64_t *store_time,
-                       char *bitmap, int32_t room, int32_t *bitmap_size) {
+int mq_queue_extension(mq_log *log, int number, int64_t tags_code, int64_t *real_tags_code,
+                       int64_t *store_time, char *bitmap, int32_t room, int32_t *bitmap_size) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
     if (!mq_is_address(tags_code)) return MQ_INVALID;
     const uint8_t *bytes;
-    mq_window window = {.files = queue->extensions};
-    int size = extension_at(&window, tags_code - INT64_MIN, ext_end(queue), &bytes);
+    mq_cursor cursor = {.files = queue->extensions};
+    int size = extension_at(&cursor, tags_code - INT64_MIN, ext_end(queue), &bytes);
     if (size > 0) {
         *real_tags_code = mq_get64(bytes + TAGS_CODE_AT);
         *store_time = mq_get64(bytes + STORE_TIME_AT);
         *bitmap_size = size - MQ_EXT_SIZE_MIN;
         memcpy(bitmap, bytes + MQ_EXT_SIZE_MIN, (size_t)(*bitmap_size < room ? *bitmap_size : room));
     }
-    mq_window_leave(&window);
+    mq_cursor_leave(&cursor);
     return size > 0 ? 0 : MQ_GONE;
 }
 
@@ -160,25 +167,25 @@ int64_t mq_extensions_load(mq_log *log, int number, int64_t files_end) {
     int64_t low = mq_control_queue_min(log->control, number);
     int64_t next = mq_control_queue_next(log->control, number);
     if (low < next - UNITS_LOOKED_AT) low = next - UNITS_LOOKED_AT;
-    mq_window window = {.files = queue->extensions};
-    mq_window units = {.files = queue->files};
+    mq_cursor cursor = {.files = queue->extensions};
+    mq_cursor units = {.files = queue->files};
     int64_t end = files_end;
     for (int64_t offset = next - 1; offset >= low; offset--) {
         const uint8_t *bytes;
         int64_t room;
-        if (mq_window_look(&units, offset * MQ_UNIT_SIZE, &bytes, &room)) break;
+        if (mq_cursor_look(&units, offset * MQ_UNIT_SIZE, &bytes, &room)) break;
         int64_t tags_code = mq_get64(bytes + 12);
         if (!mq_is_address(tags_code)) continue;
         int64_t at = tags_code - INT64_MIN;
-        int size = extension_at(&window, at, INT64_MAX, &bytes);
+        int size = extension_at(&cursor, at, INT64_MAX, &bytes);
         /* Where it is missing nothing else may be put in its place: on with the next file. At a place that no
          * file can have there is no next one, and no extension is written any more. */
         if (size > 0) end = at + size;
         else end = at < END_MAX ? (at / log->ext_file_size + 1) * log->ext_file_size : INT64_MAX;
         break;
     }
-    mq_window_leave(&units);
-    mq_window_leave(&window);
+    mq_cursor_leave(&units);
+    mq_cursor_leave(&cursor);
     atomic_store(&queue->entry->ext_end, end);
     atomic_store(&queue->entry->ext_flushed, 0);
     atomic_store(&queue->entry->ext_allocated, 0);
@@ -203,15 +210,15 @@ int64_t mq_extensions_begin(mq_log *log, int number) {
     int64_t next = mq_control_queue_next(log->control, number);
     int64_t limit = next - offset > UNITS_LOOKED_AT ? offset + UNITS_LOOKED_AT : next;
     int64_t begin = limit < next ? 0 : end;
-    mq_window units = {.files = queue->files};
+    mq_cursor units = {.files = queue->files};
     for (; end > 0 && offset < limit; offset++) {
         const uint8_t *bytes;
         int64_t room;
-        if (mq_window_look(&units, offset * MQ_UNIT_SIZE, &bytes, &room)) continue;
+        if (mq_cursor_look(&units, offset * MQ_UNIT_SIZE, &bytes, &room)) continue;
         if (!mq_is_address(mq_get64(bytes + 12))) continue;
         begin = mq_get64(bytes + 12) - INT64_MIN;
         break;
     }
-    mq_window_leave(&units);
+    mq_cursor_leave(&units);
     return begin < end ? begin : end;
 }

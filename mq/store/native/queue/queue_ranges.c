@@ -2,8 +2,8 @@
 #include "log/log_internal.h"
 #include "queue/queue_ranges.h"
 
-int mq_queues_limits(mq_log *log, int64_t topics_version, const int32_t *queues, int32_t count, int64_t *oldest,
-                     int64_t *ends) {
+int mq_queues_limits(mq_log *log, int64_t topics_version, const int32_t *queues, int32_t count,
+                     int64_t *oldest, int64_t *ends) {
     if (mq_control_get(log->control, MQ_TOPICS_VERSION) != topics_version) return MQ_STALE;
     for (int32_t i = 0; i < count; i++) {
         oldest[i] = ends[i] = 0;
@@ -28,22 +28,23 @@ int mq_queues_limits(mq_log *log, int64_t topics_version, const int32_t *queues,
     return mq_control_get(log->control, MQ_TOPICS_VERSION) == topics_version ? 0 : MQ_STALE;
 }
 
-int64_t mq_queue_fit(mq_log *log, int number, int64_t offset, int64_t end, int64_t bytes_max, int64_t *bytes) {
+int64_t mq_queue_fit(mq_log *log, int number, int64_t offset, int64_t end, int64_t bytes_max,
+                     int64_t *bytes) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
     *bytes = 0;
     if (offset < 0 || end > MQ_OFFSET_MAX) return MQ_INVALID;
-    mq_window units = {.files = queue->files};
+    mq_cursor units = {.files = queue->files};
     for (; offset < end; offset++) {
         const uint8_t *unit;
         int64_t room;
-        if (mq_window_look(&units, offset * MQ_UNIT_SIZE, &unit, &room)) continue;
+        if (mq_cursor_look(&units, offset * MQ_UNIT_SIZE, &unit, &room)) continue;
         int32_t size = mq_get32(unit + 8);
         if (size <= 0 || (size == MQ_UNIT_BLANK_SIZE && mq_get64(unit) == 0)) continue;
         if (size > bytes_max - *bytes) break;
         *bytes += size;
     }
-    mq_window_leave(&units);
+    mq_cursor_leave(&units);
     return offset;
 }

@@ -14,14 +14,15 @@ struct mq_sink {
 };
 
 /* Give `to` up to count_max records that are wanted, from queue offset `offset` on and below `end`. */
-int mq_pull_each(mq_log *log, mq_queue *queue, int64_t offset, int64_t end, int32_t count_max, const mq_wanted *wanted,
-                 mq_sink *to, mq_pull_result *result);
+int mq_pull_each(mq_log *log, mq_queue *queue, int64_t offset, int64_t end, int32_t count_max,
+                 const mq_wanted *wanted, mq_sink *to, mq_pull_result *result);
 
 /* Whether the record is the one that the unit promised. */
 static inline int mq_record_belongs(const mq_queue *queue, const mq_record *record, const uint8_t *bytes,
                                     int64_t queue_offset, int64_t log_offset) {
     return record->log_offset == log_offset && record->queue_offset == queue_offset &&
-           record->queue_id == queue->entry->queue_id && record->topic_size == (int32_t)queue->entry->topic_size &&
+           record->queue_id == queue->entry->queue_id &&
+           record->topic_size == (int32_t)queue->entry->topic_size &&
            memcmp(bytes + record->topic_at, queue->entry->topic, (size_t)record->topic_size) == 0;
 }
 

@@ -1,3 +1,4 @@
+/* due_heap.c: a binary heap of the messages that are due soon, the earliest on top. */
 #include "log/log_internal.h"
 #include "timer/due_heap.h"
 
@@ -68,21 +69,23 @@ static int grow(mq_recalls *recalls) {
     return 0;
 }
 
-int mq_recalls_add(mq_recalls *recalls, int64_t time, int64_t position, int matched, const char *key, int32_t size) {
+int mq_recalls_add(mq_recalls *recalls, int64_t time, int64_t position, int matched, const char *key,
+                   int32_t size) {
     if (recalls->count >= recalls->bucket_count && grow(recalls)) return MQ_MEMORY;
     mq_recall *recall = malloc(sizeof *recall + (size_t)size);
     if (!recall) return MQ_MEMORY;
     uint32_t hash = hash_of(2166136261u, key, size);
     mq_recall **bucket = &recalls->buckets[hash % recalls->bucket_count];
-    *recall = (mq_recall){.next = *bucket, .time = time, .position = position, .hash = hash, .size = size, .matched = matched};
+    *recall = (mq_recall){
+        .next = *bucket, .time = time, .position = position, .hash = hash, .size = size, .matched = matched};
     memcpy(recall->key, key, (size_t)size);
     *bucket = recall;
     recalls->count++;
     return 0;
 }
 
-mq_recall *mq_recalls_find(mq_recalls *recalls, int64_t time, const char *topic, int32_t topic_size, const char *id,
-                           int32_t id_size) {
+mq_recall *mq_recalls_find(mq_recalls *recalls, int64_t time, const char *topic, int32_t topic_size,
+                           const char *id, int32_t id_size) {
     if (!recalls->count) return NULL;
     uint32_t hash = hash_of(hash_of(hash_of(2166136261u, topic, topic_size), "+", 1), id, id_size);
     for (mq_recall *recall = recalls->buckets[hash % recalls->bucket_count]; recall; recall = recall->next)

@@ -14,8 +14,8 @@ int mq_timer_take(mq_timer *timer, const mq_timer_unit *unit) {
     int64_t due = unit->time_ms + 1;
     int is_recall = is_marker(unit->magic);
     if (!is_recall && unit->mark && unit->mark == mq_timer_word(timer, MQ_TIMER_EPOCH)) return 0;
-    /* A unit at the very begin of its slot may be RocketMQ's, or of a message that was late: both say more in their
-     * records. */
+    /* A unit at the very begin of its slot may be RocketMQ's, or of a message that was late: both say more in
+     * their records. */
     if (is_recall || (!(unit->magic & MQ_TIMER_ROLL) && unit->time_ms % timer->precision_ms == 0)) {
         mq_timer_record record;
         int result = mq_timer_pin(timer, unit->log_offset, unit->size, &record);
@@ -61,7 +61,8 @@ int mq_timer_settle_link(mq_timer *timer) {
         mq_timer_say(timer, MQ_TIMER_PENDING, mq_timer_word(timer, MQ_TIMER_LINK_PENDING));
     } else {
         mq_slot was = {mq_timer_word(timer, MQ_TIMER_LINK_SLOT), mq_timer_word(timer, MQ_TIMER_LINK_SLOT + 1),
-                       mq_timer_word(timer, MQ_TIMER_LINK_SLOT + 2), mq_timer_word(timer, MQ_TIMER_LINK_SLOT + 3)};
+                       mq_timer_word(timer, MQ_TIMER_LINK_SLOT + 2),
+                       mq_timer_word(timer, MQ_TIMER_LINK_SLOT + 3)};
         int result = mq_wheel_put(timer->wheel, mq_timer_word(timer, MQ_TIMER_LINK_TIME), &was);
         if (result) return result;
     }
@@ -113,7 +114,7 @@ static int link_unit(mq_timer *timer, mq_timer_unit *unit, int64_t queue_offset)
 
 /* Put a record that is due then into the wheel. 1, or a code. */
 static int link_record(mq_timer *timer, const mq_timer_record *record, int64_t due, int64_t now_ms) {
-    const mq_timing *timing = &record->timing;
+    const mq_timer_properties *timing = &record->timing;
     int64_t precision = timer->precision_ms;
     int64_t read = mq_timer_read_slot(timer);
     int is_recall = timing->recalls.size > 0;
@@ -131,7 +132,8 @@ static int link_record(mq_timer *timer, const mq_timer_record *record, int64_t d
         /* Stored once more on the way, so that it outlives the retention of the log. */
         unit.magic |= MQ_TIMER_ROLL;
         int64_t rest = left - timer->roll_ms;
-        unit.time_ms = unit.write_ms + (rest < timer->roll_ms / 3 ? timer->roll_ms / 2 / precision * precision : timer->roll_ms);
+        unit.time_ms = unit.write_ms + (rest < timer->roll_ms / 3 ? timer->roll_ms / 2 / precision * precision
+                                                                  : timer->roll_ms);
     }
     if (mq_timer_slot(timer, unit.time_ms) < read) unit.time_ms = read * precision;
     int64_t slot = mq_timer_slot(timer, unit.time_ms);
@@ -147,7 +149,8 @@ static int link_record(mq_timer *timer, const mq_timer_record *record, int64_t d
     int result = link_unit(timer, &unit, record->record.queue_offset);
     if (result) return result;
     timer->changes++;
-    if (is_loaded && is_marker(unit.magic)) result = add_recall(timer, slot, unit.position, 0, timing->recalls);
+    if (is_loaded && is_marker(unit.magic))
+        result = add_recall(timer, slot, unit.position, 0, timing->recalls);
     else if (is_loaded) {
         int64_t when = unit.magic & MQ_TIMER_ROLL ? unit.time_ms + 1 : due;
         result = mq_due_push(&timer->heap, (mq_due){when, unit.position});
@@ -180,7 +183,8 @@ int mq_timer_enqueue(mq_timer *timer, int64_t now_ms, mq_timer_event *event) {
         if (due >= 0) return linked;
         result = MQ_INVALID;
     }
-    if (result != MQ_GONE && result != MQ_CORRUPT && result != MQ_INVALID && result != MQ_MISSING) return result;
+    if (result != MQ_GONE && result != MQ_CORRUPT && result != MQ_INVALID && result != MQ_MISSING)
+        return result;
     mq_timer_say(timer, MQ_TIMER_ENQUEUED, offset + 1);
     timer->changes++;
     if (result == MQ_GONE || result == MQ_MISSING) return 1;

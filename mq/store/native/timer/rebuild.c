@@ -37,14 +37,16 @@ static int take_unit(mq_timer *timer, mq_timer_unit *unit, int trust, rebuilding
         int64_t slot = mq_timer_slot(timer, due - 1);
         state->enqueued = record.record.queue_offset + 1;
         mq_timer_unpin(&record);
-        /* It stands in the slot of another precision, or where it was put when it came late, or its time is damaged.
-         * What is due before all that is not delivered stands where it was put when it came late. */
-        if (!(unit->magic & MQ_TIMER_ROLL) && slot >= state->done_slot && slot != mq_timer_slot(timer, unit->time_ms))
+        /* It stands in the slot of another precision, or where it was put when it came late, or its time is
+         * damaged. What is due before all that is not delivered stands where it was put when it came late. */
+        if (!(unit->magic & MQ_TIMER_ROLL) && slot >= state->done_slot &&
+            slot != mq_timer_slot(timer, unit->time_ms))
             unit->time_ms = due - 1;
     } else if (result != MQ_GONE && result != MQ_CORRUPT) {
         return result;
     }
-    int is_done = trust && unit->mark && unit->mark == mq_timer_word(timer, MQ_TIMER_EPOCH) && !(unit->magic & MQ_TIMER_DELETE);
+    int is_done = trust && unit->mark && unit->mark == mq_timer_word(timer, MQ_TIMER_EPOCH) &&
+                  !(unit->magic & MQ_TIMER_DELETE);
     int64_t slot = mq_timer_slot(timer, unit->time_ms);
     if (result || is_done || slot < state->done_slot) return 0;
     if (slot < state->read_slot) {
@@ -77,8 +79,8 @@ static int scan(mq_timer *timer, int64_t files_end, int trust, rebuilding *state
     return 0;
 }
 
-int mq_timer_rebuild(mq_timer *timer, int64_t doubt_ms, int64_t done_ms, int64_t read_ms, int64_t queue_offset,
-                     int64_t expected_end, int trust) {
+int mq_timer_rebuild(mq_timer *timer, int64_t doubt_ms, int64_t done_ms, int64_t read_ms,
+                     int64_t queue_offset, int64_t expected_end, int trust) {
     int64_t begin;
     int64_t files_end;
     int64_t precision = timer->precision_ms;
@@ -88,7 +90,9 @@ int mq_timer_rebuild(mq_timer *timer, int64_t doubt_ms, int64_t done_ms, int64_t
     timer->cleared = -1;
     timer->changes++;
     timer->synced_end = 0;
-    rebuilding state = {.enqueued = -1, .done_slot = mq_timer_slot(timer, done_ms), .read_slot = mq_timer_slot(timer, read_ms)};
+    rebuilding state = {.enqueued = -1,
+                        .done_slot = mq_timer_slot(timer, done_ms),
+                        .read_slot = mq_timer_slot(timer, read_ms)};
     mq_timer_say(timer, MQ_TIMER_LINKING, 0);
     mq_timer_say(timer, MQ_TIMER_PRECISION, precision);
     mq_timer_say(timer, MQ_TIMER_READ, state.read_slot * precision);

@@ -1,3 +1,4 @@
+/* timer.c: one step of the timer, within a budget: enqueue, load the slots that come next, deliver. */
 #include "timer/timer_internal.h"
 
 #include <stdlib.h>
@@ -6,8 +7,8 @@
 #include "base/linux.h"
 
 enum {
-    AHEAD_MS = 100,        /* so long before its time a slot is loaded */
-    LOADED_MAX = 100000,   /* messages that are waited for while another slot is loaded */
+    AHEAD_MS = 100,      /* so long before its time a slot is loaded */
+    LOADED_MAX = 100000, /* messages that are waited for while another slot is loaded */
     BUDGET = 512,
     SCRATCH_SIZE = MQ_PROPERTIES_SIZE_MAX + 256,
     FLUSH_TIMEOUT_MS = 60000
@@ -17,8 +18,8 @@ static const int64_t NOBODY_RINGS = INT64_MIN;
 
 _Static_assert(MQ_TIMER_BELL * 8 == 56, "where the alarm of mq/delay has its bell");
 
-int mq_timer_open(mq_log *log, int64_t *words, const char *wheel, const char *timerlog, int64_t file_size, int number,
-                  int64_t precision_ms, int64_t roll_ms, int64_t term, mq_timer **out) {
+int mq_timer_open(mq_log *log, int64_t *words, const char *wheel, const char *timerlog, int64_t file_size,
+                  int number, int64_t precision_ms, int64_t roll_ms, int64_t term, mq_timer **out) {
     int result;
     if (precision_ms <= 0 || roll_ms < precision_ms || roll_ms > INT32_MAX / 2) return MQ_INVALID;
     mq_queue *queue = mq_log_open_queue(log, number, &result);
@@ -86,14 +87,17 @@ int mq_timer_attach(mq_timer *timer) {
     int64_t end;
     int result = mq_timerlog_bounds(timer->units, &begin, &end);
     if (!result && (log_end < begin || log_end > end)) result = MQ_CORRUPT;
-    if (!result && mq_timer_word(timer, MQ_TIMER_ENQUEUED) > atomic_load(&timer->queue->entry->next)) result = MQ_CORRUPT;
+    if (!result && mq_timer_word(timer, MQ_TIMER_ENQUEUED) > atomic_load(&timer->queue->entry->next))
+        result = MQ_CORRUPT;
     if (!result) result = mq_timer_settle_link(timer);
     if (!result) result = mq_timer_settle(timer);
-    log_end = mq_timer_word(timer, MQ_TIMER_LOG_END); /* to which a death may have left something to settle */
+    /* to which a death may have left something to settle */
+    log_end = mq_timer_word(timer, MQ_TIMER_LOG_END);
     if (!result) result = has_both_ends(timer, begin, log_end);
     int64_t count = 0;
     if (!result) result = mq_wheel_scan(timer->wheel, mq_timer_read_slot(timer), log_end, &count);
-    /* A slot that is partly delivered counts all that it had. With fewer than wait, some would never be delivered. */
+    /* A slot that is partly delivered counts all that it had. With fewer than wait, some would never be
+     * delivered. */
     if (!result && count < mq_timer_word(timer, MQ_TIMER_PENDING)) result = MQ_CORRUPT;
     timer->loaded = mq_timer_read_slot(timer);
     /* Who had it before may have stored somebody once more, and not come to enqueue him. */
@@ -103,7 +107,9 @@ int mq_timer_attach(mq_timer *timer) {
     return result;
 }
 
-static int is_holding(const mq_timer *timer) { return mq_timer_word(timer, MQ_TIMER_ENQUEUED) < timer->hold_until; }
+static int is_holding(const mq_timer *timer) {
+    return mq_timer_word(timer, MQ_TIMER_ENQUEUED) < timer->hold_until;
+}
 
 /* Slots that are over and have nothing left are left behind. */
 static void advance(mq_timer *timer, int64_t now_ms) {
@@ -117,7 +123,8 @@ static void advance(mq_timer *timer, int64_t now_ms) {
     }
     if (is_holding(timer) && to > timer->hold_slot) to = timer->hold_slot;
     if (to <= read) return;
-    for (int64_t slot = read; (slot = mq_wheel_next(timer->wheel, slot, to)) < to;) mq_wheel_leave(timer->wheel, slot);
+    for (int64_t slot = read; (slot = mq_wheel_next(timer->wheel, slot, to)) < to;)
+        mq_wheel_leave(timer->wheel, slot);
     int64_t alone = mq_recalls_leave(&timer->recalls, to);
     if (alone) mq_timer_say(timer, MQ_TIMER_PENDING, mq_timer_word(timer, MQ_TIMER_PENDING) + alone);
     mq_timer_say(timer, MQ_TIMER_READ, to * timer->precision_ms);
@@ -137,8 +144,8 @@ static int load(mq_timer *timer, int64_t now_ms) {
     return 0;
 }
 
-/* Whether the first of the heap has to wait for what was stored once more, and may recall it. Who is to be stored once
- * more himself has not. */
+/* Whether the first of the heap has to wait for what was stored once more, and may recall it. Who is to be
+ * stored once more himself has not. */
 static int is_held(mq_timer *timer) {
     mq_timer_unit unit;
     return is_holding(timer) && !mq_timerlog_read(timer->units, timer->heap.items[0].position, &unit) &&
@@ -210,7 +217,8 @@ int mq_timer_step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_even
     result = step(timer, now_ms, budget, event);
     mq_timer_exit(timer);
     /* Who recalls a message waits for its marker to be enqueued. */
-    if (mq_timer_word(timer, MQ_TIMER_ENQUEUED) != before) mq_linux_wake((_Atomic uint32_t *)&timer->words[MQ_TIMER_ENQUEUED]);
+    if (mq_timer_word(timer, MQ_TIMER_ENQUEUED) != before)
+        mq_linux_wake((_Atomic uint32_t *)&timer->words[MQ_TIMER_ENQUEUED]);
     return result;
 }
 

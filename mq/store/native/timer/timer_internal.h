@@ -16,31 +16,31 @@ typedef struct {
     int32_t queue_id;
     int32_t number;
     char topic[MQ_PLACE_TOPIC_MAX + 1];
-} mq_place;
+} mq_target_queue;
 
 struct mq_timer {
     mq_log *log;
-    mq_queue *queue;         /* of the timer topic */
+    mq_queue *queue; /* of the timer topic */
     _Atomic int64_t *words;
     mq_wheel *wheel;
     mq_timerlog *units;
     int64_t precision_ms;
     int64_t roll_ms;
-    int64_t term;            /* of the duties; 0: none are needed */
-    int is_inside;           /* MQ_LOCK_TIMER is held */
-    pthread_mutex_t lock;    /* held while the words move, with MQ_LOCK_TIMER; never while asleep */
+    int64_t term;         /* of the duties; 0: none are needed */
+    int is_inside;        /* MQ_LOCK_TIMER is held */
+    pthread_mutex_t lock; /* held while the words move, with MQ_LOCK_TIMER; never while asleep */
     mq_due_heap heap;
     mq_recalls recalls;
-    int64_t loaded;          /* slots before are in the heap, or delivered */
-    int64_t cleared;         /* the unit of which is known that it was not delivered */
-    int64_t hold_until;      /* nothing is delivered before the timer topic is enqueued up to here … */
-    int64_t hold_slot;       /* … nor is this slot left behind */
-    int64_t flush_end;       /* of copies that readers wait for */
+    int64_t loaded;     /* slots before are in the heap, or delivered */
+    int64_t cleared;    /* the unit of which is known that it was not delivered */
+    int64_t hold_until; /* nothing is delivered before the timer topic is enqueued up to here … */
+    int64_t hold_slot;  /* … nor is this slot left behind */
+    int64_t flush_end;  /* of copies that readers wait for */
     int64_t changes;
-    int64_t synced_end;      /* of the timer log: on disk up to here */
+    int64_t synced_end; /* of the timer log: on disk up to here */
     int64_t places_version;
-    mq_place *places;
-    char *scratch;           /* of two property strings */
+    mq_target_queue *places;
+    char *scratch; /* of two property strings */
 };
 
 /* A value in the properties of a record; size < 0: it is not there. */
@@ -52,14 +52,14 @@ typedef struct {
 /* What the properties of a record say of its time and place. */
 typedef struct {
     mq_value out_ms, deliver_ms, delay_ms, delay_sec, roll_times, recalls, topic, queue_id, unique_id;
-} mq_timing;
+} mq_timer_properties;
 
 /* A record of the timer topic, pinned. */
 typedef struct {
     const uint8_t *bytes;
     mq_mapping *pin;
     mq_record record;
-    mq_timing timing;
+    mq_timer_properties timing;
 } mq_timer_record;
 
 static inline int64_t mq_timer_word(const mq_timer *timer, int word) {
@@ -81,20 +81,20 @@ void mq_timer_exit(mq_timer *timer);
 
 /* timer_record.c */
 
-/* Pin the record at log_offset. MQ_GONE: too old to be there; MQ_INVALID: no record of the timer topic of that size
- * is there; MQ_CORRUPT: it is damaged; or as mq_files_pin. Unpin after success. */
+/* Pin the record at log_offset. MQ_GONE: too old to be there; MQ_INVALID: no record of the timer topic of
+ * that size is there; MQ_CORRUPT: it is damaged; or as mq_files_pin. Unpin after success. */
 int mq_timer_pin(mq_timer *timer, int64_t log_offset, int32_t size, mq_timer_record *out);
 static inline void mq_timer_unpin(mq_timer_record *record) { mq_files_unpin(record->pin); }
 /* A value as a number; -1 if it is none. */
 int64_t mq_value_number(mq_value value);
-void mq_timing_read(const uint8_t *bytes, const mq_record *record, mq_timing *timing);
+void mq_timing_read(const uint8_t *bytes, const mq_record *record, mq_timer_properties *timing);
 /* When a record says that it is due, exactly if it can; -1 if it does not say. */
 int64_t mq_timer_due(const mq_timer *timer, const mq_timer_record *record);
 
 /* timerwheel and log together: enqueue.c */
 
-/* Put what was stored next in the timer topic into the wheel. 1: done; 0: nothing new; MQ_TIMER_LOST as an event; or a
- * code. */
+/* Put what was stored next in the timer topic into the wheel. 1: done; 0: nothing new; MQ_TIMER_LOST as an
+ * event; or a code. */
 int mq_timer_enqueue(mq_timer *timer, int64_t now_ms, mq_timer_event *event);
 /* Have all of a slot's messages in the heap. */
 int mq_timer_load(mq_timer *timer, int64_t slot);

@@ -1,3 +1,4 @@
+/* timer_log.c: appends units to the timer log, reads them, and finds the log's end. */
 #include "log/log_internal.h"
 #include "timer/timer_log.h"
 
@@ -148,9 +149,11 @@ int mq_timerlog_link(mq_timerlog *log, const mq_timer_unit *unit) {
     int result = mq_files_pin(log->files, unit->position, &bytes, &left, &pin);
     if (result) return result;
     /* Only what differs: a page that stays as it is need not be written. */
-    if (mq_get64(bytes + AT_TIMER_PREVIOUS) != unit->previous) mq_put64(bytes + AT_TIMER_PREVIOUS, unit->previous);
+    if (mq_get64(bytes + AT_TIMER_PREVIOUS) != unit->previous)
+        mq_put64(bytes + AT_TIMER_PREVIOUS, unit->previous);
     if (mq_get32(bytes + AT_TIMER_MAGIC) != unit->magic) mq_put32(bytes + AT_TIMER_MAGIC, unit->magic);
-    if (mq_get64(bytes + AT_TIMER_WRITE_MS) != unit->write_ms) mq_put64(bytes + AT_TIMER_WRITE_MS, unit->write_ms);
+    if (mq_get64(bytes + AT_TIMER_WRITE_MS) != unit->write_ms)
+        mq_put64(bytes + AT_TIMER_WRITE_MS, unit->write_ms);
     if (mq_get32(bytes + AT_TIMER_DELAY_MS) != delay_ms) mq_put32(bytes + AT_TIMER_DELAY_MS, delay_ms);
     mq_files_unpin(pin);
     return 0;
@@ -184,7 +187,9 @@ int mq_timerlog_bounds(mq_timerlog *log, int64_t *begin, int64_t *end) {
     return *end - *begin == count * log->file_size ? 0 : MQ_CORRUPT;
 }
 
-int64_t mq_timerlog_written(mq_timerlog *log, int64_t position) { return mq_files_data_end(log->files, position); }
+int64_t mq_timerlog_written(mq_timerlog *log, int64_t position) {
+    return mq_files_data_end(log->files, position);
+}
 
 int mq_timerlog_cut(mq_timerlog *log, int64_t end) {
     int64_t begin;

@@ -1,12 +1,13 @@
-/* timer_log.h: units of 52 bytes, one for each message that was put into the wheel (see mq/store/timer/timer_log.py).
+/* timer_log.h: units of 52 bytes, one for each message that was put into the wheel (see
+ * mq/store/timer/timer_log.py).
  *
- * Each knows the one before it of its slot. One process writes, in one thread at a time; a unit is never changed
- * but for its mark, its magic, and, when chains are made anew, its previous position.
+ * Each knows the one before it of its slot. One process writes, in one thread at a time; a unit is never
+ * changed but for its mark, its magic, and, when chains are made anew, its previous position.
  */
 enum {
     MQ_TIMERLOG_FILE_SIZE = 104857600,
     MQ_TIMER_UNIT_SIZE = 52,
-    MQ_TIMER_BLANK_SIZE = 16,        /* is left at the end of every file, at least */
+    MQ_TIMER_BLANK_SIZE = 16, /* is left at the end of every file, at least */
     AT_TIMER_SIZE = 0,
     AT_TIMER_PREVIOUS = 4,
     AT_TIMER_MAGIC = 12,
@@ -51,8 +52,8 @@ int mq_timerlog_mark(mq_timerlog *log, int64_t position, int64_t mark, int32_t m
 /* Say what is before a unit in its slot, when it is due, and whether it rolls. */
 int mq_timerlog_link(mq_timerlog *log, const mq_timer_unit *unit);
 
-/* The files there are: where the first begins, and the last ends. 0, or MQ_CORRUPT if one is missing between, or
- * has another length. */
+/* The files there are: where the first begins, and the last ends. 0, or MQ_CORRUPT if one is missing between,
+ * or has another length. */
 int mq_timerlog_bounds(mq_timerlog *log, int64_t *begin, int64_t *end);
 /* Up to where the file of a position was ever written to. Behind, not even reading is safe on a full disk. */
 int64_t mq_timerlog_written(mq_timerlog *log, int64_t position);

@@ -19,8 +19,7 @@ int mq_timer_pin(mq_timer *timer, int64_t log_offset, int32_t size, mq_timer_rec
         record->topic_size != (int32_t)sizeof TIMER_TOPIC - 1 ||
         memcmp(bytes + record->topic_at, TIMER_TOPIC, sizeof TIMER_TOPIC - 1) != 0)
         result = MQ_INVALID;
-    else if (mq_record_verify(bytes, record))
-        result = MQ_CORRUPT;
+    else if (mq_record_verify(bytes, record)) result = MQ_CORRUPT;
     if (result) {
         mq_files_unpin(out->pin);
         return result;
@@ -41,15 +40,16 @@ int64_t mq_value_number(mq_value value) {
 }
 
 static int is_named(const char *piece, int32_t size, const char *name, int32_t name_size, mq_value *value) {
-    if (size <= name_size + 1 || piece[name_size] != 1 || memcmp(piece, name, (size_t)name_size) != 0) return 0;
+    if (size <= name_size + 1 || piece[name_size] != 1 || memcmp(piece, name, (size_t)name_size) != 0)
+        return 0;
     *value = (mq_value){piece + name_size + 1, size - name_size - 1};
     return 1;
 }
 
 /* One pass over all properties: a look for each of them would cost as much as the rest of an enqueue. */
-void mq_timing_read(const uint8_t *bytes, const mq_record *record, mq_timing *timing) {
+void mq_timing_read(const uint8_t *bytes, const mq_record *record, mq_timer_properties *timing) {
     const mq_value none = {NULL, -1};
-    *timing = (mq_timing){none, none, none, none, none, none, none, none, none};
+    *timing = (mq_timer_properties){none, none, none, none, none, none, none, none, none};
     const char *at = (const char *)bytes + record->properties_at;
     const char *end = at + record->properties_size;
     while (at < end) {
@@ -74,11 +74,11 @@ void mq_timing_read(const uint8_t *bytes, const mq_record *record, mq_timing *ti
 }
 
 int64_t mq_timer_due(const mq_timer *timer, const mq_timer_record *record) {
-    const mq_timing *timing = &record->timing;
+    const mq_timer_properties *timing = &record->timing;
     int64_t out = mq_value_number(timing->out_ms);
     if (out < 0) return -1;
-    /* The slot may be of another precision than ours: RocketMQ's is a second. A time of its own says when it is due in
-     * any slot; what counts from the store time is later where the record was stored once more. */
+    /* The slot may be of another precision than ours: RocketMQ's is a second. A time of its own says when it
+     * is due in any slot; what counts from the store time is later where the record was stored once more. */
     int64_t width = PRECISION_MAX_MS;
     int64_t candidates[3] = {mq_value_number(timing->deliver_ms), mq_value_number(timing->delay_ms),
                              mq_value_number(timing->delay_sec)};

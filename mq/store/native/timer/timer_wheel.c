@@ -1,3 +1,4 @@
+/* timer_wheel.c: maps the timer wheel, and reads and writes its slots. */
 #include "log/log_internal.h"
 #include "timer/timer_wheel.h"
 
@@ -21,13 +22,13 @@ enum {
 static const int64_t WHEEL_SIZE = (int64_t)MQ_WHEEL_SLOTS * MQ_SLOT_SIZE;
 
 _Static_assert(MQ_WHEEL_SLOTS % 64 == 0, "the bits fill their words");
-_Static_assert(MQ_WHEEL_SLOTS * MQ_SLOT_SIZE % 4096 == 0, "whole pages");
+_Static_assert(MQ_WHEEL_SLOTS *MQ_SLOT_SIZE % 4096 == 0, "whole pages");
 
 struct mq_wheel {
     int fd;
     uint8_t *slots;
     uint64_t in_use[WORD_COUNT];
-    int64_t scanned; /* messages in the slots that the scan found in use */
+    int64_t scanned;               /* messages in the slots that the scan found in use */
     uint8_t allocated[PART_COUNT]; /* what may be written to */
     _Atomic uint8_t dirty[PART_COUNT];
 };
@@ -43,7 +44,8 @@ int mq_wheel_open(const char *path, mq_wheel **out) {
     if (fd < 0) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
     int result = fstat(fd, &status) ? MQ_IO : 0;
     if (!result && status.st_size != 0 && status.st_size != WHEEL_SIZE) result = MQ_CORRUPT;
-    if (!result && status.st_size == 0 && ftruncate(fd, WHEEL_SIZE)) result = errno == ENOSPC || errno == EFBIG ? MQ_FULL : MQ_IO;
+    if (!result && status.st_size == 0 && ftruncate(fd, WHEEL_SIZE))
+        result = errno == ENOSPC || errno == EFBIG ? MQ_FULL : MQ_IO;
     mq_wheel *wheel = result ? NULL : calloc(1, sizeof *wheel);
     if (!result && !wheel) result = MQ_MEMORY;
     if (!result) {
@@ -79,8 +81,8 @@ int mq_wheel_get(mq_wheel *wheel, int64_t time, mq_slot *slot) {
     uint8_t bytes[MQ_SLOT_SIZE] = {0};
     int64_t at = place_of(time) * MQ_SLOT_SIZE;
     if (wheel->allocated[at / PART_SIZE]) read_slot(wheel->slots + at, slot);
-    /* To look at what was never written takes a page on some file systems, which a full one does not have: read
-     * through the map, that would be a signal. */
+    /* To look at what was never written takes a page on some file systems, which a full one does not have:
+     * read through the map, that would be a signal. */
     else if (pread(wheel->fd, bytes, sizeof bytes, at) < 0) return MQ_IO;
     else read_slot(bytes, slot);
     return slot->time == time;
@@ -183,7 +185,8 @@ int mq_wheel_sync(mq_wheel *wheel) {
         if (!atomic_exchange(&wheel->dirty[part], 0)) continue;
         int64_t from = part * PART_SIZE;
         int64_t size = from + PART_SIZE < WHEEL_SIZE ? PART_SIZE : WHEEL_SIZE - from;
-        if (mq_fail_at(MQ_FAIL_SYNC) ? (errno = EIO, 1) : msync(wheel->slots + from, (size_t)size, MS_SYNC) != 0) {
+        if (mq_fail_at(MQ_FAIL_SYNC) ? (errno = EIO, 1)
+                                     : msync(wheel->slots + from, (size_t)size, MS_SYNC) != 0) {
             atomic_store(&wheel->dirty[part], 1);
             return MQ_IO;
         }

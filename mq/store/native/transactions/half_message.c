@@ -16,9 +16,9 @@ static const char CRC_NAME[] = "__CRC32#\1";
 typedef struct {
     const uint8_t *group, *topic;
     int32_t group_size, topic_size;
-    int64_t queue_id;  /* -1: it does not say */
-    int64_t name;      /* -1: it is the first one itself */
-    int64_t immunity;  /* in seconds; -1: none of its own */
+    int64_t queue_id; /* -1: it does not say */
+    int64_t name;     /* -1: it is the first one itself */
+    int64_t immunity; /* in seconds; -1: none of its own */
     int is_delayed;
     int checksum_count; /* of records that it was written in */
 } mq_half;
@@ -60,7 +60,8 @@ static void survey(const uint8_t *properties, int size, mq_half *out) {
                 }
                 break;
             case 'T':
-                if (is_named(piece, length, "TRAN_PREPARED_QUEUE_OFFSET", 26)) out->name = number_in(piece + 27, length - 27);
+                if (is_named(piece, length, "TRAN_PREPARED_QUEUE_OFFSET", 26))
+                    out->name = number_in(piece + 27, length - 27);
                 else if (length > 6 && memcmp(piece, "TIMER_", 6) == 0) out->is_delayed = 1;
                 break;
             case 'D':
@@ -70,9 +71,12 @@ static void survey(const uint8_t *properties, int size, mq_half *out) {
                 if (is_named(piece, length, "CHECK_IMMUNITY_TIME_IN_SECONDS", 30))
                     out->immunity = number_in(piece + 31, length - 31);
                 break;
-            case '_': out->checksum_count += is_named(piece, length, "__CRC32#", 8); break;
-            default: break;
-        }
+            case '_':
+                out->checksum_count += is_named(piece, length, "__CRC32#", 8);
+                break;
+            default:
+                break;
+            }
         at += length + 1;
     }
 }
@@ -83,9 +87,11 @@ static int is_half_topic(const uint8_t *bytes, const mq_record *record) {
 }
 
 /* The half message at a place, pinned. 0, MQ_END_NONE, or an error. */
-static int find_half(mq_log *log, int64_t log_offset, const uint8_t **bytes, mq_record *record, mq_mapping **pin) {
+static int find_half(mq_log *log, int64_t log_offset, const uint8_t **bytes, mq_record *record,
+                     mq_mapping **pin) {
     int64_t at;
-    if (log_offset < mq_control_get(log->control, MQ_LOG_MIN) || log_offset >= mq_control_get(log->control, MQ_LOG_END))
+    if (log_offset < mq_control_get(log->control, MQ_LOG_MIN) ||
+        log_offset >= mq_control_get(log->control, MQ_LOG_END))
         return MQ_END_NONE;
     int64_t next = mq_log_next(log, log_offset, log_offset + 1, &at, bytes, record, pin);
     if (next == MQ_CORRUPT || next == MQ_GONE || next == MQ_MISSING) return MQ_END_NONE;
@@ -95,12 +101,14 @@ static int find_half(mq_log *log, int64_t log_offset, const uint8_t **bytes, mq_
     return MQ_END_NONE;
 }
 
-/* The properties without checksums, which are of the records that they were first written in. A broker that stores a
- * message once more keeps one, wherever it lies then. Their size, in `out`, or *properties where nothing is to be done. */
+/* The properties without checksums, which are of the records that they were first written in. A broker that
+ * stores a message once more keeps one, wherever it lies then. Their size, in `out`, or *properties where
+ * nothing is to be done. */
 static int without_checksum(const uint8_t **properties, int size, int checksum_count, uint8_t **out) {
     static const int name_size = (int)sizeof CRC_NAME - 1;
     *out = NULL;
-    if (size >= MQ_CRC_PROPERTY_SIZE && memcmp(*properties + size - MQ_CRC_PROPERTY_SIZE, CRC_NAME, (size_t)name_size) == 0) {
+    if (size >= MQ_CRC_PROPERTY_SIZE &&
+        memcmp(*properties + size - MQ_CRC_PROPERTY_SIZE, CRC_NAME, (size_t)name_size) == 0) {
         size -= MQ_CRC_PROPERTY_SIZE;
         checksum_count--;
     }
@@ -125,21 +133,22 @@ static int without_checksum(const uint8_t **properties, int size, int checksum_c
 /* Store what a half message is of. */
 static int store(mq_log *log, const uint8_t *bytes, const mq_record *record, const mq_half *half, int queue,
                  mq_ended *ended) {
-    mq_envelope envelope = {
+    mq_append_options options = {
         .born_time = record->born_time,
         .prepared_offset = record->log_offset,
         .reconsume_times = record->reconsume_times,
         .has_born_host = 1,
     };
-    memcpy(envelope.born_host, bytes + AT_BORN_HOST, record->sys_flag & MQ_FLAG_BORN_V6 ? 20 : 8);
+    memcpy(options.born_host, bytes + AT_BORN_HOST, record->sys_flag & MQ_FLAG_BORN_V6 ? 20 : 8);
     uint8_t *kept;
     const uint8_t *properties = bytes + record->properties_at;
     int size = without_checksum(&properties, record->properties_size, half->checksum_count, &kept);
     if (size < 0) return size;
     int32_t sys_flag = (record->sys_flag & ~(MQ_FLAG_TRANSACTION | MQ_FLAG_STORE_V6)) | 8;
     ended->queue = queue;
-    int result = mq_append(log, queue, -1, record->flag, sys_flag, (const char *)bytes + record->body_at,
-                           record->body_size, (const char *)properties, size, NULL, &envelope, &ended->receipt);
+    int result =
+        mq_append(log, queue, -1, record->flag, sys_flag, (const char *)bytes + record->body_at,
+                  record->body_size, (const char *)properties, size, NULL, &options, &ended->receipt);
     free(kept);
     return result;
 }
@@ -162,7 +171,8 @@ static int queue_of(mq_transactions *table, mq_log *log, const mq_half *half) {
     int guess = atomic_load_explicit(&table->last_queue, memory_order_relaxed);
     const mq_queue_entry *entry = mq_shared_queue(log->control, guess);
     if (entry && atomic_load(&entry->state) == MQ_QUEUE_LIVE && entry->queue_id == half->queue_id &&
-        (int32_t)entry->topic_size == half->topic_size && memcmp(entry->topic, half->topic, (size_t)half->topic_size) == 0)
+        (int32_t)entry->topic_size == half->topic_size &&
+        memcmp(entry->topic, half->topic, (size_t)half->topic_size) == 0)
         return guess;
     if (!half->topic || half->queue_id < 0 || half->queue_id > INT32_MAX) return MQ_MISSING;
     int found = mq_log_queue(log, (const char *)half->topic, half->topic_size, (int32_t)half->queue_id, 0);
@@ -177,8 +187,8 @@ static int is_late(const mq_transactions *table, const mq_half *half, const mq_r
 }
 
 /* The transaction is ours to end, of a half message that was found. */
-static int finish(mq_transactions *table, mq_log *log, const uint8_t *bytes, const mq_record *record, const mq_half *half,
-                  int32_t state, mq_ended *ended) {
+static int finish(mq_transactions *table, mq_log *log, const uint8_t *bytes, const mq_record *record,
+                  const mq_half *half, int32_t state, mq_ended *ended) {
     mq_fail_at(MQ_FAIL_CLAIMED);
     int result = 0;
     if (state == 8) {
@@ -190,18 +200,21 @@ static int finish(mq_transactions *table, mq_log *log, const uint8_t *bytes, con
         mq_transaction_settle(table, ended->name, MQ_TRANSACTION_PENDING);
         return result == MQ_GONE || result == MQ_MISSING || result == MQ_INVALID ? MQ_END_UNUSUAL : result;
     }
-    mq_transaction_settle(table, ended->name, state == 8 ? MQ_TRANSACTION_COMMITTED : MQ_TRANSACTION_ROLLED_BACK);
+    mq_transaction_settle(table, ended->name,
+                          state == 8 ? MQ_TRANSACTION_COMMITTED : MQ_TRANSACTION_ROLLED_BACK);
     if (ended->name != record->queue_offset) mq_transaction_copy_ended(table, record->queue_offset);
     return MQ_END_DONE;
 }
 
-static int end(mq_transactions *table, mq_log *log, const char *group, int64_t group_size, const uint8_t *bytes,
-               const mq_record *record, int64_t queue_offset, int32_t state, int32_t from_check, mq_ended *ended) {
+static int end(mq_transactions *table, mq_log *log, const char *group, int64_t group_size,
+               const uint8_t *bytes, const mq_record *record, int64_t queue_offset, int32_t state,
+               int32_t from_check, mq_ended *ended) {
     mq_half half;
     if (record->queue_offset != queue_offset) return MQ_END_NONE;
     survey(bytes + record->properties_at, record->properties_size, &half);
     ended->name = half.name >= 0 ? half.name : queue_offset;
-    if (!half.group || half.group_size != group_size || memcmp(half.group, group, (size_t)group_size)) return MQ_END_FOREIGN;
+    if (!half.group || half.group_size != group_size || memcmp(half.group, group, (size_t)group_size))
+        return MQ_END_FOREIGN;
     if (!from_check && is_late(table, &half, record)) return MQ_END_LATE;
     /* What was asked about may have been stored under another name, of which the table knows nothing. */
     if (state == 8 && (half.is_delayed || from_check)) return MQ_END_UNUSUAL;
@@ -213,8 +226,9 @@ static int end(mq_transactions *table, mq_log *log, const char *group, int64_t g
     return (how == MQ_TRANSACTION_COMMITTED) == (state == 8) ? MQ_END_BEFORE : MQ_END_OTHERWISE;
 }
 
-int mq_transaction_end(mq_transactions *table, mq_log *log, const char *group, int64_t group_size, int64_t log_offset,
-                       int64_t queue_offset, int32_t state, int32_t from_check, mq_ended *ended) {
+int mq_transaction_end(mq_transactions *table, mq_log *log, const char *group, int64_t group_size,
+                       int64_t log_offset, int64_t queue_offset, int32_t state, int32_t from_check,
+                       mq_ended *ended) {
     const uint8_t *bytes;
     mq_record record;
     mq_mapping *pin;
@@ -229,10 +243,10 @@ int mq_transaction_end(mq_transactions *table, mq_log *log, const char *group, i
     return result;
 }
 
-int mq_transaction_prepare(mq_transactions *table, mq_log *log, int half_queue, int64_t topics_version, int32_t flag,
-                           int32_t sys_flag, const char *body, int64_t body_size, const char *properties,
-                           int64_t properties_size, const char *belongs, int64_t belongs_size, const char *unique_id,
-                           mq_receipt *receipt) {
+int mq_transaction_prepare(mq_transactions *table, mq_log *log, int half_queue, int64_t topics_version,
+                           int32_t flag, int32_t sys_flag, const char *body, int64_t body_size,
+                           const char *properties, int64_t properties_size, const char *belongs,
+                           int64_t belongs_size, const char *unique_id, mq_receipt *receipt) {
     char stack[STACK_PROPERTIES];
     char id[56];
     int id_size = MQ_UNIQUE_ID_SIZE;
@@ -260,8 +274,8 @@ int mq_transaction_prepare(mq_transactions *table, mq_log *log, int half_queue, 
     memcpy(at + 19, id, (size_t)id_size);
     at += 19 + id_size;
     *at++ = 2;
-    int result = mq_append(log, half_queue, topics_version, flag, sys_flag & ~MQ_FLAG_TRANSACTION, body, body_size, all,
-                           at - all, NULL, NULL, receipt);
+    int result = mq_append(log, half_queue, topics_version, flag, sys_flag & ~MQ_FLAG_TRANSACTION, body,
+                           body_size, all, at - all, NULL, NULL, receipt);
     mq_fail_at(MQ_FAIL_HALF);
     /* One that is sent again under its id may have a twin: it is ended the long way, which looks for that. */
     if (!result && !unique_id) mq_transaction_enter_new(table, log, receipt->queue_offset);

@@ -1,3 +1,4 @@
+/* transactions.c: the table of transactions, and the usual way to end one. */
 #include "transactions/transactions_internal.h"
 
 #include <stdlib.h>
@@ -24,12 +25,14 @@ enum {
 static const char STAMP[8] = "mqtxn\0\0\1";
 static const char OP_PROPERTIES[] = "TAGS\1d\2WAIT\1true\2";
 
-_Static_assert(MQ_TRANSACTIONS_HEADER + 8 * MQ_TRANSACTION_COUNT == MQ_TRANSACTIONS_SIZE, "header and entries");
+_Static_assert(MQ_TRANSACTIONS_HEADER + 8 * MQ_TRANSACTION_COUNT == MQ_TRANSACTIONS_SIZE,
+               "header and entries");
 _Static_assert(CHECK_SHIFT == 54, "ten bits are left for the check");
 
 /* The table. */
 
-int mq_transactions_open(int fd, int64_t epoch, const char *boot_id, int64_t timeout_ms, mq_transactions **out) {
+int mq_transactions_open(int fd, int64_t epoch, const char *boot_id, int64_t timeout_ms,
+                         mq_transactions **out) {
     uint8_t *bytes = mmap(NULL, MQ_TRANSACTIONS_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (bytes == MAP_FAILED) return MQ_IO;
     mq_transactions *table = calloc(1, sizeof *table);
@@ -70,7 +73,9 @@ void mq_transactions_sign(mq_transactions *table, int32_t token) { table->token 
 
 int64_t mq_transactions_get(mq_transactions *table, int word) { return atomic_load(&table->words[word]); }
 
-void mq_transactions_set(mq_transactions *table, int word, int64_t value) { atomic_store(&table->words[word], value); }
+void mq_transactions_set(mq_transactions *table, int word, int64_t value) {
+    atomic_store(&table->words[word], value);
+}
 
 int64_t mq_transactions_add(mq_transactions *table, int word, int64_t amount) {
     return atomic_fetch_add(&table->words[word], amount) + amount;
@@ -86,7 +91,9 @@ static void ring(mq_transactions *table) {
 
 static uint64_t generation_of(int64_t name) { return (uint64_t)name / MQ_TRANSACTION_COUNT; }
 
-static uint64_t checked(uint64_t word) { return word | (word * 0x9e3779b97f4a7c15u) >> CHECK_SHIFT << CHECK_SHIFT; }
+static uint64_t checked(uint64_t word) {
+    return word | (word * 0x9e3779b97f4a7c15u) >> CHECK_SHIFT << CHECK_SHIFT;
+}
 
 static uint64_t entry_of(int64_t name, int state, uint64_t token) {
     return checked(generation_of(name) << (STATE_BITS + TOKEN_BITS) | token << STATE_BITS | (uint64_t)state);
@@ -147,19 +154,22 @@ int mq_transaction_claim(mq_transactions *table, int64_t name, int insert) {
         } else if (!insert || !gives_way(seen, name)) {
             return MQ_MISSING;
         }
-        if (atomic_compare_exchange_weak(place, &seen, entry_of(name, MQ_TRANSACTION_ENDING, table->token))) return 0;
+        if (atomic_compare_exchange_weak(place, &seen, entry_of(name, MQ_TRANSACTION_ENDING, table->token)))
+            return 0;
     }
 }
 
 int mq_transaction_inherit(mq_transactions *table, int64_t name, int32_t token) {
     _Atomic uint64_t *place = place_of(table, name);
     uint64_t seen = entry_of(name, MQ_TRANSACTION_ENDING, (uint64_t)token);
-    if (!place || !atomic_compare_exchange_strong(place, &seen, entry_of(name, MQ_TRANSACTION_ENDING, table->token)))
+    if (!place ||
+        !atomic_compare_exchange_strong(place, &seen, entry_of(name, MQ_TRANSACTION_ENDING, table->token)))
         return MQ_BUSY;
     return 0;
 }
 
-/* One more end that an op record is to tell: who has the duties is woken for the first, and for each that fills one. */
+/* One more end that an op record is to tell: who has the duties is woken for the first, and for each that
+ * fills one. */
 static void count_unwritten(mq_transactions *table, int64_t name) {
     mq_fail_at(MQ_FAIL_SETTLED);
     int64_t before = atomic_fetch_add(&table->words[MQ_TRANSACTIONS_UNWRITTEN], 1);
@@ -173,11 +183,13 @@ void mq_transaction_settle(mq_transactions *table, int64_t name, int state) {
     int has_ended = state != MQ_TRANSACTION_PENDING;
     uint64_t seen = entry_of(name, MQ_TRANSACTION_ENDING, table->token);
     uint64_t wanted = entry_of(name, has_ended ? state | MQ_TRANSACTION_UNWRITTEN : state, 0);
-    if (place && atomic_compare_exchange_strong(place, &seen, wanted) && has_ended) count_unwritten(table, name);
+    if (place && atomic_compare_exchange_strong(place, &seen, wanted) && has_ended)
+        count_unwritten(table, name);
 }
 
 void mq_transaction_copy_ended(mq_transactions *table, int64_t queue_offset) {
-    if (mq_transaction_enter(table, queue_offset, MQ_TRANSACTION_COPY | MQ_TRANSACTION_UNWRITTEN, 0)) count_unwritten(table, queue_offset);
+    if (mq_transaction_enter(table, queue_offset, MQ_TRANSACTION_COPY | MQ_TRANSACTION_UNWRITTEN, 0))
+        count_unwritten(table, queue_offset);
 }
 
 int mq_transaction_unwritten(mq_transactions *table, int64_t *offsets, int offset_max) {
@@ -220,9 +232,9 @@ static int put_number(char *at, int64_t number) {
 }
 
 int mq_transaction_tell(mq_transactions *table, mq_log *log, int op_queue, const int64_t *offsets, int count,
-                        uint8_t *handled, int64_t handled_size, int64_t base, mq_told *told, int told_max, int64_t term,
-                        int *done) {
-    mq_envelope envelope = {.term = term};
+                        uint8_t *handled, int64_t handled_size, int64_t base, mq_told *told, int told_max,
+                        int64_t term, int *done) {
+    mq_append_options options = {.term = term};
     char body[OP_SIZE + 24];
     mq_receipt receipt;
     int records = 0;
@@ -235,8 +247,8 @@ int mq_transaction_tell(mq_transactions *table, mq_log *log, int op_queue, const
             body[size++] = ',';
             if (offsets[at] > told[records].last) told[records].last = offsets[at];
         }
-        int result = mq_append(log, op_queue, -1, 0, 0, body, size, OP_PROPERTIES, sizeof OP_PROPERTIES - 1, NULL, &envelope,
-                               &receipt);
+        int result = mq_append(log, op_queue, -1, 0, 0, body, size, OP_PROPERTIES, sizeof OP_PROPERTIES - 1,
+                               NULL, &options, &receipt);
         if (result) return records ? records : result;
         told[records].op_offset = receipt.queue_offset;
         note_told(table, offsets + *done, at - *done);
@@ -248,7 +260,9 @@ int mq_transaction_tell(mq_transactions *table, mq_log *log, int op_queue, const
     return records;
 }
 
-void mq_transactions_set_ops(mq_transactions *table, int op_queue) { atomic_store(&table->op_queue, op_queue); }
+void mq_transactions_set_ops(mq_transactions *table, int op_queue) {
+    atomic_store(&table->op_queue, op_queue);
+}
 
 void mq_transaction_enter_new(mq_transactions *table, mq_log *log, int64_t name) {
     if (mq_transaction_enter(table, name, MQ_TRANSACTION_PENDING, 0)) return;

@@ -1,0 +1,81 @@
+/* repair.c: a process died in the middle of an append; by the intent that it left the append is finished, or
+ * made void.
+ *
+ * append_internal.h declares mq_log_repair.
+ */
+#include "log/log_internal.h"
+
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/linux.h"
+#include "log/append_internal.h"
+
+/* Zero [from, to) of the log, which a dead owner may have written in part. */
+static int void_log(mq_log *log, int64_t from, int64_t to) {
+    while (from < to) {
+        uint8_t *bytes;
+        int64_t room;
+        mq_mapping *pin;
+        int64_t allocated = mq_control_get(log->control, MQ_ALLOCATED_END);
+        if (from >= allocated) return 0;
+        int result = mq_files_pin(log->files, from, &bytes, &room, &pin);
+        if (result) return result;
+        int64_t size = to - from < room ? to - from : room;
+        /* A file was rolled: all that was written in the old one is its BLANK. */
+        int64_t written = to - from > room && size > MQ_BLANK_SIZE ? MQ_BLANK_SIZE : size;
+        if (written > allocated - from) written = allocated - from;
+        memset(bytes, 0, (size_t)written);
+        mq_files_unpin(pin);
+        from += size;
+    }
+    return 0;
+}
+
+/* Whether an intent says what an append would have said here. */
+static int intent_is_valid(mq_log *log, const mq_queue *queue, const mq_intent *intent, int64_t log_end) {
+    int64_t next = atomic_load(&queue->entry->next);
+    if (intent->start < 0 || intent->end <= intent->start || intent->end - intent->start > 2 * log->file_size)
+        return 0;
+    if (intent->start != log_end && intent->end != log_end) return 0;
+    if (intent->count < 0 || intent->count > intent->end - intent->start) return 0;
+    if (intent->count == 0) return 1;
+    return intent->queue_offset == next ||
+           (intent->end == log_end && intent->queue_offset + intent->count == next);
+}
+
+/* Finish or void what the intent describes. Under the append lock; may itself be cut short and
+ * done again, since the intent stays armed until all is done. */
+int mq_log_repair(mq_log *log) {
+    mq_intent *intent = &log->shared->intent;
+    if (!atomic_load(&intent->armed)) return 0;
+    int error = 0;
+    int64_t log_end = mq_control_get(log->control, MQ_LOG_END);
+    if (intent->queue == MQ_INTENT_BULK) {
+        int result = mq_bulk_repair(log, intent, log_end);
+        if (result < 0) return result;
+        atomic_store(&intent->armed, 0);
+        if (result) mq_control_add(log->control, MQ_REPAIRS, 1);
+        return 0;
+    }
+    mq_queue *queue = mq_log_open_queue(log, intent->queue, &error);
+    if (!queue && error != MQ_INVALID && error != MQ_GONE) return error;
+    if (!queue || !intent_is_valid(log, queue, intent, log_end)) {
+        /* Damaged bytes: to act on them would destroy what is sound. */
+        atomic_store(&intent->armed, 0);
+        return 0;
+    }
+    if (log_end == intent->end) {
+        atomic_store_explicit(&queue->entry->next, intent->queue_offset + intent->count,
+                              memory_order_release);
+        mq_wake_queue(log->shared, queue->entry, MQ_NEWS_APPENDED, MQ_EVERY_TAG);
+    } else {
+        int result = void_log(log, intent->start, intent->end);
+        mq_fail_at(MQ_FAIL_REPAIR);
+        if (!result) result = mq_unit_void(log, queue, intent->queue_offset, intent->count);
+        if (result) return result;
+    }
+    atomic_store(&intent->armed, 0);
+    mq_control_add(log->control, MQ_REPAIRS, 1);
+    return 0;
+}
