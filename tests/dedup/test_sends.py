@@ -251,6 +251,21 @@ def test_a_damaged_first_message_does_not_count(broker: LocalBroker, monkeypatch
     assert producer.send(order(b"one"), dedup_key="key-1").msg_id == second.msg_id
 
 
+@pytest.mark.parametrize(
+    "word", [{"dedup_key": "key"}, {"unique_id": "0123456789ABCDEF" * 2}], ids=["key", "id"]
+)
+def test_a_message_of_a_deleted_topic_does_not_count_before_the_topic_is_made_again(
+    broker: LocalBroker, directory: Path, word: dict[str, str]
+) -> None:
+    """The topic is made by the send itself, after the look for an earlier message."""
+    producer_of(broker).send(order(b"one"), **word)
+    with mq.open(directory, **SMALL) as other:
+        other.delete_topic("orders")
+        producer_of(other).send(order(b"two"), **word)
+    found = [m.body for queue in broker.topic("orders").queues for m in queue.read(0).messages]
+    assert found == [b"two"]
+
+
 def test_a_message_that_retention_took_does_not_count(broker: LocalBroker) -> None:
     producer = producer_of(broker)
     first = producer.send(order(b"one"), dedup_key="key-1")

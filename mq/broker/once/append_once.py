@@ -49,6 +49,7 @@ __all__ = ["WAIT", "Dedup", "with_dedup_key"]
 
 WAIT = 3.0  # seconds for somebody else who sends the same key
 WINDOW_MAX_MS = 1 << 52
+NO_MESSAGES = 1 << 62  # a log offset that no message reaches
 BATCH_MS = 60_000  # until which a batch is stored, or never
 UNIQUE_ID_SIZES = (32, 56)
 # Where a message lies until it is delivered; REAL_TOPIC and REAL_QID then say where it belongs.
@@ -220,7 +221,8 @@ class Dedup:
     def _begin(self, topic: str) -> int:
         """Records below belong to a topic of this name that was deleted."""
         settings = self._topics().get(topic)
-        return 0 if settings is None else int(settings.others.get(BEGIN_MEMBER, 0))
+        # A topic that does not exist yet has no messages: those of this name belong to a deleted one.
+        return NO_MESSAGES if settings is None else int(settings.others.get(BEGIN_MEMBER, 0))
 
     def _result(self, first: MessageExt, topic: str) -> SendResult:
         """What the first one who sent it was told."""
