@@ -7,6 +7,7 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from mq.store.native import lib
@@ -20,7 +21,11 @@ EXTREME = (
     -1, 0, 1, 7, 19, 20, 1 << 14, (1 << 14) - 1, 1 << 31, (1 << 31) - 1, 1 << 40, 1 << 58, (1 << 62) + 3,
     (1 << 63) - 1, -(1 << 63), -(1 << 62), (1 << 63) // 20, (1 << 63) // 20 + 1, (1 << 63) // 320 + 1,
 )  # fmt: skip
-SHARE = 1 if os.environ.get("MQ_HOSTILE") == "all" else 3
+ALL = os.environ.get("MQ_HOSTILE") == "all"
+SHARE = 1 if ALL else 3
+# Behind the words single fields come first, then arrays of what is alike: of these one word in so many.
+SINGLE_SIZE = 1024
+STEP = 1 if ALL else 17
 WORDS = tuple(range(lib.MQ_WORD_COUNT))
 # Of a queue's entry in the table, relative to its topic: 8 bytes each, then 4.
 WIDE_FIELDS = (-64, -56, -48, -40)
@@ -146,7 +151,8 @@ def control_damage(root: Path) -> Iterator[tuple[str, int, bytes]]:
         for value in some((0, 1, 0x40000001, 0x7FFFFFFF, 0xFFFFFFFF), at // 4):
             yield f"head {at} = {value}", at, struct.pack("@I", value)
     behind = marks[-1] + 8
-    for at in range(behind, topic_at - 64, 4):
+    arrays = behind + SINGLE_SIZE
+    for at in chain(range(behind, arrays, 4), range(arrays, topic_at - 64, 4 * STEP)):
         for value in some((1, 0x7FFFFFFF, 0xFFFFFFFF), at // 4):
             yield f"behind the words {at} = {value}", at, struct.pack("@I", value)
 

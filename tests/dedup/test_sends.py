@@ -255,7 +255,7 @@ def test_a_damaged_first_message_does_not_count(broker: LocalBroker, monkeypatch
     "word", [{"dedup_key": "key"}, {"unique_id": "0123456789ABCDEF" * 2}], ids=["key", "id"]
 )
 def test_a_message_of_a_deleted_topic_does_not_count_before_the_topic_is_made_again(
-    broker: LocalBroker, directory: Path, word: dict[str, str]
+    broker: LocalBroker, directory: Path, word: dict[str, Any]
 ) -> None:
     """The topic is made by the send itself, after the look for an earlier message."""
     producer_of(broker).send(order(b"one"), **word)
