@@ -119,7 +119,7 @@ class ConfigMismatch(MQError, ValueError):
 
 
 class BrokerClosed(MQError):
-    """Whoever closed it was done with it: open another."""
+    """The broker was closed: open another."""
 
 
 class ForkedBroker(MQError):

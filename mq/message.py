@@ -194,7 +194,7 @@ bind("message", Message)
 class MessageExt(StoredFields, _Described):
     """A stored message: the record's bytes, every attribute decoded when it is asked for.
 
-    body, like every attribute, is made anew each time: whoever needs it twice keeps it.
+    body, like every attribute, is made anew each time: keep it if you need it twice.
     """
 
     __slots__ = ()

@@ -57,7 +57,7 @@ class Producer:
         if dedup_key is None and isinstance(message, Message) and not message.plain:
             dedup_key = message.dedup_key if self._producer.has_dedup_window else None
         if dedup_key is not None or unique_id is not None:
-            # Whoever is just storing one under the same key is waited for.
+            # A sender that is just storing one under the same key is waited for.
             return await to_thread(
                 self._producer.send,
                 message,

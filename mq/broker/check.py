@@ -50,7 +50,7 @@ def problems(
     try:
         yield from _of_groups(store)
         is_used = not store.gate.is_alone()
-        store.gate.leave()  # Who wants to come in meanwhile may.
+        store.gate.leave()  # Other processes may open the store meanwhile.
         yield from SettingsFile(root).problems()
         yield from timerverify.problems(root, is_used=is_used)
         yield from groups.damaged(root)

@@ -1,7 +1,7 @@
 """What one process does for all: flush, index, checkpoint, deliver what is due, delete what is too old.
 
 Every broker has a thread for it, and sleeps in it until it is its turn (see mq/store/shared/leader_lock.py):
-whoever's turn it is does the work until it closes or dies, or its lease lapses, and the next one goes on
+the leader does the work until it closes or dies, or its lease lapses, and the next one goes on
 where the words in shared memory say.
 
     flush_interval   log to disk                    RocketMQ: flushIntervalCommitLog, 500 ms

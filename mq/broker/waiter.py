@@ -1,6 +1,6 @@
 """One thread waits for several consumers of a broker at once, members of groups or not.
 
-It sleeps in the words of all of them, and in one of its own for who pokes it: nothing is looked for
+It sleeps in the words of all of them, and in one of its own for poke(): nothing is looked for
 meanwhile. Only where they have more words than one system call takes, it looks again ten times a second.
 """
 

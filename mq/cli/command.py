@@ -1,7 +1,7 @@
 """`mq DIR VERB`: the verbs put together, and how an error becomes a line and an exit status.
 
 Exit status: 0 done; 1 the answer is no (not found, problems, the store cannot do it now); 2 wrong usage;
-130 interrupted; 141 whoever read the output went away.
+130 interrupted; 141 the reader of the output went away.
 """
 
 import os

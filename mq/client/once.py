@@ -66,7 +66,7 @@ class Once:
         return self._handled.seen(self.key(message))
 
     def clear(self) -> None:
-        """Forget all, for who resets the group to have it consume once more."""
+        """Forget all: for a group that was reset, to consume once more."""
         self._handled.clear()
 
     @staticmethod

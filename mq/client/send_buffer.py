@@ -1,6 +1,6 @@
 """What send_async has taken and the broker does not have yet.
 
-At most so many messages and bytes are in here; whoever comes with more waits. One thread takes them out
+At most so many messages and bytes are in here; a sender with more waits. One thread takes them out
 in the order in which they came, as many at a time as there are. The first message starts it; it ends when
 the outbox is closed and empty, so that close(), and the end of the interpreter, forget nothing.
 """

@@ -51,7 +51,8 @@ class SentOnce:
         wait: float,
     ) -> Callable[[MessageQueue, str | None], SendResult]:
         """A function that stores the message once, as often as it is called. Without a window one with a key
-        of its own is stored in any case, and who has one knows of it. Raises ValueError for another key."""
+        of its own is stored in any case, and a sender that has one knows of it. Raises ValueError for another
+        key."""
         window_ms = self._window_ms or 0 if key is given_id is None else self.window_ms
         if key is None and not message.plain:
             key = message.dedup_key

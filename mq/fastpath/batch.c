@@ -1,6 +1,6 @@
 /* Batches: what is asked of every message of one, and all of them laid side by side, in one pass each.
  *
- * Both give None where something is not the usual kind; who called then looks for himself, and says what is
+ * Both give None where something is not the usual kind; the caller then looks for itself, and says what is
  * wrong.
  */
 #include "objects.h"

@@ -5,7 +5,7 @@
  *       .set_timers(number, precision_ms, delay_max_ms, alarm)   the queue of timer messages
  *
  * size_max is what body and properties may come to. alarm is (owner, address, ring): the word at `address`,
- * which lives as long as the owner, says when who delivers looks next; ring() has him look before.
+ * which lives as long as the owner, says when the leader looks next; ring() has it look before.
  *
  * What was not told, is due too late, or is too large is left to mq/store/log/delayed_append.py, which does
  * the same for every message and says what is wrong. What is written on a message that is put aside stands
@@ -160,7 +160,7 @@ int mq_aside_ring(PyObject *self, const mq_aside *aside, int64_t store_time) {
     const bell *of = &((const asides *)self)->alarms[aside->out_ms != 0];
     /* Store times are cut to the ms: a level's delay has passed when that ms is over. */
     int64_t due = aside->due_ms < 0 ? store_time + aside->delay_ms + 1 : aside->due_ms;
-    /* Who delivers says when it wakes before it looks what there is: one of us two sees what the other one
+    /* The leader says when it wakes before it looks what there is: one of us two sees what the other one
      * did. */
     atomic_thread_fence(memory_order_seq_cst);
     if (!of->wake_ms || due >= atomic_load_explicit(of->wake_ms, memory_order_relaxed)) return 0;

@@ -119,7 +119,7 @@ char *mq_objects_number(char *at, const char *name, int64_t number);
 int mq_aside_prepare(PyObject *asides, const mq_sent *message, PyObject *body, PyObject *belongs,
                      mq_aside *out);
 void mq_aside_done(mq_aside *aside);
-/* Tell who delivers of what was put aside, where he would sleep for too long. 0, or -1 with an error. */
+/* Tell the leader of what was put aside, where it would sleep for too long. 0, or -1 with an error. */
 int mq_aside_ring(PyObject *asides, const mq_aside *aside, int64_t store_time);
 
 int mq_objects_add_messages(PyObject *module);

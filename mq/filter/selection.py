@@ -74,7 +74,7 @@ def _of_tags(expression: str | None) -> Selection:
 
 @lru_cache(maxsize=1024)
 def _of_sql(expression: str) -> Selection:
-    # The parser is imported by the first who needs it: it would double the time that `import mq` takes.
+    # The parser is imported when it is first needed: it would double the time that `import mq` takes.
     from mq.filter.sql import compiled, wake_test
 
     matches = compiled(expression)

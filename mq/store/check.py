@@ -31,7 +31,7 @@ __all__ = ["problems"]
 
 PROBLEMS_LISTED = 100
 PROBLEMS_MAX = 1 << 20  # that are looked at: most may be of deleted topics, and no problem
-LOCK_TIMEOUT = 60.0  # seconds: who has it may index much
+LOCK_TIMEOUT = 60.0  # seconds: its holder may index much
 WORDS = {
     lib.MQ_WRONG_RECORD: "log offset {log}: no whole record; the message there is lost",
     lib.MQ_WRONG_TIME: "log offset {log}: stored earlier than the record before it",
@@ -71,7 +71,7 @@ def _of_files(store: Store) -> Iterator[str]:
     assert store.control is not None
     files = segment_files(store.root / "commitlog")
     if files and size_of(files[-1]) == 0:
-        files.pop()  # Its maker died, or is at it: the next one who needs it goes on.
+        files.pop()  # Its maker died, or is at it: the next process that needs it goes on.
     size, ext_size = store.geometry.commitlog_file_size, store.geometry.consume_queue_ext_file_size
     for before, after in itertools.pairwise(files):
         between = int(before.name) + size

@@ -9,16 +9,16 @@
         config/          topics and offsets, JSON                mq.broker
         mq/              ours, all of it can be rebuilt:
             control      shared memory                           shared/control.py
-            gate         who opens, closes, is inside            directory/open_lock.py
+            gate         order of opening and closing            directory/open_lock.py
             members      one place for each open broker          shared/members.py
-            duties       who does what is done for all           mq.broker.leader
-            groups/      members of groups, who has which queue  shared/group_file.py
+            duties       lock of the leader                      mq.broker.leader
+            groups/      members of groups, owners of queues     shared/group_file.py
             geometry.json    file sizes                          directory/file_sizes.py
             settings.json    identity, what all agree on         directory/settings.py
 
 The first process in finds one of three things: a control file that is to be believed (all others died, or
 closed): attach, at once, whatever the size; another boot's: recover from the checkpoint on; none: the same.
-Who comes while others are inside just maps what they share.
+A process that opens a store that others have open just maps what they share.
 
 A Store used in a forked child raises ForkedBroker; the at-fork hook drops the child's copies of the locks.
 """
@@ -144,7 +144,7 @@ class Store:
             self._map(self.root, READ if self.read_only else APPEND)
             if alone and not self.read_only:
                 old.set_boot()
-                # Whoever died last may have died with a lock in hand, or in the middle of an append.
+                # The last process may have died with a lock in hand, or in the middle of an append.
                 check(lib.mq_control_new_locks(old.handle), str(path))
                 check(lib.mq_log_repair_tail(self.log, 1000), str(self.root))
         else:
@@ -287,7 +287,7 @@ class Store:
         if self._state == "open" and not self.gate.is_in_place():
             self._state = "moved"
             assert self.control is not None
-            self.control.add(lib.MQ_TOPICS_VERSION)  # Whoever sends without a look at live() looks again.
+            self.control.add(lib.MQ_TOPICS_VERSION)  # A sender that did not look at live() looks again.
             # What is mapped still is ours.
             lib.mq_log_flush(self.log, self.control.get(lib.MQ_LOG_END), -1, 60_000)
         self.live()

@@ -1,4 +1,4 @@
-"""Transactions: half messages, which nobody sees until whoever sent them has decided.
+"""Transactions: half messages, which nobody sees until their producer has decided.
 
 producer.py  TransactionProducer, for users
 mq/api/transactions.py     what may become of a transaction, and the questions that a broker asks about one

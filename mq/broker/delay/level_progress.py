@@ -1,21 +1,21 @@
 """How far each delay level is delivered: mq/delay for the moment, config/delayOffset.json for good.
 
-On disk: mq/delay, mapped by all who deliver or send delayed messages; native byte order:
+On disk: mq/delay, mapped by all processes that deliver or send delayed messages; native byte order:
 
     offset  size  field
          0     8  stamp
          8     8  epoch        of the control file that it belongs to
-        16     8  wake_ms      when who delivers looks next; who stores what is due before that rings
+        16     8  wake_ms      when the leader looks next; a sender of what is due before rings
         24     8  level        whose message is being delivered, 0 if none is
         32     8  offset       of that message, in the level's queue
         40     8  queue        number of the queue that it goes to
         48     8  begin        that queue's next offset before
-        56     4  bell         futex word: raised to wake who delivers
+        56     4  bell         futex word: raised to wake the leader
         64   8*n  offsets      the next to deliver of each level, from level 1 on
        576     8  doubt        store time of the last message that another life of the store left, ms
 
-Written by whoever has the duties; others read wake_ms, and ring. A delivery is stated (level, last), done,
-and counted (offsets, then level back to 0). So whoever takes the duties over from a dead one looks into that
+Written by the leader; others read wake_ms, and ring. A delivery is stated (level, last), done,
+and counted (offsets, then level back to 0). So a leader that follows a dead one looks into that
 queue, from `begin` on, for the one message of which nobody knows.
 
 config/delayOffset.json, as RocketMQ has it (level to offset), is what counts after a reboot, or when a
@@ -69,7 +69,7 @@ class Stated(NamedTuple):
 
 
 class Alarm:
-    """mq/delay, mapped: when those who deliver look next, and the bell that has them look before.
+    """mq/delay, mapped: when the leader looks next, and the bell that has it look before.
 
     Mapped as long as it lives, since a send may be under way while its broker closes.
     """
@@ -89,8 +89,8 @@ class Alarm:
         return self.words[AT_STAMP] == STAMP and self.words[AT_EPOCH] == self.epoch
 
     def stored(self, due_ms: int) -> None:
-        """A message was put aside that is due then: who delivers is woken if he would sleep longer."""
-        # In another life of the store nobody delivers yet, and who begins to looks at all that is there.
+        """A message was put aside that is due then: the leader is woken if it would sleep longer."""
+        # In another life of the store nobody delivers yet, and a new leader looks at all that is there.
         if due_ms < self.words[AT_WAKE]:
             self.ring()
 
@@ -104,7 +104,7 @@ class Alarm:
 
 
 class DelayOffsets:
-    """The offsets of all levels, for whoever has the duties. levels: how many of them are delivered;
+    """The offsets of all levels, for the leader. levels: how many of them are delivered;
     last_store_ms: store time of the last message there is; put: stores values by place, in order, into the
     words of the alarm, as long as this process has the duties."""
 

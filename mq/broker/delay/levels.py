@@ -7,7 +7,7 @@ is due. Delivery stores it there as a new message, with all it was born with. Th
 are, DELAY, REAL_TOPIC and REAL_QID included: so RocketMQ stores them, and in another topic than this they
 ask for nothing.
 
-It is due when its store time plus the level's delay has passed, by the levels of whoever delivers: give all
+It is due when its store time plus the level's delay has passed, by the levels of the leader: give all
 processes of a directory the same. One of a level that he does not have is due when the code of its unit
 says. Store times never go back: where one lies ahead (the clock was set back), the delay counts from when the
 message was first seen, some seconds after it was stored at the most. The process that delivers sees by the
@@ -102,7 +102,7 @@ class Log(Protocol):
 
 
 class Waiting(NamedTuple):
-    """Who is next in a level, and when."""
+    """Which message is next in a level, and when."""
 
     offset: int
     due_ms: int

@@ -1,6 +1,6 @@
 """Recall: a message that waits for its time is taken back, and never delivered.
 
-As in RocketMQ, a marker is stored behind the message in the timer topic, for the same slot; who delivers
+As in RocketMQ, a marker is stored behind the message in the timer topic, for the same slot; the leader
 drops what a marker of the slot names. A marker is a message
 
     topic    rmq_sys_wheel_timer, queue 0
@@ -15,7 +15,7 @@ drops what a marker of the slot names. A marker is a message
     BORN_TIMESTAMP      now
 
 RocketMQ says that a message is recalled once the marker is stored; the message may have been on its way. Here
-the answer comes when the marker has reached who delivers. From then on he delivers the message no more, so
+the answer comes when the marker has reached the leader. From then on the message is not delivered, so
 whether he has done it before is final.
 
 RocketMQ: broker/processor/RecallMessageProcessor.java; buildDeleteKey of TimerMessageStore.java.
@@ -41,7 +41,7 @@ __all__ = ["Recall"]
 
 BODY, TAG = b"0", "_RECALL_TAG_"
 MARKS = b"TIMER_DEL_UNIQKEY\x01"
-TIMEOUT = 10.0  # seconds until who delivers has seen a marker
+TIMEOUT = 10.0  # seconds until the leader has seen a marker
 LOOK_AGAIN = 0.1  # seconds; he may have died, and another does not know of a ring
 
 
@@ -131,14 +131,14 @@ class Recall:
         return self._appends.append_to(self._timer.aside(), BODY, encoded).queue_offset
 
     def _wait_until_seen(self, wanted: RecallHandle, marked: int) -> None:
-        """Until who delivers has read the timer topic beyond its offset `marked`."""
+        """Until the leader has read the timer topic beyond its offset `marked`."""
         until = time.monotonic() + TIMEOUT
         while self._timer.enqueued() <= marked:
             self._store.live()
             if time.monotonic() > until:
                 why = who_delays_timers(self._store)
                 raise RequestTimeout(
-                    f"the recall of message {wanted.unique_id} is stored, but nobody who delivers has seen it"
+                    f"the recall of message {wanted.unique_id} is stored, but no leader has seen it"
                     f" for {TIMEOUT:g} s{why}: ask again, as it may still be delivered"
                 )
             # He looks at all that is there when he is rung, whenever it is due.

@@ -1,7 +1,7 @@
-"""The schedule of one broker: where delayed messages are put aside, and who delivers them when they are due.
+"""The schedule of one broker: where delayed messages wait, and how they are delivered when they are due.
 
 Every broker puts messages aside; the one that has the duties delivers them for all (see levels.py), and
-sleeps until the next is due. Who stores one that is due before that wakes it.
+sleeps until the next is due. A sender of one that is due before that wakes it.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Schedule:
             self.copies.flush(copy.end)
 
     def alarm(self) -> Alarm:
-        """When those who deliver look next, and what has them look before."""
+        """When the leader looks next, and what has it look before."""
         with self._lock:
             alarm = self._alarm
             if alarm is None:
@@ -139,7 +139,7 @@ class Schedule:
         (self._alarm or self.alarm()).stored(due_ms + 1)
 
     def run(self, stopping: Callable[[], bool], clock: Callable[[], int] | None = None) -> None:
-        """Deliver until told to stop, and woken for that. By who has the duties."""
+        """Deliver until told to stop, and woken for that. For the leader."""
         monotonic = None if clock else _monotonic_ms
         clock = clock or (lambda: time.time_ns() // 1_000_000)
         alarm, more = self.alarm(), self._more_levels()
@@ -198,7 +198,7 @@ class Schedule:
             self._alarm.ring()
 
     def save(self) -> None:
-        """Write down how far delivery is, once that is on disk. By who has the duties."""
+        """Write down how far delivery is, once that is on disk. For the leader."""
         offsets = self._offsets
         if offsets is not None and (unsaved := offsets.unsaved()):
             self._store.flush_log()

@@ -1,8 +1,8 @@
-"""Messages due at any time: where they are put aside, and who delivers them.
+"""Messages due at any time: where they wait, and how they are delivered.
 
 Every broker puts them aside, into the one queue of rmq_sys_wheel_timer; the one that has the duties puts them
-into the wheel (see mq/store/timer/wheel.py) and delivers them for all, asleep until the next is due. Who
-stores one that is due before that wakes it. A store that has no such message has no wheel either.
+into the wheel (see mq/store/timer/wheel.py) and delivers them for all, asleep until the next is due. A sender
+that stores one that is due before that wakes it. A store that has no such message has no wheel either.
 
 RocketMQ: store/timer/TimerMessageStore.java.
 """
@@ -25,7 +25,7 @@ from mq.store.timer.progress import ALWAYS, Alarm
 __all__ = ["TIMER_TOPIC", "Timer", "roll_window_ms"]
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-IDLE = 5.0  # seconds; who has something to be done rings, should damaged memory not keep him from it
+IDLE = 5.0  # seconds; a sender rings when there is something to do, unless damaged memory keeps it from that
 AGAIN = 0.1  # after a failure, such as a full disk
 EXPIRE_INTERVAL = 30.0
 ROLL_MIN_MS = 60_000
@@ -78,7 +78,7 @@ class Timer:
 
     @property
     def alarm(self) -> Alarm:
-        """Whom to tell of what was put aside: alarm.stored(due_ms), or alarm.ring()."""
+        """What is told of messages that were put aside: alarm.stored(due_ms), or alarm.ring()."""
         alarm = self._alarm
         if alarm is None:
             with self._lock:
@@ -117,7 +117,7 @@ class Timer:
         return now_ms if read_ms is None else min(now_ms, read_ms)
 
     def run(self, stopping: Callable[[], bool]) -> None:
-        """Deliver until told to stop, and woken for that. By who has the duties."""
+        """Deliver until told to stop, and woken for that. For the leader."""
         alarm, stop = self.alarm, self._stop
         stop.set(False)
         self._is_running = True
@@ -214,7 +214,7 @@ class Timer:
             alarm.ring()
 
     def save(self) -> None:
-        """Have on disk how far delivery is. By who has the duties."""
+        """Have on disk how far delivery is. For the leader."""
         engine = self._engine
         if engine is None:
             return

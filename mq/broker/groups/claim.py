@@ -29,7 +29,7 @@ __all__ = ["LocalClaim"]
 
 T = TypeVar("T")
 
-EMPTY, NOWHERE = no_slot()  # What those look at who let go of the file: nothing changes.
+EMPTY, NOWHERE = no_slot()  # What is looked at once the file is detached: nothing changes.
 NO_SLOT: tuple[Any, int, Any, int] = EMPTY, 0, NOWHERE, slot_address(NOWHERE, 0)
 DROPPED, LOST = -1, -2  # instead of how many resets were seen
 

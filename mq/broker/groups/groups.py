@@ -1,4 +1,4 @@
-"""Consumer groups of a store: who joins them, whose the queues are, what is committed, what stands still.
+"""Consumer groups of a store: their members, queue owners, committed offsets, and why a queue stands still.
 
 What the processes of a store share of a group is one mapped file (mq/store/shared/group_file.py); this is
 what one broker has open of those files, with the memberships of its own consumers (member.py). Those of dead

@@ -1,4 +1,4 @@
-"""Who may join a group: what a consumer has to be, and what it has in common with the members there are.
+"""What is checked when a consumer joins a group: what it is, and that it agrees with the other members.
 
 Members of a group subscribe to the same, or are refused: a queue given to a member that wants nothing of its
 topic would not be consumed by anybody.

@@ -3,8 +3,8 @@ that it has.
 
 Everything that happens often is a look at shared memory: version(), commit() and note() make no system call.
 A queue is owned by locking a byte of the group's file with the membership's own descriptor, so that the
-kernel gives it up with the process; a claim that was refused leaves a mark, and whoever releases a queue
-rings the bells of those who have one.
+kernel gives it up with the process; a claim that was refused leaves a mark, and a member that releases a
+queue rings the bells of the members with a mark.
 
 A member whose process was stopped for longer than its lease has been evicted when it goes on. It finds out
 with the next call, takes a place anew, and has no queue: every claim of before is lost.
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalMembership"]
 
-LOOK_AGAIN = 1.0  # seconds after which it is looked whether all who are listed live
+LOOK_AGAIN = 1.0  # seconds after which it is looked whether all that are listed live
 VERSION_WORD = 12  # of four bytes
 log = logging.getLogger("mq.groups")
 
-EMPTY = memoryview(bytes(1 << 10)).cast("q")  # What those look at who let go of the file: nothing changes.
+EMPTY = memoryview(bytes(1 << 10)).cast("q")  # What is looked at once the file is detached: nothing changes.
 Position = tuple[MessageQueue, int, "frozenset[int] | bytes | None"]
 
 
@@ -165,7 +165,7 @@ class LocalMembership:
             self._settle_between()
             number = self._groups.number(queue)
             self._between.add(number)
-            # Before the attempt: whoever releases the queue after it failed sees the mark.
+            # Before the attempt: a member that releases the queue after it failed sees the mark.
             self._mark_refused(queue, number)
             turn = self.take(number)
             if turn is None:
@@ -244,7 +244,7 @@ class LocalMembership:
         return (word, word.value), (self._bell, self._bell_seen)
 
     def heard(self) -> None:
-        """Whoever waited for the words has been awake since."""
+        """What waited for the words has been awake since."""
         self._bell_seen = self._bell.value
 
     def _number(self, queue: MessageQueue) -> int:
@@ -261,7 +261,7 @@ class LocalMembership:
             self._bell.wake()
 
     def give_up(self, claim: LocalClaim) -> None:
-        """Release a claim, and tell those who were refused a queue."""
+        """Release a claim, and tell the members that were refused a queue."""
         with self._lock:
             if self._claims.get(claim.queue) is not claim:
                 return
@@ -297,7 +297,7 @@ class LocalMembership:
         unlock_byte(self._fd, queue_byte(number, turn))
 
     def _tell(self) -> None:
-        """The version grows for all; only those who wait for a queue are woken."""
+        """The version grows for all; only members that wait for a queue are woken."""
         self._file.version.add()
         for place in self._file.taken():
             if place != self.place and self._words[place_word(place) + REFUSED]:

@@ -1,4 +1,4 @@
-"""Who is in a group: the members as the group's file has them, and which of them live.
+"""The members of a group: those as the group's file has them, and which of them live.
 
 A member lives while its place is locked, by a descriptor of its own; what it says of itself is JSON beside
 its place, read once for each life of it. A copy of the descriptor in a forked child that nobody closed keeps
@@ -54,7 +54,7 @@ class Roster:
             return opened_file(self.file.path)
 
     def listed(self, fd: int) -> dict[int, Member]:
-        """Place to member, of all who came and did not leave; a dead one until somebody has noticed."""
+        """Place to member, of all that joined and did not leave; a dead one until somebody has noticed."""
         words, found = self.file.words, {}
         for place in self.file.taken():
             life = words[place_word(place) + LIFE]
@@ -105,8 +105,9 @@ class Roster:
         if words[at + LIFE] != life or not self.file.swap(at + LEASE, until, EVICTED):
             return None
         self.strike_off(place)
-        who = describe(words[at + PID]) if words[at + NAMESPACE] == pid_namespace_here() else describe(None)
-        return f"{member.client_id if member else 'a member'}, {who}"
+        is_here = words[at + NAMESPACE] == pid_namespace_here()
+        process = describe(words[at + PID] if is_here else None)
+        return f"{member.client_id if member else 'a member'}, {process}"
 
     def strike_off(self, place: int) -> None:
         """Under byte 0: have a member be none any more, though it has its locks."""
@@ -161,9 +162,9 @@ def log_deaths(group: str, names: Sequence[str]) -> None:
         log.warning("group %s: %s died without leaving: others take over its queues", group, name)
 
 
-def log_eviction(group: str, who: str) -> None:
+def log_eviction(group: str, member: str) -> None:
     """Log the member that evict() struck off."""
-    log.warning("group %s: others take over the queues of %s. It has not renewed its lease", group, who)
+    log.warning("group %s: others take over the queues of %s. It has not renewed its lease", group, member)
 
 
 def role_of(member: Member) -> str:

@@ -1,6 +1,6 @@
 """Why is it stuck? Each queue of a group, with words on why it does not move.
 
-Whoever asks works it out from what is shared: the owner's note, whose lock is on the queue, who lives.
+It is worked out from what is shared: the owner's note, the lock on the queue, and which members live.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mq.store.shared.queue_table import Numbers
 
 __all__ = ["Owner", "owned", "queue_state", "stopped", "unowned_reason"]
 
-# Who has a queue, and what is known of why it does not move.
+# The owner of a queue, and what is known of why it does not move.
 Owner = tuple[Member | None, str]
 
 

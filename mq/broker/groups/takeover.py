@@ -113,11 +113,11 @@ class Takeover:
         """False: another process changes the group just now, or is stopped while it does."""
         try:
             with roster.file.changing(0.0) as fd:
-                who = roster.evict(fd, place, life, until)
+                evicted = roster.evict(fd, place, life, until)
         except StoreLocked:
             return False
-        if who is not None:
-            log_eviction(roster.file.path.name, who)
+        if evicted is not None:
+            log_eviction(roster.file.path.name, evicted)
             roster.file.changed()
         return True
 

@@ -3,7 +3,7 @@
     mq/dedup          header and buckets have checksums that fit, and all buckets are there
     mq/once/<group>   header, words and marks likewise; the marks are of numbers that were given
 
-Both mend themselves, at the price that is named. Looks at files alone, beside whoever is at work: what does
+Both mend themselves, at the price that is named. Looks at files alone, beside processes at work: what does
 not fit is looked at again before it is told, since it may have been half written.
 """
 
@@ -73,7 +73,7 @@ def _opened(path: Path) -> Iterator[tuple[int, int] | None]:
     if path.is_symlink():
         yield None
         return
-    # A pipe would keep whoever opens it waiting.
+    # Opening a pipe would wait for its other end.
     with opened_file(path, os.O_RDONLY | os.O_NONBLOCK) as fd:
         found = os.fstat(fd)
         yield (fd, found.st_size) if stat.S_ISREG(found.st_mode) else None

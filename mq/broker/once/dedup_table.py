@@ -1,6 +1,6 @@
 """What was sent under a key, and when: mq/dedup, a bounded table in front of the log and its index.
 
-The record of what was sent is the log; this only spares looking there. On disk: mq/dedup, mapped by all who
+The record of what was sent is the log; this only spares looking there. On disk: mq/dedup, mapped by all that
 send with a key, in native byte order:
 
     offset  size  field
@@ -19,11 +19,12 @@ From 4096 on, buckets of 256 bytes; the first 8 bytes of a key's digest choose i
         16    16  -
         32   112  digests      7 XXH3-128 of topic and key; zeros: free
        144    56  times        7, ms: when it was sent, or was about to be
-       200    56  places       7 log offsets; -1: claimed, whoever did so has not come back
+       200    56  places       7 log offsets; -1: claimed by a sender that has not come back
 
-Whoever looks a key up holds the byte of its bucket, from before he looks until what he stored is marked: an
-open file description lock, which the kernel drops when he dies, and a lock of the threads of one broker. So a
-claim that is found by its next reader is always a dead one's, and says: look whether the message was stored.
+A sender that looks a key up holds the byte of its bucket, from before it looks until what it stored is
+marked: an open file description lock, which the kernel drops when he dies, and a lock of the threads of one
+broker. So a claim that is found by its next reader is always a dead one's, and says: look whether the message
+was stored.
 
 A key that is not found was not sent within a window if the window begins after since_ms and after lost_ms.
 Otherwise the answer is in the index. Which makes it safe to lose any bucket, or the file.
@@ -80,7 +81,7 @@ def digest_of(kind: str, topic: str, key: str) -> bytes:
 
 
 class Bucket:
-    """The entries of one bucket, for who holds its lock; what changes is written at once."""
+    """The entries of one bucket, for the holder of its lock; what changes is written at once."""
 
     __slots__ = ("_at", "_content", "_memory")
 
@@ -255,7 +256,7 @@ class SentKeys:
         self._locks = [threading.Lock() for _ in range(STRIPES)]
 
     def close(self) -> None:
-        """Let go of the file. Whoever is at it in another thread is through before."""
+        """Let go of the file. Other threads are done with it before."""
         fd, self._fd = self._fd, -1
         for lock in self._locks:
             with lock:

@@ -1,6 +1,6 @@
 """The keys that a group has handled: the last `size` of them, exactly, over all processes and their deaths.
 
-On disk: mq/once/<group>, mapped by all who use it, in native byte order:
+On disk: mq/once/<group>, mapped by all processes that use it, in native byte order:
 
     offset  size  field
          0     8  stamp
@@ -18,9 +18,9 @@ From 4096 on, `size` marks of 32 bytes; number n lies in place n % size, over th
         24     8  check          XXH3 of the two before
 
 The marks are a journal: each process keeps in memory what it has read of them, and reads on whenever `next`
-has moved. Who writes holds byte 0. Who handles a key holds a byte of his own, chosen by its digest, far
-beyond the end of the file; the kernel drops both when he dies. So the death of whoever handles a key leaves
-it unmarked, and free at once.
+has moved. A writer holds byte 0. A process that handles a key holds a byte of its own, chosen by its digest,
+far beyond the end of the file; the kernel drops both when it dies. So the death of a process that handles a
+key leaves it unmarked, and free at once.
 
 A mark is written when the body is done, and its message's offset is committed after that. consumerOffset.json
 is written in three steps: the offsets are read, then these files are forced to disk (sync), then the offsets
@@ -72,7 +72,7 @@ NUMBERED = struct.Struct("=16sq")
 NEXT, BEGIN = 3, 5  # words of eight bytes; the check of each follows
 WRITING_BYTE, KEY_BYTES = 0, 1 << 62
 WRITING_TIMEOUT = 10.0
-ASK_AGAIN = 0.002  # seconds; whoever handles the key in another process tells nobody
+ASK_AGAIN = 0.002  # seconds; another process that handles the key tells nobody
 NUMBER_MAX = 1 << 60
 assert MARK.size == MARK_SIZE
 assert HEAD.size + 8 == HEAD_SIZE
@@ -81,7 +81,7 @@ log = logging.getLogger("mq.groups")
 
 
 class HandledKeys:
-    """See mq.api.handled_keys.Handled. One object for all who ask one broker for a group's."""
+    """See mq.api.handled_keys.Handled. One object for all callers that ask one broker for a group's."""
 
     def __init__(self, store: Store, path: Path, size: int | None) -> None:
         self._store = store
@@ -174,7 +174,7 @@ class HandledKeys:
             self._load()
 
     def _lock_key(self, digest: bytes) -> bool:
-        with self._lock:  # Who closes waits for it, and the descriptor is nobody else's meanwhile.
+        with self._lock:  # close() waits for it, and nobody else has the descriptor meanwhile.
             if self._fd < 0:
                 raise self._store.refusal()
             return lock_byte(self._fd, _key_byte(digest))

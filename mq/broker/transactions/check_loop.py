@@ -12,7 +12,8 @@ would keep younger ones waiting: while it is too young it is copied, and its cou
 A transaction's name is the place of its first half message in the queue; its copies bear it.
 
 RocketMQ: broker/transaction/queue/TransactionalMessageServiceImpl.java. There the op queue alone tells what
-has ended, so that a round waits for op records; here who asks has read them all, and knows what none tells.
+has ended, so that a round waits for op records; here the checker has read them all, and knows what none
+tells.
 """
 
 from __future__ import annotations
@@ -183,6 +184,6 @@ def due(
                 if action is Action.STOP:
                     return
                 yield action, half
-        # Also one that has a newer copy: who made that died before he could say so.
+        # Also one that has a newer copy: the leader that made that died before it could say so.
         ledger.handle(place)
         place += 1

@@ -1,13 +1,13 @@
 """What one process does for the transactions of all: op records, and rounds of checks.
 
     4096 B or 3 s   op records of transactions that have ended    transactionOpMsgMaxSize, …OpBatchInterval
-    30 s            a round: who is to be asked (see check_loop.py)      transactionCheckInterval
+    30 s            a round: which producers are asked (see check_loop.py)      transactionCheckInterval
 
 Both are known in shared memory at once (mq/store/transactions/table.py); op records say it for good. In
 between it sleeps, and costs nothing.
 
-A round stores copies of half messages, and asks about them only then: whoever dies in between leaves some
-that nobody asked about, and the next round finds them.
+A round stores copies of half messages, and asks about them only then: a leader that dies in between leaves
+some that nobody asked about, and the next round finds them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def times_of(settings: Settings) -> tuple[Rules, int]:
 
 
 class Rounds:
-    """The duty of whoever does it for all: see mq.broker.leader.Duty.
+    """A duty of the leader: see mq.broker.leader.Duty.
 
     table() is the table of transactions, opened once is_in_use(); the store's bell rings when that comes to
     be. commit(group, queue, offset) says how far a queue is done. times() are the rules of a round, and the
@@ -255,7 +255,7 @@ class Rounds:
 
     def save(self) -> None:
         """See Duty.save."""
-        # While run() is at work it sees to that itself: whoever flushes for all does not wait for a round.
+        # While run() is at work it sees to that itself: the flush of the leader does not wait for a round.
         # It may have been told to stop before it saw that there is a transaction.
         table = self._table or (self._open_table() if self._is_in_use() else None)
         if table is not None and self._lock.acquire(blocking=False):

@@ -1,9 +1,9 @@
-"""Live producers of a group, who are asked about transactions whose end did not come.
+"""Live producers of a group, which are asked about transactions whose end did not come.
 
 On disk: mq/producers/<group>, empty. Each producer that is asked has locked a byte of it, the first that was
-free, with a descriptor of its own: the kernel drops the lock when its process dies. So all of them agree who
-lives, and share what a round of checks asks, by name and count of checks modulo their number. What one does
-not get to is shared anew in the next round.
+free, with a descriptor of its own: the kernel drops the lock when its process dies. So all of them agree
+which lives, and share what a round of checks asks, by name and count of checks modulo their number. What one
+does not get to is shared anew in the next round.
 
 Who waits to be asked sleeps in the word of the rounds (see mq/store/transactions/table.py).
 """
@@ -119,7 +119,7 @@ class LocalChecker:
         return found
 
     def _living(self) -> list[int]:
-        """The places of all who live, this one included, in order."""
+        """The places of all that live, this one included, in order."""
         with named_errors(self._table.path):
             return sorted(_locked(self._asking, 0, PLACE_COUNT))
 

@@ -74,7 +74,7 @@ class Grid(DataTable[Text], Generic[Row]):
             self.sorted_by = event.column_index
 
     def watch_sorted_by(self, sorted_by: int) -> None:
-        # Whoever sorts by a number looks for the largest.
+        # To sort by a number is to look for the largest.
         self.reverse = self._fields[sorted_by].is_number
         self._lay_out()
 

@@ -78,7 +78,7 @@ def consume(
                     emit_json(as_json(message))
                 else:
                     emit_line(message)
-            # Out of our hands first, then consumed: whoever reads the output may be gone.
+            # Out of our hands first, then consumed: the reader of the output may be gone.
             sys.stdout.flush()
             consumer.commit()
             done += len(messages)

@@ -2,7 +2,7 @@
 
 The functions here build conditions from parts, and raise Nonsense where the parts do not go together:
 a text has no order, NULL is asked for by IS NULL, a condition is no number. Nothing here is deeper than
-DEPTH_MAX, so that whoever walks a condition may do it by recursion.
+DEPTH_MAX, so that a walk over a condition may use recursion.
 """
 
 from __future__ import annotations

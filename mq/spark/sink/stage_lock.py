@@ -1,8 +1,8 @@
-"""The locks of staged files: who has one may be stopped, and is not waited for without limit.
+"""The locks of staged files: the holder of one may be stopped, and is not waited for without limit.
 
 A lock is dropped by the kernel when its process dies, however it dies; while a process is stopped, by a
-signal or a debugger, it keeps what it has. So whoever holds a lock for long says from time to time that it
-goes on, by the time of the file, and whoever waits gives up when that has not changed for a while.
+signal or a debugger, it keeps what it has. So the holder of a lock says from time to time that it
+goes on, by the time of the file, and a waiting process gives up when that has not changed for a while.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def take(
     life; 0 tries once."""
     seen, since, seconds = _sign(file), clock(), PAUSE_MIN
     while True:
-        # First, whatever the time is: who waits may have been stopped as well.
+        # First, whatever the time is: the waiting process may have been stopped as well.
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
@@ -53,7 +53,7 @@ def _sign(file: IO[bytes]) -> int:
 
 
 def show_life(path: Path) -> None:
-    """Of a file that is locked: have those who wait for it wait on."""
+    """Of a file that is locked: have the processes that wait for it wait on."""
     with suppress(OSError):  # It tells others, and what is done does not depend on it.
         os.utime(path)
 
@@ -62,15 +62,15 @@ def held_by_another(path: Path, file: IO[bytes], waited: float = LOCK_TIMEOUT) -
     """What there is to say when a lock was not to be had in so many seconds."""
     pid = _holder(file)
     if pid is None:
-        who, way_out = "another process, which the kernel does not name,", "let it go on, or end it"
+        holder, way_out = "another process, which the kernel does not name,", "let it go on, or end it"
     else:
         is_stopped = _is_stopped(pid)
-        who = f"process {pid}, which is stopped," if is_stopped else f"process {pid}"
+        holder = f"process {pid}, which is stopped," if is_stopped else f"process {pid}"
         goes_on = f"let it go on (kill -CONT {pid})" if is_stopped else "let it go on"
         way_out = f"{goes_on}, or end it (kill -9 {pid}), which drops its lock"
     return Refusal(
         "MQ_STAGING_LOCKED",
-        f"{path} is locked by {who} and for {waited:g} s there was no sign that it goes on: {way_out};"
+        f"{path} is locked by {holder} and for {waited:g} s there was no sign that it goes on: {way_out};"
         " then run this again. Of what was to be written now the log has nothing, and nothing is lost",
     )
 
@@ -81,7 +81,7 @@ def _holder(file: IO[bytes]) -> int | None:
     place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     with suppress(OSError, ValueError):
         for line in LOCKS.read_text().splitlines():
-            # Number, kind, ADVISORY, access, process, place, and the range; those who wait have an arrow.
+            # Number, kind, ADVISORY, access, process, place, and the range; waiting processes have an arrow.
             _, kind, _, _, pid, where, *_ = line.split()
             if kind == "FLOCK" and where == place and int(pid) > 0:
                 return int(pid)

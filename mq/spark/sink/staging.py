@@ -1,7 +1,7 @@
 """Files in which tasks put the rows of an epoch, until the driver appends them all at once.
 
     <store>/mq/spark/<transaction id>/<epoch>/<partition>-<attempt>-<a number that nobody else has>.arrow
-                                      lock         held by whoever commits
+                                      lock         held by the commit
                                       unfinished   there while an epoch is in the log in part
                                       lost         in its place if the rest cannot be appended
 
@@ -130,7 +130,7 @@ def stage(place: Path, epoch: int, name: str, batches: Iterable[StagedBatch]) ->
 
 
 def _made(target: Path) -> IO[bytes]:
-    """A new file; whoever sweeps may have taken the directory from under it."""
+    """A new file; a sweep may have taken the directory from under it."""
     while True:
         make_directory(target.parent, mode=0o777, parents=True)
         with suppress(FileNotFoundError):
@@ -244,7 +244,7 @@ def locked(place: Path, *, wait: bool = True, timeout: float = math.inf) -> Iter
                     raise held_by_another(place / LOCK, file, patience)
                 yield False
                 return
-            # Whoever removes the directory takes the lock's file with it: then this is a lock on nothing.
+            # The lock's file goes with the directory: then this is a lock on nothing.
             if not _is_there(place / LOCK, file):
                 continue
             try:
@@ -257,7 +257,7 @@ def locked(place: Path, *, wait: bool = True, timeout: float = math.inf) -> Iter
 
 
 def goes_on(place: Path) -> None:
-    """Who commits says so at each step: see stagelock."""
+    """A commit shows at each step that it goes on: see stage_lock.py."""
     show_life(place / LOCK)
 
 
@@ -280,7 +280,7 @@ def _touch(path: Path) -> None:
 
 
 def _opened(path: str, flags: int) -> int:
-    # A pipe of that name would keep whoever opens it waiting, for the other end.
+    # Opening a pipe of that name would wait for its other end.
     return open_made(path, flags | os.O_NONBLOCK, 0o666)
 
 
@@ -342,10 +342,10 @@ def _is_old(path: Path) -> bool:
 
 def is_locked(path: Path) -> bool:
     """Whether somebody is writing it. Raises OSError for what cannot be opened."""
-    # A pipe would keep whoever opens it waiting.
+    # Opening a pipe would wait for its other end.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        # Shared: two who look at once are not in each other's way.
+        # Shared: two readers are not in each other's way.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -86,7 +86,7 @@ class _Writer:
         try:
             here.bulk.flush_unattended()
         except (MQError, OSError, RuntimeError) as error:  # RuntimeError: there can be no more threads.
-            # The rows are in the log: whoever took that for a failure would write them again.
+            # The rows are in the log: a caller that took that for a failure would write them again.
             _log.warning("%s: what was appended is not flushed now: %s", here, error)
 
     def _commit_epoch(self, here: LocalBroker, written: Sequence[Written], epoch: int) -> None:

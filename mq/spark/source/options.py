@@ -113,7 +113,7 @@ def check_names(options: Mapping[str, str]) -> dict[str, str]:
     if {given.lower() for given in options} >= OF_A_TABLE:
         raise Refusal(
             "MQ_OPTION",
-            "a table cannot be made of mq: Spark keeps the options of a table to itself, and whoever read it"
+            "a table cannot be made of mq: Spark keeps the options of a table to itself, and a reader of it"
             " would be told none; CREATE TEMPORARY VIEW ... USING mq OPTIONS (...) has them told",
         )
     found: dict[str, str] = {}

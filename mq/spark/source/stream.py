@@ -230,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s", loss)
 
     def _mirror(self, positions: Positions) -> None:
-        """Have the group say what was processed; for those who look, and never what the query goes by."""
+        """Have the group say what was processed; for people to see, and never what the query goes by."""
         group = self._options.group
         if group is None or not self._options.shows_progress or positions is self._mirrored:
             return

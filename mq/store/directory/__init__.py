@@ -1,1 +1,1 @@
-"""The root of a store: what it is, who may open it, and the small files that it keeps."""
+"""The root of a store: what it is, which process may open it, and the small files that it keeps."""

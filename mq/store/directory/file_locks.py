@@ -61,6 +61,7 @@ def unlock_byte(fd: int, byte: int) -> None:
 
 
 def byte_owner(fd: int, byte: int) -> int | None:
-    """Who keeps this open file from locking the byte exclusively: a pid, -1 if unknown, None if nobody."""
+    """The process that keeps this file from locking the byte exclusively: a pid, -1 if unknown, None if
+    nobody."""
     kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, byte)))
     return None if kind == fcntl.F_UNLCK else pid

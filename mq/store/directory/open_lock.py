@@ -1,7 +1,7 @@
-"""Who is in: the order in which processes open and close a directory.
+"""The order in which processes open and close a directory.
 
     mq/gate, byte 0   exclusive while opening or closing: one at a time
-    mq/gate, byte 1   shared by everyone inside; who gets it exclusively is alone
+    mq/gate, byte 1   shared by all open brokers; its exclusive holder is alone
     lock, byte 0      RocketMQ's lock: shared by everyone inside, which keeps a broker out
     abort             exists while anyone is inside, and after a crash of all
 

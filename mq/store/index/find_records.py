@@ -1,8 +1,8 @@
-"""Whether a message was stored, for who does not remember: its records in the log, by the index.
+"""Finds the log records of a unique id or a key through the index.
 
-Who asks is about to store it, if it is not. So what counts is all that is in the log: what a process died in
-the middle of storing, which is mended first; what waits for its flush, which is done, so that nobody goes by
-what a power cut may take; and what lies in a topic of this name that was deleted since.
+The caller is about to store the message, if it is not there. So what counts is all that is in the log: what a
+process died in the middle of storing, which is mended first; what waits for its flush, which is done, so that
+nobody goes by what a power cut may take; and what lies in a topic of this name that was deleted since.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def stored(
     store: Store, topic: str, key: str, since_ms: int = 0, broker_name: str = ""
 ) -> Iterator[MessageExt]:
     """The records of a topic, stored at since_ms or later, that may have this key or unique id, newest first:
-    the index goes by a hash. Who only reads goes by the index as it is."""
+    the index goes by a hash. A reader goes by the index as it is."""
     if not store.read_only:
         copies = Copies(store)
         copies.mend()

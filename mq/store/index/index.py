@@ -2,7 +2,7 @@
 
 Derived from the log, and never ahead of it: throw the files away and they are built again. A record
 is indexed under its unique id and under each of its keys. Look-ups give candidates, newest first:
-hashes collide and times are kept in whole seconds, so whoever asks verifies topic, key and time.
+hashes collide and times are kept in whole seconds, so the caller verifies topic, key and time.
 
 On disk: index/<local time of creation, yyyyMMddHHmmssSSS>, files of equal size, oldest name first.
 Only the newest is written to. Header, integers big-endian (index.h has slots and units):
@@ -56,7 +56,7 @@ class State(NamedTuple):
 
 
 class IndexFile:
-    """One mapped file. Unmapped when the last one who looks into it lets go of it."""
+    """One mapped file. Unmapped when the last reader lets go of it."""
 
     def __init__(self, path: Path, slot_count: int, unit_count: int, *, writable: bool) -> None:
         handle = ffi.new("mq_index **")
@@ -158,7 +158,7 @@ class Index:
     def end_log_offset(self) -> int | None:
         """Where the newest indexed record lies, None if there is none.
 
-        Its own keys may not all be there: whoever brings the index up to date starts with it.
+        Its own keys may not all be there: the next builder starts with it.
         """
         for file in reversed(self.files()):
             state = file.state()
@@ -298,7 +298,7 @@ class Index:
         check(lib.mq_index_continue(file.handle, state), str(file.path))
 
     def _remove_unmade(self) -> None:
-        """Remove empty files: their maker died, since whoever makes one holds the lock."""
+        """Remove empty files: their maker died, since making one takes the lock."""
         if self._directory.exists():
             for path in self._directory.iterdir():
                 # Old ones are deleted meanwhile, without the lock.

@@ -1,4 +1,4 @@
-"""Keeping the index up with the log: by whoever asks it something, and by the duties.
+"""Keeping the index up with the log: by a process that asks it something, and by the leader.
 
 One process at a time, under the index lock; between two steps others get their turn. How far it has come is
 a word in shared memory, so a look-up sees every message that was sent before it.
@@ -20,7 +20,7 @@ from mq.store.shared.lock_guards import control_lock
 __all__ = ["bring_up", "go_on", "indexed_end"]
 
 STEP = 16 << 20  # Bytes of log indexed between two looks at whether others want the lock.
-LOCK_TIMEOUT = 60.0  # seconds: who has it may index much
+LOCK_TIMEOUT = 60.0  # seconds: its holder may index much
 
 
 def indexed_end(index: Index) -> int:

@@ -8,7 +8,7 @@ Each waits as a record of another topic than its own. Behind its own properties 
     REAL_QID
 
 and the unit of one with a delay level has as its code when it is due: its store time and the level's delay.
-Whoever delivers looks when the next is due; one that is due before that is told to him.
+The leader looks when the next is due; it is told of one that is due before that.
 
 The usual message takes the way of mq/fastpath/aside.c, which does the same; what comes here asks for more, or
 is refused. RocketMQ: broker/util/HookUtils.java, handleScheduleMessage and transformTimerMessage.
@@ -35,11 +35,11 @@ WAKE_PLACE = 2  # of Alarm.words, as in mq/broker/delay/level_progress.py
 
 
 class Alarm(Protocol):
-    """Wakes who delivers: see mq/broker/delay/level_progress.py."""
+    """Wakes the leader: see mq/broker/delay/level_progress.py."""
 
     @property
     def words(self) -> memoryview:
-        """Of 64 bits, of which one says when who delivers looks next."""
+        """Of 64 bits, of which one says when the leader looks next."""
         ...
 
     def ring(self) -> None: ...
@@ -68,7 +68,7 @@ class Timers(Protocol):
 
 
 class Waiting(NamedTuple):
-    """How a message is appended that is put aside, and who has to hear of it."""
+    """How a message is appended that is put aside, and whether the leader is to be told."""
 
     number: int
     encoded: bytes
@@ -78,7 +78,7 @@ class Waiting(NamedTuple):
     out_ms: int  # 0: it has a delay level
 
     def stored(self, store_time_ms: int) -> None:
-        """It was put aside: who delivers is woken if he would sleep longer."""
+        """It was put aside: the leader is woken if it would sleep longer."""
         due_ms = self.due_ms
         if not self.out_ms:
             due_ms += store_time_ms + 1  # Store times are cut to the ms, and the whole delay is to pass.

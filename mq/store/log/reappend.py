@@ -66,7 +66,7 @@ class Copies:
         return None if number == lib.MQ_MISSING else check(number, str(self._store.root))
 
     def next_offset(self, number: int) -> int:
-        """Where the queue's next message goes, whoever sends it."""
+        """Where the queue's next message goes."""
         control = self._store.control
         assert control is not None
         return control.next_offset(number)
@@ -139,7 +139,7 @@ class Copies:
         return next(((topic, queue) for at, topic, queue in control.queues() if at == number), None)
 
     def flush(self, end: int | None = None) -> None:
-        """Have everything below this log offset (None: everything) on disk, and those told who wait for
+        """Have everything below this log offset (None: everything) on disk, and tell readers that wait for
         it."""
         if end is None:
             end = self._store.end()

@@ -6,7 +6,7 @@ The columns are those of the Spark source (brokerName and topic are the same in 
     string, bornTimestamp timestamp[UTC], storeTimestamp timestamp[UTC], reconsumeTimes int32, flag int32,
     body binary, properties map<string, string>
 
-and, for those who look further, encoded binary: the property string. properties are all but those that have a
+and, for further use, encoded binary: the property string. properties are all but those that have a
 column of their own; they are read where they are asked for. Times are in ms for read_arrow, in µs for Spark.
 
 Needs pyarrow, the extra `arrow`.

@@ -39,7 +39,7 @@ def queue_directories(root: Path, kind: str = "consumequeue") -> Iterator[tuple[
         try:
             queues = sorted(topic.iterdir())
         except FileNotFoundError:
-            continue  # Somebody who is inside deleted the topic, since its name was read.
+            continue  # Another process deleted the topic since its name was read.
         for queue in queues:
             if queue.name.isascii() and queue.name.isdigit() and queue.is_dir():
                 yield topic.name, int(queue.name), queue

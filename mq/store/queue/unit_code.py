@@ -1,7 +1,7 @@
 """The code of a unit of a queue: of a message with a delay level, when it is due, in ms.
 
-Who stored it knew the delay, also where the level is one that nobody has any more. In a queue that was
-recovered the codes are by RocketMQ's own levels; in those of other messages they are hashes of tags.
+The process that stored it knew the delay, also where the level is one that nobody has any more. In a queue
+that was recovered the codes are by RocketMQ's own levels; in those of other messages they are hashes of tags.
 """
 
 from __future__ import annotations

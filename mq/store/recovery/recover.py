@@ -362,7 +362,7 @@ class Recovery:
         for file in files:
             if end <= int(file.name) < self.known.log_end:
                 set_aside(self.root, int(file.name))
-        # The last one first: who dies meanwhile must not leave a log that lacks a file between two others.
+        # The last one first: whenever the process dies, the log lacks no file between two others.
         for file in reversed(files):
             if int(file.name) >= end and int(file.name) > self.found.log_min:
                 check(lib.mq_files_remove(log_files, int(file.name)), str(file))

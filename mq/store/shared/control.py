@@ -39,7 +39,7 @@ class Control:
         if result == lib.MQ_MISSING:
             raise FileNotFoundError(path)
         check(result, str(path))
-        # Unmapped when the last one who uses it lets go: a log, or a call in another thread.
+        # Unmapped when the last user lets go: a log, or a call in another thread.
         self._handle: Any = ffi.gc(out[0], lib.mq_control_close)
         self._refusal: MQError = BrokerClosed(f"{path} is closed: call mq.open() again")
 
@@ -122,7 +122,7 @@ class Control:
         return Word(self.handle, word)
 
     def close(self, refusal: MQError | None = None) -> None:
-        """Let go of it; whoever comes later gets this error."""
+        """Let go of it; later calls get this error."""
         if refusal is not None:
             self._refusal = refusal
         self._handle = None

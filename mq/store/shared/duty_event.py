@@ -1,7 +1,7 @@
 """The bell of a store: it wakes the threads that do the duties, in whichever process they sleep.
 
-A word in the control file, raised with every ring. Who waits looks at the word first, then at what he may
-have to do, then sleeps until the word is another one: a ring between the two is not lost.
+A word in the control file, raised with every ring. A waiting thread looks at the word first, then at what it
+may have to do, then sleeps until the word is another one: a ring between the two is not lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Bell:
 
     def wait(self, heard: int, seconds: float) -> None:
         """Sleep until it rings. May return early for nothing."""
-        # Rounded up: who wakes a little early only goes to sleep again.
+        # Rounded up: a thread that wakes a little early only goes to sleep again.
         milliseconds = -int(-min(max(seconds, 0.0), WAIT_AT_ONCE) * 1000 // 1)
         lib.mq_control_bell_wait(self._handle(), heard, milliseconds)
 

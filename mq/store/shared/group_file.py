@@ -1,4 +1,4 @@
-"""The file of one consumer group: its members, who has which queue, and how far each queue is consumed.
+"""The file of one consumer group: its members, the owner of each queue, and how far each queue is consumed.
 
 On disk: mq/groups/<group>, sparse, in native byte order, mapped by every process that uses the group:
 
@@ -34,7 +34,7 @@ From SLOTS_AT, 131072 slots of 256 bytes, by the place of the queue in the table
         16       8  resets
         24       8  applied
         32       8  owner        place + 1
-        40       8  wanted_by    place + 1 of the last one who was refused
+        40       8  wanted_by    place + 1 of the last member that was refused
         48       4  turn         chooses the byte that is locked; raised where an owner is dead or stopped,
                                  and its lock stays
         52       4  use          of the place, by the queue that has this slot: it is none of another use
@@ -266,7 +266,7 @@ class GroupFile:
         file.words[EPOCH] = _epoch(store)
         file.bytes[24:40] = boot_id()
         file.words[1] = LAYOUT
-        file.bytes[0:8] = LAYOUT_STAMP  # Last: until here it is made anew by whoever comes.
+        file.bytes[0:8] = LAYOUT_STAMP  # Last: until here the next process makes it anew.
         return file
 
     def _populate(self, start: int, size: int) -> None:
@@ -338,11 +338,11 @@ class GroupFile:
         return int(lib.mq_slot_apply(pointer + at, turn))
 
     def reset(self, number: int, offset: int) -> None:
-        """Under byte 0: set what is committed, whoever has the queue."""
+        """Under byte 0: set what is committed, whatever member has the queue."""
         self.ready(number)
         words, at = self.words, slot_word(number)
         words[at + RESET_TO] = offset + 1
-        self.version.add(0)  # A barrier: whoever sees the count sees the offset.
+        self.version.add(0)  # A barrier: a process that sees the count sees the offset.
         words[at + RESETS] += 1
 
     def raise_to(self, number: int, offset: int) -> None:
@@ -412,7 +412,7 @@ class GroupFile:
         return text if len(text) == size and xxhash.xxh32_intdigest(text) == digest else None
 
     def taken(self) -> list[int]:
-        """Places that were taken and not given up; whoever has one may be dead."""
+        """Places that were taken and not given up; its owner may be dead."""
         words = self.words
         high = min(max(words[HIGH], 0), PLACE_COUNT)
         return [place for place in range(high) if words[place_word(place)] % 2]

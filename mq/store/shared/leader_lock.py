@@ -166,7 +166,7 @@ class Turn:
             self._watched, self._is_told = pid, False
             if pid not in (0, os.getpid()):
                 self._forget = self._watch.watch(pid, self._gone)
-        # Told of and yet holding the lock: of another pid namespace. 0: he has not said who he is.
+        # Told of and yet holding the lock: of another pid namespace. 0: it has not said which it is.
         is_watched = pid != 0 and not self._is_told
         left = (self._store.word(lib.MQ_DUTIES_UNTIL) - now_ns()) / 1e9
         lapse = max(left, grace(self.lease))

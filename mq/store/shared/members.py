@@ -1,4 +1,4 @@
-"""Who is inside: one place for each open broker, held by a lock that dies with it.
+"""The open brokers of a store: one place for each, held by a lock that dies with it.
 
 On disk: mq/members, places of 32 bytes in native byte order:
 

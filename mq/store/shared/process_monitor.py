@@ -1,4 +1,4 @@
-"""Who is told when a process dies, at once and without asking around.
+"""Tells at once that a process died, without asking around.
 
 A thread sleeps on pidfds, which the kernel makes readable when their process is gone, however it went; its
 file locks are dropped by then. A process of another pid namespace has no number here, and some kernels allow
@@ -122,7 +122,7 @@ class Watch:
     def _run(self, epoll: select.epoll) -> None:
         while True:
             with self._lock:
-                if self._closed.is_set():  # By somebody who was told.
+                if self._closed.is_set():  # By a function that was called.
                     return
                 looking = any(watched.fd < 0 for watched in self._watched.values())
             ready = {fd for fd, _ in epoll.poll(LOOK_INTERVAL if looking else None)}
@@ -156,7 +156,7 @@ class Watch:
         try:
             watched.gone()
         except (MQError, OSError) as error:
-            # A store that was closed meanwhile, a full disk: whoever uses it next meets it himself.
+            # A store that was closed meanwhile, a full disk: the next call that uses it meets it itself.
             self.last_error = error
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ class Numbers:
         return self._store.word(lib.MQ_EPOCH)
 
     def find(self, topic: str, queue_id: int, *, add: bool = False) -> int:
-        """The number of a queue, whoever may read it; -1 if it has none."""
+        """The number of a queue, whether it may be read or not; -1 if it has none."""
         name = topic.encode()
         number = lib.mq_log_queue(self._store.live(), name, len(name), queue_id, add)
         return -1 if number == lib.MQ_MISSING else check(number, str(self._store.root))

@@ -2,7 +2,7 @@
 
 A Wait sleeps until one of its queues has a message that is wanted, one of its words is not what was seen,
 a topic changed, its store closes, a signal came, or the time is up. It costs nothing while it sleeps, and
-who sends what nobody waits for does not wake it: see native/control/wait.h.
+a message that nobody waits for does not wake it: see native/control/wait.h.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Futex:
         return int(lib.mq_word_get(self.pointer))
 
     def add(self, amount: int = 1) -> int:
-        """Add in one step, whoever else does; the sum."""
+        """Add in one step, beside other processes; the sum."""
         return int(lib.mq_word_add(self.pointer, amount % MODULUS))
 
     def wake(self) -> int:
-        """Wake all who wait on it, after it was changed; how many slept."""
+        """Wake all that wait on it, after it was changed; how many slept."""
         return int(lib.mq_word_wake(self.pointer))
 
     def wait(self, seen: int, seconds: float) -> bool:

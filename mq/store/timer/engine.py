@@ -1,4 +1,4 @@
-"""The engine of timer messages, for whoever has the duties: see native/timer/timer.h.
+"""The engine of timer messages, for the leader: see native/timer/timer.h.
 
 It goes on where mq/timer says, if that is of this life of the store. Otherwise (after a reboot, or when a
 RocketMQ broker was here), and where the wheel or the timer log is damaged, cut or missing, the wheel is made

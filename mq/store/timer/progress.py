@@ -1,18 +1,18 @@
-"""How far the timer messages are, and when who delivers them looks next: mq/timer.
+"""How far the timer messages are, and when the leader looks next: mq/timer.
 
-On disk: mq/timer, mapped by all who deliver or send timer messages; native byte order:
+On disk: mq/timer, mapped by all processes that deliver or send timer messages; native byte order:
 
     offset  size  field
          0     8  stamp
          8     8  epoch        of the control file that it belongs to
-        16     8  wake_ms      when who delivers looks next; who stores what is due before that rings
+        16     8  wake_ms      when the leader looks next; a sender of what is due before rings
         24     8  enqueued     the next of the timer topic to be put into the wheel
         32     8  read_ms      all that is due before this slot was delivered
         40     8  log_end      of the timer log
         48     8  pending      how many messages wait in the wheel, less those that are recalled
-        56     4  bell         futex word: raised to wake who delivers
+        56     4  bell         futex word: raised to wake the leader
 
-What follows is for who delivers alone: see native/timer/timer.h. Written by whoever has the duties; others
+What follows is for the leader alone: see native/timer/timer.h. Written by the leader; others
 read, and ring.
 """
 
@@ -58,13 +58,13 @@ class Alarm:
         return self.words[AT_STAMP] == STAMP and self.words[AT_EPOCH] == self.epoch
 
     def stored(self, due_ms: int) -> None:
-        """A message was put aside that is due then: who delivers is woken if he would sleep longer."""
-        # In another life of the store nobody delivers yet, and who begins to looks at all that is there.
+        """A message was put aside that is due then: the leader is woken if it would sleep longer."""
+        # In another life of the store nobody delivers yet, and a new leader looks at all that is there.
         if due_ms < self.words[AT_WAKE]:
             self.ring()
 
     def ring(self) -> None:
-        """Have who delivers look at once: what was put aside until now is enqueued then, whenever it is
+        """Have the leader look at once: what was put aside until now is enqueued then, whenever it is
         due."""
         self.bell.add()
         self.bell.wake()

@@ -155,7 +155,7 @@ int mq_files_pin(mq_files *files, int64_t offset, uint8_t **address, int64_t *ro
         table *all = atomic_load_explicit(&files->table, memory_order_acquire);
         if (all && number >= all->first && number < all->first + all->count) {
             mq_mapping *mapping = all->mappings[number - all->first];
-            /* Pin first, look after: who unmaps hides the base first and then counts pins. */
+            /* Pin first, look after: a thread that unmaps hides the base first and then counts pins. */
             atomic_fetch_add(&mapping->pins, 1);
             uint8_t *base = atomic_load(&mapping->base);
             if (base) {

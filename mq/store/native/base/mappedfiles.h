@@ -6,7 +6,7 @@
  * A file is named by the offset of its first byte, 20 digits. Files are mapped when
  * first touched and stay mapped until released; a pin keeps a mapping in place while
  * its bytes are read or written, so that another thread may release what is too old.
- * Unlinking a file never disturbs those who have it mapped. A file of another length
+ * Unlinking a file never disturbs processes that have it mapped. A file of another length
  * than file_size is refused, so no byte beyond its end is ever touched.
  *
  * Look-ups take no lock: the table of files is replaced as a whole when it grows and

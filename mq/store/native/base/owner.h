@@ -1,4 +1,4 @@
-/* owner.h: files and directories of the store are made here, and belong to whom the store belongs.
+/* owner.h: files and directories of the store are made here, and belong to the owner of the store.
  *
  * What a root process makes takes the owner and the group of the directory it is made in: the application,
  * which has no right to root's files, goes on. What was there before keeps its owner. */

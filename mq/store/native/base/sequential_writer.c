@@ -14,7 +14,7 @@
 
 enum {
 #ifdef MQ_FAIL_POINTS
-    STEP = 512, /* so that who dies leaves half a record */
+    STEP = 512, /* so that a process that dies leaves half a record */
     HELPED_STEP = 1024,
     MUCH = 2048,
 #else

@@ -3,8 +3,8 @@
  *
  * A page of a map that is touched for the first time is faulted in and zeroed, one by one, before it is
  * written; what is written to a file a piece at a time is only copied. So many records at once cost a third
- * this way, and a disk that is full is an error instead of a signal. Who has the same files mapped sees the
- * bytes as soon as they are written.
+ * this way, and a disk that is full is an error instead of a signal. A process that has the same files mapped
+ * sees the bytes as soon as they are written.
  */
 #ifndef MQ_PEN_H
 #define MQ_PEN_H

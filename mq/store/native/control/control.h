@@ -2,22 +2,22 @@
  *
  *   word            written by                      read by
  *   log_end         holder of the append lock       anyone, acquire
- *   flushed_end     whoever synced, only upwards    anyone, acquire
- *   allocated_end   whoever allocated, only upwards holder of the append lock
- *   intent          holder of the append lock       the one who repairs after its death
+ *   flushed_end     any process, only upwards       anyone, acquire
+ *   allocated_end   any process, only upwards       holder of the append lock
+ *   intent          holder of the append lock       the process that repairs after it
  *   queue.next      holder of the append lock       anyone, acquire
  *   queue.ext_end   holder of the append lock       anyone, acquire
  *   queue.min       holder of the append lock       anyone; a stale value is checked again
  *                                                   when the record turns out to be gone
- *   *.wake          whoever made news, an increment waiters, as futex word
+ *   *.wake          any process, an increment       waiters, as futex word
  *   *.wanted        waiters add, wakers clear       wakers: see wait.c
  *   indexed_end     holder of the index lock        anyone, acquire
  *
  * A record and its queue unit are written in full before log_end and then
  * queue.next pass them (release); a reader that sees an old end misses the newest
  * record and nothing else. The three locks are robust mutexes shared between
- * processes: who finds the owner dead repairs what the intent describes, then goes
- * on. Native byte order: nothing here outlives the machine, and nothing here is
+ * processes: when an owner dies, the next one repairs what the intent describes and
+ * goes on. Native byte order: nothing here outlives the machine, and nothing here is
  * needed to rebuild it.
  */
 enum {
@@ -98,7 +98,8 @@ int mq_control_same_boot(mq_control *control, const char *boot_id);
 /* Whether an append was cut short, and waits for its repair. */
 int mq_control_armed(mq_control *control);
 
-/* Make the locks anew. For who is alone: what a dead owner left is told by the intent, not by its lock. */
+/* Make the locks anew. For a process that is alone: what a dead owner left is told by the intent, not by its
+ * lock. */
 int mq_control_new_locks(mq_control *control);
 
 /* CRC-32 over what a clean close leaves behind. After a reboot it tells whether all pages of the file are of
@@ -117,7 +118,7 @@ void mq_control_set_boot(mq_control *control, const char *boot_id);
 
 int64_t mq_control_get(mq_control *control, int word);
 void mq_control_set(mq_control *control, int word, int64_t value);
-/* The word itself, for a caller who looks often. Valid until mq_control_close. */
+/* The word itself, for a caller that looks often. Valid until mq_control_close. */
 const int64_t *mq_control_word(mq_control *control, int word);
 /* Raise a word to `value` if it is lower. Returns what it was. */
 int64_t mq_control_raise(mq_control *control, int word, int64_t value);
@@ -176,8 +177,8 @@ void mq_control_queue_set_begin(mq_control *control, int number, int64_t log_off
 
 /* The duties, a right of one process at a time. Every write that it allows is refused with MQ_DEPOSED once
  * another process has it, under the lock that protects what is written: MQ_LOCK_TIMER for the timer wheel,
- * otherwise the append lock. A process that was stopped finds out so. Term 0 stands for a caller who needs no
- * right. */
+ * otherwise the append lock. A process that was stopped finds out so. Term 0 stands for a caller that needs
+ * no right. */
 int64_t mq_duties_now(void);
 /* Take them, as long as the term is still this one: 1; 0 if it is not. `until` is the end of the lease. */
 int mq_duties_take(mq_control *control, int64_t term, int64_t holder, int64_t pid, int64_t until);

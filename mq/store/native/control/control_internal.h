@@ -1,6 +1,6 @@
 /* control_internal.h: how the words of control.h lie in the mapped file. For C alone.
  *
- * Grouped by who writes them together: what an append touches under the lock lies
+ * Grouped by what is written together: what an append touches under the lock lies
  * on two neighbouring lines, and what waiters and flushers write lies elsewhere.
  */
 #ifndef MQ_SHARED_H
@@ -20,13 +20,13 @@ enum {
     MQ_NEWS_KINDS = 2
 };
 
-/* Who sleeps until there is news of one kind, and which news may wake them: see wait.c. */
+/* The readers that sleep until there is news of one kind, and which news may wake them: see wait.c. */
 typedef struct {
     /* low half: bits of the tags that they want; high half: how often one lay down */
     _Atomic uint64_t wanted;
     /* low half: bits of the tests that they sleep by; high half: how often one was added */
     _Atomic uint64_t tests;
-    _Atomic uint32_t wake; /* futex word, raised by whoever wakes them */
+    _Atomic uint32_t wake; /* futex word, raised by the process that wakes them */
     uint32_t spare;
 } mq_waiters;
 
@@ -80,15 +80,15 @@ typedef struct {
     } locks[4];
     _Alignas(64) _Atomic int64_t words[MQ_SHARED_WORDS];
     _Alignas(64) mq_intent intent;
-    /* of those who wait for more queues than one wait can name */
+    /* of readers that wait for more queues than one wait can name */
     _Alignas(64) mq_waiters any[MQ_NEWS_KINDS];
-    _Atomic int64_t told_end; /* all who wait for flushed messages below have been told */
+    _Atomic int64_t told_end; /* all that wait for flushed messages below have been told */
     _Atomic uint32_t bell;
     _Atomic uint32_t wait_flushed;            /* someone has waited for flushed messages, at any time */
     _Alignas(64) _Atomic uint32_t flush_turn; /* raised after every flush */
     _Atomic uint32_t flush_sleepers;
     _Atomic uint32_t flush_arrivals; /* how many callers have wanted a flush, ever */
-    _Atomic int64_t flush_spinner;   /* until when the one who may spin does so, monotonic ns */
+    _Atomic int64_t flush_spinner;   /* until when the one sender that may spin does so, monotonic ns */
     uint32_t flush_seen;             /* arrivals that earlier flushes served; holder of the flush lock */
     uint32_t flush_company;          /* how many the last flush served, and how many came while it ran */
     int64_t flush_cost_ns;           /* what the last flush took */
@@ -131,7 +131,7 @@ mq_queue_entry *mq_shared_queue(struct mq_control *control, int number);
 
 /* The lock that this thread has is held for a section in Python from now on. */
 void mq_control_begin_section(struct mq_control *control, int which);
-/* Remember who has a lock that was not to be had in time: see mq_busy_pid. Returns MQ_BUSY. */
+/* Remember which process has a lock that was not to be had in time: see mq_busy_pid. Returns MQ_BUSY. */
 int mq_control_note_busy(struct mq_control *control, int which, int waited_ms);
 
 /* The bit of a tag, one of 31. Two tags may share a bit: a consumer that is woken for the other one sleeps
@@ -143,10 +143,10 @@ static inline uint32_t mq_tag_bit(int32_t hash) {
 /* The last bit is for messages that are told apart by a test of their properties. */
 static const uint32_t MQ_BY_TEST = 1u << 31;
 
-/* Tell who sleeps that there are messages: in this queue, which is published, or synced. The low half of
- * `news` has the bits of their tags and MQ_BY_TEST, the high half the tests that none of them passes. */
+/* Tell sleeping readers that there are messages: in this queue, which is published, or synced. The low half
+ * of `news` has the bits of their tags and MQ_BY_TEST, the high half the tests that none of them passes. */
 void mq_wake_queue(mq_shared *shared, mq_queue_entry *entry, int kind, uint64_t news);
-/* Tell those who wait for flushed messages of whichever queue, if there are any that nobody has told them
+/* Tell readers that wait for flushed messages of any queue, if there are any that nobody has told them
  * of. */
 void mq_wake_flushed(struct mq_control *control);
 

@@ -1,10 +1,10 @@
 /* Why nobody sleeps through what it waits for:
  *
- *     a sleeper                                     who has news, or closes
+ *     a sleeper                                     a process with news, or one that closes
  *     1  reads the wake word                        a  publishes the messages, or says that it closes
  *     2  adds what it wants to `wanted`, and        b  passes a full fence
  *        raises the upper half of it                c  reads `wanted`; done, unless one of the tags is wanted
- *     3  passes a full fence                        d  raises the wake word and wakes all who sleep on it
+ *     3  passes a full fence                        d  raises the wake word and wakes all sleepers on it
  *     4  looks for news                             e  clears `wanted`, if it still is what c read
  *     5  sleeps, if the wake word is what 1 read
  *
@@ -19,8 +19,9 @@
  * it, and raises the word. Only tests that are known to fail for all messages of a keep c from d; a test that
  * is not known to fail wakes.
  *
- * Who dies before e leaves wishes behind that the next sender answers in vain, once. Nothing here is needed
- * to go on: who dies between a and d has told nobody of its last message, and the next one tells.
+ * A process that dies before e leaves wishes behind that the next sender answers in vain, once. Nothing here
+ * is needed to go on: a process that dies between a and d has told nobody of its last message, and the next
+ * one tells.
  */
 #include "log/log_internal.h"
 #include "control/wait.h"
@@ -68,7 +69,7 @@ void mq_wake_flushed(mq_control *control) {
     int64_t count = atomic_load(&shared->wait_flushed) ? mq_control_get(control, MQ_PLACE_COUNT) : 0;
     for (int64_t i = 0; i < count; i++) wake(&shared->queues[i].waiters[MQ_NEWS_FLUSHED], MQ_EVERY_TAG);
     wake(&shared->any[MQ_NEWS_FLUSHED], MQ_EVERY_TAG);
-    /* Not before they are told: who dies on the way leaves that to the next. */
+    /* Not before they are told: a process that dies on the way leaves that to the next. */
     while (told < end && !atomic_compare_exchange_weak(&shared->told_end, &told, end)) continue;
 }
 
@@ -207,7 +208,7 @@ static int sleep_once(mq_log *log, mq_waiting *what, int64_t timeout_ns) {
              test, &words[word_count], &seen[word_count]);
         word_count++;
     }
-    /* Without any queue as well: closing wakes who sleeps there. */
+    /* Without any queue as well: closing wakes what sleeps there. */
     if (!one_by_one) {
         want(&log->shared->any[kind], together, -1, &words[0], &seen[0]);
         word_count = 1;
@@ -246,7 +247,7 @@ int mq_wait(mq_log *log, mq_waiting *what, int64_t timeout_ns, int64_t spin_ns) 
         if (ended || now >= deadline || atomic_load(&log->stopping)) return found;
         if (more) continue;
         if (now >= spin_until) ended = sleep_once(log, what, deadline - now) == MQ_LINUX_SIGNAL;
-        /* The one who is waited for may be waiting for this very processor. */
+        /* The process that is waited for may be waiting for this very processor. */
         else if (now - start > EAGER_NS) sched_yield();
         else mq_linux_pause();
     }

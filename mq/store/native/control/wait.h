@@ -1,12 +1,12 @@
-/* wait.h: sleeping until there is something to do, and waking who sleeps.
+/* wait.h: sleeping until there is something to do, and waking sleepers.
  *
  * A wait names queues, each with the offset from which on its messages are news and, if not all are
  * wanted, the hashes of the tags that are; and words in memory, with the values that were seen in
  * them. It ends with the first that has something. A sender makes no system call unless someone
- * sleeps who can want the tag of what it sent.
+ * sleeps that can want the tag of what it sent.
  */
 enum {
-    /* for queues and words, one each; who waits for more is woken by messages of any queue */
+    /* for queues and words, one each; a reader that waits for more is woken by messages of any queue */
     MQ_WAIT_PLACES = 128,
     MQ_WAIT_WORDS = 64,
     MQ_WAIT_BY_TEST = -2,
@@ -27,7 +27,7 @@ typedef struct {
     const int32_t *hashes; /* those of the first queue, then those of the second, … */
     int32_t count;
     int32_t word_count;
-    const uint32_t *const *words; /* aligned to 4 bytes; who changes them calls mq_word_wake */
+    const uint32_t *const *words; /* aligned to 4 bytes; a process that changes one calls mq_word_wake */
     const uint32_t *seen;
     /* MQ_TOPICS_VERSION as it was when the numbers were looked up; negative: of no interest */
     int64_t topics_version;
@@ -51,7 +51,7 @@ void mq_control_wake_all(mq_control *control);
  * allocated and aligned. Wait until the word is not `seen`, or somebody wakes it. A negative timeout: for
  * ever. Returns one of MQ_WORD_…. */
 int mq_word_wait(const uint32_t *word, uint32_t seen, int64_t timeout_ns);
-/* Wake all who sleep on it, after it was changed. Returns how many slept. */
+/* Wake all that sleep on it, after it was changed. Returns how many slept. */
 int mq_word_wake(uint32_t *word);
 /* Add, in one step for all processes, and return the sum. */
 uint32_t mq_word_add(uint32_t *word, uint32_t amount);

@@ -1,8 +1,8 @@
 /* wake_filter.h: which messages may concern a sleeper that selects by properties.
  *
- * A test says of the properties of a message that nobody who gave it wants the message, or that somebody may.
- * It is kept in the control file, where each sender finds it; as a number there it never changes, for as long
- * as the file is used.
+ * A test says of the properties of a message that no consumer that gave it wants the message, or that one
+ * may. It is kept in the control file, where each sender finds it; as a number there it never changes, for as
+ * long as the file is used.
  *
  *     node = kind (1 byte), size (2 bytes, big-endian, of the whole node), and behind them
  *         MQ_TEST_MAY      nothing             always

@@ -54,8 +54,8 @@ static int64_t tags_code_of(const mq_draft *draft, const mq_append_options *opti
     return options->tags_code + (options->has_tags_code == 2 ? store_time : 0);
 }
 
-/* The tags code of a unit whose message gets an extension. A bitmap says who does not want the message: it
- * must know everybody who began to want some before now. */
+/* The tags code of a unit whose message gets an extension. A bitmap says which consumers do not want the
+ * message: it must know every consumer that subscribed before now. */
 static int64_t extend(mq_log *log, mq_queue *queue, int64_t *end, int64_t tags_code, int64_t store_time,
                       const mq_append_options *options, int32_t place) {
     int32_t size = options ? options->bitmap_size : 0;
@@ -124,7 +124,8 @@ static void arm_intent(mq_intent *intent, const mq_queue *queue, const write *to
     intent->queue_offset = to->first;
     intent->count = to->has_units ? count : 0;
     atomic_store_explicit(&intent->armed, 1, memory_order_release);
-    /* The stores above stay above those below: who repairs must find the intent if it finds a byte. */
+    /* The stores above stay above those below: a process that repairs and finds a byte must find the
+     * intent. */
     atomic_thread_fence(memory_order_seq_cst);
     mq_fail_at(MQ_FAIL_ARMED);
 }

@@ -13,7 +13,7 @@ int32_t mq_append_context_of(mq_append_context *context, mq_log *log, mq_queue *
 
 /* Blocks for everything below `to`: in large steps as long as there is room, else just enough. */
 int mq_log_reserve(mq_log *log, int64_t to);
-/* The same for who writes through the files: no more than that, and no page of it is made ready for a
+/* The same for a writer that goes through the files: no more than that, and no page of it is made ready for a
  * store. */
 int mq_log_reserve_blocks(mq_log *log, int64_t to);
 

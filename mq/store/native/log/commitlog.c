@@ -102,7 +102,7 @@ mq_control *mq_log_control(mq_log *log) { return log->control; }
 int mq_log_queue(mq_log *log, const char *topic, int topic_size, int32_t queue_id, int add) {
     int number = mq_control_queue(log->control, topic, topic_size, queue_id, 0);
     if (number != MQ_MISSING || !add) return number;
-    /* Who recovers for himself alone has a control file of his own, and nobody to lock out. */
+    /* A reader that recovers for itself alone has a control file of its own, and nobody to lock out. */
     if (!log->writable) return mq_control_queue(log->control, topic, topic_size, queue_id, add);
     int result = mq_log_lock(log, MQ_LOCK_TIMEOUT_MS);
     if (result) return result;

@@ -4,14 +4,14 @@
  *                  |---- records of all topics ------------|-- zeros --|  nothing
  *      [ file ][ file ][ file ][ file ][ file ][ file ][ file ]
  *
- * One append, whoever does it:
+ * One append, in any process:
  *
  *   1  encode and checksum, without the lock
  *   2  take the append lock; repair what a dead owner left
  *   3  state the intent: which bytes and which units are about to be written
  *   4  BLANK if the file is full; record; queue unit
  *   5  publish log_end, then the queue's next (release); take the intent back
- *   6  release the lock; wake who waits, if anyone does
+ *   6  release the lock; wake waiting readers, if there are any
  *
  * A kill between any two stores leaves either a message that is published in both places, or
  * one in the first (the repair finishes it), or bytes beyond log_end (the repair zeroes them).
@@ -86,11 +86,11 @@ int mq_append_batch(mq_log *log, int queue, int32_t count, const int32_t *flags,
                     const int32_t *properties_sizes, const mq_append_options *options, char *unique_ids,
                     mq_receipt *receipt);
 
-/* Have everything below `end` on disk: 0. Callers of all processes share their flushes. Then wake who
- * waits for flushed messages of `queue`, or of every queue if it is negative.
+/* Have everything below `end` on disk: 0. Callers of all processes share their flushes. Then wake the readers
+ * that wait for flushed messages of `queue`, or of every queue if it is negative.
  * MQ_BUSY after timeout_ms, MQ_POISONED if a flush failed, now or earlier. */
 int mq_log_flush(mq_log *log, int64_t end, int queue, int timeout_ms);
-/* The same for who sent messages with these news (see mq_receipt) to a queue: nobody else is woken. */
+/* The same for the sender of messages with these news (see mq_receipt) to a queue: nobody else is woken. */
 int mq_log_flush_sent(mq_log *log, int64_t end, int queue, uint64_t news, int timeout_ms);
 
 /* Write the units of all queues to disk that were appended since the last call. */
@@ -98,7 +98,8 @@ int mq_log_flush_queues(mq_log *log);
 
 /* Allocate and prepare pages ahead of the log's end until mq_log_stop. For a thread. */
 int mq_log_prepare(mq_log *log);
-/* End the thread above and waits; whoever gets the append lock from now on appends no more: MQ_CLOSED. */
+/* End the thread above and waits; a thread that gets the append lock from now on appends no more:
+ * MQ_CLOSED. */
 void mq_log_stop(mq_log *log);
 
 /* A walk over records from `from` on, in log order. */
@@ -133,7 +134,7 @@ int64_t mq_log_first_time(mq_log *log, int64_t offset);
 /* Unmap what retention removed. */
 int mq_log_release(mq_log *log, int64_t log_offset);
 
-/* The commit log's files, for those who create, clear and remove them. */
+/* The commit log's files, for recovery and retention, which create, clear and remove them. */
 mq_files *mq_log_files(mq_log *log);
 /* A queue's files. NULL if there is no such queue. */
 mq_files *mq_log_queue_files(mq_log *log, int queue);

@@ -1,4 +1,4 @@
-/* Forcing the log to disk: one flush serves whoever waits, in whichever process. */
+/* Forcing the log to disk: one flush serves all waiting senders of all processes. */
 #include "log/log_internal.h"
 
 #include <errno.h>
@@ -27,9 +27,9 @@ int mq_log_poison(mq_log *log) {
     return MQ_POISONED;
 }
 
-/* Whom the last flush served sends again within microseconds, and so do those who came while it ran: while a
- * flush takes a hundred. So wait for as many as those were together, for half of what a flush costs at the
- * most. Without it two senders take turns for ever, each in the other's flush. A lone sender waits for
+/* A sender released by the last flush sends again within microseconds, as do those that came while it ran:
+ * while a flush takes a hundred. So wait for as many as those were together, for half of what a flush costs
+ * at the most. Without it two senders take turns for ever, each in the other's flush. A lone sender waits for
  * nobody. */
 static void wait_for_company(mq_shared *shared, int64_t now) {
     int64_t patience =
@@ -37,7 +37,7 @@ static void wait_for_company(mq_shared *shared, int64_t now) {
     int64_t until = now + patience;
     while (atomic_load(&shared->flush_arrivals) - shared->flush_seen < shared->flush_company &&
            mq_linux_monotonic_ns() < until) {
-        sched_yield(); /* those who are waited for may need this processor */
+        sched_yield(); /* the senders that are waited for may need this processor */
     }
 }
 
@@ -120,7 +120,7 @@ static int flush_once(mq_log *log, int is_sender, int has_lock) {
     return 0;
 }
 
-/* One of those who wait may look instead of sleep: while the disk works a processor is idle anyway, and
+/* One of the waiting senders may spin instead of sleep: while the disk works a processor is idle anyway, and
  * waking up takes a quarter of a flush. The right lapses by itself, should its owner die. */
 static int spin(mq_shared *shared, mq_control *control, int64_t end, uint32_t turn, int64_t now) {
     int64_t lapsed = atomic_load(&shared->flush_spinner);
@@ -147,7 +147,8 @@ static int flush_to(mq_log *log, int64_t end, int is_sender, int timeout_ms) {
         if (lock >= 0) {
             int result = 0;
             if (mq_control_get(control, MQ_FLUSHED_END) < end) result = flush_once(log, is_sender, 1);
-            /* In this order: who sees the new turn finds the lock free, or taken for the next flush. */
+            /* In this order: a sender that sees the new turn finds the lock free, or taken for the next
+             * flush. */
             mq_control_unlock(control, MQ_LOCK_FLUSH);
             atomic_fetch_add(&shared->flush_turn, 1);
             if (atomic_load(&shared->flush_sleepers)) mq_linux_wake(&shared->flush_turn);

@@ -189,8 +189,8 @@ static int64_t bulk_count(const uint8_t *bytes, const mq_record *record) {
     return count <= INT32_MAX && at < record->properties_size && properties[at] == 2 ? count : 0;
 }
 
-/* Whoever was not stored with the others is none of the bulk: it was cut already, by who did not know it as
- * one. */
+/* A record that was not stored with the others is none of the bulk: it was cut already, by a process that did
+ * not know it as one. */
 static void count_bulk(mq_walk *walk, const uint8_t *bytes, const mq_record *record) {
     if (walk->bulk_at >= 0 && (record->store_time != walk->bulk_time || --walk->bulk_left == 0))
         walk->bulk_at = -1;

@@ -210,7 +210,7 @@ int mq_bulk_repair(mq_log *log, const mq_intent *intent, int64_t log_end) {
     if (log_end != start && log_end != end) return 0;
     int is_published = log_end == end;
     int64_t found = each_record(log, start, end, 0, is_published);
-    /* What could not be read now may be whole: the next one who comes looks again. */
+    /* What could not be read now may be whole: the next process looks again. */
     if (found == MQ_IO || found == MQ_MEMORY || found == MQ_BUSY) return (int)found;
     if (is_published) {
         int64_t done = found == intent->count ? each_record(log, start, end, 1, 1) : 0;

@@ -1,7 +1,7 @@
 /* multi_append.h: messages of several queues appended together, all of them or none.
  *
- * One move of the log's end publishes them. Records come first, units after all of them, so whoever repairs
- * finds in the records which units there may be:
+ * One move of the log's end publishes them. Records come first, units after all of them, so the process that
+ * repairs finds in the records which units there may be:
  *
  *   log_end before the bulk   units of its records are voided, if all records are whole; then the records
  *   log_end behind it         the `next` of every queue that its records name is moved past them

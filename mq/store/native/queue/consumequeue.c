@@ -325,7 +325,7 @@ int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
-    /* Two may be at it: what the one who knows more has taken away does not come back. */
+    /* Two may be at it: what the one that knows more has taken away does not come back. */
     int64_t min = mq_control_queue_min(log->control, number);
     mq_fail_at(MQ_FAIL_TRIMMED);
     if (min >= low) return low;

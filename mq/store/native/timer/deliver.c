@@ -97,7 +97,8 @@ static int32_t put_number(char *out, const char *name, int32_t name_size, int64_
     return name_size + count + 1;
 }
 
-/* The offset id of a record: 32 characters. Who has no unique id is known by it, and so is the copy. */
+/* The offset id of a record: 32 characters. A message without a unique id is known by it, and so is the
+ * copy. */
 static void write_offset_id(char *out, const uint8_t *bytes, const mq_record *record) {
     static const char DIGITS[] = "0123456789ABCDEF";
     uint8_t id[16];
@@ -109,8 +110,8 @@ static void write_offset_id(char *out, const uint8_t *bytes, const mq_record *re
     }
 }
 
-/* Who is late and stored once more is in the wheel before others are delivered that are late as well, and in
- * his own slot: one of them may be the recall of the other. */
+/* A late message that is stored once more is in the wheel before others are delivered that are late as well,
+ * and in his own slot: one of them may be the recall of the other. */
 static void hold_for(mq_timer *timer, int64_t due, int64_t queue_offset, int64_t now_ms) {
     if (due < 0 || due > now_ms) return;
     int64_t slot = mq_timer_slot(timer, due - 1);

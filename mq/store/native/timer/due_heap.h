@@ -1,4 +1,5 @@
-/* due_heap.h: who is next of the slots that are looked at, and who of them was recalled. For C alone. */
+/* due_heap.h: which message is next of the slots that are loaded, and which of them were recalled. For C
+ * alone. */
 #ifndef MQ_TIMERDUE_H
 #define MQ_TIMERDUE_H
 

@@ -127,7 +127,7 @@ static int link_record(mq_timer *timer, const mq_timer_record *record, int64_t d
         .topic_hash = timing->topic.size > 0 ? mq_string_hash(timing->topic.text, timing->topic.size) : 0,
     };
     int64_t left = unit.time_ms / precision * precision - unit.write_ms;
-    /* Who is due in the slot that is read, or before, has no way to go: the clock was set back. */
+    /* A message due in the slot that is read, or before, has no way to go: the clock was set back. */
     if (left >= timer->roll_ms && mq_timer_slot(timer, unit.time_ms) > read) {
         /* Stored once more on the way, so that it outlives the retention of the log. */
         unit.magic |= MQ_TIMER_ROLL;

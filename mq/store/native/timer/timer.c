@@ -100,7 +100,7 @@ int mq_timer_attach(mq_timer *timer) {
      * delivered. */
     if (!result && count < mq_timer_word(timer, MQ_TIMER_PENDING)) result = MQ_CORRUPT;
     timer->loaded = mq_timer_read_slot(timer);
-    /* Who had it before may have stored somebody once more, and not come to enqueue him. */
+    /* The leader before may have stored a message once more, and died before it enqueued it. */
     timer->hold_until = atomic_load(&timer->queue->entry->next);
     timer->hold_slot = timer->loaded;
     timer->changes++;
@@ -132,7 +132,7 @@ static void advance(mq_timer *timer, int64_t now_ms) {
 
 static int load(mq_timer *timer, int64_t now_ms) {
     int64_t until = mq_timer_slot(timer, now_ms + AHEAD_MS) + 1;
-    /* Who is late stands in the slot that is read, which is ahead where the clock was set back. */
+    /* A late message stands in the slot that is read, which is ahead where the clock was set back. */
     if (until <= mq_timer_read_slot(timer)) until = mq_timer_read_slot(timer) + 1;
     while (timer->loaded < until && timer->heap.count < LOADED_MAX) {
         int64_t slot = mq_wheel_next(timer->wheel, timer->loaded, until);
@@ -144,8 +144,8 @@ static int load(mq_timer *timer, int64_t now_ms) {
     return 0;
 }
 
-/* Whether the first of the heap has to wait for what was stored once more, and may recall it. Who is to be
- * stored once more himself has not. */
+/* Whether the first of the heap has to wait for messages that were stored once more, and may recall it. One
+ * that is to be stored once more itself need not wait. */
 static int is_held(mq_timer *timer) {
     mq_timer_unit unit;
     return is_holding(timer) && !mq_timerlog_read(timer->units, timer->heap.items[0].position, &unit) &&
@@ -198,7 +198,7 @@ static int step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_event 
         if (enqueued != 1) break;
     }
     if (enqueued == MQ_TIMER_LOST) return enqueued;
-    /* A full disk keeps nobody waiting who is in the wheel. */
+    /* A full disk keeps no message waiting that is in the wheel. */
     if (enqueued != 1) timer->hold_until = 0;
     if (!is_holding(timer)) result = deliver(timer, now_ms, budget, event);
     int flushed = flush(timer);
@@ -216,7 +216,7 @@ int mq_timer_step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_even
     if (result) return result;
     result = step(timer, now_ms, budget, event);
     mq_timer_exit(timer);
-    /* Who recalls a message waits for its marker to be enqueued. */
+    /* A caller that recalls a message waits for its marker to be enqueued. */
     if (mq_timer_word(timer, MQ_TIMER_ENQUEUED) != before)
         mq_linux_wake((_Atomic uint32_t *)&timer->words[MQ_TIMER_ENQUEUED]);
     return result;
@@ -236,7 +236,8 @@ int mq_timer_run(mq_timer *timer, const int32_t *stop, int64_t idle_ms, mq_timer
         if (result != MQ_TIMER_IDLE) return result;
         now = mq_linux_now_ms();
         int64_t next = event->next_ms < now + idle_ms ? event->next_ms : now + idle_ms;
-        /* Who stores one reads this after, and rings; or before, and what he stored is seen here. */
+        /* A sender that stores one reads this after, and rings; or before, and what it stored is seen
+         * here. */
         atomic_store(&timer->words[MQ_TIMER_WAKE], next);
         atomic_thread_fence(memory_order_seq_cst);
         if (next <= now || has_news(timer)) continue;

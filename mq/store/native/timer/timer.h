@@ -7,7 +7,7 @@
  * leaves before.
  *
  * One process runs it, all others see its words in mq/timer. Whatever it does is stated there first, so
- * whoever goes on for one that died in the middle finishes it or takes it back:
+ * the next leader finishes what the last one died in, or takes it back:
  *
  *     put into the wheel   LINK_…: the slot before, LINKING; unit, slot, LOG_END, ENQUEUED; no LINKING
  *     deliver              QUEUE, BEGIN, then STATED; copy, mark of the unit; STATED taken back
@@ -84,7 +84,7 @@ int mq_timer_rebuild(mq_timer *timer, int64_t doubt_ms, int64_t done_ms, int64_t
 /* Enqueue and deliver what there is at this time, at most `budget` of each. MQ_TIMER_STOPPED if there is
  * more, or one of the others. MQ_CORRUPT: the timer log or the wheel is damaged. */
 int mq_timer_step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_event *event);
-/* The same by the clock until *stop is not 0, which who sets it rings for. Sleeps when there is nothing to
+/* The same by the clock until *stop is not 0, for which its setter rings. Sleeps when there is nothing to
  * do, for idle_ms at the most. */
 int mq_timer_run(mq_timer *timer, const int32_t *stop, int64_t idle_ms, mq_timer_event *event);
 
@@ -93,7 +93,7 @@ int mq_timer_place(mq_timer *timer, const mq_timer_event *event, int number);
 /* The record of `event` was delivered before, or is of no use: it is done. 0: it is to be delivered. */
 int mq_timer_answer(mq_timer *timer, const mq_timer_event *event, int done);
 
-/* Where it is: for who has it on disk, in another thread. */
+/* Where it is: for the thread that has it on disk. */
 typedef struct {
     int64_t read_ms; /* all before this slot is delivered */
     int64_t log_end;

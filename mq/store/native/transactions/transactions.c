@@ -18,7 +18,7 @@ enum {
     GENERATION_BITS = 28,
     CHECK_SHIFT = STATE_BITS + TOKEN_BITS + GENERATION_BITS,
     STATE_MASK = 15,
-    OP_SIZE = 4096, /* of an op record's body; who brings as much together rings */
+    OP_SIZE = 4096, /* of an op record's body; a sender that brings as much together wakes the leader */
     ROOM_COUNT = 256
 };
 
@@ -168,7 +168,7 @@ int mq_transaction_inherit(mq_transactions *table, int64_t name, int32_t token) 
     return 0;
 }
 
-/* One more end that an op record is to tell: who has the duties is woken for the first, and for each that
+/* One more end that an op record is to tell: the leader is woken for the first, and for each that
  * fills one. */
 static void count_unwritten(mq_transactions *table, int64_t name) {
     mq_fail_at(MQ_FAIL_SETTLED);
@@ -201,7 +201,8 @@ int mq_transaction_unwritten(mq_transactions *table, int64_t *offsets, int offse
         if (!(entry & MQ_TRANSACTION_UNWRITTEN) || !is_sound(entry)) continue;
         offsets[count++] = (int64_t)generation_in(entry) * MQ_TRANSACTION_COUNT + i;
     }
-    /* Who died between an end and its count made the count wrong: with nothing left it is right again. */
+    /* A process that died between an end and its count made the count wrong: with nothing left it is right
+     * again. */
     if (!count) atomic_compare_exchange_strong(&table->words[MQ_TRANSACTIONS_UNWRITTEN], &counted, 0);
     return count;
 }

@@ -6,11 +6,11 @@
  *      (absent) --prepare--> PENDING --claim--> ENDING --settle--> COMMITTED or ROLLED_BACK
  *                               ^------a failure----|                  + UNWRITTEN until an op record says so
  *
- * Every step is one compare-and-swap, so of all who end a transaction one does it. Who dies in the middle
- * leaves ENDING with its token; who finds that looks whether the message was stored. An entry gives way to
- * that of a later transaction unless somebody is at it, and is told by an op record before; the earlier one
- * is absent then. Who finds none asks the queue of op records and the index instead: slower, and with the
- * same result.
+ * Every step is one compare-and-swap, so of all processes that end a transaction one does it. A process that
+ * dies in the middle leaves ENDING with its token; the next to end it looks whether the message was stored.
+ * An entry gives way to that of a later transaction unless somebody is at it, and is told by an op record
+ * before; the earlier one is absent then. A process that finds none asks the queue of op records and the
+ * index instead: slower, and with the same result.
  */
 typedef struct mq_transactions mq_transactions;
 
@@ -28,7 +28,7 @@ enum {
     MQ_TRANSACTIONS_ASKED_BEGIN = 8,
     MQ_TRANSACTIONS_ASKED_END = 9,
     MQ_TRANSACTIONS_ROUND_TIME = 10, /* when that was, ms */
-    MQ_TRANSACTIONS_BELL_AT = 88,    /* futex: wakes who has the duties */
+    MQ_TRANSACTIONS_BELL_AT = 88,    /* futex: wakes the leader */
     MQ_TRANSACTIONS_ROUNDS_AT = 92,  /* futex: raised with every round that asks */
 
     /* states of an entry */
@@ -47,7 +47,7 @@ enum {
     MQ_END_OTHERWISE = 2, /* it had ended in the other way */
     MQ_END_FOREIGN = 3,   /* the half message is another group's */
     MQ_END_NONE = 4,      /* there is no half message at this place */
-    MQ_END_LATE = 5,      /* after its immunity time: only who was asked may end it */
+    MQ_END_LATE = 5,      /* after its immunity time: only a producer that was asked may end it */
     MQ_END_UNUSUAL = 6    /* more is to be found out, nothing has been done */
 };
 
@@ -65,7 +65,8 @@ int mq_transactions_open(int fd, int64_t epoch, const char *boot_id, int64_t tim
 void mq_transactions_close(mq_transactions *table);
 /* How this process signs: 1 to MQ_TRANSACTION_TOKEN_MAX. */
 void mq_transactions_sign(mq_transactions *table, int32_t token);
-/* The number of the queue of op records: who needs the place of an entry that none tells of writes one. */
+/* The number of the queue of op records: a process that needs the place of an entry that no op record tells
+ * of writes one. */
 void mq_transactions_set_ops(mq_transactions *table, int op_queue);
 int64_t mq_transactions_get(mq_transactions *table, int word);
 void mq_transactions_set(mq_transactions *table, int word, int64_t value);
@@ -89,7 +90,8 @@ int mq_transaction_end(mq_transactions *table, mq_log *log, const char *group, i
 
 /* Store the message of the half message at log_offset in a queue; the transaction is claimed. */
 int mq_transaction_store(mq_log *log, int64_t log_offset, int queue, mq_ended *ended);
-/* An entry's state, with the token of who is ENDING it in the bits from 8 on; MQ_MISSING if it has none. */
+/* An entry's state, with the token of the process that is ENDING it in the bits from 8 on; MQ_MISSING if it
+ * has none. */
 int mq_transaction_state(mq_transactions *table, int64_t name);
 /* 0: it is ENDING by this process. Else as mq_transaction_state. `insert` makes the entry if there is none,
  * and there is room. */

@@ -18,7 +18,7 @@ struct mq_transactions {
 
 /* Make the entry of a name, unless it is there or another one needs its place. Whether that was done. */
 int mq_transaction_enter(mq_transactions *table, int64_t name, int state, uint64_t token);
-/* Make the entry of a transaction that begins; who needs its place is told of before. */
+/* Make the entry of a transaction that begins; the transaction whose place it takes is reported first. */
 void mq_transaction_enter_new(mq_transactions *table, mq_log *log, int64_t name);
 
 #endif
