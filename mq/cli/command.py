@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 import mq
 from mq.cli.printing import visible
@@ -34,6 +35,8 @@ from mq.cli.verbs.verify import verify
 DONE, NO, WRONG_USAGE = 0, 1, 2
 INTERRUPTED = 128 + signal.SIGINT
 READER_GONE = 128 + signal.SIGPIPE
+# The variable by which the script of --completion asks for what fits.
+COMPLETE = "_MQ_COMPLETE"
 
 # What the user typed is at fault, not the state of the store.
 _WRONG_USAGE = (
@@ -66,9 +69,31 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _directories(_context: click.Context, _argument: click.Parameter, begun: str) -> list[CompletionItem]:
+    """DIR is completed by the shell, with the names of directories."""
+    return [CompletionItem(begun, type="dir")]
+
+
+def _print_completion(context: click.Context, _option: click.Parameter, shell: str | None) -> None:
+    if shell is None or context.resilient_parsing:
+        return
+    completion = get_completion_class(shell)
+    assert completion is not None, shell
+    click.echo(completion(command, {}, "mq", COMPLETE).source())
+    context.exit()
+
+
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="mq", prog_name="mq")
-@click.argument("target", metavar="DIR")
+@click.option(
+    "--completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    expose_value=False,
+    is_eager=True,
+    callback=_print_completion,
+    help="Print what makes the shell complete verbs and options.",
+)
+@click.argument("target", metavar="DIR", shell_complete=_directories)
 @click.option("--json", is_flag=True, help="Print one JSON object a line.")
 @click.pass_context
 def command(context: click.Context, target: str, json: bool) -> None:
@@ -90,6 +115,8 @@ for verb in (
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit status. Errors are one line on standard error."""
+    if asked := os.environ.get(COMPLETE):
+        return shell_complete(command, {}, "mq", COMPLETE, asked)
     try:
         with command.make_context("mq", list(arguments)) as context:
             status = command.invoke(context)

@@ -7,15 +7,14 @@ JSON output is ASCII alone, and a body that is not UTF-8 stands under `body_base
 
 import base64
 import json
+import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 import mq
+from mq.cli.text_table import WIDTH_MIN, table_lines
 
 FACTS = (
     "topic",
@@ -38,8 +37,6 @@ FACTS = (
     "transaction_id",
     "prepared_transaction_offset",
 )
-
-TABLE_WIDTH_MAX = 10_000
 
 
 def visible(text: str | bytes) -> str:
@@ -78,21 +75,19 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def emit_table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> None:
-    """Columns as wide as what is in them, those named in `numbers` to the right; nothing is cut off.
-
-    Cells are text as it stands: no markup. On a terminal too narrow for it, lines wrap there.
-    """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in numbers else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
-    console = Console(width=TABLE_WIDTH_MAX)
-    with console.capture() as capture:
-        console.print(table)
-    for line in capture.get().splitlines():
-        click.echo(line.rstrip())
+def emit_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numbers: Collection[str] = (),
+    below: Sequence[str] = (),
+) -> None:
+    """A table that fits into the terminal, and into 80 columns where there is none: see table_lines."""
+    shown = [[visible(cell) for cell in row] for row in rows]
+    width = max(WIDTH_MIN, shutil.get_terminal_size().columns)
+    heading, *lines = table_lines(headings, shown, numbers=numbers, below=below, width=width)
+    click.echo(click.style(heading, bold=True))
+    for line in lines:
+        click.echo(line)
 
 
 def emit_json(facts: Mapping[str, object]) -> None:

@@ -48,7 +48,7 @@ def test_settings_are_shown_and_changed(run: Run, filled: Path) -> None:
     [facts] = run("settings", "--json").objects
     assert facts["retention_hours"] == 1000
     answer = run("settings", "transaction_check_max=7", "message_delay_level=1s 2s")
-    assert "transaction_check_max        7\n" in answer.out
+    assert "transaction_check_max       7\n" in answer.out
     assert run("settings", "--json").objects == [
         {**facts, "transaction_check_max": 7, "message_delay_level": "1s 2s"}
     ]

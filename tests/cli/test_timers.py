@@ -54,7 +54,7 @@ def test_what_waits_is_counted_by_topic_and_by_when(run: Run, directory: Path) -
     assert [one["due_ms"] for one in listed] == sorted(one["due_ms"] for one in listed)
     assert [one["delay_level"] for one in listed if one["topic"] == "bills"] == [14, 18, 0]
     assert recalled in {one["recall_handle"] for one in listed}
-    assert len(run("timers", "--list", "--limit", "3").out.splitlines()) == 4
+    assert len(run("timers", "--list", "--limit", "3", "--json").objects) == 3
 
 
 def test_wrong_usage(run: Run) -> None:

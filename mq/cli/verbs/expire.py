@@ -114,4 +114,5 @@ def _show(session: Session, found: Expiring) -> None:
                 for each in found.ranges
             ),
             numbers={"first", "last"},
+            below=("not read by",),
         )

@@ -196,7 +196,10 @@ def _list(session: Session, broker: mq.LocalBroker, expiring: Mapping[str, int])
         ] or [(name, f"{len(members)}", kind, "", "", "")]
     if rows:
         emit_table(
-            ("group", "members", "model", "topic", "lag", "retry"), rows, numbers={"members", "lag", "retry"}
+            ("group", "members", "model", "topic", "lag", "retry"),
+            rows,
+            numbers={"members", "lag", "retry"},
+            below=("topic",),
         )
     for name in () if session.json else sorted(expiring):
         warn_of_expiring(broker, name, expiring)
@@ -247,12 +250,13 @@ def _show(
                 for member in members
             ),
             numbers={"pid", "queues"},
+            below=("subscribes to", "since", "host"),
         )
     if states:
         click.echo()
         now_ms = int(time.time() * 1000)
         emit_table(
-            ("queue", "owner", "committed", "end", "lag", "consumed", "oldest", "why it does not move"),
+            ("queue", "owner", "committed", "end", "lag", "consumed", "oldest", "reason"),
             (
                 (
                     f"{state.queue.topic}/{state.queue.queue_id}",
@@ -267,6 +271,7 @@ def _show(
                 for state in states
             ),
             numbers={"committed", "end", "lag", "consumed", "oldest"},
+            below=("reason", "owner"),
         )
 
 

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from mq.cli.printing import emit_json, moment, visible
+from mq.cli.printing import emit_json, emit_table, moment
 from mq.cli.session import RETENTION_HOURS_MAX, Session, with_json
 from mq.cli.verbs.expire import warn_if_held
 
@@ -64,8 +64,9 @@ def settings(session: Session, changes: tuple[str, ...]) -> None:
         if session.json:
             emit_json(found)
         else:
-            for name, value in found.items():
-                click.echo(f"{name:<28} {visible(str(value))}")
+            emit_table(
+                ("setting", "value"), ((name, str(value)) for name, value in found.items()), below=("value",)
+            )
 
 
 def _change(text: str) -> tuple[str, object]:

@@ -57,6 +57,7 @@ def _show(root: Path, found: list[Sink]) -> None:
             for sink in found
         ),
         numbers={"EPOCH", "ROWS", "AGE", "STAGED"},
+        below=("STATE",),
     )
     for sink in found:
         for path, why in lost(root, sink):

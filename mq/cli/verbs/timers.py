@@ -125,4 +125,5 @@ def _list(session: Session, found: list[Delayed]) -> None:
             for one in found
         ),
         numbers={"LEVEL"},
+        below=("HANDLE", "ID"),
     )

@@ -1,9 +1,11 @@
 """`topics`, `create`, `delete`."""
 
+from typing import Any
+
 import click
 
 import mq
-from mq.cli.printing import emit_json, visible
+from mq.cli.printing import emit_json, emit_table, visible
 from mq.cli.session import Session, with_json
 
 
@@ -13,17 +15,19 @@ from mq.cli.session import Session, with_json
 def topics(session: Session) -> None:
     """List the topics with their queues and messages."""
     with session.open() as broker:
-        for name in sorted(broker.topics()):
-            facts = _facts(broker.topic(name))
-            if session.json:
-                emit_json(facts)
-            else:
-                click.echo(
-                    f"{visible(name):<40} {facts['queues']:>5} queues {facts['messages']:>13,} messages"
-                )
+        found = [_facts(broker.topic(name)) for name in sorted(broker.topics())]
+    if session.json:
+        for facts in found:
+            emit_json(facts)
+    elif found:
+        emit_table(
+            ("topic", "queues", "messages"),
+            ((facts["topic"], f"{facts['queues']:,}", f"{facts['messages']:,}") for facts in found),
+            numbers={"queues", "messages"},
+        )
 
 
-def _facts(topic: mq.Topic) -> dict[str, object]:
+def _facts(topic: mq.Topic) -> dict[str, Any]:
     count = sum(queue.max_offset - queue.min_offset for queue in topic.queues)
     return {"topic": topic.name, "queues": len(topic.queues), "messages": count}
 

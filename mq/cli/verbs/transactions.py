@@ -70,6 +70,7 @@ def _show(found: list[Undecided]) -> None:
             for each in found
         ),
         numbers={"AGE", "CHECKED"},
+        below=("GROUP", "TOPIC"),
     )
     given_up = sum(each.given_up for each in found)
     if given_up:
