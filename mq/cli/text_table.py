@@ -62,7 +62,7 @@ def table_lines(
 
 
 def _wrapped(name: str, cell: str, width: int) -> list[str]:
-    """A cell beneath its row. One that is a single word, such as a recall handle, stays whole, to be copied."""
+    """A cell beneath its row. A single word, such as a recall handle, stays whole, to be copied."""
     text = f"{name}: {cell}"
     if " " not in cell:
         return [INDENT + text]
