@@ -163,12 +163,16 @@ def _load(module: str) -> Any:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name in {"aio", "spark"}:
-            return _load(f"mq.{name}")
-        if name not in _MODULES:
-            raise AttributeError(f"module 'mq' has no attribute {name!r}")
-        found = globals()[name] = getattr(_load(_MODULES[name]), name)
-        return found
+        if name in _MODULES:
+            found = globals()[name] = getattr(_load(_MODULES[name]), name)
+            return found
+        try:
+            if not name.startswith("_"):
+                return _load(f"mq.{name}")  # mq.txn, mq.aio: a package of mq, as if it had been imported
+        except ModuleNotFoundError as error:
+            if error.name != f"mq.{name}":
+                raise
+        raise AttributeError(f"module 'mq' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

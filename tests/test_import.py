@@ -134,3 +134,9 @@ print(resource_short)
         check=False,
     )
     assert (printed.stdout, printed.stderr) == ("descriptors\n", "")
+
+
+@pytest.mark.parametrize("package", ["aio", "api", "client", "errors", "filter", "txn"])
+def test_a_package_of_mq_is_there_when_it_is_named(package: str) -> None:
+    program = f"import mq; assert mq.{package}.__name__ == 'mq.{package}'; assert not hasattr(mq, 'nonsense')"
+    subprocess.run([sys.executable, "-c", program], check=True)

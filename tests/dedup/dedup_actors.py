@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -38,8 +39,8 @@ MAKING = {"__init__", "_make", "_believed", "_mapped"}
 
 
 def die_before_line(files: set[str], functions: set[str], step: int) -> None:
-    """Have this process killed before it comes to the step-th line of these files, or of these functions of
-    theirs."""
+    """Have this process killed before one of its next threads comes to the step-th line of these files, or of
+    these functions of theirs."""
     left = step
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
@@ -53,8 +54,7 @@ def die_before_line(files: set[str], functions: set[str], step: int) -> None:
             left -= 1
         return trace
 
-    threading.settrace(trace)  # The first send of a key has another thread open the table.
-    sys.settrace(trace)
+    threading.settrace(trace)
 
 
 def dies(step: int, files: set[str], functions: set[str], work: Callable[[], object]) -> bool:
@@ -65,7 +65,9 @@ def dies(step: int, files: set[str], functions: set[str], work: Callable[[], obj
             with_broker = work()
             assert callable(with_broker)
             die_before_line(files, functions, step)
-            with_broker()
+            # Not the main thread, which has another one open tables for it: that one is not traced.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(with_broker).result()
             os._exit(0)
         finally:
             os._exit(1)
