@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import mq.store.native
 from mq.store.native import ffi, lib
 
-SOURCE = Path(mq.store.native.__file__).parent / "hash.c"
+SOURCE = Path(mq.store.native.__file__).parent / "base" / "hash.c"
 CHOOSE = """
 #include "hash.c"
 
@@ -70,7 +70,8 @@ def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         "-shared",
         "-fPIC",
     ]
-    subprocess.run([*command, "-I", str(SOURCE.parent), "-o", str(compiled), str(source)], check=True)
+    places = ["-I", str(SOURCE.parent), "-I", str(SOURCE.parent.parent)]
+    subprocess.run([*command, *places, "-o", str(compiled), str(source)], check=True)
     return Ways(compiled, request.param != "tables", request.param == "wide products")
 
 

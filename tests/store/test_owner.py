@@ -61,6 +61,8 @@ assert list(problems(root)) == []
 APPLICATION = """
 import os, sys, mq
 import mq.filter.sql
+# Where Python itself is root's alone, nothing can be loaded later.
+assert [getattr(mq, name) for name in mq.__all__]
 os.setgroups([])
 os.setgid({nobody})
 os.setuid({nobody})
