@@ -4,9 +4,12 @@ import fcntl
 import json
 import os
 import pty
+import re
+import select
 import struct
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +22,7 @@ from mq.cli.command import run as command
 from tests.cli.conftest import Run, Start
 
 COUNT = 40
+STYLING = re.compile(rb"\x1b\[[0-9;?]*m")  # colours, between letters too
 
 
 @pytest.fixture
@@ -200,8 +204,11 @@ def test_top_fills_a_terminal_until_q_is_pressed(start: Start, broker: mq.LocalB
         screen = start("top", stdin=its, stdout=its, stderr=its)
         os.close(its)
         shown = b""
-        while not all(name in shown for name in (b"orders", b"billing", b"subscribes to")):
-            shown += terminal.read(4096)
+        until = time.monotonic() + 120
+        while not all(name in STYLING.sub(b"", shown) for name in (b"orders", b"billing", b"subscribes to")):
+            assert time.monotonic() < until, shown
+            if select.select([terminal], [], [], 1.0)[0]:
+                shown += terminal.read(4096)
         terminal.write(b"q")
         with suppress(OSError):  # The other end is closed.
             while terminal.read(4096):
