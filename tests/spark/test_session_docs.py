@@ -38,6 +38,7 @@ def of(codes: dict[str, str], block: str) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_what_the_page_shows_runs(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql.streaming import DataStreamWriter
 

@@ -16,7 +16,7 @@ from tests.spark.test_session_sink import results, run
 from tests.spark.test_sink import numbered, staged_files
 from tests.support.store.small_store import open_small
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # Spark on a slow machine.
 
 SECONDS_MAX = 100.0
 

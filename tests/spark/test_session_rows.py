@@ -11,7 +11,7 @@ from mq.broker.local import LocalBroker
 from tests.spark.reading import batch_rows
 from tests.spark.test_sink import stored
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # Spark on a slow machine.
 
 COLUMNS = (
     "string(id) AS body",

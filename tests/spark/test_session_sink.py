@@ -14,7 +14,7 @@ from tests.spark.reading import send
 from tests.spark.session import begun
 from tests.spark.test_sink import numbered, staged_files, stored
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # Spark on a slow machine.
 
 
 def run(frame: Any, directory: Path, checkpoint: Path, **options: str) -> None:
