@@ -20,7 +20,7 @@ from mq.broker.topics import config as topics_file
 from mq.store.directory import config_file
 from mq.store.directory import root as directories
 from mq.store.directory.root import BEGIN_MEMBER
-from mq.store.directory.topic_journal import TopicJournal
+from mq.store.directory.topic_journal import TopicJournal, listed_topics
 from mq.store.recovery.recover import lower_begins
 
 COUNT = topics_file.JOURNAL_FROM + 40
@@ -264,19 +264,22 @@ def test_a_line_behind_a_lost_one_does_not_come_back(tmp_path: Path) -> None:
 def test_a_journal_that_was_folded_and_not_removed_takes_no_more(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What is written to it is lost to a process that sees in topics.json that all of it is there."""
     with mq.open(directory, duties=False) as broker, mq.open(directory, duties=False) as other:
         fill(broker)
         with monkeypatch.context() as patch:
             patch.setattr(TopicJournal, "remove", lambda _journal: None)  # As one that dies before.
             other._catalog.fold()
-        assert TopicJournal(directory).signature() is not None
-        for number in range(3):
-            broker.create_topic(f"more{number}", 1)
-            assert (
-                broker.topics()
-                == other.topics()
-                == sorted([*NAMES, *(f"more{n}" for n in range(number + 1))])
-            )
+        folded, lines, _end = TopicJournal(directory).read()
+        assert lines
+        # By one that saw the fold, and by one that has used the journal before.
+        for number, maker in enumerate((broker, other, broker)):
+            maker.create_topic(f"more{number}", 1)
+            more = [f"more{each}" for each in range(number + 1)]
+            assert broker.topics() == other.topics() == sorted([*NAMES, *more])
+            assert set(listed_topics(directory) or {}) == {*NAMES, *more, "TBW102"}
+        assert names_in(directory) == more
+        assert TopicJournal(directory).read()[0] != folded
         with mq.open(directory, duties=False) as third:
             assert third.topics() == broker.topics()
 
