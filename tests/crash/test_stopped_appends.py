@@ -1,0 +1,181 @@
+"""A process is stopped at each point of an append, with the lock in hand, and goes on later.
+
+Nothing can be taken from it. Every call of another process ends within its own time limit, and one that needs
+the lock with an error that says who has it. Nothing of that call is stored, and all that the stopped one was
+about to store is there when it has gone on.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.store.check import problems
+from mq.store.shared.lock_guards import time_limit
+from mq.store.shared.process_state import process_state
+from tests.crash.stopped import TOPIC, bulk
+from tests.support.processes.fail_build import TREE, fail_build, fail_points
+from tests.support.processes.nursery import Nursery, Process
+from tests.support.store.sizes import SMALL
+
+pytestmark = pytest.mark.crash
+
+POINT = fail_points()
+LIMIT, PATIENCE = 0.1, 60.0  # seconds: of a call, and of this test
+SIZES = {**SMALL, "queue_file_units": 3}
+APPEND = ("LOCKED", "ARMED", "RECORD", "UNIT", "LOG_END", "PUBLISHED", "DISARMED")
+CASES = [
+    *((way, point) for way in ("single", "batch", "bulk") for point in APPEND),
+    *((way, "HALF_RECORD") for way in ("single", "batch", "bulk")),
+    *((way, point) for way in ("batch", "bulk") for point in ("NEW_QUEUE_FILE", "LINKED_QUEUE_FILE")),
+    *((way, "BLANK") for way in ("large", "bulk")),
+]
+keys = count()
+Refused = dict[str, Callable[[], object]]
+
+
+@pytest.fixture
+def nursery(tmp_path: Path) -> Iterator[Nursery]:
+    with Nursery(TREE, tmp_path / "report", fail_build(), "tests.crash.stopped") as nursery:
+        yield nursery
+        assert nursery.failures() == ""
+
+
+def calls_that_store(broker: LocalBroker, producer: mq.Producer) -> Refused:
+    queue = mq.MessageQueue(TOPIC, broker.name, 0)
+    refused = mq.Message(TOPIC, b"refused")
+    (dead,) = broker.topic("read").queues[0].read(0, count_max=1).messages
+    return {
+        "send": lambda: producer.send(refused),
+        "send to a queue": lambda: producer.send(refused, queue=queue),
+        "asynchronous": lambda: producer.send_async(refused).result(),
+        "one-way": lambda: producer.send_oneway(refused),
+        "batch": lambda: producer.send_batch([refused, refused]),
+        "key": lambda: producer.send(refused, dedup_key=f"key-{next(keys)}"),
+        "level": lambda: producer.send(mq.Message(TOPIC, b"refused", delay_level=1)),
+        "timer": lambda: producer.send(mq.Message(TOPIC, b"refused", delay_ms=3_600_000)),
+        "first of a topic": lambda: producer.send(mq.Message("fresh", b"refused")),
+        "half message": lambda: broker.prepare(queue, "payers", refused, b"refused", 0),
+        "bulk": lambda: bulk(broker, TOPIC, [b"refused"] * 2),
+        "hand back": lambda: broker.send_back(dead, "readers"),
+        "dead letter": lambda: broker.send_back(dead, "readers", delay_level=-1),
+    }
+
+
+def other_calls(broker: LocalBroker) -> Refused:
+    queue = broker.topic("read").queues[0]
+
+    def open_another() -> None:
+        mq.open(broker.path, duties=False, **SIZES).close()
+
+    return {
+        "read": lambda: queue.read(0),
+        "query": lambda: broker.query("read", "kept"),
+        "commit": lambda: broker.commit("readers", queue.message_queue, 1),
+        "lag": lambda: broker.group("readers").lag("read"),
+        "flush": broker.flush,
+        "expire": broker.expire,
+        "create": lambda: broker.create_topic("read", 1),
+        "open": open_another,
+        "verify": lambda: list(problems(broker.path)),
+    }
+
+
+def outcome(call: Callable[[], object]) -> tuple[str, float]:
+    """What it raised, or "", and how long it took."""
+    begin = time.monotonic()
+    try:
+        with time_limit(LIMIT):
+            call()
+    except mq.MQError as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - begin
+    return "", time.monotonic() - begin
+
+
+def outcomes(calls: Refused) -> dict[str, tuple[str, float]]:
+    """Of all of them at once."""
+    found: dict[str, tuple[str, float]] = {}
+
+    def run(name: str) -> None:
+        found[name] = outcome(calls[name])
+
+    threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in calls]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + PATIENCE
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    assert found.keys() == calls.keys(), f"still waiting: {calls.keys() - found.keys()}"
+    return found
+
+
+def stopped_at(process: Process, nursery: Nursery) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not process_state(process.pid).is_stopped:
+        assert not process.wait(0.002), f"it did not pass the point {nursery.failures()}"
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.timeout(600)
+def test_an_append_is_stopped_at_each_point(directory: Path, tmp_path: Path, nursery: Nursery) -> None:
+    sent: Counter[bytes] = Counter()
+    with (
+        mq.open(directory, **SIZES) as broker,
+        mq.Producer(broker, timeout=LIMIT, retries=0, dedup_window=600) as producer,
+    ):
+        broker.create_topic(TOPIC, 2)
+        broker.create_topic("read", 1).send(b"kept", keys="kept")
+        # So that what belongs to no single topic is there.
+        for name, call in calls_that_store(broker, producer).items():
+            if name in ("level", "timer", "key", "half message"):
+                call()
+        refused, others = calls_that_store(broker, producer), other_calls(broker)
+        own = broker.topic(TOPIC).queues[0].message_queue
+        for way, point in CASES:
+            case, done = f"{way}-{point}", tmp_path / f"{way}-{point}"
+            process = nursery.start(
+                "appender",
+                environment={"MQ_FAIL": f"{POINT[point]}:1:stop"},
+                root=directory,
+                way=way,
+                name=case,
+                done=done,
+                sizes=SIZES,
+            )
+            stopped_at(process, nursery)
+            said = rf"process {process.pid} \(.*\), which is stopped"
+            for name, (text, seconds) in outcomes(refused).items():
+                assert re.search(said, text), (case, name, text)
+                assert seconds < PATIENCE / 2, (case, name)
+            for name, (text, seconds) in outcomes(others).items():
+                assert not text or re.search(said, text), (case, name, text)
+                assert seconds < PATIENCE / 2, (case, name)
+            assert not done.exists()
+            process.go_on()
+            assert process.wait(PATIENCE)
+            assert nursery.failures() == ""
+            sent.update(done.read_bytes().split(b"\n"))
+            nursery.forget(process)
+            assert producer.send(mq.Message(TOPIC, case.encode()), queue=own, timeout=PATIENCE)
+            sent[case.encode()] += 1
+        stored: Counter[bytes] = Counter()
+        for queue in broker.topic(TOPIC).queues:
+            at = 0
+            while found := queue.read(at, count_max=1000).messages:
+                stored.update(message.body for message in found)
+                at += len(found)
+        del stored[b"refused"]  # The first one with a key.
+        assert stored == sent, (stored - sent, sent - stored)
+        assert sum(queue.max_offset for queue in broker.topic("read").queues) == 1
+        # A topic that was made for a refused message may stay: deleting it needs the lock as well.
+        for topic in set(broker.topics()) - {TOPIC, "read"}:
+            assert not any(queue.max_offset for queue in broker.topic(topic).queues)
