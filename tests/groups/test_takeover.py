@@ -31,6 +31,7 @@ PROCESSES = 8
 PER_PROCESS = 8
 
 
+@pytest.mark.rounds
 @pytest.mark.timeout(300 + KILLS * 4)
 def test_the_queues_of_a_killed_member_are_taken_over(troupe: Troupe) -> None:
     trace = troupe.trace("sender")
