@@ -28,6 +28,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import mq
+
 __all__ = ["Nursery", "Process", "stopping"]
 
 PR_SET_PDEATHSIG = 1
@@ -155,6 +157,9 @@ stopping = _Stopping()
 
 def _serve(report: str, name_of_actors: str) -> None:
     actors = importlib.import_module(name_of_actors)
+    # Loaded before the fork: a child that is killed early is to die at work, and not while it loads modules.
+    for public in mq.__all__:
+        getattr(mq, public)
     parent = os.getpid()
     # Whoever is stopped as soon as it is born hears of it when it listens, instead of dying without a word.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
