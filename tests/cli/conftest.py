@@ -14,6 +14,9 @@ from tests.cli.forking import Server
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TZ": "UTC"}
+# Programs believe these more than their terminal. xdist's processes have them.
+for name in ("COLUMNS", "LINES"):
+    ENVIRONMENT.pop(name, None)
 
 
 class Answer:
