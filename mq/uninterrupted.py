@@ -16,9 +16,9 @@ import os
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
@@ -93,7 +93,7 @@ def left_open(close: Callable[[], object], what: object, pid: int) -> None:
         call = _Call(close, None, None)
         _hand_over(call)
     except BaseException:
-        _calls.put(_Call(close, None, None))  # Twice is fine, and there is no later time for it.
+        _calls.append(_Call(close, None, None))  # Twice is fine, and there is no later time for it.
         _start_worker()
         raise
     warnings.warn(f"{what!r} was dropped and not closed", ResourceWarning, source=what, stacklevel=3)
@@ -171,9 +171,19 @@ class _Call(Generic[Result]):
 
 
 def _hand_over(call: _Call[Any]) -> None:
-    _calls.put(call)  # One call of C: an interrupt comes before or after it.
+    _calls.append(call)  # One call of C: an interrupt comes before or after it.
+    _ring()
     if not _idle:
         _start_worker()
+
+
+def _ring() -> None:
+    """Wake an idle worker."""
+    try:
+        _bell.release()
+    except RuntimeError as error:
+        if str(error) != "release unlocked lock":
+            raise  # By a signal handler. Else it was rung before, and no worker has heard it yet.
 
 
 def _start_worker() -> None:
@@ -208,31 +218,40 @@ def _work(seconds: float) -> None:
 
 
 def _next(worker: object, seconds: float) -> _Call[Any] | None:
-    with suppress(Empty):
-        try:
-            return _calls.get(timeout=seconds)
-        finally:
+    is_last = False
+    while True:
+        with suppress(IndexError):
+            call = _calls.popleft()
             _idle.discard(worker)
-    # Of a thread that found this worker idle. One that does not starts another worker.
-    with suppress(Empty):
-        return _calls.get_nowait()
-    return None
+            if _calls:
+                _ring()
+            return call
+        if is_last:
+            return None
+        if not (seconds and _bell.acquire(timeout=seconds)):
+            # A thread that found this worker idle has called by now; one that does not starts another.
+            _idle.discard(worker)
+            is_last = True
 
 
 def _after_fork() -> None:
-    global _calls
-    calls, _calls = _calls, SimpleQueue()  # Threads that are not there wait at the former.
+    global _bell  # noqa: PLW0603 - one of a process
+    _bell = _made_bell()  # Threads that are not there wait for the former.
     _idle.clear()
     # A signal handler may have forked while the main thread waits for one.
     for call in _under_way:
         call.forked()
     _under_way.clear()
-    with suppress(Empty):
-        while True:
-            _calls.put(calls.get_nowait())
 
 
-_calls: SimpleQueue[_Call[Any]] = SimpleQueue()
+def _made_bell() -> threading.Lock:
+    bell = threading.Lock()
+    bell.acquire()
+    return bell
+
+
+_calls: deque[_Call[Any]] = deque()
+_bell = _made_bell()  # Released to wake one of the workers.
 _idle: set[object] = set()  # workers that wait for a call
 _under_way: set[_Call[Any]] = set()
 _closing: WeakSet[_Owner] = WeakSet()
