@@ -140,3 +140,14 @@ print(resource_short)
 def test_a_package_of_mq_is_there_when_it_is_named(package: str) -> None:
     program = f"import mq; assert mq.{package}.__name__ == 'mq.{package}'; assert not hasattr(mq, 'nonsense')"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_files_are_made_by_a_process_that_has_loaded_no_store(tmp_path: Path) -> None:
+    program = (
+        "import sys; from mq.store.directory.owner import made_file\n"
+        "with made_file(sys.argv[1]): print('made')"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "file"], capture_output=True, text=True, check=True
+    ).stdout
+    assert printed == "made\n"

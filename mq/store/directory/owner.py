@@ -11,6 +11,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+import mq.store.native  # noqa: F401 - guards call it
 from mq.fastpath import Guard, open_guard
 
 __all__ = ["made_file", "make_directory", "open_made", "opened_file"]

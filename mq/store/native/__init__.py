@@ -17,6 +17,7 @@ from mq.errors import (
     StoreLocked,
     StorePoisoned,
 )
+from mq.fastpath import bind_guards
 from mq.store.native import _native  # type: ignore[attr-defined]  # made by the build
 from mq.store.os_errors import named
 from mq.store.shared.process_state import describe
@@ -26,6 +27,17 @@ ffi: Any = _native.ffi
 
 __all__ = ["check", "ffi", "lib"]
 
+# What the guards of mq.fastpath call.
+GUARDED = (
+    "mq_control_enter",
+    "mq_control_leave",
+    "mq_control_abandon",
+    "mq_log_enter",
+    "mq_log_control",
+    "mq_wait_deadline",
+    "mq_create_file",
+)
+bind_guards(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in GUARDED))
 
 # By number: see control.h.
 LOCKS = (

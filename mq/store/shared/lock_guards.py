@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 from mq.errors import MQError, StoreLocked
 from mq.fastpath import (
     Guard,
-    bind_guards,
     byte_guard,
     close_guarded_files,
     file_guard,
@@ -47,16 +46,6 @@ __all__ = [
 ]
 
 LOCK_TIMEOUT = 10.0  # seconds, of a call that has no time limit of its own
-CALLS = (
-    "mq_control_enter",
-    "mq_control_leave",
-    "mq_control_abandon",
-    "mq_log_enter",
-    "mq_log_control",
-    "mq_wait_deadline",
-    "mq_create_file",
-)
-bind_guards(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in CALLS))
 os.register_at_fork(after_in_child=close_guarded_files)
 
 Busy = Callable[[], MQError]
