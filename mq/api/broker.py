@@ -209,8 +209,8 @@ class Broker(Transactions, Protocol):
 
     def puller(self, queue: MessageQueue, claim: Claim | None = None) -> Puller:
         """pull for one queue, as often as wanted, at the least cost. Whether the queue may be read is asked
-        at the first pull, and after every change of a topic. The owner of a claim, who wants all tags, may
-        be spared messages that his SQL92 subscription leaves out for sure."""
+        at the first pull, and after every change of a topic. The owner of a claim for all tags may
+        be spared messages that its SQL92 subscription surely leaves out."""
         ...
 
     def read_arrow(self, queue: MessageQueue, offset: int, count_max: int, byte_max: int) -> Any:

@@ -5,7 +5,7 @@
  *   puller     pull(offset, count_max, byte_max, tag_hashes, wait) -> PullResult
  *
  * What is not the usual case is passed on to a function in Python with the same arguments, which also raises
- * what is to be raised. A log that is let go of while a call is under way lives until the call returns.
+ * errors. A log that is closed during a call lives until the call returns.
  */
 #include "objects.h"
 

@@ -1,8 +1,8 @@
 """Old messages are deleted: whole commit log files, then queue and index files that only told of it.
 
 A file of the log expires when its last change is longer ago than the retention; the newest never does.
-Readers are not disturbed: the marks of what is kept move up first, and a file that someone still has mapped
-lives on for him until he lets go of it.
+Readers are not disturbed: the marks of what is kept move up first, and a file that a reader still has mapped
+lives on for it until it is unmapped.
 
 RocketMQ: store/DefaultMessageStore.java, CleanCommitLogService. Unlike it, nothing is deleted before its
 time because a disk is full, unless that was asked for (disk_ratio_max): on a user's machine the disk is

@@ -48,9 +48,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     keys: list[str] = []
     first: Callable[..., Any] = Dedup._first
 
-    def asking(dedup: Dedup, topic: str, word: str, *rest: Any) -> Any:
-        keys.append(word)
-        return first(dedup, topic, word, *rest)
+    def asking(dedup: Dedup, sought: Any, begin_ms: int) -> Any:
+        keys.append(sought.word)
+        return first(dedup, sought, begin_ms)
 
     monkeypatch.setattr(Dedup, "_first", asking)
     return keys

@@ -1,4 +1,4 @@
-"""Messages of a bulk that are to be delivered later: which queues they wait in, and who has to hear of it.
+"""Messages of a bulk that are to be delivered later: which queues they wait in, and what the leader is told.
 
 A bulk has each of them written as mq/store/log/delayed_append.py would write it, for a queue of this broker:
 
@@ -44,7 +44,7 @@ class Asides:
         self._schedule = schedule
         self._timer = timer
         self._admit_others = admit
-        self._is_unseen = False  # by who delivers, since it is not on disk
+        self._is_unseen = False  # by the leader, since it is not on disk
 
     def level(self, level: int) -> MessageQueue:
         """The queue of a delay level, 1 to `levels`."""
@@ -71,7 +71,7 @@ class Asides:
         return TIMED if (queue.topic, queue.queue_id) == (TIMER_TOPIC, 0) else PLAIN
 
     def stored(self, delays_ms: Sequence[int], store_time_ms: int) -> None:
-        """A bulk was stored: who delivers is woken if he would sleep longer than the first of it waits."""
+        """A bulk was stored: the leader is woken if it would sleep longer than the first of it waits."""
         if levels := [delay for delay in delays_ms if delay >= 0]:
             self._schedule.stored(store_time_ms + min(levels))
         if TIMED in delays_ms:
@@ -79,7 +79,7 @@ class Asides:
             self._is_unseen = True
 
     def synced(self) -> None:
-        """What was stored is on disk, before which who delivers may not have seen it."""
+        """What was stored is on disk: before that the leader may not have seen it."""
         if self._is_unseen:
             self._is_unseen = False
             self._timer.alarm.ring()

@@ -8,12 +8,12 @@ are, DELAY, REAL_TOPIC and REAL_QID included: so RocketMQ stores them, and in an
 ask for nothing.
 
 It is due when its store time plus the level's delay has passed, by the levels of the leader: give all
-processes of a directory the same. One of a level that he does not have is due when the code of its unit
-says. Store times never go back: where one lies ahead (the clock was set back), the delay counts from when the
-message was first seen, some seconds after it was stored at the most. The process that delivers sees by the
-monotonic clock how far the other one was set back, and takes that off the times of all that it knew before.
-Another process, after a takeover, does not know: where a message would be due later there than one delay from
-now, the delay counts from then on.
+processes of a directory the same. One of a level that the leader does not have is due when the code of its
+unit says. Store times never go back: where one lies ahead (the clock was set back), the delay counts from
+when the message was first seen, some seconds after it was stored at the most. The process that delivers sees
+by the monotonic clock how far the other one was set back, and takes that off the times of all that it knew
+before. Another process, after a takeover, does not know: where a message would be due later there than one
+delay from now, the delay counts from then on.
 
 RocketMQ: broker/schedule/ScheduleMessageService.java; messageDelayLevel of MessageStoreConfig.java.
 """

@@ -15,8 +15,8 @@ drops what a marker of the slot names. A marker is a message
     BORN_TIMESTAMP      now
 
 RocketMQ says that a message is recalled once the marker is stored; the message may have been on its way. Here
-the answer comes when the marker has reached the leader. From then on the message is not delivered, so
-whether he has done it before is final.
+the answer comes when the marker has reached the leader. The leader does not deliver the message
+after that, so whether it has done so before is final.
 
 RocketMQ: broker/processor/RecallMessageProcessor.java; buildDeleteKey of TimerMessageStore.java.
 """
@@ -42,7 +42,7 @@ __all__ = ["Recall"]
 BODY, TAG = b"0", "_RECALL_TAG_"
 MARKS = b"TIMER_DEL_UNIQKEY\x01"
 TIMEOUT = 10.0  # seconds until the leader has seen a marker
-LOOK_AGAIN = 0.1  # seconds; he may have died, and another does not know of a ring
+LOOK_AGAIN = 0.1  # seconds; the leader may have died, and the next one does not know of a ring
 
 
 class Finds(Protocol):
@@ -141,6 +141,6 @@ class Recall:
                     f"the recall of message {wanted.unique_id} is stored, but no leader has seen it"
                     f" for {TIMEOUT:g} s{why}: ask again, as it may still be delivered"
                 )
-            # He looks at all that is there when he is rung, whenever it is due.
+            # The leader looks at all that is there when it is rung, whenever it is due.
             self._timer.alarm.ring()
             self._timer.alarm.wait_enqueued(marked, LOOK_AGAIN)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from mq.api.handled_keys import DEDUP_KEY
 from mq.api.results import MessageQueue, SendResult, SendStatus
@@ -57,7 +58,23 @@ WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 REAL_TOPIC, REAL_QUEUE_ID, OUT_MS = b"REAL_TOPIC\x01", b"REAL_QID\x01", b"TIMER_OUT_MS\x01"
 PROPERTY = DEDUP_KEY.encode() + b"\x01"
 
-Is = Callable[[MessageExt], bool]
+
+class _Sought(NamedTuple):
+    """The message of a dedup key ("key"), or of a unique id ("id"), in a topic."""
+
+    kind: str
+    topic: str
+    word: str
+
+    def is_it(self, found: MessageExt) -> bool:
+        encoded = found.encoded
+        if (found.msg_id if self.kind == "id" else value_of(encoded, PROPERTY)) != self.word:
+            return False
+        if value_of(encoded, MARKS) is not None:
+            return False  # It recalls one of this id, and is none.
+        return found.topic == self.topic or (
+            found.topic in WAITING_TOPICS and value_of(encoded, REAL_TOPIC) == self.topic
+        )
 
 
 def _now_ms() -> int:
@@ -109,15 +126,14 @@ class Dedup:
             _check_id(unique_id)
         if key is not None:
             message = with_dedup_key(message, key)
-            kind, word = "key", key
+            sought = _Sought("key", topic, key)
         elif unique_id is not None:
-            kind, word = "id", unique_id
+            sought = _Sought("id", topic, unique_id)
         else:
             raise ValueError("append_once needs a key, or a unique id")
 
-        is_it = _sought(kind, word, topic)
         keys = self._keys or self._opened()
-        digest = digest_of(kind, topic, word)
+        digest = digest_of(*sought)
         number = keys.number(digest)
         with time_limit(wait), keys.among_threads(number, wait), keys.among_processes(number, wait):
             if not window_ms:
@@ -128,8 +144,7 @@ class Dedup:
                     keys.bucket(number).doubt(digest, self._clock_ms())
             bucket = keys.bucket(number)
             now_ms = self._clock_ms()
-            is_complete = kind == "key" and keys.complete_since(bucket) <= now_ms - window_ms
-            first = self._sent_before(bucket, digest, topic, word, now_ms - window_ms, is_it, is_complete)
+            first = self._sent_since(now_ms - window_ms, sought, keys, bucket, digest)
             if first is not None:
                 return self._result(first, topic)
             bucket.put(digest, now_ms, CLAIMED)
@@ -145,29 +160,20 @@ class Dedup:
             bucket.put(digest, max(now_ms, self._clock_ms()), result._placed()[1][0])
             return result
 
-    def _sent_before(
-        self,
-        bucket: Bucket,
-        digest: bytes,
-        topic: str,
-        word: str,
-        begin_ms: int,
-        is_it: Is,
-        is_complete: bool,
+    def _sent_since(
+        self, begin_ms: int, sought: _Sought, keys: SentKeys, bucket: Bucket, digest: bytes
     ) -> MessageExt | None:
-        """The message that was sent under a key since begin_ms; the table knows of it from now on.
-
-        is_complete: what the table does not have, was not sent."""
+        """The message that was sent under a key since begin_ms; the table knows of it from now on."""
         known = bucket.find(digest)
         first: MessageExt | None = None
         if known is None:
-            if not is_complete:
-                first = self._first(topic, word, begin_ms, is_it)
+            if sought.kind == "id" or keys.complete_since(bucket) > begin_ms:
+                first = self._first(sought, begin_ms)
         elif known[1] == CLAIMED:
             # The process that died may have been stopped long before it stored the message.
-            first = self._first(topic, word, begin_ms, is_it)
+            first = self._first(sought, begin_ms)
         elif known[0] > begin_ms:
-            first = self._kept(topic, known[1], is_it)
+            first = self._kept(sought, known[1])
         if first is not None and (known is None or known[1] == CLAIMED):
             bucket.put(digest, _sent_ms(first), first.log_offset)
         return first
@@ -194,27 +200,27 @@ class Dedup:
 
         return uninterrupted(opened, of=self._store)
 
-    def _kept(self, topic: str, log_offset: int, is_it: Is) -> MessageExt | None:
+    def _kept(self, sought: _Sought, log_offset: int) -> MessageExt | None:
         """The message at a place, if it still is there and counts."""
-        if log_offset < self._begin(topic):
+        if log_offset < self._begin(sought.topic):
             return None
         if self._store.sync and log_offset >= self._store.visible_end():
             # The first one may still wait for the flush, or have died waiting; what cannot be read yet is
             # neither missing nor an answer.
             self._copies.flush()
         found = self._reader.record(log_offset)
-        if found is not None and found.log_offset == log_offset and is_it(found):
+        if found is not None and found.log_offset == log_offset and sought.is_it(found):
             return found
         return None
 
-    def _first(self, topic: str, word: str, begin_ms: int, is_it: Is) -> MessageExt | None:
+    def _first(self, sought: _Sought, begin_ms: int) -> MessageExt | None:
         """The oldest message of a key in the window, by the index."""
-        begin = self._begin(topic)
+        begin = self._begin(sought.topic)
         found = [
             message
-            for place in (topic, *WAITING_TOPICS)
-            for message in stored(self._store, place, word, begin_ms, self._name)
-            if message.log_offset >= begin and is_it(message) and _sent_ms(message) > begin_ms
+            for place in (sought.topic, *WAITING_TOPICS)
+            for message in stored(self._store, place, sought.word, begin_ms, self._name)
+            if message.log_offset >= begin and sought.is_it(message) and _sent_ms(message) > begin_ms
         ]
         return min(found, key=lambda message: message.log_offset, default=None)
 
@@ -248,22 +254,6 @@ class Dedup:
         """Let go of the table. Twice is fine."""
         if self._keys is not None:
             self._keys.close()
-
-
-def _sought(kind: str, word: str, topic: str) -> Is:
-    """Whether a message is the one of a key, or of a unique id, in a topic."""
-
-    def is_it(found: MessageExt) -> bool:
-        encoded = found.encoded
-        if (found.msg_id if kind == "id" else value_of(encoded, PROPERTY)) != word:
-            return False
-        if value_of(encoded, MARKS) is not None:
-            return False  # It recalls one of this id, and is none.
-        return found.topic == topic or (
-            found.topic in WAITING_TOPICS and value_of(encoded, REAL_TOPIC) == topic
-        )
-
-    return is_it
 
 
 def _sent_ms(message: MessageExt) -> int:

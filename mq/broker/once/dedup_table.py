@@ -22,7 +22,7 @@ From 4096 on, buckets of 256 bytes; the first 8 bytes of a key's digest choose i
        200    56  places       7 log offsets; -1: claimed by a sender that has not come back
 
 A sender that looks a key up holds the byte of its bucket, from before it looks until what it stored is
-marked: an open file description lock, which the kernel drops when he dies, and a lock of the threads of one
+marked: an open file description lock, which the kernel drops when it dies, and a lock of the threads of one
 broker. So a claim that is found by its next reader is always a dead one's, and says: look whether the message
 was stored.
 

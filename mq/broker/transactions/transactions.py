@@ -195,7 +195,7 @@ class LocalTransactions:
         elif ended is not None and self._store.sync:
             table.flushed(ended)
         elif self._store.sync and state is COMMIT:
-            self._store.flush_log()  # Who stored it may have died before he saw to that.
+            self._store.flush_log()  # The process that stored it may have died before it did so.
 
     def _refuse(
         self, found: int, group: str, log_offset: int, queue_offset: int, state: TransactionState

@@ -68,7 +68,7 @@ class Timers(Protocol):
 
 
 class Waiting(NamedTuple):
-    """How a message is appended that is put aside, and whether the leader is to be told."""
+    """How a delayed message is appended, and how the leader is told of it."""
 
     number: int
     encoded: bytes

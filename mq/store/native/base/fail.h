@@ -31,7 +31,7 @@ enum {
     MQ_FAIL_HALF = 20,         /* a half message is stored, the table of transactions does not know it */
     MQ_FAIL_CLAIMED = 21,      /* a transaction is being ended, nothing is stored */
     MQ_FAIL_COMMITTED = 22,    /* its message is stored, the table does not know that */
-    MQ_FAIL_SETTLED = 23,      /* the table knows, nobody is told that an op record is to be written */
+    MQ_FAIL_SETTLED = 23,      /* the table knows, the leader is not told to write an op record */
     MQ_FAIL_TIMER_UNIT = 24,   /* a unit is in the timer log, its slot does not know it */
     MQ_FAIL_TIMER_SLOT = 25,   /* its slot does, the timer log's end does not */
     MQ_FAIL_TIMER_LINKED = 26, /* all do, the statement still stands */

@@ -25,7 +25,7 @@ typedef struct {
 
 /* Append messages, the i-th to the queue of number queues[places[i]], no number twice; side by side but for
  * what is left over at the end of a file, in this order within each queue. Bodies and properties lie in
- * pieces, each of which has some of them whole. delays_ms[i] is what is to be known of queue i: a delay of 0
+ * pieces, each of which has some of them whole. delays_ms[i] is the delay of queue i: 0
  * or more says that messages wait there for so long after they were stored, and their units say when they are
  * due. MQ_INVALID if one put aside says not where it belongs. receipt->log_offset is the first one's, ->end
  * where the last one ends. MQ_TOO_LARGE if one does not fit into a file. Otherwise as mq_append_batch;

@@ -1,4 +1,4 @@
-/* queue_scan.h: the one scan over a queue, for whatever is to be done with its records. For C alone. */
+/* queue_scan.h: the scan over a queue that all its readers share. For C alone. */
 #ifndef MQ_PULLING_H
 #define MQ_PULLING_H
 

@@ -111,7 +111,7 @@ static void write_offset_id(char *out, const uint8_t *bytes, const mq_record *re
 }
 
 /* A late message that is stored once more is in the wheel before others are delivered that are late as well,
- * and in his own slot: one of them may be the recall of the other. */
+ * and in its own slot: one of them may be the recall of the other. */
 static void hold_for(mq_timer *timer, int64_t due, int64_t queue_offset, int64_t now_ms) {
     if (due < 0 || due > now_ms) return;
     int64_t slot = mq_timer_slot(timer, due - 1);

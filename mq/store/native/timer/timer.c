@@ -144,8 +144,8 @@ static int load(mq_timer *timer, int64_t now_ms) {
     return 0;
 }
 
-/* Whether the first of the heap has to wait for messages that were stored once more, and may recall it. One
- * that is to be stored once more itself need not wait. */
+/* Whether the first of the heap waits for messages that were stored once more, since one of them may recall
+ * it. A message that will itself be stored once more does not wait. */
 static int is_held(mq_timer *timer) {
     mq_timer_unit unit;
     return is_holding(timer) && !mq_timerlog_read(timer->units, timer->heap.items[0].position, &unit) &&

@@ -46,7 +46,7 @@ enum {
     /* where is this record delivered to? say so with mq_timer_place, or drop it */
     MQ_TIMER_PLACE = 1,
     MQ_TIMER_ASK = 2,       /* was this record delivered before? mq_timer_answer */
-    MQ_TIMER_LOST = 3,      /* this record of the timer topic says nothing of use: it is left out */
+    MQ_TIMER_LOST = 3,      /* this record of the timer topic is unusable and left out */
     MQ_TIMER_TOO_LARGE = 4, /* the copy of this record is over a limit of the format: it is left out */
     MQ_TIMER_IDLE = 5       /* for mq_timer_step: nothing to do before next_ms */
 };
@@ -90,7 +90,7 @@ int mq_timer_run(mq_timer *timer, const int32_t *stop, int64_t idle_ms, mq_timer
 
 /* The record of `event` goes to this queue, as do all others for the same one until a topic changes. */
 int mq_timer_place(mq_timer *timer, const mq_timer_event *event, int number);
-/* The record of `event` was delivered before, or is of no use: it is done. 0: it is to be delivered. */
+/* The record of `event` was delivered before, or is unusable: it is done. 0: deliver it. */
 int mq_timer_answer(mq_timer *timer, const mq_timer_event *event, int done);
 
 /* Where it is: for the thread that has it on disk. */
