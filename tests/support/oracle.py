@@ -237,6 +237,11 @@ def read(directory: Path, sizes: Sizes, *, close: bool = False) -> Report:
     return parse(lines)
 
 
+def wire(tasks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What RocketMQ's classes of the wire make of each task (Wire.java tells which there are)."""
+    return [json.loads(line) for line in _run("wire", Path(os.curdir), {"tasks": list(tasks)})]
+
+
 def parse(lines: list[str]) -> Report:
     """The report behind the lines of an answer."""
     answers = [json.loads(line) for line in lines]

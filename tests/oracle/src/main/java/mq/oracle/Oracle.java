@@ -8,7 +8,8 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 
 /**
- * The command line: {@code write DIR SPEC.json} and {@code read DIR CONFIG.json}.
+ * The command line: {@code write DIR SPEC.json}, {@code read DIR CONFIG.json} and {@code wire DIR TASKS.json}, which
+ * leaves the directory alone.
  *
  * <p>Answers are JSON objects on standard output, one a line; whatever the library logs goes to standard error.
  * The process ends by halting, so that no thread of the library outlives the answer.
@@ -21,7 +22,7 @@ public final class Oracle {
         PrintStream answers = System.out;
         System.setOut(System.err);
         if (arguments.length != 3) {
-            System.err.println("usage: oracle (write DIR SPEC.json | read DIR CONFIG.json)");
+            System.err.println("usage: oracle (write DIR SPEC.json | read DIR CONFIG.json | wire DIR TASKS.json)");
             Runtime.getRuntime().halt(2);
         }
         int status = 1;
@@ -40,6 +41,7 @@ public final class Oracle {
         switch (command) {
             case "write" -> new Writer(directory, spec, lines).run();
             case "read" -> new Reader(directory, spec, lines).run();
+            case "wire" -> new Wire(lines).run(spec.getJSONArray("tasks"));
             default -> throw new IllegalArgumentException("unknown command: " + command);
         }
     }

@@ -1,0 +1,188 @@
+"""How the header of a request or an answer is declared: one class, one typed attribute for each field.
+
+    class GetMaxOffset(Request, code=30, name="GET_MAX_OFFSET", answer=OffsetAnswer):
+        topic: str
+        queue_id: Int
+        committed: bool | None = None
+
+is a frozen dataclass that travels as {"topic": "orders", "queueId": "3"}. One without a default is required.
+Its name on the wire is the attribute's in camelCase, or what wire() says, or a letter (SEND_MESSAGE_V2).
+
+Values are texts: decimal, true or false. Java takes every text but "true" for false; the C++ client means
+true by "1", and so it is read here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+
+from mq.errors import RemotingError
+from mq.remoting.codec.body_kind import NOTHING, BodyKind
+from mq.remoting.codec.wire_names import wire, wire_name
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: object) -> Callable[[type], type]:
+        """Of use to type checkers alone; Python has it since 3.11."""
+        return lambda declared: declared
+
+
+__all__ = [
+    "Answer",
+    "Int",
+    "Long",
+    "NoAnswer",
+    "Request",
+    "decode_fields",
+    "encode_fields",
+]
+
+Int = Annotated[int, 32]  # the number of bits
+Long = Annotated[int, 64]
+_NUMBER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+_VALUE_SHOWN_MAX = 80
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(wire, dataclasses.field))
+class HeaderFields:
+    """What requests and answers have in common."""
+
+    LETTERS: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
+
+
+class Answer(HeaderFields):
+    """The header of the answer to a request that succeeded."""
+
+
+class NoAnswer(Answer):
+    """An answer without fields."""
+
+
+class Request(HeaderFields):
+    """The header of a request, and what the table of requests says of it.
+
+    CODE and NAME are RocketMQ's; BODY and ANSWER_BODY are what the bodies are. LETTERS are the names of the
+    fields on the wire, in their order, where they are letters.
+    """
+
+    CODE: ClassVar[int]
+    NAME: ClassVar[str]
+    BODY: ClassVar[BodyKind]
+    ANSWER: ClassVar[type[Answer]]
+    ANSWER_BODY: ClassVar[BodyKind]
+    TABLE: ClassVar[dict[int, type[Request]]] = {}
+
+    def __init_subclass__(
+        cls,
+        code: int | None = None,
+        name: str = "",
+        body: BodyKind = NOTHING,
+        answer: type[Answer] = NoAnswer,
+        answer_body: BodyKind = NOTHING,
+        letters: str = "",
+    ) -> None:
+        super().__init_subclass__()
+        if code is None:  # Fields that several requests have.
+            return
+        assert code not in Request.TABLE, (code, name)
+        cls.CODE, cls.NAME, cls.BODY, cls.ANSWER, cls.ANSWER_BODY = code, name, body, answer, answer_body
+        cls.LETTERS = letters
+        Request.TABLE[code] = cls
+
+
+Declared = TypeVar("Declared", bound=HeaderFields)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Plan:
+    attribute: str
+    name: str
+    bits: int  # of a number; 1 of a boolean, 0 of a text
+    required: bool
+
+
+_plans_of: dict[type, tuple[_Plan, ...]] = {}
+
+
+def _plans(declared: type[HeaderFields]) -> tuple[_Plan, ...]:
+    plans = _plans_of.get(declared)
+    if plans is None:
+        plans = _plans_of[declared] = _planned(declared)
+    return plans
+
+
+def _planned(declared: type[Any]) -> tuple[_Plan, ...]:
+    hints = get_type_hints(declared, include_extras=True)
+    fields = dataclasses.fields(declared)
+    assert not declared.LETTERS or len(declared.LETTERS) == len(fields)
+    names = declared.LETTERS or [wire_name(one) for one in fields]
+    return tuple(
+        _Plan(one.name, name, _bits(hints[one.name]), one.default is dataclasses.MISSING)
+        for one, name in zip(fields, names, strict=True)
+    )
+
+
+def _bits(hint: Any) -> int:
+    if get_origin(hint) is Annotated:
+        return int(get_args(hint)[1])
+    if hint in {bool, str}:
+        return int(hint is bool)
+    (inner,) = (one for one in get_args(hint) if one is not type(None))
+    return _bits(inner)
+
+
+def encode_fields(header: HeaderFields) -> dict[str, str]:
+    """The fields as a frame carries them. None is left out."""
+    fields = {}
+    for plan in _plans(type(header)):
+        value = getattr(header, plan.attribute)
+        if value is None:
+            continue
+        if plan.bits == 0:
+            fields[plan.name] = value
+        elif plan.bits == 1:
+            fields[plan.name] = "true" if value else "false"
+        else:
+            if not -(1 << plan.bits - 1) <= value < 1 << plan.bits - 1:
+                raise RemotingError(
+                    f"{plan.attribute} of {type(header).__name__} is {value}, which does not fit into"
+                    f" {plan.bits} bits with a sign"
+                )
+            fields[plan.name] = str(value)
+    return fields
+
+
+def decode_fields(declared: type[Declared], fields: Mapping[str, str]) -> Declared:
+    """The header out of a frame's fields; those it does not know are ignored. Raises RemotingError."""
+    values: dict[str, Any] = {}
+    for plan in _plans(declared):
+        text = fields.get(plan.name)
+        if text is None or (not text and plan.bits):
+            if plan.required:
+                raise RemotingError(f"{declared.__name__} lacks the field {plan.name!r}, which is required")
+            continue
+        values[plan.attribute] = _value(declared, plan, text)
+    return declared(**values)
+
+
+def _value(declared: type[HeaderFields], plan: _Plan, text: str) -> Any:
+    if plan.bits == 0:
+        return text
+    if plan.bits == 1:
+        return text.lower() in {"true", "1"}
+    if _NUMBER.fullmatch(text):
+        number = int(text)
+        if -(1 << plan.bits - 1) <= number < 1 << plan.bits - 1:
+            return number
+    raise RemotingError(
+        f"field {plan.name!r} of {declared.__name__} is {text[:_VALUE_SHOWN_MAX]!r}, must be a whole number"
+        f" of {plan.bits} bits"
+    )

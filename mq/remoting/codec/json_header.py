@@ -1,0 +1,101 @@
+"""A frame's header as JSON, in UTF-8: what RocketMQ uses unless told otherwise.
+
+    {"code":105,"extFields":{"topic":"orders"},"flag":0,"language":"PYTHON","opaque":1,
+     "remark":"…","serializeTypeCurrentRPC":"JSON","version":479}
+
+Keys come in any order, unknown ones too; extFields and remark may be absent or null. Values of extFields are
+texts; clients in other languages send numbers and booleans, which are taken as Java would write them.
+"""
+
+from __future__ import annotations
+
+import json
+from json.encoder import encode_basestring as quote
+from typing import TYPE_CHECKING, Any
+
+from mq.errors import RemotingError
+from mq.remoting.codec.language import Language, language_of
+
+if TYPE_CHECKING:
+    from mq.remoting.codec.frame import Frame
+
+__all__ = ["Header", "decode", "encode"]
+
+# code, fields, no body yet, opaque, flags, remark, language, version: as Frame takes them.
+Header = tuple[int, dict[str, str], bytes, int, int, str, Language, int]
+_decoder = json.JSONDecoder(strict=False)
+_INT32_LIMIT = 1 << 31
+
+
+def encode(frame: Frame) -> bytes:
+    pieces = [f'{{"code":{frame.code}']
+    if frame.fields:
+        inside = ",".join([f"{quote(name)}:{quote(value)}" for name, value in frame.fields.items()])
+        pieces.append(f'"extFields":{{{inside}}}')
+    pieces.append(f'"flag":{frame.flags},"language":"{frame.language.name}","opaque":{frame.opaque}')
+    if frame.remark:
+        pieces.append(f'"remark":{quote(frame.remark)}')
+    pieces.append(f'"serializeTypeCurrentRPC":"JSON","version":{frame.version}}}')
+    return ",".join(pieces).encode()
+
+
+def decode(header: bytes) -> Header:
+    try:
+        members = _decoder.decode(header.decode())
+    except (ValueError, RecursionError) as error:
+        raise RemotingError(f"the header of a frame is no JSON: {_short(error)}; {header[:80]!r}") from None
+    if not isinstance(members, dict):
+        raise RemotingError(f"the header of a frame is no JSON object: {header[:80]!r}")
+    fields = members.get("extFields") or {}
+    if not isinstance(fields, dict):
+        raise RemotingError(f"extFields in the header of a frame is no JSON object: {_short(fields)}")
+    remark = members.get("remark") or ""
+    if b"\\u" in header:
+        fields, remark = _without_surrogates(fields), _without_surrogates(remark)
+    return (
+        _int32(members, "code"),
+        {name: text for name, value in fields.items() if (text := _text(value)) is not None},
+        b"",
+        _int32(members, "opaque"),
+        _int32(members, "flag"),
+        remark if isinstance(remark, str) else str(remark)[:1000],
+        language_of(members.get("language")),
+        _int32(members, "version"),
+    )
+
+
+def _int32(members: dict[str, Any], name: str) -> int:
+    value = members.get(name)
+    if value is None:
+        return 0
+    if type(value) is not int or not -_INT32_LIMIT <= value < _INT32_LIMIT:
+        raise RemotingError(
+            f"{name} in the header of a frame is {_short(value)}, must be a whole number of 32 bits"
+        )
+    return value
+
+
+def _text(value: Any) -> str | None:
+    if type(value) is str:
+        return value
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _without_surrogates(value: Any) -> Any:
+    """The same with ? for each half of a surrogate pair: an escape can make one, UTF-8 has none."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode() if not value.isascii() else value
+    if isinstance(value, dict):
+        return {_without_surrogates(name): _without_surrogates(inside) for name, inside in value.items()}
+    if isinstance(value, list):
+        return [_without_surrogates(inside) for inside in value]
+    return value
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else text[:97] + "..."

@@ -1,0 +1,42 @@
+"""Who speaks: the language and the version of RocketMQ that each header names."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+__all__ = ["STANDARD_JSON_VERSION", "VERSION", "WHOLE_SIGNATURE_VERSION", "Language", "language_of"]
+
+# Each release takes two numbers, its snapshot and itself. Ours is 5.3.3: a broker that shuts down says
+# GO_AWAY to those over 475.
+VERSION: Final = 479
+STANDARD_JSON_VERSION: Final = 401  # 4.9.4: from here on routes are asked for in standard JSON
+WHOLE_SIGNATURE_VERSION: Final = 433  # 5.1.0: from here on a server signs every field of QUERY_MESSAGE
+
+
+class Language(IntEnum):
+    JAVA = 0
+    CPP = 1
+    DOTNET = 2
+    PYTHON = 3
+    DELPHI = 4
+    ERLANG = 5
+    RUBY = 6
+    OTHER = 7
+    HTTP = 8
+    GO = 9
+    PHP = 10
+    OMS = 11
+    RUST = 12
+    NODE_JS = 13
+
+
+_BY_NAME = {language.name: language for language in Language}
+_BY_NUMBER = {language.value: language for language in Language}
+
+
+def language_of(told: object) -> Language:
+    """The language of a name or number; OTHER for what is none."""
+    if isinstance(told, str):
+        return _BY_NAME.get(told, Language.OTHER)
+    return _BY_NUMBER.get(told, Language.OTHER) if isinstance(told, int) else Language.OTHER
