@@ -7,12 +7,13 @@ committed, before it could say so: another process of the group is asked, and fi
 import os
 import sqlite3
 import time
+from typing import Any
 
 import mq
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
 # For an example: soon. Not while deposits are made: who takes longer than this finds his own one refused.
-SOON = {"transaction_timeout": 0.5, "transaction_check_interval": 0.2}
+SOON: dict[str, Any] = {"transaction_timeout": 0.5, "transaction_check_interval": 0.2}
 
 
 def connect() -> sqlite3.Connection:
@@ -64,7 +65,7 @@ with mq.open("var/transaction") as broker, mq.TransactionProducer(broker, "telle
         print("rolled back:", error)
 
 with mq.open("var/transaction", **SOON) as broker, mq.TransactionProducer(broker, "tellers", check):
-    while broker.undecided():
+    while broker.transactions.undecided():
         time.sleep(0.05)
     found = [message for queue in broker.topic("deposits").queues for message in queue.read(0).messages]
     print("messages:", *sorted(f"{message.keys[0]} {message.body.decode()}" for message in found))

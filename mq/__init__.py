@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 import mq.fastpath  # noqa: F401 - first of all: it refuses an interpreter that is not the main one
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from mq.client.push_consumer import PushConsumer
     from mq.client.retry import Retry
     from mq.message import Message, MessageExt
+    from mq.opening import open  # noqa: A004 - mq.open is the API
     from mq.txn.producer import Transaction, TransactionProducer
 
 __version__ = "0.1.0"
@@ -138,6 +138,7 @@ _MODULES = {
     "Topic": "mq.api.broker",
     "TransactionState": "mq.api.transactions",
     "LocalBroker": "mq.broker.local",
+    "open": "mq.opening",
     "Once": "mq.client.once",
     "Producer": "mq.client.producer",
     "PullConsumer": "mq.client.pull_consumer",
@@ -177,19 +178,3 @@ if not TYPE_CHECKING:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def open(target: str | os.PathLike[str], **options: Any) -> LocalBroker:  # noqa: A001 - mq.open is the API
-    """The broker over a directory, which is made on first use; the options are LocalBroker's.
-
-    Targets rocketmq://host:port will be brokers at the other end of a connection.
-    """
-    if isinstance(target, str) and target.startswith("rocketmq://"):
-        raise RemotingError(
-            f"{target}: the TCP transport is not in this release: open a directory on this machine instead"
-        )
-    local: type[LocalBroker] = _load("mq.broker.local").LocalBroker
-    opened: LocalBroker = _load("mq.uninterrupted").uninterrupted(
-        lambda: local(target, **options), local.close
-    )
-    return opened

@@ -42,6 +42,7 @@ FLOORS = {
     "mq.aio": 6,
     "mq.spark": 6,
     "mq.remoting": 6,
+    "mq.opening": 7,
     "mq.cli": 7,
     "mq.__main__": 7,
     "mq": 7,

@@ -36,23 +36,22 @@ class ScriptedBroker(MemoryBroker):
 
     def append(
         self,
-        topic: str,
-        queue_id: int,
+        queue: mq.MessageQueue,
         message: mq.Message,
         body: bytes,
         sys_flag: int,
         unique_id: str | None = None,
     ) -> mq.SendResult:
         self.blocked.wait()
-        self.attempts.append((queue_id, unique_id))
+        self.attempts.append((queue.queue_id, unique_id))
         self._follow_script()
-        return super().append(topic, queue_id, message, body, sys_flag, unique_id)
+        return super().append(queue, message, body, sys_flag, unique_id)
 
-    def append_batch(self, topic: str, queue_id: int, messages: Sequence[mq.Message]) -> mq.SendResult:
+    def append_batch(self, queue: mq.MessageQueue, messages: Sequence[mq.Message]) -> mq.SendResult:
         self.blocked.wait()
         self.batches.append(len(messages))
         self._follow_script()
-        return super().append_batch(topic, queue_id, messages)
+        return super().append_batch(queue, messages)
 
     def _follow_script(self) -> None:
         failure = self.script.pop(0) if self.script else None
@@ -562,10 +561,10 @@ def test_a_queue_that_goes_away_meanwhile_is_replaced_by_another() -> None:
 
 def test_a_topic_that_shrinks_under_a_send_takes_the_message_elsewhere() -> None:
     class Shrinking(ScriptedBroker):
-        def append(self, topic: str, queue_id: int, *rest: Any, **options: Any) -> mq.SendResult:
-            if queue_id:
-                self.create_topic("orders", queue_id)
-            return super().append(topic, queue_id, *rest, **options)
+        def append(self, queue: mq.MessageQueue, *rest: Any, **options: Any) -> mq.SendResult:
+            if queue.queue_id:
+                self.create_topic("orders", queue.queue_id)
+            return super().append(queue, *rest, **options)
 
     for _ in range(20):
         broker = Shrinking()
@@ -632,13 +631,13 @@ def test_what_send_async_took_is_sent_before_the_interpreter_ends() -> None:
         from tests.support.memory.broker import MemoryBroker
 
         class Loud(MemoryBroker):
-            def append(self, topic, queue_id, message, *rest):
+            def append(self, queue, message, *rest):
                 print(message.body.decode(), flush=True)
-                return super().append(topic, queue_id, message, *rest)
+                return super().append(queue, message, *rest)
 
-            def append_batch(self, topic, queue_id, messages):
+            def append_batch(self, queue, messages):
                 print("\\n".join(each.body.decode() for each in messages), flush=True)
-                return super().append_batch(topic, queue_id, messages)
+                return super().append_batch(queue, messages)
 
         producer = mq.Producer(Loud(default_queue_count=1))
         for number in range(500):

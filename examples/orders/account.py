@@ -114,7 +114,7 @@ def found(plan: Plan) -> Found:
                 for message in messages(broker, DUE)
                 if message.tags == "alarm"
             ],
-            undecided=len(broker.undecided()),
+            undecided=len(broker.transactions.undecided()),
         )
 
 

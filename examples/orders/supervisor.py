@@ -113,7 +113,7 @@ class Supervisor:
         """Wait for the checks of transactions that came to nothing, of which no topic tells."""
         until = time.monotonic() + STALLED_AFTER
         with self._plan.open_broker() as broker:
-            while broker.undecided() and time.monotonic() < until:
+            while broker.transactions.undecided() and time.monotonic() < until:
                 self._replace_the_dead()
 
     def _is_done(self, status: Status) -> bool:

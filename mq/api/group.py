@@ -1,7 +1,7 @@
 """Consumer groups as a client sees them: who is in one, which queue is whose, what is committed.
 
 A consumer joins and gets a Membership; by that it claims queues, one live member at a time for each queue,
-over all processes, and commits on the Claim. Group is a group looked at from outside. The values are plain;
+over all processes, and commits on the Claim. A Lookout waits for several consumers. The values are plain;
 what they mean is the same for every broker.
 """
 
@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from mq.api.results import MessageQueue
-from mq.names import RETRY_PREFIX
-
-if TYPE_CHECKING:
-    from mq.api.broker import Broker
 
 __all__ = [
     "Assigned",
     "BroadcastOffsets",
     "Claim",
-    "Group",
+    "Lookout",
     "Member",
     "Membership",
     "QueueState",
@@ -221,66 +217,3 @@ class Lookout(Protocol):
     def poke(self) -> None:
         """Have wait() return, from any thread."""
         ...
-
-
-class Group:
-    """One consumer group of a broker, from outside. A name that nobody used is a group without members."""
-
-    __slots__ = ("_broker", "name")
-
-    def __init__(self, broker: Broker, name: str) -> None:
-        self.name: Final = name
-        self._broker = broker
-
-    def members(self) -> list[Member]:
-        """The live consumers, by client_id."""
-        return self._broker.group_members(self.name)
-
-    def topics(self) -> list[str]:
-        """Topics that the group has offsets of, or a member subscribes to."""
-        return self._broker.group_topics(self.name)
-
-    def offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """What is committed, of the queues that have an offset."""
-        return self._broker.group_offsets(self.name, topic)
-
-    def states(self, topic: str) -> list[QueueState]:
-        """Each queue of a topic: owner, offset, lag, and why it does not move. A queue that the topic has no
-        more to read is among them while it holds messages that the group has not consumed."""
-        return self._broker.group_states(self.name, topic)
-
-    def retrying(self) -> dict[str, int]:
-        """Topic to how many of its messages failed and wait for another attempt: until they are due, or in
-        the retry topic."""
-        return self._broker.group_retrying(self.name)
-
-    def lag(self, topic: str) -> int:
-        """How many messages of a topic the group is not done with: those that are kept and not consumed, also
-        in queues that nobody reads, and those that failed and wait for another attempt. 0 where all is done;
-        dead letters are."""
-        # First what is not consumed: what is sent back meanwhile is found behind.
-        unconsumed = sum(state.lag for state in self.states(topic))
-        if topic.startswith(RETRY_PREFIX):
-            return unconsumed  # What lies there counts for the topic that it was sent to as well.
-        return unconsumed + self._broker.group_retrying(self.name).get(topic, 0)
-
-    def reset(self, topic: str, *, to_ms: int | None = None, to: str | None = None) -> None:
-        """Have the group consume from elsewhere: the messages stored at to_ms or later, or to "earliest" or
-        "latest". Members that are at work go on from there at once. Of a broadcasting group every consumer
-        does, those that are not at work when they start."""
-        if (to is None) == (to_ms is None):
-            raise ValueError("give either to_ms, or to: 'earliest' or 'latest'")
-        if to not in (None, "earliest", "latest"):
-            raise ValueError(f"to is {to!r}: give 'earliest' or 'latest'")
-        broker = self._broker
-        queues = broker.readable(topic)
-        if to_ms is not None:
-            offsets = {queue: broker.offset_at(queue, to_ms) for queue in queues}
-        elif to == "earliest":
-            offsets = {queue: broker.min_offset(queue) for queue in queues}
-        else:
-            offsets = {queue: broker.max_offset(queue) for queue in queues}
-        broker.reset_offsets(self.name, offsets)
-
-    def __repr__(self) -> str:
-        return f"Group({self.name!r})"

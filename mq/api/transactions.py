@@ -15,8 +15,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from mq.api.results import MessageQueue, SendResult
-from mq.message import Message, MessageExt
+from mq.api.queues import Appender
+from mq.api.results import MessageQueue
+from mq.message import MessageExt
 from mq.properties import value_of
 
 __all__ = [
@@ -24,7 +25,6 @@ __all__ = [
     "Checker",
     "Ender",
     "HalfMessage",
-    "Preparer",
     "TransactionState",
     "Transactions",
     "Undecided",
@@ -110,71 +110,45 @@ class Checker(Protocol):
         ...
 
 
-class Preparer(Protocol):
-    """Stores half messages for one queue: see Broker.preparer."""
+class Ender(Protocol):
+    """Ends transactions of one group: see Transactions.ender."""
 
     def __call__(
-        self, message: Message, body: bytes, sys_flag: int, unique_id: str | None = None, /
-    ) -> SendResult | None: ...
-
-
-class Ender(Protocol):
-    """Ends transactions of one group: see Broker.ender."""
-
-    def __call__(self, log_offset: int, queue_offset: int, state: TransactionState, /) -> None: ...
-
-
-class Transactions(Protocol):
-    """What a broker does with half messages: a part of Broker."""
-
-    def prepare(
-        self,
-        queue: MessageQueue,
-        group: str,
-        message: Message,
-        body: bytes,
-        sys_flag: int,
-        unique_id: str | None = None,
-    ) -> SendResult:
-        """Store a half message for a queue, as append would store the message. The result says which queue,
-        and which place among the half messages: queue_offset, and the log offset in offset_msg_id. Raises
-        MessageInvalid for one that is delayed, and what append raises."""
-        ...
-
-    def preparer(self, queue: MessageQueue, group: str) -> Preparer:
-        """The same for one queue and one group of producers: see appender."""
-        ...
-
-    def end_transaction(
-        self,
-        group: str,
-        log_offset: int,
-        queue_offset: int,
-        state: TransactionState,
-        *,
-        from_check: bool = False,
+        self, log_offset: int, queue_offset: int, state: TransactionState, from_check: bool = False, /
     ) -> None:
-        """End the transaction of a half message: with COMMIT its message is stored, once, whoever says so
-        how often; UNKNOWN changes nothing. from_check: somebody was asked.
+        """End the transaction of a half message: with COMMIT its message is stored, once, whichever process
+        says so and how often; UNKNOWN changes nothing. from_check: it is the answer to a Check.
 
         Raises MessageNotFound if there is no half message at this place, NotPermitted if it is of another
         group or has ended the other way; a half message with a CHECK_IMMUNITY_TIME_IN_SECONDS that is over
         is ended by checks alone (NotPermitted)."""
         ...
 
+
+class Transactions(Protocol):
+    """What a broker does with half messages: Broker.transactions."""
+
+    def preparer(self, queue: MessageQueue, group: str) -> Appender:
+        """What stores half messages of a group of producers, for a queue, as an appender stores messages.
+
+        The result says which queue, and which place among the half messages: queue_offset, and the log offset
+        in offset_msg_id. Raises MessageInvalid for one that is delayed, and what an appender raises."""
+        ...
+
     def ender(self, group: str) -> Ender:
-        """The same for one group, as often as wanted, at the least cost, and never from a check."""
+        """What ends transactions of a group, as often as wanted. Raises GroupInvalid, NotPermitted."""
         ...
 
     def enlist(self, group: str, client_id: str) -> Checker:
-        """Be one of those of a group who are asked about transactions. Raises GroupInvalid, NotPermitted."""
+        """Be one of the producers of a group that are asked about transactions. Raises GroupInvalid,
+        NotPermitted."""
         ...
 
     def undecided(self) -> list[Undecided]:
         """The transactions that have not ended, oldest first."""
         ...
 
-    def resume_transaction(self, msg_id: str) -> None:
+    def resume(self, msg_id: str) -> None:
         """Have a transaction that was given up checked again, from the first check on. Raises
         MessageNotFound if none of this unique id was, NotPermitted if it has ended."""
         ...

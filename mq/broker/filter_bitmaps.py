@@ -97,7 +97,7 @@ class ConsumerFilters:
         return found
 
     def pullers(self, reader: Reader) -> Callable[[MessageQueue, Claim | None], Puller]:
-        """Broker.puller, over a reader: the owner of a queue is spared what is not for it."""
+        """Queues.puller, over a reader: the owner of a queue is spared what is not for it."""
 
         def puller(queue: MessageQueue, claim: Claim | None = None) -> Puller:
             usual = reader.puller(queue)

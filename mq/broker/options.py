@@ -9,14 +9,17 @@ store's counts, unless it was opened with change_settings=True.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
+from mq.broker.groups.takeover import LEASE_SECONDS
 from mq.store.directory.delay_levels import DELAY_MAX_MS
 from mq.store.directory.settings import CHECKS, USUAL, Settings, check_count, check_number
+from mq.store.shared.leader_lock import LEASE
 from mq.store.shared.lease import LEASE_MAX
 
-__all__ = ["QUEUE_COUNT_MAX", "check_count", "check_kept", "check_options", "settle"]
+__all__ = ["QUEUE_COUNT_MAX", "Options", "check_count", "check_kept", "known_options", "settle"]
 
 QUEUE_COUNT_MAX = 65_536
 MESSAGE_SIZE_MAX = (1 << 31) - (1 << 17)
@@ -26,24 +29,75 @@ OF_RETENTION = ("retention_hours", "disk_ratio_max")
 retention_log, store_log = logging.getLogger("mq.retention"), logging.getLogger("mq.store")
 
 
-def check_options(
-    flush: str,
-    default_queue_count: int,
-    message_size_max: int,
-    timer_max_delay_ms: int,
-    leases: Mapping[str, float],
-    kept: Mapping[str, Any],
-) -> None:
-    """leases: in seconds, by the name of the option. kept: the options that the store keeps, as far as they
-    are given. Raises TypeError, ValueError."""
-    if flush not in ("async", "sync"):
-        raise ValueError(f"flush is {flush!r}: give 'async' or 'sync'")
-    check_count("default_queue_count", default_queue_count, QUEUE_COUNT_MAX)
-    check_count("message_size_max", message_size_max, MESSAGE_SIZE_MAX)
-    check_count("timer_max_delay_ms", timer_max_delay_ms, DELAY_MAX_MS)
-    for name, seconds in leases.items():
-        check_number(name, seconds, LEASE_MIN, LEASE_MAX)
-    check_kept(kept)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What mq.open takes for a directory, and documents. Raises TypeError, ValueError.
+
+    None is what the store has, or has from now on as usual.
+    """
+
+    flush: Literal["async", "sync"] = "async"
+    flush_interval: float | None = None
+    commitlog_file_size: int | None = None
+    queue_file_units: int | None = None
+    index_slot_count: int | None = None
+    index_unit_count: int | None = None
+    retention_hours: float | None = None
+    disk_ratio_max: float | None = None
+    auto_create_topics: bool = True
+    default_queue_count: int = 4
+    message_size_max: int = 4 << 20
+    message_delay_level: str | None = None
+    timer_precision_ms: int | None = None
+    timer_max_delay_ms: int = 259_200_000
+    transaction_timeout: float | None = None
+    transaction_check_interval: float | None = None
+    transaction_check_max: int | None = None
+    duties_lease: float = LEASE
+    queue_lease: float = LEASE_SECONDS
+    change_settings: bool = False
+    enable_consume_queue_ext: bool = False
+    consume_queue_ext_file_size: int | None = None
+    read_only: bool = False
+    create: bool = True
+    duties: bool = True
+    progress: Callable[[str, int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.flush not in ("async", "sync"):
+            raise ValueError(f"flush is {self.flush!r}: give 'async' or 'sync'")
+        check_count("default_queue_count", self.default_queue_count, QUEUE_COUNT_MAX)
+        check_count("message_size_max", self.message_size_max, MESSAGE_SIZE_MAX)
+        check_count("timer_max_delay_ms", self.timer_max_delay_ms, DELAY_MAX_MS)
+        check_number("duties_lease", self.duties_lease, LEASE_MIN, LEASE_MAX)
+        check_number("queue_lease", self.queue_lease, LEASE_MIN, LEASE_MAX)
+        check_kept(self.kept)
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether the process does what one does for all, when it is its turn: see leader.py."""
+        return self.duties and not self.read_only
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Those that the store keeps, as far as they are given."""
+        return {name: value for name in USUAL if (value := getattr(self, name)) is not None}
+
+
+def known_options(given: Mapping[str, Any], kind: type, what: str) -> Mapping[str, Any]:
+    """The same options, of which `kind` has all. Raises TypeError for one that it has not.
+
+    kind is a dataclass; what says of what the options are.
+    """
+    known = [each.name for each in fields(kind)]
+    for name in given:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise TypeError(f"{name!r} is no option of {what}: {hint}")
+    return given
 
 
 def check_kept(kept: Mapping[str, Any]) -> None:

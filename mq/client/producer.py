@@ -15,7 +15,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mq.api.broker import COMPRESS_OVER, Broker, MessageQueue, Queue, SendResult
+from mq.api.broker import COMPRESS_OVER, Appenders, Broker, MessageQueue, Queue, SendResult
 from mq.client.batch import BATCH_ENTRY_SIZE, check_batch
 from mq.client.fault import FaultTable
 from mq.client.hooks import Hooks
@@ -78,7 +78,7 @@ class Producer:
         self._after_send: list[AfterSend] = Hooks("after_send")
         self.hook_errors = 0
         self._broker = broker
-        self._append = broker.append
+        self._append = Appenders(broker.appender)
         self._once = SentOnce(broker, dedup_window)
         self._timeout = timeout
         self._retries = retries
@@ -190,7 +190,7 @@ class Producer:
         check_batch(batch, self._size_max, once=self._once.has_window)
 
         def store(to: MessageQueue, _unique_id: str | None) -> SendResult:
-            return self._broker.append_batch(to.topic, to.queue_id, batch)
+            return self._broker.append_batch(to, batch)
 
         with time_guard(self._timeout):
             named = self._routes.named(batch[0], queue, shard_key)
@@ -366,7 +366,7 @@ class Producer:
         if dedup_key is not None or unique_id is not None or own_key is not None:
             wait = self._timeout if timeout is None else timeout
             return self._once.storing(message, body, sys_flag, dedup_key, unique_id, wait)
-        return lambda to, unique_id: self._append(to.topic, to.queue_id, message, body, sys_flag, unique_id)
+        return lambda to, unique_id: self._append(to, message, body, sys_flag, unique_id)
 
     def _post(self, letters: list[Letter]) -> None:
         """Send what send_async took. Messages to one queue go as one batch where they can: that costs one
@@ -396,7 +396,7 @@ class Producer:
             messages = [letter.message for letter in letters]
             try:
                 with time_guard(min(letter.deadline for letter in letters) - now):
-                    result = self._broker.append_batch(queue.topic, queue.queue_id, messages)
+                    result = self._broker.append_batch(queue, messages)
             except Exception as error:  # noqa: BLE001 - each message gets its own, or this one, below
                 if getattr(error, "unique_id", None) is not None:
                     # They may be stored all the same, and sending them again would make duplicates.

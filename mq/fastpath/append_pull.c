@@ -278,10 +278,10 @@ static PyObject *pull(PyObject *self, PyObject *const *args, Py_ssize_t count) {
 
 static PyMethodDef append_method = {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL,
                                     "append(message, body, sys_flag, unique_id=None, /)\n--\n\nStore a "
-                                    "message in this queue: see Broker.appender."};
+                                    "message in this queue: see Queues.appender."};
 static PyMethodDef pull_method = {
     "pull", (PyCFunction)(void (*)(void))pull, METH_FASTCALL,
-    "pull(offset, count_max, byte_max, tag_hashes, wait, /)\n--\n\nPull from this queue: see Broker.pull."};
+    "pull(offset, count_max, byte_max, tag_hashes, wait, /)\n--\n\nPull from this queue: see Queues.puller."};
 
 static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *log;

@@ -174,10 +174,11 @@ static PyObject *end(PyObject *self, PyObject *const *args, Py_ssize_t count) {
 
 static PyMethodDef prepare_method = {"prepare", (PyCFunction)(void (*)(void))prepare, METH_FASTCALL,
                                      "prepare(message, body, sys_flag, unique_id=None, /)\n--\n\nStore a "
-                                     "half message for this queue: see Broker.preparer."};
+                                     "half message for this queue: see Transactions.preparer."};
 static PyMethodDef end_method = {
     "end", (PyCFunction)(void (*)(void))end, METH_FASTCALL,
-    "end(log_offset, queue_offset, state, /)\n--\n\nEnd a transaction of this group: see Broker.ender."};
+    "end(log_offset, queue_offset, state, from_check=False, /)\n--\n\nEnd a transaction of this group: see "
+    "Transactions.ender."};
 
 static PyObject *halves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *line, *table;

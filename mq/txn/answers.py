@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-from mq.api.broker import Broker, Check
-from mq.api.transactions import TransactionState
+from mq.api.transactions import Check, Ender, Transactions, TransactionState
 from mq.client.identity import new_client_id
 from mq.client.listener import close_unrun
 from mq.errors import BrokerClosed, ForkedBroker, MQError, NotPermitted
@@ -33,15 +32,17 @@ class Answers:
 
     def __init__(
         self,
-        broker: Broker,
+        transactions: Transactions,
         group: str,
         check: Callable[[MessageExt], TransactionState],
+        end: Ender,
         thread_count: int,
         closing: Callable[[], object],
     ) -> None:
         self.group = group
         self.has_left = False
-        self._broker = broker
+        self._transactions = transactions
+        self._end = end
         self._check = check
         self._thread_count = thread_count
         self._closing = closing
@@ -51,7 +52,7 @@ class Answers:
 
     def start(self) -> None:
         """Join the group. Where there can be no more threads it leaves, and raises InsufficientResources."""
-        self._checker = self._broker.enlist(self.group, new_client_id())
+        self._checker = self._transactions.enlist(self.group, new_client_id())
         try:
             for number in range(self._thread_count):
                 name = f"mq-check-{self.group}-{number}"
@@ -113,9 +114,7 @@ class Answers:
             return
         if state is COMMIT or state is ROLLBACK:
             try:
-                self._broker.end_transaction(
-                    self.group, asked.log_offset, asked.queue_offset, state, from_check=True
-                )
+                self._end(asked.log_offset, asked.queue_offset, state, True)
             except NotPermitted as error:
                 # Its own producer, or another check, was faster, and of another opinion.
                 logger.warning(

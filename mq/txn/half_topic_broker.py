@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from mq.api.broker import Broker, MessageQueue, SendResult
+from mq.api.broker import Appender, Appenders, Broker, MessageQueue, SendResult
 from mq.message import Message
 
 __all__ = ["HalfTopicBroker"]
@@ -18,23 +19,9 @@ class HalfTopicBroker:
         self.message_size_max = broker.message_size_max
         self.route_version = broker.route_version
         self.publishable = broker.publishable
+        self.appender: Callable[[MessageQueue], Appender] = partial(broker.transactions.preparer, group=group)
         self._broker = broker
-        self._group = group
-
-    def appender(self, queue: MessageQueue) -> Callable[..., SendResult | None]:
-        return self._broker.preparer(queue, self._group)
-
-    def append(
-        self,
-        topic: str,
-        queue_id: int,
-        message: Message,
-        body: bytes,
-        sys_flag: int,
-        unique_id: str | None = None,
-    ) -> SendResult:
-        queue = MessageQueue(topic, self.name, queue_id)
-        return self._broker.prepare(queue, self._group, message, body, sys_flag, unique_id)
+        self._prepare = Appenders(self.appender)
 
     def append_once(
         self,
@@ -49,7 +36,7 @@ class HalfTopicBroker:
     ) -> SendResult:
         """A message with a dedup key: a transaction begins in any case."""
         assert not window_ms
-        return self._broker.prepare(queue, self._group, message, body, sys_flag, unique_id)
+        return self._prepare(queue, message, body, sys_flag, unique_id)
 
     def __repr__(self) -> str:
         return repr(self._broker)

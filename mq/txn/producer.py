@@ -94,16 +94,17 @@ class TransactionProducer:
             raise ValueError(f"threads is {threads}, must be 1 or more")
         self.group = group
         self._broker = broker
+        end = broker.transactions.ender(group)
         # A producer asks no more of its broker than what HalfTopicBroker has.
         half_topic = cast("Broker", HalfTopicBroker(broker, group))
         self._half = Producer(half_topic, group, selector=selector, compress_over=compress_over)
-        self._course = course = _Course(group, self._half, broker.ender(group))
+        self._course = course = _Course(group, self._half, end)
         if type(self).send is TransactionProducer.send:
             self.send = course.usual.send  # type: ignore[method-assign]  # the same, at a third of the cost
         if type(self).begin is TransactionProducer.begin:
             self.begin = course.usual.begin  # type: ignore[method-assign]  # as above
         self._pid = os.getpid()
-        self._answers = Answers(broker, group, check, threads, self._half.close)
+        self._answers = Answers(broker.transactions, group, check, end, threads, self._half.close)
         uninterrupted(self._answers.start, lambda _: self._answers.close(0.0))
 
     def send(

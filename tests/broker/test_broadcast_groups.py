@@ -16,6 +16,7 @@ from mq.broker.broadcast.text_format import parse
 from mq.broker.check import problems
 from mq.broker.local import LocalBroker
 from mq.store.directory.settings import SettingsFile
+from tests.support.appending import append_one
 from tests.support.recording_listener import Heard
 from tests.support.store.small_store import contents, open_small, send
 
@@ -47,7 +48,7 @@ def consume(broker: mq.Broker, count: int, **options: Any) -> list[bytes]:
     with mq.PushConsumer(broker, GROUP, model="broadcasting", threads=1, **options) as consumer:
         consumer.subscribe("orders", listener=heard)
         consumer.start()
-        broker.append("orders", 0, mq.Message("orders", b"end"), b"end", 0)
+        append_one(broker, "orders", 0, mq.Message("orders", b"end"), b"end", 0)
         heard.wait(count + 1)
     assert heard.bodies[count:] == [b"end"]
     return heard.bodies[:count]

@@ -11,6 +11,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
+from tests.support.appending import append_one
 from tests.support.store.sleeping import Waiting
 from tests.support.store.small_store import open_small
 
@@ -26,7 +27,7 @@ def queues_of(broker: LocalBroker, topic: str) -> list[mq.MessageQueue]:
 
 
 def send(broker: LocalBroker, queue: mq.MessageQueue, body: bytes = b"x") -> None:
-    broker.append(queue.topic, queue.queue_id, mq.Message(queue.topic, body), body, 0)
+    append_one(broker, queue.topic, queue.queue_id, mq.Message(queue.topic, body), body, 0)
 
 
 def test_limits_are_those_of_the_queues(broker: LocalBroker, directory: Path) -> None:

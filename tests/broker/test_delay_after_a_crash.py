@@ -20,7 +20,7 @@ def forget_deliveries(directory: Path) -> None:
 
 @pytest.mark.parametrize("levels", ["40ms 1h", "800ms 1h", "1ms 1h"])
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_level_of_another_delay_repeats_nothing(directory: Path, flush: str, levels: str) -> None:
+def test_a_level_of_another_delay_repeats_nothing(directory: Path, flush: Any, levels: str) -> None:
     with mq.open(directory, flush=flush, message_delay_level="40ms 1h") as broker:
         topic = broker.create_topic("orders", 1)
         for body in (b"0", b"1", b"2"):

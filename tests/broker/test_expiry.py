@@ -121,7 +121,7 @@ def test_it_is_changed_on_purpose(directory: Path) -> None:
         assert broker.retention.hours == 20
 
 
-OTHERS = {
+OTHERS: dict[str, Any] = {
     "flush_interval": 7.0,
     "message_delay_level": "1s 7s",
     "timer_precision_ms": 700,
@@ -141,7 +141,7 @@ def test_duties_go_by_the_store_s_settings_whoever_does_them(directory: Path) ->
         assert other.kept_settings() == OTHERS
         assert other._schedule.delays_ms == (1000, 7000)
         assert other._timer.precision_ms == 700
-        rounds = other._transactions.rounds
+        rounds = other.transactions.rounds
         assert (rounds._rules, rounds._interval_ms) == ((7500, 7, 7 * HOUR_MS), 77_000)
         assert other._duties is not None
         assert other._duties._flush_interval() == 7.0

@@ -9,6 +9,7 @@ import pytest
 
 import mq
 from mq.api.results import MessageQueue
+from tests.support.appending import append_one
 
 
 def test_a_send_of_a_topic_takes_a_queue_that_is_left(
@@ -32,4 +33,4 @@ def test_a_send_of_a_topic_takes_a_queue_that_is_left(
             looks = 0
         monkeypatch.undo()
         with pytest.raises(ValueError, match="queues"):
-            broker.append("orders", 7, mq.Message("orders", b"x"), b"x", 0)
+            append_one(broker, "orders", 7, mq.Message("orders", b"x"), b"x", 0)

@@ -18,6 +18,7 @@ from mq.broker.local import LocalBroker
 from mq.filter.sql import compiled
 from mq.store.native import ffi, lib
 from mq.store.queue.extensions import Extension, Marks, filters_version, read_extension
+from tests.support.appending import append_many, append_one
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import SMALL, log_offset_of
 
@@ -35,7 +36,7 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
 
 def send(broker: LocalBroker, *numbers: int) -> list[mq.SendResult]:
     messages = [mq.Message("A", b"%d" % number, properties={"number": str(number)}) for number in numbers]
-    return [broker.append("A", 0, message, message.body, 0) for message in messages]
+    return [append_one(broker, "A", 0, message, message.body, 0) for message in messages]
 
 
 def extension(broker: LocalBroker, offset: int) -> Extension | None:
@@ -128,7 +129,7 @@ def test_each_of_several_groups_has_bits_of_its_own(broker: LocalBroker) -> None
 def test_a_batch_has_bits_for_each(broker: LocalBroker) -> None:
     ConsumerFilters(broker._store).marks("group", "A", SQL)
     messages = [mq.Message("A", b"x", properties={"number": str(number)}) for number in (1, 20, 3, 40)]
-    broker.append_batch("A", 0, messages)
+    append_many(broker, "A", 0, messages)
     assert [any(wanted_bits(broker, offset)) for offset in range(4)] == [False, True, False, True]
 
 

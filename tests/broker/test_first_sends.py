@@ -11,6 +11,7 @@ import pytest
 
 import mq
 from mq.store.store import Store
+from tests.support.appending import append_many, append_one
 
 
 class Failure(Exception):
@@ -31,7 +32,7 @@ def fail_after(broker: mq.LocalBroker, act: Callable[[], object]) -> None:
 
 
 def send(broker: mq.LocalBroker, body: bytes = b"x") -> mq.SendResult:
-    return broker.append("fresh", 0, mq.Message("fresh", body), body, 0)
+    return append_one(broker, "fresh", 0, mq.Message("fresh", body), body, 0)
 
 
 def read(broker: mq.LocalBroker) -> list[bytes]:
@@ -84,7 +85,7 @@ def test_a_queue_that_was_looked_up_before_the_topic_went_is_not_sent_to(
     appenders: list[Any] = []
     fail_after(first, lambda: appenders.append(second.appender(mq.MessageQueue("fresh", second.name, 0))))
     assert appenders[0](mq.Message("fresh", b"x"), b"x", 0) is None
-    second.append_batch("fresh", 0, [mq.Message("fresh", b"one"), mq.Message("fresh", b"two")])
+    append_many(second, "fresh", 0, [mq.Message("fresh", b"one"), mq.Message("fresh", b"two")])
     assert read(first) == [b"one", b"two"]
 
 

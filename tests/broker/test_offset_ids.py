@@ -11,6 +11,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.directory.settings import Settings
+from tests.support.appending import append_many, prepare_one
 from tests.support.store.small_store import open_small
 
 
@@ -46,12 +47,12 @@ def send_at_level(broker: LocalBroker) -> mq.SendResult:
 
 
 def send_batch(broker: LocalBroker) -> mq.SendResult:
-    return broker.append_batch("orders", 0, [mq.Message("orders", b"%d" % n) for n in range(3)])
+    return append_many(broker, "orders", 0, [mq.Message("orders", b"%d" % n) for n in range(3)])
 
 
 def send_in_transaction(broker: LocalBroker) -> mq.SendResult:
     queue = broker.publishable("orders")[0]
-    return broker.prepare(queue, "group", mq.Message("orders", b"five"), b"five", 0)
+    return prepare_one(broker, queue, "group", mq.Message("orders", b"five"), b"five", 0)
 
 
 SENDS: list[Callable[[LocalBroker], mq.SendResult]] = [

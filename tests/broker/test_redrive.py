@@ -16,6 +16,7 @@ from mq.broker.groups.retry import REDRIVE_GROUP, Redriven, redrive
 from mq.broker.local import LocalBroker
 from mq.filter.selection import Selection
 from tests.broker.fake_delay_store import bodies
+from tests.support.appending import append_one
 
 
 @pytest.fixture
@@ -204,7 +205,7 @@ def test_in_the_topic_each_goes_to_the_queue_that_it_was_in(broker: LocalBroker)
     topic = broker.create_topic("orders", 8)
     for number in range(24):
         queue_id = number % 8
-        broker.append("orders", queue_id, mq.Message("orders", b"x"), b"%d" % queue_id, 0)
+        append_one(broker, "orders", queue_id, mq.Message("orders", b"x"), b"%d" % queue_id, 0)
     for queue in topic.queues:
         for message in queue.read(0).messages:
             broker.send_back(message, "billing", delay_level=-1)

@@ -15,6 +15,7 @@ from mq.broker.check import notes
 from mq.broker.local import LocalBroker
 from mq.broker.topics.registry import Catalog, UnreadIn
 from mq.broker.topics.unread import Unread, in_words, unread
+from tests.support.appending import append_one
 
 SOON = 60.0
 
@@ -26,7 +27,7 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
         topic = broker.create_topic("orders", 8)
         for number in range(80):
             queue_id = topic.queues[number % 8].queue_id
-            broker.append("orders", queue_id, mq.Message("orders", b"x"), b"x", 0)
+            append_one(broker, "orders", queue_id, mq.Message("orders", b"x"), b"x", 0)
         yield broker
 
 

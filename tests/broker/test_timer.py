@@ -58,7 +58,7 @@ class TestBroker:
         return str(request.param)
 
     @pytest.fixture
-    def broker(self, directory: Path, flush: str) -> Iterator[LocalBroker]:
+    def broker(self, directory: Path, flush: Any) -> Iterator[LocalBroker]:
         with mq.open(directory, flush=flush) as broker:
             yield broker
         assert list(problems(directory)) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import mq
 from mq.broker.topics.sink_ledger import TOPIC, Entry
 from tests.cli.conftest import ENVIRONMENT, Run
+from tests.support.appending import append_one
 
 WITHOUT = """
 import sys
@@ -23,7 +24,7 @@ def say(broker: mq.LocalBroker, *entries: Entry) -> None:
         broker.create_topic(TOPIC, 1)
     for entry in entries:
         body = entry.encode()
-        broker.append(TOPIC, 0, mq.Message(TOPIC, body, keys=entry.txn), body, 0)
+        append_one(broker, TOPIC, 0, mq.Message(TOPIC, body, keys=entry.txn), body, 0)
 
 
 def stage(directory: Path, name: str, size: int = 100) -> None:

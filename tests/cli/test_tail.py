@@ -10,6 +10,7 @@ import pytest
 import mq
 from mq.cli.follow import Follower, Wanted
 from tests.cli.conftest import ENVIRONMENT, Run, Start
+from tests.support.appending import append_one
 
 
 def fill(directory: Path, count: int, *, begin: int = 0) -> None:
@@ -154,7 +155,7 @@ def test_a_group_goes_on_behind_a_damaged_record(tmp_path: Path) -> None:
         for name in ("first", "second", "third"):
             for queue in topic.queues:
                 body = f"order {name} {queue.queue_id}".encode()
-                broker.append("orders", queue.queue_id, mq.Message("orders", body), body, 0)
+                append_one(broker, "orders", queue.queue_id, mq.Message("orders", body), body, 0)
     for text in (b"order second 0", b"order third 1"):
         damaged(directory, text)
     command = [sys.executable, "-m", "mq", str(directory), "consume", "orders", "--group", "g", "--wait", "0"]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import mq
 from tests.cli.conftest import Run
+from tests.support.appending import append_one
 
 
 def test_the_command_line_keeps_what_is_not_given(directory: Path, run: Run) -> None:
@@ -11,7 +12,7 @@ def test_the_command_line_keeps_what_is_not_given(directory: Path, run: Run) -> 
         topic = broker.create_topic("orders", 8)
         for queue in topic.queues:
             for _ in range(10):
-                broker.append("orders", queue.queue_id, mq.Message("orders", b"x"), b"x", 0)
+                append_one(broker, "orders", queue.queue_id, mq.Message("orders", b"x"), b"x", 0)
     assert run("create", "orders").out == "orders: 8 queues\n"
     refused = run("create", "orders", "--queues", "4")
     assert refused.status != 0

@@ -9,6 +9,7 @@ import pytest
 
 import mq
 from tests.cli.conftest import Run
+from tests.support.appending import prepare_one
 
 GROUP = "payers"
 
@@ -25,12 +26,12 @@ def broker(directory: Path) -> Iterator[mq.LocalBroker]:
 
 def begin(broker: mq.LocalBroker, body: bytes = b"x") -> str:
     queue = broker.publishable("orders")[0]
-    return broker.prepare(queue, GROUP, mq.Message("orders", body), body, 0).msg_id
+    return prepare_one(broker, queue, GROUP, mq.Message("orders", body), body, 0).msg_id
 
 
 def wait_until_given_up(broker: mq.LocalBroker) -> None:
     until = time.monotonic() + 60
-    while not all(each.given_up for each in broker.undecided()):
+    while not all(each.given_up for each in broker.transactions.undecided()):
         assert time.monotonic() < until
         time.sleep(0.01)
 
@@ -73,7 +74,7 @@ def test_what_was_given_up_is_resumed(run: Run, broker: mq.LocalBroker) -> None:
             assert time.monotonic() < until
             with suppress(mq.NotPermitted):  # It is decided by now.
                 # A slow machine may have given it up once more before it has asked.
-                broker.resume_transaction(msg_id)
+                broker.transactions.resume(msg_id)
         assert [message.body for message in found] == [b"x"]
     assert run("transactions").out == "no transaction is undecided\n"
 
@@ -86,4 +87,4 @@ def test_what_was_not_given_up_cannot_be_resumed(run: Run, directory: Path) -> N
             assert (answer.status, answer.out) == (1, "")
             assert answer.err.startswith("mq: no transaction with the id ")
             assert "\x1b" not in answer.err
-        assert len(broker.undecided()) == 1
+        assert len(broker.transactions.undecided()) == 1

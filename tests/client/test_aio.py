@@ -22,6 +22,7 @@ from mq.aio import delivery, waiter
 from mq.aio.producer import OUTBOX_COUNT_MAX
 from mq.client.producer import ASYNC_COUNT_MAX
 from mq.client.retry import Retry
+from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
 
 SOON = 30.0  # for what is to happen at once; a machine under load takes its time
@@ -62,7 +63,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def send(broker: mq.Broker, *bodies: bytes, queue_id: int = 0, tags: str | None = None) -> None:
     for body in bodies:
-        broker.append("orders", queue_id, mq.Message("orders", body, tags=tags), body, 0)
+        append_one(broker, "orders", queue_id, mq.Message("orders", body, tags=tags), body, 0)
 
 
 def committed(broker: mq.Broker, group: str = "billing") -> list[int | None]:
@@ -121,7 +122,7 @@ def test_a_batch_is_sent_as_a_whole(broker: mq.Broker) -> None:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_sends_to_a_directory_do_not_hold_up_the_loop_for_a_disk(directory: Path, flush: str) -> None:
+def test_sends_to_a_directory_do_not_hold_up_the_loop_for_a_disk(directory: Path, flush: Any) -> None:
     async def main() -> None:
         with mq.open(directory, flush=flush) as broker:
             async with mq.aio.Producer(broker, retries=0, timeout=SOON) as producer:
@@ -351,7 +352,7 @@ def test_who_begins_to_wait_while_another_does_is_woken_too(broker: mq.Broker) -
             await asyncio.sleep(0.02)
             asking = asyncio.create_task(second.poll(4 * SOON))
             await asyncio.sleep(0.02)
-            broker.append("parcels", 0, mq.Message("parcels", b"x"), b"x", 0)
+            append_one(broker, "parcels", 0, mq.Message("parcels", b"x"), b"x", 0)
             assert len(await asking) == 1
             await first.close()
             assert await waiting == []
@@ -792,7 +793,7 @@ def test_a_close_does_not_depend_on_who_is_let_in_first(
             await first.close()
             assert await waiting == []
             send(broker, b"x")
-            broker.append("parcels", 0, mq.Message("parcels", b"x"), b"x", 0)
+            append_one(broker, "parcels", 0, mq.Message("parcels", b"x"), b"x", 0)
             assert len(await asking) == 1
 
     run(main)

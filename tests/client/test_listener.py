@@ -391,5 +391,5 @@ def test_an_async_execute_decides_nothing_and_is_told_at_once() -> None:
     with mq.TransactionProducer(broker, "g", lambda _: UNKNOWN) as producer:
         with pytest.raises(TypeError, match=r"execute is an async function .* check will decide"):
             producer.send(mq.Message("orders", b"x"), execute)
-        assert len(broker.undecided()) == 1
+        assert len(broker.transactions.undecided()) == 1
     assert broker.topic("orders").queues[0].max_offset == 0

@@ -16,6 +16,7 @@ import pytest
 import mq
 import mq.aio
 from mq.api.group import Membership, Subscription
+from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
 from tests.support.store.sleeping import AT_ONCE, Waiting, asleep
 
@@ -69,7 +70,7 @@ def test_a_message_of_any_queue_wakes_it(broker: mq.Broker) -> None:
         queues = [queue.message_queue for queue in broker.topic("orders").queues]
         positions = [(queue, broker.max_offset(queue), None) for queue in queues]
         message = mq.Message("orders", b"late")
-        sender = threading.Timer(0.05, broker.append, ("orders", queue_id, message, b"late", 0))
+        sender = threading.Timer(0.05, append_one, (broker, "orders", queue_id, message, b"late"))
         sender.start()
         assert took(partial(lookout.wait, positions, (), LONG)) < LONG / 2
         sender.join()
@@ -124,7 +125,7 @@ def test_who_is_assigned_queues_sleeps(local: mq.LocalBroker) -> None:
                 break
         else:
             pytest.fail("it does not sleep")
-        local.append("orders", 1, mq.Message("orders", b"news"), b"news", 0)
+        append_one(local, "orders", 1, mq.Message("orders", b"news"), b"news", 0)
         assert [message.body for message in waiting.end()] == [b"news"]
 
 
@@ -150,7 +151,7 @@ def test_the_consumers_of_a_loop_sleep_together(local: mq.LocalBroker) -> None:
                     break
             else:
                 pytest.fail("it does not sleep")
-            local.append("orders", 1, mq.Message("orders", b"news"), b"news", 0)
+            append_one(local, "orders", 1, mq.Message("orders", b"news"), b"news", 0)
             for poll in polls:
                 assert [message.body for message in await asyncio.wait_for(poll, LONG / 2)] == [b"news"]
 

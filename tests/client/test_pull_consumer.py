@@ -18,6 +18,7 @@ import mq
 from mq.api.group import Subscription
 from mq.client import pull_consumer
 from mq.client.pull_consumer import PullConsumer
+from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
 
 SOON = 30.0  # for what is to happen at once; a machine under load takes its time
@@ -71,7 +72,7 @@ def send(
     broker: mq.Broker, *bodies: bytes, queue_id: int = 0, topic: str = "orders", tags: str | None = None
 ) -> None:
     for body in bodies:
-        broker.append(topic, queue_id, mq.Message(topic, body, tags=tags), body, 0)
+        append_one(broker, topic, queue_id, mq.Message(topic, body, tags=tags), body, 0)
 
 
 def bodies(messages: list[mq.MessageExt]) -> list[bytes]:
@@ -353,7 +354,7 @@ def test_a_queue_that_cannot_be_read_leaves_the_others_their_turn(
 def test_by_sql(broker: mq.Broker, make: Make) -> None:
     for price in ("5", "50", "500"):
         message = mq.Message("orders", price.encode(), properties={"price": price})
-        broker.append("orders", 0, message, message.body, 0)
+        append_one(broker, "orders", 0, message, message.body, 0)
     consumer = make(None)
     consumer.subscribe("orders", sql="price > 10 AND price < 100")
     assert drained(consumer) == [b"50"]

@@ -16,6 +16,7 @@ import pytest
 import mq
 from mq.api.group import Subscription
 from mq.api.results import MessageQueue
+from tests.support.appending import append_one
 from tests.support.memory.broker import DELAYS_MS, MemoryBroker
 from tests.support.memory.groups import MemoryMembership
 from tests.support.recording_listener import (
@@ -306,7 +307,7 @@ def test_a_message_of_a_topic_that_is_not_subscribed_to_any_more_is_sent_back() 
     broker = make()
     broker.create_topic("%RETRY%g", 1)
     message = mq.Message("%RETRY%g", b"old")
-    broker.append("%RETRY%g", 0, message, message.body, 0)
+    append_one(broker, "%RETRY%g", 0, message, message.body, 0)
     with consuming(broker, Heard(), max_reconsume_times=0):
         eventually(lambda: dead_letters(broker))
 

@@ -13,7 +13,7 @@ import mq
 from tests.support.memory.broker import MemoryBroker
 
 # Files so small that a test of a few dozen messages goes through several of each kind.
-SMALL = {
+SMALL: dict[str, Any] = {
     "commitlog_file_size": 1 << 20,
     "queue_file_units": 32,
     "index_slot_count": 64,

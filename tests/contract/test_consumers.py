@@ -13,6 +13,7 @@ import pytest
 
 import mq
 from mq.errors import SubscriptionConflict
+from tests.support.appending import append_one
 
 PATIENCE = 60.0  # seconds; a machine under load takes its time, and that proves nothing
 
@@ -82,7 +83,7 @@ def push(brokers: tuple[mq.Broker, mq.Broker]) -> Iterator[Push]:
 def send(broker: mq.Broker, *bodies: str, queue_id: int = 0, **given: Any) -> None:
     for body in bodies:
         message = mq.Message("orders", body.encode(), **given)
-        broker.append("orders", queue_id, message, message.body, 0)
+        append_one(broker, "orders", queue_id, message, message.body, 0)
 
 
 def eventually(is_true: Callable[[], object]) -> None:
@@ -320,7 +321,7 @@ def test_a_topic_made_later_is_consumed(broker: mq.Broker, other: mq.Broker) -> 
         consumer.start()
         other.create_topic("later", 3)
         message = mq.Message("later", b"x")
-        other.append("later", 2, message, message.body, 0)
+        append_one(other, "later", 2, message, message.body, 0)
         heard.wait(1)
     assert heard.bodies == [b"x"]
 

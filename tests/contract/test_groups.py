@@ -15,6 +15,7 @@ import mq
 from mq.api.group import Claim, Membership, Subscription
 from mq.errors import SubscriptionConflict
 from mq.filter.tags import tag_hash
+from tests.support.appending import append_one
 
 ORDERS = Subscription("orders")
 SOON = 30.0  # for what is to happen at once; a machine under load takes its time
@@ -66,7 +67,7 @@ def queue_of(broker: mq.Broker, queue_id: int = 0, topic: str = "orders") -> mq.
 def send(broker: mq.Broker, queue_id: int = 0, count: int = 1, tags: str | None = None) -> None:
     for number in range(count):
         message = mq.Message("orders", b"%d" % number, tags=tags)
-        broker.append("orders", queue_id, message, message.body, 0)
+        append_one(broker, "orders", queue_id, message, message.body, 0)
 
 
 def claimed(membership: Membership, queue: mq.MessageQueue) -> Claim:
@@ -399,7 +400,7 @@ def test_a_topic_subscribed_to_later_starts_where_the_group_wants_to(broker: mq.
     broker.create_topic("events", 1)
     membership = join("a", consume_from="last")
     message = mq.Message("events", b"x")
-    broker.append("events", 0, message, message.body, 0)
+    append_one(broker, "events", 0, message, message.body, 0)
     membership.subscribe([ORDERS, Subscription("events")])
     assert membership.committed(queue_of(broker, 0, "events")) == 1
 

@@ -29,6 +29,7 @@ import mq
 from mq.api.group import Claim, Membership, Subscription
 from mq.store.check import problems
 from tests.contract.conftest import open_broker
+from tests.support.appending import append_one
 from tests.support.memory.broker import DELAYS_MS
 
 GROUP, TOPIC = "billing", "orders"
@@ -98,7 +99,7 @@ class Machine(RuleBasedStateMachine):
         for _ in range(count):
             self.sent += 1
             message = mq.Message(TOPIC, b"%d" % self.sent)
-            result = self.broker.append(TOPIC, queue_id, message, message.body, 0)
+            result = append_one(self.broker, TOPIC, queue_id, message, message.body, 0)
             self.queues[result.queue].append((message.body, 0))
 
     @rule(name=st.sampled_from(NAMES))
@@ -184,7 +185,7 @@ class Machine(RuleBasedStateMachine):
             assert not held.claim.commit(held.position)
             assert held.claim.committed() == self.offsets[queue]
             held.position, held.resets_seen = self.offsets[queue], self.resets[queue]
-        result = self.broker.pull(queue, held.position, count, 1 << 20, None, 0.0)
+        result = self.broker.puller(queue)(held.position, count, 1 << 20, None, 0.0)
         expected = stored[held.position : held.position + count]
         assert [(each.body, each.reconsume_times) for each in result.messages] == expected
         for message, fate in zip(result.messages, fates, strict=False):

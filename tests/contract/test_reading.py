@@ -90,7 +90,7 @@ def test_at_least_one_message_comes_however_few_bytes_are_asked_for(
 ) -> None:
     topic.send(b"a" * 3000)
     topic.send(b"b")
-    result = broker.pull(queue.message_queue, 0, 10, 1, None, 0.0)
+    result = broker.puller(queue.message_queue)(0, 10, 1, None, 0.0)
     assert summary(result) == (FOUND, [b"a" * 3000], 1)
 
 
@@ -98,13 +98,13 @@ def test_bytes_bound_a_read(broker: mq.Broker, topic: mq.Topic, queue: mq.Queue)
     for _ in range(10):
         topic.send(b"a" * 1000)
     size = queue.read(0).messages[0].store_size
-    assert broker.pull(queue.message_queue, 0, 10, 3 * size, None, 0.0).next_offset == 3
-    assert broker.pull(queue.message_queue, 0, 10, 3 * size + size // 2, None, 0.0).next_offset == 3
+    assert broker.puller(queue.message_queue)(0, 10, 3 * size, None, 0.0).next_offset == 3
+    assert broker.puller(queue.message_queue)(0, 10, 3 * size + size // 2, None, 0.0).next_offset == 3
 
 
 def test_a_topic_that_does_not_exist_cannot_be_read(broker: mq.Broker) -> None:
     queue = mq.MessageQueue("nowhere", broker.name, 0)
-    for ask in (broker.min_offset, broker.max_offset, lambda q: broker.pull(q, 0, 1, 1 << 20, None, 0.0)):
+    for ask in (broker.min_offset, broker.max_offset, lambda q: broker.puller(q)(0, 1, 1 << 20, None, 0.0)):
         with pytest.raises(mq.TopicNotFound):
             ask(queue)
     assert "nowhere" not in broker.topics()

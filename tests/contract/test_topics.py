@@ -9,6 +9,7 @@ import pytest
 
 import mq
 from tests.contract.conftest import Open
+from tests.support.appending import append_many, append_one
 
 UNSENDABLE = [
     "SCHEDULE_TOPIC_XXXX",
@@ -52,10 +53,12 @@ REFUSED: dict[str, Callable[[mq.Broker, mq.Producer, mq.TransactionProducer], An
     "batch to no queue": lambda b, p, _t: p.send_batch(
         [mq.Message("fresh", b"x")] * 2, queue=mq.MessageQueue("fresh", b.name, 4)
     ),
-    "append to no queue": lambda b, _p, _t: b.append("fresh", 4, mq.Message("fresh", b"x"), b"x", 0),
-    "append too late": lambda b, _p, _t: b.append("fresh", 0, mq.Message("fresh", b"x", **LATE), b"x", 0),
-    "append of a batch to no queue": lambda b, _p, _t: b.append_batch(
-        "fresh", 4, [mq.Message("fresh", b"x")] * 2
+    "append to no queue": lambda b, _p, _t: append_one(b, "fresh", 4, mq.Message("fresh", b"x"), b"x", 0),
+    "append too late": lambda b, _p, _t: append_one(
+        b, "fresh", 0, mq.Message("fresh", b"x", **LATE), b"x", 0
+    ),
+    "append of a batch to no queue": lambda b, _p, _t: append_many(
+        b, "fresh", 4, [mq.Message("fresh", b"x")] * 2
     ),
     "transaction of a delayed one": lambda _b, _p, t: t.begin(mq.Message("fresh", b"x", **LATE)),
 }
@@ -139,7 +142,7 @@ def test_a_queue_beyond_the_read_queues_cannot_be_read_but_keeps_what_it_got(bro
     with mq.Producer(broker) as producer:
         producer.send(mq.Message("orders", b"x"), queue=mq.MessageQueue("orders", broker.name, 1))
     with pytest.raises(ValueError, match="queue"):
-        broker.pull(mq.MessageQueue("orders", broker.name, 1), 0, 32, 1 << 20, None, 0.0)
+        broker.puller(mq.MessageQueue("orders", broker.name, 1))(0, 32, 1 << 20, None, 0.0)
     topic = broker.create_topic("orders", 2)
     assert [message.body for message in topic.queues[1].read(0).messages] == [b"x"]
 
@@ -149,7 +152,7 @@ def filled(broker: mq.Broker, count: int) -> None:
     topic = broker.create_topic("orders", count)
     for number in range(10 * count):
         queue = topic.queues[number % count].message_queue
-        broker.append("orders", queue.queue_id, mq.Message("orders", b"x"), b"x", 0)
+        append_one(broker, "orders", queue.queue_id, mq.Message("orders", b"x"), b"x", 0)
 
 
 def consume(broker: mq.Broker, group: str, queue_ids: range) -> None:
@@ -199,7 +202,7 @@ def test_a_topic_that_shrinks_is_read_until_all_is_consumed(broker: mq.Broker) -
     assert queue_ids(topic) == [0, 1, 2, 3]
     assert [queue.queue_id for queue in broker.publishable("orders")] == [0, 1]
     with pytest.raises(ValueError, match="queue"):
-        broker.append("orders", 3, mq.Message("orders", b"x"), b"x", 0)
+        append_one(broker, "orders", 3, mq.Message("orders", b"x"), b"x", 0)
     assert broker.group("billing").lag("orders") == 40
     assert len(broker.create_topic("orders").queues) == 4
     consume(broker, "billing", range(4))
@@ -246,7 +249,7 @@ def test_a_topic_without_the_permission_to_write_takes_nothing(broker: mq.Broker
     with pytest.raises(mq.NotPermitted):
         send(broker, "orders")
     with pytest.raises(mq.NotPermitted):
-        broker.append("orders", 0, mq.Message("orders", b"x"), b"x", 0)
+        append_one(broker, "orders", 0, mq.Message("orders", b"x"), b"x", 0)
     assert [message.body for message in topic.queues[0].read(0).messages] == [b"kept"]
 
 

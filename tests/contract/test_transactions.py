@@ -14,6 +14,7 @@ import pytest
 import mq
 from mq.api.broker import Check
 from tests.contract.conftest import Open
+from tests.support.appending import prepare_one
 
 COMMIT, ROLLBACK, UNKNOWN = (
     mq.TransactionState.COMMIT,
@@ -112,7 +113,7 @@ def test_what_commits_is_seen_then_and_as_it_was_sent(patient: mq.Broker) -> Non
     assert queue.read(0, expression="t").messages
     assert [each.queue_offset for each in patient.query("orders", "k")] == [0]
     assert patient.message(result.msg_id).topic == "orders"
-    assert patient.undecided() == []
+    assert patient.transactions.undecided() == []
 
 
 def test_what_rolls_back_is_never_seen(patient: mq.Broker) -> None:
@@ -121,7 +122,7 @@ def test_what_rolls_back_is_never_seen(patient: mq.Broker) -> None:
     assert result.status is mq.SendStatus.SEND_OK
     assert bodies(patient) == []
     assert patient.query("orders", "k") == []
-    assert patient.undecided() == []
+    assert patient.transactions.undecided() == []
 
 
 @pytest.mark.parametrize("outcome", [UNKNOWN, None, "COMMIT", 8, ValueError("no")])
@@ -136,7 +137,7 @@ def test_what_is_not_known_stays_undecided(
     with mq.TransactionProducer(patient, GROUP, never) as producer:
         result = producer.send(message(), execute)
     assert bodies(patient) == []
-    (undecided,) = patient.undecided()
+    (undecided,) = patient.transactions.undecided()
     assert (undecided.group, undecided.times_checked, undecided.given_up) == (GROUP, 0, False)
     assert (undecided.message.msg_id, undecided.message.topic) == (result.msg_id, "orders")
     told = [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -218,7 +219,7 @@ def test_what_is_no_transaction_is_refused_before_anything_is_stored(patient: mq
     for threads in (True, 1.5, "2", None):
         with pytest.raises(TypeError, match="threads"):
             mq.TransactionProducer(patient, GROUP, never, threads=threads)  # type: ignore[arg-type]  # as above
-    assert patient.undecided() == []
+    assert patient.transactions.undecided() == []
     assert bodies(patient) == []
 
 
@@ -256,9 +257,11 @@ def test_leaving_the_with_statement_commits(patient: mq.Broker) -> None:
         with producer.begin(message(), shard_key="a") as transaction:
             assert bodies(patient) == []
             assert transaction.message_id == transaction.result.msg_id
-            assert [each.message.msg_id for each in patient.undecided()] == [transaction.message_id]
+            assert [each.message.msg_id for each in patient.transactions.undecided()] == [
+                transaction.message_id
+            ]
         assert bodies(patient) == [b"x"]
-    assert patient.undecided() == []
+    assert patient.transactions.undecided() == []
 
 
 def test_an_exception_rolls_back_and_goes_on_up(patient: mq.Broker) -> None:
@@ -268,7 +271,7 @@ def test_an_exception_rolls_back_and_goes_on_up(patient: mq.Broker) -> None:
             raise error
         assert raised.value is error
     assert bodies(patient) == []
-    assert patient.undecided() == []
+    assert patient.transactions.undecided() == []
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
@@ -279,7 +282,7 @@ def test_what_may_come_at_any_moment_leaves_it_to_check(patient: mq.Broker, erro
         assert raised.value is error
         assert transaction.state is UNKNOWN
     assert bodies(patient) == []
-    assert [each.message.body for each in patient.undecided()] == [b"x"]
+    assert [each.message.body for each in patient.transactions.undecided()] == [b"x"]
 
 
 def test_what_is_decided_early_stays_so(patient: mq.Broker) -> None:
@@ -298,7 +301,7 @@ def test_what_is_decided_early_stays_so(patient: mq.Broker) -> None:
         with producer.begin(message(b"3")) as transaction:
             transaction.unknown()
     assert bodies(patient) == [b"1"]
-    assert [each.message.body for each in patient.undecided()] == [b"3"]
+    assert [each.message.body for each in patient.transactions.undecided()] == [b"3"]
 
 
 def test_a_producer_that_is_closed_still_ends_what_it_began(patient: mq.Broker) -> None:
@@ -320,7 +323,7 @@ def test_who_is_undecided_is_asked_about(
     with mq.TransactionProducer(broker, GROUP, check) as producer:
         sent = message(tags="t", keys="k", properties={"p": "v"})
         result = producer.send(sent, lambda *_: UNKNOWN, shard_key="a")
-        wait_until(lambda: not broker.undecided())
+        wait_until(lambda: not broker.transactions.undecided())
     asked = check.asked[0]
     assert (asked.topic, asked.queue_id) == ("orders", result.queue.queue_id)
     assert (asked.body, asked.tags, asked.keys, asked.properties["p"]) == (b"x", "t", ("k",), "v")
@@ -347,7 +350,7 @@ def test_a_check_that_cannot_tell_is_asked_again(
     assert all(result.msg_id in text for text in told)
     assert "'COMMIT'" in told[1]
     assert "None" in told[2]
-    assert broker.undecided() == []
+    assert broker.transactions.undecided() == []
 
 
 def test_only_producers_of_the_same_group_are_asked(broker: mq.Broker, queue: mq.Queue) -> None:
@@ -393,7 +396,7 @@ def test_a_slow_transaction_that_a_check_has_ended_learns_of_it(broker: mq.Broke
         raise ZeroDivisionError
 
     def wait(*_: object) -> mq.TransactionState:
-        wait_until(lambda: not broker.undecided())
+        wait_until(lambda: not broker.transactions.undecided())
         return COMMIT
 
     with mq.TransactionProducer(broker, GROUP, lambda _: ROLLBACK) as producer:
@@ -439,25 +442,25 @@ def test_nobody_to_ask_and_what_is_given_up_is_resumed(opened: Open) -> None:
     with mq.TransactionProducer(broker, GROUP, never) as producer:
         result = producer.send(message(), lambda *_: UNKNOWN, None)
         producer.close()
-    wait_until(lambda: [each.given_up for each in broker.undecided()] == [True])
-    (undecided,) = broker.undecided()
+    wait_until(lambda: [each.given_up for each in broker.transactions.undecided()] == [True])
+    (undecided,) = broker.transactions.undecided()
     assert (undecided.message.msg_id, undecided.group) == (result.msg_id, GROUP)
     assert undecided.times_checked == 2
     with pytest.raises(mq.MessageNotFound):
-        broker.resume_transaction("0" * 32)
+        broker.transactions.resume("0" * 32)
     with mq.TransactionProducer(broker, GROUP, lambda _: COMMIT):
 
         def is_committed() -> bool:
             """Resumed again and again: a slow machine gives it up once more before it has asked."""
             with suppress(mq.MessageNotFound, mq.NotPermitted):  # It is decided.
-                broker.resume_transaction(result.msg_id)
+                broker.transactions.resume(result.msg_id)
             return bodies(broker) == [b"x"]
 
-        broker.resume_transaction(result.msg_id)
+        broker.transactions.resume(result.msg_id)
         wait_until(is_committed)
-    assert broker.undecided() == []
+    assert broker.transactions.undecided() == []
     with pytest.raises((mq.MessageNotFound, mq.NotPermitted)):
-        broker.resume_transaction(result.msg_id)
+        broker.transactions.resume(result.msg_id)
 
 
 # What a broker is asked.
@@ -469,22 +472,22 @@ def place_of(result: mq.SendResult) -> tuple[int, int]:
 
 def prepared(broker: mq.Broker, body: bytes = b"x") -> mq.SendResult:
     queue = broker.topic("orders").queues[0].message_queue
-    return broker.prepare(queue, GROUP, message(body), body, 0)
+    return prepare_one(broker, queue, GROUP, message(body), body, 0)
 
 
 def test_an_end_counts_once_and_its_opposite_is_refused(patient: mq.Broker) -> None:
     result = prepared(patient)
     for _ in range(3):
-        patient.end_transaction(GROUP, *place_of(result), COMMIT)
-    patient.end_transaction(GROUP, *place_of(result), COMMIT, from_check=True)
+        patient.transactions.ender(GROUP)(*place_of(result), COMMIT)
+    patient.transactions.ender(GROUP)(*place_of(result), COMMIT, True)
     assert bodies(patient) == [b"x"]
     with pytest.raises(mq.NotPermitted, match="COMMIT"):
-        patient.end_transaction(GROUP, *place_of(result), ROLLBACK)
+        patient.transactions.ender(GROUP)(*place_of(result), ROLLBACK)
     result = prepared(patient)
     for _ in range(3):
-        patient.end_transaction(GROUP, *place_of(result), ROLLBACK)
+        patient.transactions.ender(GROUP)(*place_of(result), ROLLBACK)
     with pytest.raises(mq.NotPermitted, match="ROLLBACK"):
-        patient.end_transaction(GROUP, *place_of(result), COMMIT)
+        patient.transactions.ender(GROUP)(*place_of(result), COMMIT)
     assert bodies(patient) == [b"x"]
 
 
@@ -500,12 +503,12 @@ def test_an_end_of_what_is_no_half_message_is_refused(patient: mq.Broker) -> Non
         place_of(sent),
     ):
         with pytest.raises(mq.MessageNotFound):
-            patient.end_transaction(GROUP, *place, COMMIT)
+            patient.transactions.ender(GROUP)(*place, COMMIT)
     with pytest.raises(mq.NotPermitted, match=GROUP):
-        patient.end_transaction("others", log_offset, queue_offset, COMMIT)
-    patient.end_transaction(GROUP, log_offset, queue_offset, UNKNOWN)
+        patient.transactions.ender("others")(log_offset, queue_offset, COMMIT)
+    patient.transactions.ender(GROUP)(log_offset, queue_offset, UNKNOWN)
     assert bodies(patient) == [b"plain"]
-    assert len(patient.undecided()) == 1
+    assert len(patient.transactions.undecided()) == 1
 
 
 def test_several_that_end_one_transaction_at_once_store_one_message(patient: mq.Broker) -> None:
@@ -515,7 +518,7 @@ def test_several_that_end_one_transaction_at_once_store_one_message(patient: mq.
 
         def end(place: tuple[int, int] = place_of(result), together: threading.Barrier = together) -> None:
             together.wait()
-            patient.end_transaction(GROUP, *place, COMMIT)
+            patient.transactions.ender(GROUP)(*place, COMMIT)
 
         threads = [threading.Thread(target=end) for _ in range(4)]
         for thread in threads:
@@ -527,7 +530,7 @@ def test_several_that_end_one_transaction_at_once_store_one_message(patient: mq.
 
 def test_every_place_of_a_transaction_ends_it(broker: mq.Broker, queue: mq.Queue) -> None:
     result = prepared(broker)
-    checker = broker.enlist(GROUP, "asked")
+    checker = broker.transactions.enlist(GROUP, "asked")
     seen: list[Check] = []
 
     def asked_twice() -> bool:
@@ -540,17 +543,17 @@ def test_every_place_of_a_transaction_ends_it(broker: mq.Broker, queue: mq.Queue
     assert (
         place_of(result) != (first.log_offset, first.queue_offset) != (second.log_offset, second.queue_offset)
     )
-    broker.end_transaction(GROUP, first.log_offset, first.queue_offset, COMMIT, from_check=True)
-    broker.end_transaction(GROUP, *place_of(result), COMMIT)
+    broker.transactions.ender(GROUP)(first.log_offset, first.queue_offset, COMMIT, True)
+    broker.transactions.ender(GROUP)(*place_of(result), COMMIT)
     with pytest.raises(mq.NotPermitted):
-        broker.end_transaction(GROUP, second.log_offset, second.queue_offset, ROLLBACK, from_check=True)
+        broker.transactions.ender(GROUP)(second.log_offset, second.queue_offset, ROLLBACK, True)
     assert queue.max_offset == 1
     checker.leave()
     checker.leave()
 
 
 def test_who_waits_to_be_asked_is_told_to_come_back(broker: mq.Broker) -> None:
-    checker = broker.enlist(GROUP, "asked")
+    checker = broker.transactions.enlist(GROUP, "asked")
     assert checker.next(0.0) is None
     begin = time.monotonic()
     checker.poke()

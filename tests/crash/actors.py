@@ -62,7 +62,7 @@ __all__ = [
 
 ASYNC_COUNT = 5
 OTHER = "other"  # a second topic
-Sizes = dict[str, int]
+Sizes = dict[str, Any]
 
 
 class Sender:
@@ -125,7 +125,7 @@ def writer(
     run: int,
     *,
     sizes: Sizes,
-    flush: str,
+    flush: Any,
     pauses: str,
     seed: int,
     idle: float = 0.0,
@@ -171,7 +171,7 @@ def _expire(store: Store, expired: str) -> None:
         retention.delete(store, due)
 
 
-def reader(root: str, trace: str, *, sizes: Sizes, pauses: str, flush: str = "async") -> None:
+def reader(root: str, trace: str, *, sizes: Sizes, pauses: str, flush: Any = "async") -> None:
     """Reads every queue from where its trace ends, until stopped."""
     log = Log(trace, SEEN)
     offsets = dict.fromkeys(range(QUEUE_COUNT), 0)
@@ -206,7 +206,7 @@ def visitor(root: str, trace: str, run: int, *, sizes: Sizes) -> None:
                 sender.send(1, 30_000)
 
 
-def survivor(root: str, trace: str, run: int, *, sizes: Sizes, flush: str, pauses: str, query: bool) -> None:
+def survivor(root: str, trace: str, run: int, *, sizes: Sizes, flush: Any, pauses: str, query: bool) -> None:
     """Sends one by one to all queues and reads them all to their ends, never away from the clock."""
     with mq.open(root, flush=flush, **sizes) as broker:
         broker.create_topic(TOPIC, QUEUE_COUNT)
@@ -237,7 +237,7 @@ def survivor(root: str, trace: str, run: int, *, sizes: Sizes, flush: str, pause
 
 
 def victim(
-    root: str, trace: str, run: int, *, sizes: Sizes, flush: str, count: int, size: int, query: bool
+    root: str, trace: str, run: int, *, sizes: Sizes, flush: Any, count: int, size: int, query: bool
 ) -> None:
     """Sends until its fail point kills it. MQ_FAIL is in its environment."""
     with mq.open(root, flush=flush, **sizes) as broker:
@@ -249,7 +249,7 @@ def victim(
             time.sleep(0.0005)
 
 
-def poisoned(root: str, trace: str, run: int, *, sizes: Sizes, flush: str) -> None:
+def poisoned(root: str, trace: str, run: int, *, sizes: Sizes, flush: Any) -> None:
     """Sends until the store is poisoned; then reads on, closes."""
     with mq.open(root, flush=flush, flush_interval=0.01, **sizes) as broker:
         broker.create_topic(TOPIC, QUEUE_COUNT)
@@ -368,7 +368,7 @@ def restarted(
     _answer(answer, wrong, count, len(promised), 0, recovered)
 
 
-def scripted(root: str, *, sizes: Sizes, flush: str, steps: list[tuple[str, int]], answer: str) -> None:
+def scripted(root: str, *, sizes: Sizes, flush: Any, steps: list[tuple[str, int]], answer: str) -> None:
     """Sends (word, queue id), or does what the word says; writes down what the queues then hold; waits."""
     with mq.open(root, flush=flush, flush_interval=3600.0, **sizes) as broker:
         broker.create_topic(TOPIC, 2)

@@ -93,7 +93,7 @@ def look_into(
     new: tuple[list[str], list[str]],
     answer: str,
     *,
-    sizes: dict[str, int],
+    sizes: dict[str, Any],
     strict: bool,
     budget: int | None,
     seed: int,
@@ -138,7 +138,7 @@ def look_into(
 
 
 def _wrong_with(
-    place: Path, promised: list[Any], sights: list[Any], sizes: dict[str, int], log_min: int
+    place: Path, promised: list[Any], sights: list[Any], sizes: dict[str, Any], log_min: int
 ) -> tuple[list[str], bool]:
     try:
         with mq.open(place, flush="sync", duties=False, **sizes) as broker:

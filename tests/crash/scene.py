@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.crash.conftest import Crew
 from tests.support.processes.fail_build import fail_points
@@ -26,7 +27,7 @@ class Way:
     count: int = 1
     size: int = 200
     queue_file_units: int = 50
-    flush: str = "async"
+    flush: Any = "async"
     query: bool = False
 
     @property

@@ -9,6 +9,7 @@ what the disk holds.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_no_space_is_raised_and_leaves_nothing_behind(failing_crew: Crew, tmp_pa
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_failed_sync_poisons_the_store_for_all(failing_crew: Crew, tmp_path: Path, flush: str) -> None:
+def test_a_failed_sync_poisons_the_store_for_all(failing_crew: Crew, tmp_path: Path, flush: Any) -> None:
     root = tmp_path / "store"
     traces = [tmp_path / "bystander", tmp_path / "poisoner"]
 

@@ -51,7 +51,7 @@ class Case:
         self.lives = 0
 
     def live(
-        self, steps: Sequence[tuple[str, int]], *, flush: str = "async", syncs_lie: bool = False
+        self, steps: Sequence[tuple[str, int]], *, flush: Any = "async", syncs_lie: bool = False
     ) -> dict[str, list[str]]:
         """One process does the steps, says what it reads and what is wrong then, and is killed.
 
@@ -62,7 +62,7 @@ class Case:
         return found
 
     def begin(
-        self, steps: Sequence[tuple[str, int]], *, flush: str = "async", syncs_lie: bool = False
+        self, steps: Sequence[tuple[str, int]], *, flush: Any = "async", syncs_lie: bool = False
     ) -> tuple[Process, dict[str, list[str]]]:
         """The same process, which lives on; what it said."""
         self.lives += 1

@@ -23,6 +23,7 @@ from mq.store.check import problems
 from mq.store.shared.lock_guards import time_limit
 from mq.store.shared.process_state import process_state
 from tests.crash.stopped import TOPIC, bulk
+from tests.support.appending import prepare_one
 from tests.support.processes.fail_build import TREE, fail_build, fail_points
 from tests.support.processes.nursery import Nursery, Process
 from tests.support.store.sizes import SMALL
@@ -64,7 +65,7 @@ def calls_that_store(broker: LocalBroker, producer: mq.Producer) -> Refused:
         "level": lambda: producer.send(mq.Message(TOPIC, b"refused", delay_level=1)),
         "timer": lambda: producer.send(mq.Message(TOPIC, b"refused", delay_ms=3_600_000)),
         "first of a topic": lambda: producer.send(mq.Message("fresh", b"refused")),
-        "half message": lambda: broker.prepare(queue, "payers", refused, b"refused", 0),
+        "half message": lambda: prepare_one(broker, queue, "payers", refused, b"refused", 0),
         "bulk": lambda: bulk(broker, TOPIC, [b"refused"] * 2),
         "hand back": lambda: broker.send_back(dead, "readers"),
         "dead letter": lambda: broker.send_back(dead, "readers", delay_level=-1),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mq
+from tests.support.appending import append_one, prepare_one
 from tests.support.processes.children import hear, say
 
 TRIES_MAX = 100_000
@@ -48,7 +49,7 @@ def send(root: str, name: str, topic: str, queue_count: int, size: int, options:
     def act(number: int) -> None:
         body = body_of(name, number, size)
         message = mq.Message(topic, body, keys=f"{name}-{number}", tags=name)
-        result = broker.append(topic, number % queue_count, message, body, 0)
+        result = append_one(broker, topic, number % queue_count, message, body, 0)
         stored[topic, result.queue.queue_id, result.queue_offset] = digest(body)
 
     say("open")
@@ -118,7 +119,7 @@ def act_until_full(root: str, what: str, options: dict[str, Any]) -> None:
         def act(number: int) -> None:
             if what == "queue files":
                 message = mq.Message("wide", body)
-                broker.append("wide", number, message, body, 0)
+                append_one(broker, "wide", number, message, body, 0)
             elif what == "config":
                 broker.create_topic(f"{'a-topic-of-a-long-name-' * 4}{number}", 1)
             elif what == "queue table":
@@ -127,7 +128,7 @@ def act_until_full(root: str, what: str, options: dict[str, Any]) -> None:
                     assert queue.max_offset == 0
             elif what == "index":
                 message = mq.Message("keyed", body, keys=[f"{number}-{key}" for key in range(100)])
-                broker.append("keyed", 0, message, body, 0)
+                append_one(broker, "keyed", 0, message, body, 0)
                 found = broker.query("keyed", f"{number}-50")
                 # Twice where the first attempt stored it and had no room to index it.
                 assert [one.body for one in found] in ([body], [body, body])
@@ -164,7 +165,7 @@ def send_and_be_killed(root: str, options: dict[str, Any]) -> Stored:
 
     def act(number: int) -> None:
         body = body_of("k", number, 900)
-        result = broker.append("orders", 0, mq.Message("orders", body), body, 0)
+        result = append_one(broker, "orders", 0, mq.Message("orders", body), body, 0)
         stored["orders", 0, result.queue_offset] = digest(body)
 
     broker.create_topic("orders", 1)
@@ -182,7 +183,7 @@ def send_up_to_a_limit(root: str, options: dict[str, Any], limit: int) -> Stored
 
         def act(number: int) -> None:
             body = body_of("limit", number, 100_000)
-            result = broker.append("orders", 0, mq.Message("orders", body), body, 0)
+            result = append_one(broker, "orders", 0, mq.Message("orders", body), body, 0)
             stored["orders", 0, result.queue_offset] = digest(body)
 
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -258,6 +259,6 @@ def ways_to_send(broker: mq.LocalBroker, producer: mq.Producer) -> dict[str, Cal
         "async": lambda message: producer.send_async(message).result(),
         "one-way": producer.send_oneway,
         "key": lambda message: producer.send(message, dedup_key=message.topic),
-        "prepare": lambda message: broker.prepare(queue_of(message), "payers", message, message.body, 0),
+        "prepare": lambda message: prepare_one(broker, queue_of(message), "payers", message, message.body, 0),
         "bulk": bulk,
     }

@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 
 import mq
 from mq.store.check import problems
+from tests.support.appending import append_many, append_one
 from tests.support.processes.children import say
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "commitlog_file_size": 1 << 14,
     "queue_file_units": 32,
     "index_slot_count": 16,
@@ -84,10 +85,10 @@ def fill(broker: mq.LocalBroker, seed: int, count: int, known: Known | None = No
     for queue_id, message in some_messages(seed, count):
         if len(message.body) == 20:
             batch = [message, mq.Message(message.topic, b"second", keys=KEYS[0])]
-            results = broker.append_batch(message.topic, queue_id, batch).split()
+            results = append_many(broker, message.topic, queue_id, batch).split()
             pairs = list(zip(batch, results, strict=True))
         else:
-            pairs = [(message, broker.append(message.topic, queue_id, message, message.body, 0))]
+            pairs = [(message, append_one(broker, message.topic, queue_id, message, message.body, 0))]
         for one, result in pairs:
             sent[one.topic, queue_id, result.queue_offset] = one, result.msg_id
     for (topic, queue_id, offset), (message, msg_id) in sent.items():
@@ -232,7 +233,7 @@ class Look:
                 message = mq.Message(topic, b"sent after the damage", keys="late")
                 result = self.attempt(
                     "send",
-                    lambda m=message, q=queue_id: broker.append(m.topic, q, m, m.body, 0),  # type: ignore[misc]  # bound early
+                    lambda m=message, q=queue_id: append_one(broker, m.topic, q, m, m.body, 0),  # type: ignore[misc]  # bound early
                 )
                 if result is None:
                     continue

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import mq
 from tests.damage.known import Known, Look
+from tests.support.appending import append_one
 from tests.support.processes.children import hear, say
 
 
@@ -31,7 +32,7 @@ def send_through_damage(root: str, count: int) -> int:
         for number in range(count):
             body = b"%d while files change" % number
             try:
-                result = broker.append("orders", 0, mq.Message("orders", body), body, 0)
+                result = append_one(broker, "orders", 0, mq.Message("orders", body), body, 0)
                 messages = queue.read(result.queue_offset, count_max=1).messages
             except mq.MQError:
                 continue

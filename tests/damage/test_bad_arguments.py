@@ -14,6 +14,7 @@ import pytest
 
 import mq
 from tests.damage.known import SIZES
+from tests.support.appending import append_many, append_one
 
 NUMBERS: list[Any] = [
     None, -1, 0, 1, 1 << 31, -(1 << 31) - 1, (1 << 63) - 1, 1 << 63, -(1 << 63), -(1 << 63) - 1, 1 << 200,
@@ -37,7 +38,7 @@ NAMED = (TypeError, ValueError, mq.MQError)
 def broker(directory: Path) -> Any:
     with mq.open(directory, **SIZES) as broker:
         broker.create_topic("orders", 2)
-        broker.append("orders", 0, mq.Message("orders", b"body", tags="t", keys="k"), b"body", 0)
+        append_one(broker, "orders", 0, mq.Message("orders", b"body", tags="t", keys="k"), b"body", 0)
         yield broker
 
 
@@ -68,8 +69,8 @@ def test_numbers(broker: mq.LocalBroker, value: Any) -> None:
         lambda: queue.read_arrow(0, count_max=value),
         lambda: queue.read_arrow(0, byte_max=value),
         lambda: queue.offset_at(value),
-        lambda: broker.pull(queue.message_queue, value, 1, 1, None, 0.0),
-        lambda: broker.pull(queue.message_queue, 0, 1, value, None, 0.0),
+        lambda: broker.puller(queue.message_queue)(value, 1, 1, None, 0.0),
+        lambda: broker.puller(queue.message_queue)(0, 1, value, None, 0.0),
         lambda: broker.query("orders", "k", count_max=value),
         lambda: broker.query("orders", "k", begin_ms=value),
         lambda: broker.query("orders", "k", end_ms=value),
@@ -79,7 +80,7 @@ def test_numbers(broker: mq.LocalBroker, value: Any) -> None:
         lambda: broker.readable(value),
         lambda: broker.publishable(value),
         lambda: broker.max_offset(mq.MessageQueue("orders", broker.name, value)),
-        lambda: broker.pull(mq.MessageQueue("orders", broker.name, value), 0, 1, 1, None, 0.0),
+        lambda: broker.puller(mq.MessageQueue("orders", broker.name, value))(0, 1, 1, None, 0.0),
         lambda: broker.create_topic("other", value),
         lambda: broker.create_topic("other", read_queue_count=value),
         lambda: broker.create_topic("other", write_queue_count=value),
@@ -100,7 +101,7 @@ def test_numbers(broker: mq.LocalBroker, value: Any) -> None:
     # A place to append to that is not there is never made.
     message = mq.Message("orders", b"x")
     if value not in (0, 1):
-        assert rejected(lambda: broker.append("orders", value, message, b"x", 0))
+        assert rejected(lambda: append_one(broker, "orders", value, message, b"x", 0))
         assert end_of(broker) == end
 
 
@@ -197,12 +198,12 @@ def test_a_body_that_no_file_of_the_log_can_hold(broker: mq.LocalBroker) -> None
     for body_size in (size, size - 20, size * 3):
         body = b"x" * body_size
         with pytest.raises(mq.MessageTooLarge) as caught:
-            broker.append("orders", 0, mq.Message("orders", body), body, 0)
+            append_one(broker, "orders", 0, mq.Message("orders", body), body, 0)
         assert caught.value.size == body_size
         assert caught.value.limit < size
     messages = [mq.Message("orders", b"y" * 1000) for _ in range(20)]
     with pytest.raises(mq.MessageInvalid):
-        broker.append_batch("orders", 0, messages)
+        append_many(broker, "orders", 0, messages)
     assert end_of(broker) == end
 
 
@@ -214,7 +215,7 @@ def test_the_largest_record_that_a_file_holds(broker: mq.LocalBroker) -> None:
     for body_size in range(size - 400, size):
         body = b"z" * body_size
         try:
-            broker.append("orders", 1, mq.Message("orders", body), body, 0)
+            append_one(broker, "orders", 1, mq.Message("orders", body), body, 0)
         except mq.MessageTooLarge:
             continue
         stored.append(body_size)

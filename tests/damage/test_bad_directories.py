@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_a_file_is_not_a_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"create": False}, {"read_only": True}])
-def test_a_missing_directory_is_not_made_unasked(tmp_path: Path, options: dict[str, bool]) -> None:
+def test_a_missing_directory_is_not_made_unasked(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(FileNotFoundError, match="store does not exist"):
         mq.open(tmp_path / "store", **options)
     assert not (tmp_path / "store").exists()
@@ -101,7 +102,7 @@ def test_all_that_is_made_is_the_owner_s_alone(tmp_path: Path) -> None:
         ("index_unit_count", 65),
     ],
 )
-def test_other_sizes_than_the_store_s(tmp_path: Path, option: str, value: int) -> None:
+def test_other_sizes_than_the_store_s(tmp_path: Path, option: str, value: Any) -> None:
     root = make_store(tmp_path / "store")
     for inside in (False, True):
         broker = mq.open(root) if inside else None

@@ -28,7 +28,7 @@ MAY_MOUNT = os.geteuid() == 0
 KINDS = ["tmpfs", pytest.param("ext4", marks=pytest.mark.rounds)] if MAY_MOUNT else []
 SIZE = 12 << 20
 LEFT = {"config": 1 << 20}
-SMALL = {
+SMALL: dict[str, Any] = {
     "commitlog_file_size": 1 << 18,
     "queue_file_units": 2000,
     "index_slot_count": 500,
@@ -100,7 +100,7 @@ def assert_sound(root: str) -> None:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_senders_are_refused_and_readers_go_on(disk: Disk, flush: str) -> None:
+def test_senders_are_refused_and_readers_go_on(disk: Disk, flush: Any) -> None:
     options: dict[str, Any] = {**SMALL, "flush": flush}
     with mq.open(disk.root, **SMALL) as broker:
         broker.create_topic("orders", 3)

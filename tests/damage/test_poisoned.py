@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.damage.filling import ways_to_send
 
 
 @pytest.mark.parametrize("sync", ["sync", "async"])
-def test_a_first_send_to_a_poisoned_store_leaves_no_topic_behind(tmp_path: Path, sync: str) -> None:
+def test_a_first_send_to_a_poisoned_store_leaves_no_topic_behind(tmp_path: Path, sync: Any) -> None:
     with (
         mq.open(tmp_path / "store", duties=False, flush=sync) as broker,
         mq.Producer(broker, retries=0, dedup_window=60) as producer,

@@ -14,6 +14,7 @@ from typing import Any
 
 import mq
 from tests.damage.known import SIZES
+from tests.support.appending import append_many, append_one
 
 ID = "7F00000100002A9F0000000000000000"
 BREATHLESS_COUNT = 200
@@ -35,10 +36,10 @@ def uses(broker: mq.LocalBroker, producer: mq.Producer) -> dict[str, Callable[[]
         "send_oneway": lambda: producer.send_oneway(message),
         "topic.send": lambda: topic.send(b"body"),
         "topic.queues": lambda: topic.queues,
-        "append": lambda: broker.append("orders", 0, message, b"body", 0),
-        "append again": lambda: broker.append("orders", 0, message, b"body", 0, ID),
-        "append_batch": lambda: broker.append_batch("orders", 0, [message]),
-        "pull": lambda: broker.pull(name, 0, 32, 1 << 20, None, 0.0),
+        "append": lambda: append_one(broker, "orders", 0, message, b"body", 0),
+        "append again": lambda: append_one(broker, "orders", 0, message, b"body", 0, ID),
+        "append_batch": lambda: append_many(broker, "orders", 0, [message]),
+        "pull": lambda: broker.puller(name)(0, 32, 1 << 20, None, 0.0),
         "read": lambda: queue.read(0),
         "read by tag": lambda: queue.read(0, expression="paid"),
         "read at the end": lambda: queue.read(1 << 40),

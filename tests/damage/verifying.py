@@ -13,6 +13,7 @@ from mq.broker.topics.sink_ledger import TOPIC, Entry
 from mq.spark.sink import check as sinks
 from tests.damage import harm
 from tests.damage.known import SIZES
+from tests.support.appending import append_one
 from tests.support.processes.children import say
 
 ARROW = b"ARROW1\0\0" + bytes(200) + b"ARROW1"
@@ -33,7 +34,7 @@ def make(root: str) -> None:
         broker.commit("billing", topic.queues[0].message_queue, 3)
         broker.create_topic(TOPIC, 1)
         body = Entry("app", "query", 1, 0, 5, ("1/a.arrow", "1/b.arrow")).encode()
-        broker.append(TOPIC, 0, mq.Message(TOPIC, body), body, 0)
+        append_one(broker, TOPIC, 0, mq.Message(TOPIC, body), body, 0)
     for name in ("1/a.arrow", "1/b.arrow", "0/dead.arrow", "lock", "unfinished"):
         path = Path(root) / "mq" / "spark" / "app" / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

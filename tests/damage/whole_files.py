@@ -13,13 +13,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import mq
 from mq.broker.check import problems
 from tests.damage.harm import Snapshot
+from tests.support.appending import append_one
 from tests.support.processes.children import Child, call, hear, say
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "commitlog_file_size": 1 << 13,
     "queue_file_units": 8,
     "index_slot_count": 16,
@@ -40,7 +42,7 @@ def open_store(root: Path, *, duties: bool = False) -> mq.LocalBroker:
 
 def send(broker: mq.LocalBroker, topic: str, queue_id: int, number: int) -> int:
     message = mq.Message(topic, b"%04d" % number + b"." * 300, tags="paid", keys=f"key-{number}")
-    return broker.append(topic, queue_id, message, message.body, 0).queue_offset
+    return append_one(broker, topic, queue_id, message, message.body, 0).queue_offset
 
 
 def undecided(_: object) -> mq.TransactionState:

@@ -80,7 +80,7 @@ def order(body: bytes, **options: Any) -> mq.Message:
     return mq.Message("orders", body, **options)
 
 
-def dead_senders(root: str, flush: str, delay_level: int, fresh: bool) -> int:
+def dead_senders(root: str, flush: Any, delay_level: int, fresh: bool) -> int:
     """Each key is sent by one who dies at a line of his, and then by one who lives. With `fresh`, in a store
     of its own, so that the table is made anew as well. How many lines there were."""
     options = {**SMALL, "flush": flush}
@@ -242,7 +242,7 @@ def until_full(root: str, ballast: str) -> list[str]:
     return answers
 
 
-def main(root: str, flush: str) -> None:
+def main(root: str, flush: Any) -> None:
     """Send one key; the environment says where that ends."""
     with mq.open(root, flush=flush, **SMALL) as broker, mq.Producer(broker, dedup_window=3600) as producer:
         producer.send(order(b"of the dead"), dedup_key="key-1")

@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ ROUNDS = int(os.environ.get("MQ_KILLS", "12"))
 
 @pytest.mark.crash
 @pytest.mark.parametrize(("flush", "delay_level"), [("async", 0), ("sync", 0), ("async", 5)])
-def test_a_sender_dies_before_any_line(directory: Path, flush: str, delay_level: int) -> None:
+def test_a_sender_dies_before_any_line(directory: Path, flush: Any, delay_level: int) -> None:
     assert call(dedup_actors.dead_senders, str(directory), flush, delay_level, False, timeout=240) > 40
 
 
@@ -42,7 +43,7 @@ INSIDE = ("LOCKED", "ARMED", "HALF_RECORD", "RECORD", "UNIT", "LOG_END", "PUBLIS
 @pytest.mark.crash
 @pytest.mark.parametrize("point", INSIDE)
 def test_a_sender_dies_inside_the_append(directory: Path, point: str) -> None:
-    flush = "sync" if point == "FLUSHED" else "async"
+    flush: Any = "sync" if point == "FLUSHED" else "async"
     with mq.open(directory, flush=flush, flush_interval=3600, **dedup_actors.SMALL) as broker:
         broker.create_topic("orders", 1)
         with mq.Producer(broker, dedup_window=3600) as producer:

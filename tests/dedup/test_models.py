@@ -17,10 +17,12 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 import mq
+from mq.api.queues import Appenders
 from mq.broker.local import LocalBroker
 from mq.broker.once.append_once import Dedup
 from mq.store.check import problems
 from tests.dedup.dedup_actors import SMALL
+from tests.support.appending import prepare_one
 
 KEYS = st.integers(0, 40).map(lambda number: f"key-{number}")
 TOPICS = st.sampled_from(["orders", "payments"])
@@ -45,11 +47,10 @@ class Sends(RuleBasedStateMachine):
             broker._store,
             broker.name,
             broker._reader,
-            broker._writer.append,
+            Appenders(broker._writer.appender),
             broker._catalog.current,
             bucket_count=2,
         )
-        broker.append_once = broker._dedup.append_once
         self.brokers.append(broker)
 
     @rule(topic=TOPICS, key=KEYS, which=st.integers(0, 1), by_id=st.booleans())
@@ -75,9 +76,9 @@ class Sends(RuleBasedStateMachine):
         broker, message = self.brokers[which], mq.Message(topic, b"theirs", dedup_key=key)
         if way == "half":
             queue = broker.publishable(topic)[0]
-            half = broker.prepare(queue, "payers", message, b"theirs", 0)
+            half = prepare_one(broker, queue, "payers", message, b"theirs", 0)
             place = int(half.offset_msg_id[-16:], 16), half.queue_offset
-            broker.end_transaction("payers", *place, mq.TransactionState.COMMIT)
+            broker.transactions.ender("payers")(*place, mq.TransactionState.COMMIT)
             stored = next(found for found in broker.query(topic, key) if found.msg_id == half.msg_id)
             stored_id = stored.offset_msg_id
         else:

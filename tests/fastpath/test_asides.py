@@ -32,7 +32,7 @@ def delayed(delay: dict[str, Any]) -> mq.Message:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_broker_closes_while_delayed_messages_are_sent(directory: Path, flush: str) -> None:
+def test_a_broker_closes_while_delayed_messages_are_sent(directory: Path, flush: Any) -> None:
     for _ in range(5):
         broker = mq.open(directory, flush=flush)
         broker.create_topic("orders", 2)

@@ -17,6 +17,7 @@ import mq
 from mq.fastpath import pack, survey
 from tests.fastpath.ending import ends_well
 from tests.fastpath.refcounts import keeps_nothing
+from tests.support.appending import append_one
 
 ALL = 1 << 20  # bytes
 
@@ -70,7 +71,7 @@ def test_every_kind_of_message_is_stored_alike(broker: mq.LocalBroker, queue: mq
         assert result is not None
         assert (result.queue, result.queue_offset, result.transaction_id) == (queue, number, None)
     assert append(kinds[0], b"5", 0, "A" * 32) is not None
-    found = broker.pull(queue, 0, 32, ALL, None, 0.0).messages
+    found = broker.puller(queue)(0, 32, ALL, None, 0.0).messages
     assert [message.body for message in found] == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert [message.flag for message in found] == [0, -5, 0, 0, 0, 0]
     assert found[-1].msg_id == "A" * 32
@@ -133,7 +134,7 @@ def test_odd_arguments_of_a_pull_raise_whether_there_is_a_message_or_not(
 ) -> None:
     pull: Any = broker.puller(queue)
     empty = raised(lambda: pull(*arguments))
-    broker.append("orders", 0, mq.Message("orders", b"x"), b"x", 0)
+    append_one(broker, "orders", 0, mq.Message("orders", b"x"), b"x", 0)
     assert raised(lambda: pull(*arguments)) is empty
     assert empty in {TypeError, ValueError, OverflowError}
     assert pull(0, 1, ALL, None, 0).messages[0].body == b"x"
@@ -141,7 +142,7 @@ def test_odd_arguments_of_a_pull_raise_whether_there_is_a_message_or_not(
 
 def test_whole_numbers_of_any_kind_and_size_are_taken(broker: mq.LocalBroker, queue: mq.MessageQueue) -> None:
     for _ in range(3):
-        broker.append("orders", 0, mq.Message("orders", b"x"), b"x", 0)
+        append_one(broker, "orders", 0, mq.Message("orders", b"x"), b"x", 0)
     pull: Any = broker.puller(queue)
     for count_max in (3, 4096, 4097, 1 << 31, 1 << 64):
         assert len(pull(0, count_max, ALL, None, 0.0).messages) == 3
@@ -166,7 +167,7 @@ def test_after_close_both_say_so(directory: Path) -> None:
         with pytest.raises(mq.BrokerClosed):
             pull(0, 1, ALL, None, 0.0)
         with pytest.raises(mq.BrokerClosed):
-            broker.append("orders", 0, message, b"x", 0)
+            append_one(broker, "orders", 0, message, b"x", 0)
     del broker
     gc.collect()
     with pytest.raises(mq.BrokerClosed):
@@ -178,8 +179,8 @@ def test_neither_keeps_a_closed_broker_from_being_collected(directory: Path) -> 
     broker = mq.open(directory)
     queue = broker.create_topic("orders", 1).queues[0].message_queue
     message = mq.Message("orders", b"x")
-    broker.append("orders", 0, message, b"x", 0)
-    broker.pull(queue, 0, 1, ALL, None, 0.0)
+    append_one(broker, "orders", 0, message, b"x", 0)
+    broker.puller(queue)(0, 1, ALL, None, 0.0)
     broker.kept = broker.appender(queue), broker.puller(queue)  # type: ignore[attr-defined]  # a cycle
     broker.close()
     gone = weakref.ref(broker)
@@ -209,7 +210,7 @@ child = os.fork()
 if child == 0:
     for call in (
         lambda: append(message, b"x", 0), lambda: pull(0, 1, 1 << 20, None, 0.0),
-        lambda: producer.send(message), lambda: broker.append("orders", 0, message, b"x", 0),
+        lambda: producer.send(message), lambda: broker.appender(queue)(message, b"x", 0),
         lambda: producer.send_batch([message]),
     ):
         try:
@@ -251,7 +252,7 @@ class Last:
 sys.last = Last()
 calls = (
     lambda: append(message, b"x", 0), lambda: producer.send(message), lambda: pull(0, 3, 1 << 20, None, 0.0),
-    lambda: broker.pull(queue, broker.max_offset(queue), 1, 1 << 20, None, 0.001),
+    lambda: broker.puller(queue)(broker.max_offset(queue), 1, 1 << 20, None, 0.001),
 )
 for call in calls:
     threading.Thread(target=work, args=(call,), daemon=True).start()
@@ -295,7 +296,7 @@ def run_all(calls: Sequence[Callable[[], object]], until: Callable[[], object]) 
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_broker_closes_while_threads_are_in_every_call(directory: Path, flush: str) -> None:
+def test_a_broker_closes_while_threads_are_in_every_call(directory: Path, flush: Any) -> None:
     message = mq.Message("orders", b"x" * 100, tags="paid")
     for _ in range(5):
         broker = mq.open(directory, flush=flush)
@@ -315,7 +316,7 @@ def test_a_broker_closes_while_threads_are_in_every_call(directory: Path, flush:
             lambda: pull(at, 100, ALL, None, 0.0),  # noqa: B023 - the same
             lambda: pull(at, 1, ALL, None, 0.0),  # noqa: B023 - the same
             lambda: pull(1 << 40, 1, ALL, None, 5.0),  # noqa: B023 - the same
-            lambda: broker.pull(queue, broker.max_offset(queue), 1, ALL, None, 5.0),  # noqa: B023 - the same
+            lambda: broker.puller(queue)(broker.max_offset(queue), 1, ALL, None, 5.0),  # noqa: B023 - the same
             lambda: producer.send_batch([message] * 10),  # noqa: B023 - the same
             sends,
         ]
@@ -363,7 +364,7 @@ def test_topics_come_and_go_while_threads_are_in_every_call(directory: Path) -> 
     calls = [
         going_on(lambda: producer.send(message)),
         going_on(lambda: producer.send(message)),
-        going_on(lambda: broker.append("orders", 0, message, b"x", 0)),
+        going_on(lambda: append_one(broker, "orders", 0, message, b"x", 0)),
         going_on(pulls),
         going_on(pulls),
     ]

@@ -17,6 +17,7 @@ import pytest
 import mq
 from tests.fastpath.ending import ends_well
 from tests.fastpath.test_calls import Number, Subclass, raised, run_all
+from tests.support.appending import prepare_one
 
 ALL = 1 << 20
 GROUP = "payers"
@@ -53,7 +54,7 @@ def commits(*_: object) -> mq.TransactionState:
 
 
 def test_every_kind_of_message_is_prepared_alike(broker: mq.LocalBroker, queue: mq.MessageQueue) -> None:
-    prepare, end = broker.preparer(queue, GROUP), broker.ender(GROUP)
+    prepare, end = broker.transactions.preparer(queue, GROUP), broker.transactions.ender(GROUP)
     kinds = [
         mq.Message("orders", b"0", tags="paid", keys=["k", "l"]),
         mq.Message("orders", b"1", tags="paid", flag=-5),
@@ -71,7 +72,7 @@ def test_every_kind_of_message_is_prepared_alike(broker: mq.LocalBroker, queue: 
     assert given is not None
     assert given.msg_id == given.transaction_id == "A" * 32
     end(*place_of(given), COMMIT)
-    found = broker.pull(queue, 0, 32, ALL, None, 0.0).messages
+    found = broker.puller(queue)(0, 32, ALL, None, 0.0).messages
     assert [message.body for message in found] == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert [message.flag for message in found] == [0, -5, 0, 0, 0, 0]
     for each in found:
@@ -101,10 +102,10 @@ ODD_HALVES: list[tuple[Any, ...]] = [
 def test_odd_arguments_of_a_half_message_raise_and_store_nothing(
     broker: mq.LocalBroker, queue: mq.MessageQueue, arguments: tuple[Any, ...]
 ) -> None:
-    prepare: Any = broker.preparer(queue, GROUP)
+    prepare: Any = broker.transactions.preparer(queue, GROUP)
     for _ in range(2):
         assert raised(lambda: prepare(*arguments)) in {TypeError, AttributeError, OverflowError}
-    assert broker.undecided() == []
+    assert broker.transactions.undecided() == []
 
 
 @pytest.mark.parametrize(
@@ -128,14 +129,14 @@ def test_odd_arguments_of_a_half_message_raise_and_store_nothing(
 def test_odd_arguments_of_an_end_raise_and_end_nothing(
     broker: mq.LocalBroker, queue: mq.MessageQueue, arguments: tuple[Any, ...]
 ) -> None:
-    result = broker.prepare(queue, GROUP, mq.Message("orders", b"x"), b"x", 0)
-    end: Any = broker.ender(GROUP)
+    result = prepare_one(broker, queue, GROUP, mq.Message("orders", b"x"), b"x", 0)
+    end: Any = broker.transactions.ender(GROUP)
     for _ in range(2):
         with pytest.raises((TypeError, ValueError, OverflowError, mq.MessageNotFound)):
             end(*arguments)
-    assert [each.message.msg_id for each in broker.undecided()] == [result.msg_id]
+    assert [each.message.msg_id for each in broker.transactions.undecided()] == [result.msg_id]
     end(*place_of(result), UNKNOWN)
-    assert len(broker.undecided()) == 1
+    assert len(broker.transactions.undecided()) == 1
     log_offset, queue_offset = place_of(result)
     with suppress(TypeError):
         end(Number(log_offset), Number(queue_offset), COMMIT)
@@ -162,11 +163,11 @@ def test_odd_ways_to_send_are_told(broker: mq.LocalBroker, producer: mq.Transact
         lambda: begin(message, execute=commits),
     ):
         assert raised(call) in {TypeError, AttributeError}
-    assert broker.undecided() == []
+    assert broker.transactions.undecided() == []
     assert send(message, execute=commits, arg=5).status is mq.SendStatus.SEND_OK
     assert send(Subclass("orders", b"x"), commits).status is mq.SendStatus.SEND_OK
     assert send(message=message, execute=commits).status is mq.SendStatus.SEND_OK
-    assert broker.undecided() == []
+    assert broker.transactions.undecided() == []
 
 
 def test_what_ends_more_than_a_transaction_goes_on_up(
@@ -180,7 +181,7 @@ def test_what_ends_more_than_a_transaction_goes_on_up(
 
             with pytest.raises(error):
                 producer.send(message, execute)
-    assert len(broker.undecided()) == 6
+    assert len(broker.transactions.undecided()) == 6
 
 
 def test_a_transaction_is_made_by_begin_alone_and_shows_what_it_is(producer: mq.TransactionProducer) -> None:
@@ -227,7 +228,7 @@ def test_a_subclass_has_its_own_way(broker: mq.LocalBroker, queue: mq.MessageQue
 def test_after_close_all_say_so(directory: Path) -> None:
     with mq.open(directory) as broker:
         queue = broker.create_topic("orders", 1).queues[0].message_queue
-        prepare, end = broker.preparer(queue, GROUP), broker.ender(GROUP)
+        prepare, end = broker.transactions.preparer(queue, GROUP), broker.transactions.ender(GROUP)
         producer = mq.TransactionProducer(broker, GROUP, lambda _: UNKNOWN)
         message = mq.Message("orders", b"x")
         result = prepare(message, b"x", 0)
@@ -248,7 +249,7 @@ def test_after_close_all_say_so(directory: Path) -> None:
     with pytest.raises(mq.BrokerClosed):
         prepare(message, b"x", 0)
     with mq.open(directory) as broker:
-        assert len(broker.undecided()) == 2
+        assert len(broker.transactions.undecided()) == 2
 
 
 def test_none_of_them_keeps_a_closed_broker_from_being_collected(directory: Path) -> None:
@@ -257,8 +258,8 @@ def test_none_of_them_keeps_a_closed_broker_from_being_collected(directory: Path
     producer = mq.TransactionProducer(broker, GROUP, lambda _: UNKNOWN)
     producer.send(mq.Message("orders", b"x"), commits)
     kept = [
-        broker.preparer(queue, GROUP),
-        broker.ender(GROUP),
+        broker.transactions.preparer(queue, GROUP),
+        broker.transactions.ender(GROUP),
         producer,
         producer.begin(mq.Message("orders", b"x")),
     ]
@@ -276,7 +277,7 @@ import os, sys, mq
 broker = mq.open(sys.argv[1])
 queue = broker.create_topic("orders", 1).queues[0].message_queue
 COMMIT = mq.TransactionState.COMMIT
-prepare, end = broker.preparer(queue, "payers"), broker.ender("payers")
+prepare, end = broker.transactions.preparer(queue, "payers"), broker.transactions.ender("payers")
 producer = mq.TransactionProducer(broker, "payers", lambda _: COMMIT)
 message = mq.Message("orders", b"x")
 result = prepare(message, b"x", 0)
@@ -287,7 +288,7 @@ if child == 0:
     for call in (
         lambda: prepare(message, b"x", 0), lambda: end(*place, COMMIT), begun.commit,
         lambda: producer.send(message, lambda *_: COMMIT), lambda: producer.begin(message),
-        broker.undecided,
+        broker.transactions.undecided,
     ):
         try:
             call()
@@ -342,12 +343,12 @@ def test_a_process_ends_as_it_should(directory: Path, code: str) -> None:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_broker_closes_while_threads_are_in_every_call(directory: Path, flush: str) -> None:
+def test_a_broker_closes_while_threads_are_in_every_call(directory: Path, flush: Any) -> None:
     message = mq.Message("orders", b"x" * 100, tags="paid")
     for _ in range(3):
         broker = mq.open(directory, flush=flush, transaction_timeout=0.01, transaction_check_interval=0.01)
         queue = broker.create_topic("orders", 2).queues[0].message_queue
-        preparers, end = [broker.preparer(queue, GROUP)], broker.ender(GROUP)
+        preparers, end = [broker.transactions.preparer(queue, GROUP)], broker.transactions.ender(GROUP)
         producer = mq.TransactionProducer(broker, GROUP, commits)
         enough = threading.Semaphore(0)
         # As those do who were checked in vain too often, where a machine is slow to answer.
@@ -356,7 +357,7 @@ def test_a_broker_closes_while_threads_are_in_every_call(directory: Path, flush:
         def prepares() -> None:
             result = preparers[-1](message, b"x", 0)  # noqa: B023 - over before the next round
             if result is None:
-                preparers.append(broker.preparer(queue, GROUP))  # noqa: B023 - the same
+                preparers.append(broker.transactions.preparer(queue, GROUP))  # noqa: B023 - the same
                 return
             end(*place_of(result), COMMIT)  # noqa: B023 - the same
             enough.release()  # noqa: B023 - the same
@@ -367,7 +368,7 @@ def test_a_broker_closes_while_threads_are_in_every_call(directory: Path, flush:
 
         def leaves() -> None:
             producer.send(message, lambda *_: UNKNOWN)  # noqa: B023 - the same
-            assert len(broker.undecided()) < 1000  # noqa: B023 - the same
+            assert len(broker.transactions.undecided()) < 1000  # noqa: B023 - the same
             time.sleep(0.005)
 
         calls: list[Callable[[], object]] = [

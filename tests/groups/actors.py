@@ -40,7 +40,7 @@ RETRY = "%RETRY%"
 BODY = struct.Struct(">II")
 PAUSE = 0.005
 
-Sizes = dict[str, int]
+Sizes = dict[str, Any]
 
 
 class Trace:

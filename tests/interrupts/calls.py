@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
+from typing import Any
 
 import mq
 from mq.broker.groups.retry import redrive
@@ -21,7 +22,7 @@ from tests.support.store.small_store import SMALL
 
 PATIENCE = 60.0
 GROUP = "readers"
-SIZES = {**SMALL, "commitlog_file_size": 1 << 20, "queue_file_units": 1000}
+SIZES: dict[str, Any] = {**SMALL, "commitlog_file_size": 1 << 20, "queue_file_units": 1000}
 
 Call = Callable[[int], object]
 
@@ -229,8 +230,8 @@ def unlisted(broker: LocalBroker) -> Call:
         if number not in begun:
             begun[number] = producer.send(message, lambda _message, _arg: mq.TransactionState.UNKNOWN)
         place = int(begun[number].offset_msg_id[-16:], 16), begun[number].queue_offset
-        broker.end_transaction("bank", *place, mq.TransactionState.COMMIT, from_check=True)
-        broker.undecided()
+        broker.transactions.ender("bank")(*place, mq.TransactionState.COMMIT, True)
+        broker.transactions.undecided()
 
     return end
 

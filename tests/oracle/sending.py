@@ -34,7 +34,8 @@ def open_store(directory: Path, sizes: Sizes = SIZES, **options: Any) -> mq.Loca
         keywords["enable_consume_queue_ext"] = True
     else:
         del keywords["consume_queue_ext_file_size"]
-    return mq.open(str(directory), **keywords)
+    broker: mq.LocalBroker = mq.open(str(directory), **keywords)
+    return broker
 
 
 def messages(topic: str, first: int, count: int) -> list[mq.Message]:

@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def sizes(name: str) -> dict[str, int]:
 
 
 @pytest.fixture
-def broker(directory: Path, sizes: dict[str, int]) -> Iterator[mq.Broker]:
+def broker(directory: Path, sizes: dict[str, Any]) -> Iterator[mq.Broker]:
     with mq.open(str(directory), **sizes) as broker:
         yield broker
 
@@ -57,7 +58,7 @@ def test_its_topics_are_those_with_a_queue(broker: mq.Broker, name: str) -> None
     assert set(broker.topics()) - {"TBW102"} == {topic for topic, _ in recorded(name).queues} - own
 
 
-def test_sending_goes_on_where_the_store_ends(directory: Path, sizes: dict[str, int], name: str) -> None:
+def test_sending_goes_on_where_the_store_ends(directory: Path, sizes: dict[str, Any], name: str) -> None:
     report = recorded(name)
     before = {queue: report.queues[queue][1] for queue in report.queues}
     with mq.open(str(directory), **sizes) as broker, mq.Producer(broker) as producer:
@@ -86,7 +87,7 @@ def test_sending_goes_on_where_the_store_ends(directory: Path, sizes: dict[str, 
 
 @pytest.mark.parametrize("lost", ["consumequeue", "index", "checkpoint"])
 @pytest.mark.parametrize("name", ["clean", "segments", "killed", "kinds", "property-crc"])
-def test_what_is_derived_is_built_again(directory: Path, sizes: dict[str, int], name: str, lost: str) -> None:
+def test_what_is_derived_is_built_again(directory: Path, sizes: dict[str, Any], name: str, lost: str) -> None:
     """Not tried with the store that begins late: only its queues know where they begin."""
     gone = directory / lost
     if gone.is_dir():

@@ -17,6 +17,7 @@ from mq.store.queue.extensions import Extension, filters_version, read_extension
 from tests.oracle.agreement import messages_of, string_hash
 from tests.oracle.sending import open_store
 from tests.support import oracle
+from tests.support.appending import append_one
 from tests.support.oracle import Report, Sizes, put
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
@@ -57,7 +58,7 @@ def send(broker: LocalBroker, number: int) -> None:
     message = mq.Message(
         "TopicA", b"%d" % number, tags=TAGS[number % len(TAGS)], properties={"BITS": bits} if bits else None
     )
-    broker.append("TopicA", number % 2, message, message.body, 0)
+    append_one(broker, "TopicA", number % 2, message, message.body, 0)
 
 
 def extensions(broker: LocalBroker, queue_id: int) -> list[Extension | None]:

@@ -45,14 +45,14 @@ def test_mq_resumes_what_rocketmq_gave_up(directory: Path, rocketmq: Server) -> 
     until(lambda: rocketmq.queues().get((GIVEN_UP, 0)) == (0, 1), rocketmq.queues)
     rocketmq.stop()
     with open_store(directory, USUAL_SIZES, **OPTIONS) as broker:
-        (waiting,) = broker.undecided()
+        (waiting,) = broker.transactions.undecided()
         assert (waiting.message.body, waiting.group, waiting.given_up) == (BODY, PAYERS, True)
         with Listener(broker) as listener, MQSide(broker, lambda _message: COMMIT):
-            broker.resume_transaction(waiting.message.msg_id)
+            broker.transactions.resume(waiting.message.msg_id)
             listener.wait_for([BODY])
         (found,) = stored(broker)
         assert found.msg_id == waiting.message.msg_id
-        assert broker.undecided() == []
+        assert broker.transactions.undecided() == []
 
 
 def test_rocketmq_resumes_what_mq_gave_up(directory: Path, rocketmq: Server) -> None:
@@ -61,7 +61,10 @@ def test_rocketmq_resumes_what_mq_gave_up(directory: Path, rocketmq: Server) -> 
         broker.create_topic(TOPIC, QUEUE_COUNT)
         with MQSide(broker, lambda _message: UNKNOWN) as side:
             side.transact(BODY, UNKNOWN)
-            until(lambda: any(one.given_up for one in broker.undecided()), broker.undecided)
+            until(
+                lambda: any(one.given_up for one in broker.transactions.undecided()),
+                broker.transactions.undecided,
+            )
         (given_up,) = stored(broker, GIVEN_UP)
     rocketmq.start(directory, USUAL_SIZES, SETTINGS)
     rocketmq.consume(GROUP, [TOPIC])

@@ -16,6 +16,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
+from tests.support.appending import append_one
 from tests.support.store.peer import Peer
 
 BODY = b"x" * 100
@@ -51,7 +52,7 @@ FILL = """
 messages = [mq.Message("A", {body!r}) for _ in range(1000)]
 def fill_up(count):
     for _ in range(count // 1000):
-        broker.append_batch("A", 0, messages)
+        broker.append_batch(mq.MessageQueue("A", broker.name, 0), messages)
 """
 
 
@@ -149,7 +150,7 @@ def test_many_topics_of_many_queues(directory: Path, topic_count: int, queue_cou
             for queue_id in range(queue_count):
                 for _ in range(2):
                     body = f"{name}/{queue_id}".encode()
-                    broker.append(name, queue_id, mq.Message(name, body, keys=name), body, 0)
+                    append_one(broker, name, queue_id, mq.Message(name, body, keys=name), body, 0)
         assert broker.topics() == names
         assert len(broker.query(names[-1], names[-1], count_max=100)) == 2 * queue_count
     with LocalBroker(directory, **sizes) as broker:

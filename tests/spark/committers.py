@@ -22,6 +22,7 @@ from mq.spark.sink import commit
 from mq.spark.sink.ledger import key_of
 from mq.spark.sink.staging import Staged, StagedBatch, directory, stage
 from mq.store.check import problems
+from tests.support.appending import append_one
 from tests.support.power.recorder import record as start_recording
 from tests.support.processes.nursery import stopping
 
@@ -128,7 +129,7 @@ def commits(
         while not stopping:
             _commit_next(broker, Path(trace), chunk_bytes, chance.choice((1, 9)))
             for _ in range(chance.choice((0, 3))):
-                broker.append("others", 0, mq.Message("others", b"x" * 300), b"x" * 300, 0)
+                append_one(broker, "others", 0, mq.Message("others", b"x" * 300), b"x" * 300, 0)
             assert broker.max_offset(queue) >= 0
 
 

@@ -12,6 +12,7 @@ import mq
 from mq.spark import target
 from mq.spark.columns import TYPES
 from mq.spark.datasource import MqDataSource
+from tests.support.appending import append_one
 
 
 def struct(*names: str) -> Any:
@@ -120,4 +121,4 @@ def forget_brokers() -> None:
 
 def send(broker: mq.LocalBroker, topic: str, queue_id: int, *bodies: bytes, **fields: Any) -> None:
     for body in bodies:
-        broker.append(topic, queue_id, mq.Message(topic, body, **fields), body, 0)
+        append_one(broker, topic, queue_id, mq.Message(topic, body, **fields), body, 0)

@@ -18,6 +18,7 @@ from mq.spark.source import key_pruning
 from mq.spark.target import broker as broker_of
 from mq.spark.target import locate
 from tests.spark.reading import batch_rows, send, source, struct
+from tests.support.appending import append_one
 
 
 def numbered(count: int) -> list[bytes]:
@@ -52,7 +53,7 @@ def test_every_column_is_the_message_s(broker: LocalBroker, directory: Path) -> 
 def test_a_body_comes_as_it_was_sent(broker: LocalBroker, directory: Path) -> None:
     body = b"many times " * 100
     packed, flags = compressor("zlib")(body)
-    broker.append("orders", 0, mq.Message("orders", packed), packed, flags)
+    append_one(broker, "orders", 0, mq.Message("orders", packed), packed, flags)
     assert bodies(directory) == [body]
 
 
@@ -334,7 +335,7 @@ def test_a_beginning_that_is_not_there_yet(broker: LocalBroker, directory: Path)
 def test_a_body_that_does_not_decompress(broker: LocalBroker, directory: Path) -> None:
     """Its sender lied; the record is what was stored."""
     for body, flag in ((b"first", 0), (b"no zlib", 1), (b"third", 0)):
-        broker.append("orders", 0, mq.Message("orders", body), body, flag)
+        append_one(broker, "orders", 0, mq.Message("orders", body), body, flag)
     with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] .*queue offset 1 of orders/0 .*decompress"):
         bodies(directory)
     assert bodies(directory, failOnDataLoss="false") == [b"first", b"third"]

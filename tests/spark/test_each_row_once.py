@@ -21,6 +21,7 @@ from mq.broker.local import LocalBroker
 from mq.compression import compressor
 from mq.filter.sql import compiled
 from tests.spark.reading import Query, batch_rows, forget_brokers
+from tests.support.appending import append_one
 from tests.support.store.small_store import open_small
 
 QUEUE_COUNT = 3
@@ -92,7 +93,7 @@ def sent(store: LocalBroker, these: list[Row]) -> str:
         message = mq.Message(
             topic, packed, tags=row.tag, keys=row.key or (), properties={"price": str(row.price)}
         )
-        store.append(topic, row.queue_id, message, packed, flags)
+        append_one(store, topic, row.queue_id, message, packed, flags)
     return topic
 
 

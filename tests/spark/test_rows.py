@@ -25,6 +25,7 @@ from mq.spark.sink.append import append_batches
 from mq.spark.sink.rows import RowEncoder, check_columns
 from tests.spark.reading import batch_rows, forget_brokers
 from tests.spark.test_sink import bodies_of, schema_of, source, stored
+from tests.support.appending import append_one
 from tests.support.store.small_store import open_small
 
 pa = pytest.importorskip("pyarrow")
@@ -284,7 +285,7 @@ def waiting(broker: LocalBroker) -> list[tuple[str, int, int, dict[str, str]]]:
     for topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"):
         for path in sorted((broker.path / "consumequeue" / topic).glob("*/0*")):
             queue = mq.MessageQueue(topic, broker.name, int(path.parent.name))
-            for message in broker.pull(queue, 0, 100, 1 << 20, None, 0.0).messages:
+            for message in broker.puller(queue)(0, 100, 1 << 20, None, 0.0).messages:
                 at = message.queue_offset * 20 + 12
                 code = int.from_bytes(path.read_bytes()[at : at + 8], "big", signed=True)
                 properties = {n: v for n, v in message.properties.items() if n != "UNIQ_KEY"}
@@ -323,7 +324,7 @@ def test_delayed_rows_are_put_aside_as_a_send_does(directory: Path, semantics: s
                 delay_level=row.get("delayLevel", 0),
                 deliver_at_ms=None if at is None else int(at.timestamp() * 1000),
             )
-            broker.append("orders", row["queueId"], message, message.body, 0)
+            append_one(broker, "orders", row["queueId"], message, message.body, 0)
         sent, direct = (
             waiting(broker),
             [(m.body, m.queue_id, m.properties.get("TIMER_DELIVER_MS")) for m in stored(broker)],
@@ -343,7 +344,7 @@ def test_delayed_rows_are_put_aside_as_a_send_does(directory: Path, semantics: s
 
 @pytest.mark.parametrize("semantics", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_delayed_rows_are_delivered_when_they_are_due(directory: Path, semantics: str, flush: str) -> None:
+def test_delayed_rows_are_delivered_when_they_are_due(directory: Path, semantics: str, flush: Any) -> None:
     with open_small(directory, message_delay_level="300ms 1h", flush=flush) as broker:
         broker.create_topic("orders", 1)
         before = now_ms()

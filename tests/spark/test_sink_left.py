@@ -26,6 +26,7 @@ from mq.spark.sink.ledger import Entry, Step, key_of
 from mq.spark.sink.staging import StagedBatch, directory, locked, remove, stage
 from mq.store.native import lib
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
+from tests.support.appending import append_one
 from tests.support.store.small_store import expire_at, fill, open_small
 
 pa = pytest.importorskip("pyarrow")
@@ -346,7 +347,7 @@ def test_who_finds_no_entry_by_its_key_reads_the_newest(broker: LocalBroker) -> 
     old = commit.last_entry(broker, TXN)
     assert isinstance(old, Entry)
     for body in (old._replace(epoch=1).encode(), b"no entry"):
-        broker.append("MQ_SINK_LEDGER", 0, mq.Message("MQ_SINK_LEDGER", body, keys=TXN), body, 0)
+        append_one(broker, "MQ_SINK_LEDGER", 0, mq.Message("MQ_SINK_LEDGER", body, keys=TXN), body, 0)
     for _ in range(2):
         assert commit.last_entry(broker, TXN) == old
         commit._known.clear()

@@ -24,6 +24,7 @@ from mq.spark.sink.check import problems, remains
 from mq.spark.sink.ledger import key_of
 from mq.spark.sink.sinks import sinks
 from mq.spark.sink.staging import AGE_MAX, Staged, StagedBatch, directory, stage
+from tests.support.appending import append_one
 from tests.support.store.small_store import open_small
 
 pa = pytest.importorskip("pyarrow")
@@ -92,7 +93,7 @@ def test_an_entry_that_was_appended_again_counts_once(broker: LocalBroker) -> No
         b'{"txn": 1e999}',
         json.dumps({**WHOLE, "epoch": 1e999}).encode(),
     ):
-        broker.append(TOPIC, 0, mq.Message(TOPIC, body), body, 0)
+        append_one(broker, TOPIC, 0, mq.Message(TOPIC, body), body, 0)
     (sink,) = sinks(broker)
     assert sink.last is not None
     assert (sink.last.epoch, sink.rows) == (4, 9)
@@ -267,7 +268,7 @@ def test_hostile_entries_and_names(
         for one in given_entries:
             body = json.dumps({**WHOLE, **one}).encode()
             if len(body) < 3000:
-                broker.append(TOPIC, 0, mq.Message(TOPIC, body), body, 0)
+                append_one(broker, TOPIC, 0, mq.Message(TOPIC, body), body, 0)
         for name in names:
             try:
                 (idle / "mq" / "spark" / name.replace("/", "_") / "0").mkdir(parents=True)

@@ -17,6 +17,7 @@ from mq.compression import compressor
 from mq.filter.tags import tag_hash
 from mq.store.native import check, ffi, lib
 from mq.store.queue.arrow import COLUMNS, Scan
+from tests.support.appending import append_one
 from tests.support.store.small_store import open_small
 
 pa = pytest.importorskip("pyarrow")
@@ -105,7 +106,7 @@ def test_any_columns_of_any_range(
     with open_small(tmp_path_factory.mktemp("store")) as broker:
         broker.create_topic("orders", 1)
         for message in sent:
-            broker.append("orders", 0, message, message.body, 0)
+            append_one(broker, "orders", 0, message, message.body, 0)
         begin = min(begin, len(sent))
         wanted = [expected(m) for m in read_all(broker, begin, min(end, len(sent)))] if end > begin else []
         reader, found, at = scan(broker, tuple(columns)), list[dict[str, Any]](), begin
@@ -142,7 +143,7 @@ def test_a_compressed_body_is_given_as_it_was_sent(broker: LocalBroker) -> None:
     body = b"again and " * 200
     packed, flags = compressor("zlib")(body)
     for stored, flag in ((b"plain", 0), (packed, flags), (b"p", 0), (packed, flags)):
-        broker.append("orders", 0, mq.Message("orders", stored), stored, flag)
+        append_one(broker, "orders", 0, mq.Message("orders", stored), stored, flag)
     batch = scan(broker, ("body",)).read(0, 9, 10, 1 << 20)
     assert [row["body"] for row in rows(batch.records)] == [b"plain", body, b"p", body]
 
@@ -156,7 +157,7 @@ def batches_of(reader: Scan, byte_max: int) -> Iterator[Any]:
 
 def test_a_body_that_does_not_decompress_is_lost_alone(broker: LocalBroker) -> None:
     for stored, flag in ((b"first", 0), (b"no zlib", 1), (b"third", 0), (b"none", 0x701)):
-        broker.append("orders", 0, mq.Message("orders", stored), stored, flag)
+        append_one(broker, "orders", 0, mq.Message("orders", stored), stored, flag)
     reader = scan(broker, ("body",))
     batch = reader.read(0, 9, 10, 1 << 20)
     assert (rows(batch.records), batch.next_offset) == ([{"body": b"first"}], 1)
@@ -173,7 +174,7 @@ def test_what_bodies_come_to_is_bounded(broker: LocalBroker) -> None:
     body = bytes(100_000)
     packed, flags = compressor("zlib")(body)
     for stored, flag in [(packed, flags), (b"plain", 0)] * 5:
-        broker.append("orders", 0, mq.Message("orders", stored), stored, flag)
+        append_one(broker, "orders", 0, mq.Message("orders", stored), stored, flag)
     found = list(batches_of(scan(broker, ("body",)), 4096))
     assert [row["body"] for records in found for row in rows(records)] == [body, b"plain"] * 5
     assert max(records.nbytes for records in found) < 2 * len(body)
@@ -182,7 +183,7 @@ def test_what_bodies_come_to_is_bounded(broker: LocalBroker) -> None:
 def test_what_a_batch_has_besides_bodies_is_bounded(broker: LocalBroker) -> None:
     message = mq.Message("orders", b"x", keys="k" * 1000, properties={"name": "v" * 1000})
     for _ in range(300):
-        broker.append("orders", 0, message, message.body, 0)
+        append_one(broker, "orders", 0, message, message.body, 0)
     for columns in (("keys", "body"), ("properties",), ("encoded",)):
         found = list(batches_of(scan(broker, columns), 20_000))
         assert sum(records.num_rows for records in found) == 300
@@ -193,7 +194,7 @@ def test_a_message_larger_than_the_room_is_given_room(broker: LocalBroker) -> No
     with open_small(broker.path) as again:
         sizes = [10, 3000, 10, 10]
         for size in sizes:
-            again.append("orders", 0, mq.Message("orders", bytes(size)), bytes(size), 0)
+            append_one(again, "orders", 0, mq.Message("orders", bytes(size)), bytes(size), 0)
         reader, at, counts = scan(again, ("body", "properties", "encoded")), 0, []
         while (batch := reader.read(at, 9, 10, 16)).records.num_rows:
             counts.append(batch.records.num_rows)
@@ -206,7 +207,7 @@ def test_what_learned_of_small_messages_has_room_for_large_ones(broker: LocalBro
     small = mq.Message("orders", b"s")
     large = mq.Message("orders", b"l", keys="k" * 900, properties={f"name{n}": "v" * 50 for n in range(20)})
     for message in [small] * 20 + [large] * 20:
-        broker.append("orders", 0, message, message.body, 0)
+        append_one(broker, "orders", 0, message, message.body, 0)
     reader, found, at = scan(broker, ("keys", "properties", "msgId")), list[dict[str, Any]](), 0
     while (batch := reader.read(at, 99, 16, 1 << 20)).records.num_rows:
         found += rows(batch.records)
@@ -218,7 +219,7 @@ def test_what_learned_of_small_messages_has_room_for_large_ones(broker: LocalBro
 def test_only_tags_that_are_wanted(broker: LocalBroker) -> None:
     for number in range(40):
         tag = ("paid", "open", None)[number % 3]
-        broker.append("orders", 0, mq.Message("orders", b"%d" % number, tags=tag), b"%d" % number, 0)
+        append_one(broker, "orders", 0, mq.Message("orders", b"%d" % number, tags=tag), b"%d" % number, 0)
     reader = scan(broker, ("queueOffset", "tags"), hashes=frozenset([tag_hash("paid")]))
     batch = reader.read(1, 38, 100, 1 << 20)
     assert [row["queueOffset"] for row in rows(batch.records)] == list(range(3, 38, 3))
@@ -227,7 +228,7 @@ def test_only_tags_that_are_wanted(broker: LocalBroker) -> None:
 
 def test_offsets_that_the_queue_does_not_have(broker: LocalBroker) -> None:
     assert not scan(broker, ("body",)).read(0, 9, 10, 100).is_out
-    broker.append("orders", 0, mq.Message("orders", b"x"), b"x", 0)
+    append_one(broker, "orders", 0, mq.Message("orders", b"x"), b"x", 0)
     reader = scan(broker, ("body",))
     assert not reader.read(1, 9, 10, 100).is_out
     beyond = reader.read(2, 9, 10, 100)

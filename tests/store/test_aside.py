@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mq
+from mq.api.queues import Appenders
 from mq.broker.delay import level_progress
 from mq.broker.delay.timer import TIMER_TOPIC
 from mq.broker.local import LocalBroker
@@ -21,6 +22,7 @@ from mq.store.log import delayed_append
 from mq.store.log.delayed_append import slot_ms
 from mq.store.log.writer import Writer
 from mq.store.timer import progress
+from tests.support.appending import append_one
 
 HOUR = 3_600_000
 MAX_MS = 48 * HOUR
@@ -88,7 +90,7 @@ def test_both_ways_store_the_same(
     for kind in (Odd, mq.Message, Odd):
         message = kind("orders", b"body", **arguments)
         try:
-            result = broker.append("orders", 0, message, message.body, 0)
+            result = append_one(broker, "orders", 0, message, message.body, 0)
         except mq.MessageInvalid as error:
             stored.append((type(error), str(error).split(" is ")[0]))
             continue
@@ -115,7 +117,7 @@ def test_both_ways_store_the_same(
 
 @pytest.mark.parametrize("kind", [mq.Message, Odd])
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_timer_message_is_stored_as_rocketmq_does(directory: Path, kind: Any, flush: str) -> None:
+def test_a_timer_message_is_stored_as_rocketmq_does(directory: Path, kind: Any, flush: Any) -> None:
     with mq.open(directory, flush=flush) as broker, mq.Producer(broker) as producer:
         broker.create_topic("orders", 4)
         queue = mq.MessageQueue("orders", "mq", 3)
@@ -245,12 +247,14 @@ def test_who_delivers_is_woken_by_what_is_due_before_he_looks(
     topics = broker._catalog
     store = broker._store
     asides = delayed_append.Asides(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
-    writer = Writer(store, "mq", topics.version, topics, asides, broker._keyed())
+    writer = Writer(store, topics.version, topics, asides, broker._keyed())
     for wake_in_ms, rings in ((-1, False), (500, False), (60_000, True)):
         heard.words[delayed_append.WAKE_PLACE] = now_ms() + wake_in_ms
         for _ in range(2):
             before = heard.rings
-            writer.append("orders", 0, kind("orders", b"x", **delay), b"x", 0)
+            Appenders(writer.appender)(
+                mq.MessageQueue("orders", "mq", 0), kind("orders", b"x", **delay), b"x", 0
+            )
             assert heard.rings - before == rings
     assert (timers if heard is levels else levels).rings == 0
     writer.close()
@@ -270,11 +274,11 @@ def test_a_message_made_again_of_its_fields_is_still_delayed(broker: LocalBroker
     ):
         message = mq.Message.restored("orders", b"x", 0, False, encoded)
         for _ in range(2):
-            result = broker.append("orders", 0, message, b"x", 0)
+            result = append_one(broker, "orders", 0, message, b"x", 0)
             assert broker.message(result.offset_msg_id).topic == topic
     for encoded in (b"DELAY\x0119", b"DELAY\x01999999999999999999999999", b"TIMER_DELAY_MS\x01" + b"9" * 40):
         with pytest.raises(mq.MessageInvalid):
-            broker.append("orders", 0, mq.Message.restored("orders", b"x", 0, False, encoded), b"x", 0)
+            append_one(broker, "orders", 0, mq.Message.restored("orders", b"x", 0, False, encoded), b"x", 0)
 
 
 def test_what_cannot_be_told_is_refused() -> None:

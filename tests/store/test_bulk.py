@@ -18,6 +18,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.log.multi_append import Stored
+from tests.support.appending import append_one
 from tests.support.processes.fail_build import fail_build, fail_points
 from tests.support.store.small_store import open_small
 
@@ -42,7 +43,7 @@ def append(broker: LocalBroker, sent: Sequence[tuple[int, bytes, str]]) -> Store
 
 def stored(broker: LocalBroker, queue: mq.MessageQueue) -> list[tuple[bytes, str]]:
     found, at = [], 0
-    while messages := broker.pull(queue, at, 1000, 1 << 20, None, 0.0).messages:
+    while messages := broker.puller(queue)(at, 1000, 1 << 20, None, 0.0).messages:
         assert [message.queue_offset for message in messages] == list(range(at, at + len(messages)))
         found += [(message.body, message.tags or "") for message in messages]
         at += len(messages)
@@ -71,7 +72,7 @@ def test_every_message_is_in_its_queue(
             result = append(broker, sent)
             for place, body, tag in sent:
                 wanted[place].append((body, tag))
-            single = broker.append("orders", 0, mq.Message("orders", b"between"), b"between", 0)
+            single = append_one(broker, "orders", 0, mq.Message("orders", b"between"), b"between", 0)
             assert result.end <= broker._store.end()
             assert broker.message(single.msg_id).log_offset >= result.end
             wanted[0].append((b"between", ""))
@@ -83,7 +84,7 @@ def test_every_message_is_in_its_queue(
 
 def test_who_sleeps_is_woken_with_all_of_it(broker: LocalBroker) -> None:
     append(broker, [(place, b"x", "") for place in (0, 1, 2, 3)])
-    results = [broker.pull(queue, 0, 10, 1000, None, 5.0).messages for queue in QUEUES]
+    results = [broker.puller(queue)(0, 10, 1000, None, 5.0).messages for queue in QUEUES]
     assert [len(messages) for messages in results] == [1, 1, 1, 1]
 
 
@@ -208,7 +209,7 @@ def run_failing(code: str, directory: Path, points: str) -> subprocess.Completed
 
 def check_whole(broker: LocalBroker, *, sent_since: bool = False) -> None:
     if not sent_since:  # Whoever takes the lock repairs.
-        broker.append("ledger", 1, mq.Message("ledger", b"after"), b"after", 0)
+        append_one(broker, "ledger", 1, mq.Message("ledger", b"after"), b"after", 0)
     found = [stored(broker, queue) for queue in QUEUES]
     assert found[3].pop() == (b"after", "")
     states = [[], SMALL_BULK, [*SMALL_BULK, *LARGE_BULK]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.support.processes.fail_build import fail_points
 from tests.support.store.small_store import SMALL
 
 # Files that are too large to be mapped where little memory is left.
-SIZES = {**SMALL, "commitlog_file_size": 64 << 20}
+SIZES: dict[str, Any] = {**SMALL, "commitlog_file_size": 64 << 20}
 LITTLE = 8 << 20
 
 BULK = """
@@ -41,10 +42,11 @@ with mq.open({root!r}, duties=False, **{sizes!r}) as broker:
     limits = {{"RLIMIT_NOFILE": 0, "RLIMIT_AS": pages * 4096 + {little}}}
     which = getattr(resource, {limit!r})
     before = resource.getrlimit(which)
+    queue = broker.publishable("orders")[0]
     attempts = (
         lambda: append(broker, [(0, b"bulk", "")]),
-        lambda: broker.append("orders", 0, mq.Message("orders", b"single"), b"single", 0),
-        lambda: broker.append_batch("orders", 0, [mq.Message("orders", b"batch")]),
+        lambda: broker.appender(queue)(mq.Message("orders", b"single"), b"single", 0),
+        lambda: broker.append_batch(queue, [mq.Message("orders", b"batch")]),
     )
     resource.setrlimit(which, (limits[{limit!r}], before[1]))
     errors = []

@@ -27,6 +27,7 @@ from mq.store.queue.extensions import (
     read_extension,
 )
 from mq.store.shared.waiting import Wait
+from tests.support.appending import append_many
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import (
     FOR_EVER_MS,
@@ -119,7 +120,7 @@ def test_four_bytes_of_a_file_stay_behind_its_last_extension(broker: LocalBroker
 
 
 def test_a_batch_has_an_extension_for_each(broker: LocalBroker) -> None:
-    broker.append_batch("A", 0, [mq.Message("A", b"%d" % n, tags=f"tag{n}") for n in range(15)])
+    append_many(broker, "A", 0, [mq.Message("A", b"%d" % n, tags=f"tag{n}") for n in range(15)])
     found = [extension(broker, offset) for offset in range(15)]
     assert [one.tags_code for one in found if one] == [tag_hash(f"tag{n}") for n in range(15)]
 
@@ -170,7 +171,7 @@ def pulled(broker: LocalBroker, marks: Marks) -> list[int]:
 
 def test_bits_keep_from_a_pull_what_is_surely_not_wanted(broker: LocalBroker) -> None:
     broker._writer._marker = odd = Odd(broker)
-    broker.append_batch("A", 0, [mq.Message("A", b"%d" % n) for n in range(10)])
+    append_many(broker, "A", 0, [mq.Message("A", b"%d" % n) for n in range(10)])
     end = broker._store.end()
     for count in range(10, 20):
         send(broker, "A", 0, b"%d" % count)

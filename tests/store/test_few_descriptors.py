@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,9 +54,9 @@ FLUSHES = """
 """
 SENDS = """
     fill(one, "A", 60)
-    hurried = mq.Message("A", b"hurried", wait=False)
+    hurried, queue = mq.Message("A", b"hurried", wait=False), one.publishable("A")[0]
     for _ in range(2):  # Then the files that the next ones go to are mapped, and have room.
-        other.append("A", 0, hurried, b"hurried", 0)
+        other.appender(queue)(hurried, b"hurried", 0)
     message = mq.Message("A", b"x")
     lacking(lambda: {send})
     one.flush()
@@ -64,7 +65,7 @@ SENDS = """
 
 ENLISTING = """
     import os
-    calls = lambda: one._transactions.table(), lambda: one.enlist("billing", "id")
+    calls = lambda: one.transactions.table(), lambda: one.transactions.enlist("billing", "id")
     for call in calls:
         for room in range(12):
             before = os.listdir("/proc/self/fd")
@@ -84,7 +85,7 @@ ENLISTING = """
 """
 
 
-def lacking(root: Path, steps: str, flush: str) -> list[list[str]]:
+def lacking(root: Path, steps: str, flush: Any) -> list[list[str]]:
     with open_small(root) as broker:
         broker.create_topic("A", 1)
     done = subprocess.run(
@@ -99,7 +100,7 @@ def lacking(root: Path, steps: str, flush: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_flush_that_lacks_descriptors_does_not_poison_the_store(directory: Path, flush: str) -> None:
+def test_a_flush_that_lacks_descriptors_does_not_poison_the_store(directory: Path, flush: Any) -> None:
     assert lacking(directory, FLUSHES, flush) == [["InsufficientResources", "descriptors"]] * 4
     with open_small(directory) as broker:
         assert len(bodies(broker)) == 180
@@ -107,7 +108,7 @@ def test_a_flush_that_lacks_descriptors_does_not_poison_the_store(directory: Pat
 
 @pytest.mark.parametrize(
     ("send", "count"),
-    [('other.append_batch("A", 0, [message] * 2)', 2), ('other.append("A", 0, message, b"x", 0)', 1)],
+    [("other.append_batch(queue, [message] * 2)", 2), ('other.appender(queue)(message, b"x", 0)', 1)],
 )
 def test_what_was_stored_and_not_flushed_is_told_by_its_id(directory: Path, send: str, count: int) -> None:
     """Whoever sends it again says so, and does not send a batch again message by message."""

@@ -23,6 +23,7 @@ from mq.store.check import problems
 from mq.store.directory.checkpoint import read_checkpoint
 from mq.store.log import writer as writer_module
 from mq.store.native import lib
+from tests.support.appending import append_many, append_one
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import LOG_FILE_SIZE, contents, fill, open_small, send
 
@@ -138,7 +139,8 @@ def test_a_batch_returns_after_an_msync_of_all_its_bytes(directory: Path, watch:
         peer.do("broker.create_topic('A', 1)")
         for count in (1, 10, 18):
             peer.do(
-                f"sent = broker.append_batch('A', 0, [mq.Message('A', b'%d' % n) for n in range({count})])"
+                "sent = broker.append_batch(broker.publishable('A')[0],"
+                f" [mq.Message('A', b'%d' % n) for n in range({count})])"
             )
             first, end = peer.ask("log_offset_of(sent.split()[0]), broker._store.word(lib.MQ_LOG_END)")
             assert covered(watch.syncs("commitlog"), first, end)
@@ -261,7 +263,7 @@ def test_a_wait_ends_when_the_message_is_on_disk(pair: tuple[LocalBroker, LocalB
 def test_a_message_that_need_not_wait_does_not(pair: tuple[LocalBroker, LocalBroker]) -> None:
     broker, other = pair
     with slow_disk(broker):
-        sent = broker.append("A", 0, mq.Message("A", b"x", wait=False), b"x", 0)
+        sent = append_one(broker, "A", 0, mq.Message("A", b"x", wait=False), b"x", 0)
         assert sent.status is mq.SendStatus.SEND_OK
         assert other.topic("A").queues[0].max_offset == 0
     broker.flush()
@@ -276,7 +278,7 @@ def test_a_flush_that_takes_too_long_is_told_and_the_message_is_stored(
     with slow_disk(broker):
         assert send(broker, "A", 0, b"one").status is mq.SendStatus.FLUSH_DISK_TIMEOUT
         assert (
-            broker.append_batch("A", 0, [mq.Message("A", b"two")]).status is mq.SendStatus.FLUSH_DISK_TIMEOUT
+            append_many(broker, "A", 0, [mq.Message("A", b"two")]).status is mq.SendStatus.FLUSH_DISK_TIMEOUT
         )
     broker.flush()
     assert [body for _, body in contents(other)["A", 0][2]] == [b"one", b"two"]
@@ -385,7 +387,7 @@ def test_a_failed_flush_poisons_the_store_for_everyone_and_reads_go_on(tmp_path:
                 with pytest.raises(mq.StorePoisoned):
                     send(broker, "A", 0, b"more")
                 with pytest.raises(mq.StorePoisoned):
-                    broker.append_batch("A", 0, [mq.Message("A", b"more")])
+                    append_many(broker, "A", 0, [mq.Message("A", b"more")])
                 with pytest.raises(mq.StorePoisoned):
                     broker.flush()
             want = contents(broker)

@@ -21,6 +21,7 @@ from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.directory.checkpoint import Checkpoint, write_checkpoint
 from mq.store.native import lib
+from tests.support.appending import append_many
 from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     log_files,
@@ -127,8 +128,8 @@ class StoreMachine(RuleBasedStateMachine):
         broker = self.chosen(place)
         kept = self.queues[topic][queue_id]
         batch = [self.numbered(size) for size in sizes]
-        sent = broker.append_batch(
-            topic, queue_id, [mq.Message(topic, body, keys=key) for body, key in batch]
+        sent = append_many(
+            broker, topic, queue_id, [mq.Message(topic, body, keys=key) for body, key in batch]
         )
         assert sent.queue_offset == len(kept.messages)
         kept.messages += [(body, None, key) for body, key in batch]

@@ -25,6 +25,7 @@ from mq.store.shared.group_slots import (
     use_of,
 )
 from mq.store.shared.queue_table import Numbers
+from tests.support.appending import append_one
 from tests.support.processes.fail_build import fail_build, fail_points
 
 MANY = lib.MQ_SPARE_PLACES + 100  # so many queues deleted, and the next ones take their places
@@ -69,7 +70,7 @@ def test_a_queue_in_the_place_of_another_has_its_own_messages_and_offsets(direct
             for queue in queues[:: MANY // 50]:
                 body = f"{topic}{queue.queue_id}".encode()
                 for each in (broker, other):
-                    each.append(topic, queue.queue_id, mq.Message(topic, b"x"), body, 0)
+                    append_one(each, topic, queue.queue_id, mq.Message(topic, b"x"), body, 0)
                 for each in (other, broker):
                     found = each.topic(topic).queues[queue.queue_id].read(0).messages
                     assert [message.body for message in found] == [body, body]
@@ -89,7 +90,7 @@ def test_an_old_number_is_refused_wherever_it_is_used(directory: Path) -> None:
     with mq.open(directory) as broker:
         old = come_and_go(broker)
         new = numbers_of(broker, "new", MANY)
-        broker.append("new", 0, mq.Message("new", b"x"), b"new", 0)
+        append_one(broker, "new", 0, mq.Message("new", b"x"), b"new", 0)
         assert {place_of(number) for number in old} & {place_of(number) for number in new}
         [stale, *_] = [number for number in old if any(place_of(number) == place_of(each) for each in new)]
         log, control = broker._store.live(), broker._store.control
@@ -215,7 +216,7 @@ for topic in ("old", "new"):
         assert len({place_of(number) for number in numbers}) == MANY
         with mq.open(directory, duties=False) as third:
             for queue_id in (0, 1, 2, 3, MANY - 1):
-                third.append("new", queue_id, mq.Message("new", b"x"), b"%d" % queue_id, 0)
+                append_one(third, "new", queue_id, mq.Message("new", b"x"), b"%d" % queue_id, 0)
                 [message] = broker.topic("new").queues[queue_id].read(0).messages
                 assert message.body == b"%d" % queue_id
         [message] = broker.topic("kept").queues[0].read(0).messages

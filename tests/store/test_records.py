@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.native import ffi, lib
+from tests.support.appending import append_many, append_one
 from tests.support.store.encoder import Record, blank, properties, string_hash, unit
 from tests.support.store.small_store import (
     LOG_FILE_SIZE,
@@ -36,7 +37,7 @@ BORN_HOST = bytes.fromhex("20010db8000000000000000000000001 0000c738")
 
 def read(broker: LocalBroker, topic: str, queue_id: int) -> list[mq.MessageExt]:
     queue = mq.MessageQueue(topic, broker.name, queue_id)
-    return list(broker.pull(queue, 0, 32, 1 << 20, None, 0.0).messages)
+    return list(broker.puller(queue)(0, 32, 1 << 20, None, 0.0).messages)
 
 
 @pytest.fixture
@@ -90,10 +91,10 @@ def test_records_and_units_are_those_of_the_second_encoder(
     first = queue.max_offset
     before = time.time_ns() // 1_000_000
     if batch:
-        broker.append_batch("A", queue_id, messages)
+        append_many(broker, "A", queue_id, messages)
     else:
         for message in messages:
-            broker.append("A", queue_id, message, message.body, 0)
+            append_one(broker, "A", queue_id, message, message.body, 0)
     after = time.time_ns() // 1_000_000
     stored = queue.read(first).messages
     assert len(stored) == len(messages)
@@ -173,7 +174,7 @@ def test_a_batch_is_never_parted(broker: LocalBroker, spare: int, fits: bool) ->
     rest = overhead(broker)
     room = LOG_FILE_SIZE - (rest + 1) - spare
     bodies = [b"a" * 1000, b"b" * 1000, b"c" * (room - 2000 - 3 * rest)]
-    sent = broker.append_batch("A", 0, [mq.Message("A", body) for body in bodies])
+    sent = append_many(broker, "A", 0, [mq.Message("A", body) for body in bodies])
     stored = messages_of(broker.topic("A").queues[0])[1:]
     assert stored[0].log_offset == (rest + 1 if fits else LOG_FILE_SIZE)
     assert [message.body for message in stored] == bodies
@@ -186,7 +187,7 @@ def test_what_no_file_could_hold_is_refused_and_leaves_nothing(broker: LocalBrok
     with pytest.raises(mq.MessageTooLarge):
         send(broker, "A", 0, b"x" * (largest + 1))
     with pytest.raises(mq.MessageTooLarge):
-        broker.append_batch("A", 0, [mq.Message("A", b"x" * 3000), mq.Message("A", b"x" * 3000)])
+        append_many(broker, "A", 0, [mq.Message("A", b"x" * 3000), mq.Message("A", b"x" * 3000)])
     assert send(broker, "A", 0, b"x" * largest).queue_offset == 1
     files = [file for file in log_files(directory) if any(file.read_bytes())]
     assert len(files) == 2
@@ -311,13 +312,13 @@ def test_a_unique_id_has_host_process_time_and_count() -> None:
 def test_ids_never_repeat_within_a_batch_or_between_sends(broker: LocalBroker) -> None:
     ids = [send(broker, "A", 0, b"x").msg_id for _ in range(50)]
     for _ in range(3):
-        ids += broker.append_batch("A", 1, [mq.Message("A", b"x")] * 10).msg_ids
+        ids += append_many(broker, "A", 1, [mq.Message("A", b"x")] * 10).msg_ids
     assert len(set(ids)) == 80
     assert all(re.fullmatch("[0-9A-F]{32}", unique_id) for unique_id in ids)
 
 
 def test_an_id_that_is_given_is_kept(broker: LocalBroker) -> None:
     given_id = "0A000005000118B4AAC2000000000000"
-    sent = broker.append("A", 0, mq.Message("A", b"x"), b"x", 0, given_id)
+    sent = append_one(broker, "A", 0, mq.Message("A", b"x"), b"x", 0, given_id)
     assert sent.msg_id == given_id
     assert broker.message(given_id).body == b"x"

@@ -12,6 +12,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.properties import PROPERTIES_SIZE_MAX
+from tests.support.appending import append_many, append_one
 from tests.support.store.small_store import LOG_FILE_SIZE, open_small
 
 LIMIT = LOG_FILE_SIZE - 1024
@@ -35,15 +36,15 @@ def message(body_size: int, properties_size: int) -> mq.Message:
 
 
 def single(broker: LocalBroker, messages: list[mq.Message]) -> object:
-    return broker.append("A", 0, messages[-1], messages[-1].body, 0)
+    return append_one(broker, "A", 0, messages[-1], messages[-1].body, 0)
 
 
 def single_with_an_id(broker: LocalBroker, messages: list[mq.Message]) -> object:
-    return broker.append("A", 0, messages[-1], messages[-1].body, 0, "A" * 32)
+    return append_one(broker, "A", 0, messages[-1], messages[-1].body, 0, "A" * 32)
 
 
 def batch(broker: LocalBroker, messages: list[mq.Message]) -> object:
-    return broker.append_batch("A", 0, messages)
+    return append_many(broker, "A", 0, messages)
 
 
 def bulk(broker: LocalBroker, messages: list[mq.Message]) -> object:

@@ -168,7 +168,7 @@ def examples(request: pytest.FixtureRequest, directory: Path) -> Iterator[LocalB
 
 def read(broker: LocalBroker, topic: str, queue_id: int) -> list[mq.MessageExt]:
     queue = mq.MessageQueue(topic, broker.name, queue_id)
-    return list(broker.pull(queue, 0, 32, 1 << 20, None, 0.0).messages)
+    return list(broker.puller(queue)(0, 32, 1 << 20, None, 0.0).messages)
 
 
 def test_every_field_of_the_examples_is_read(examples: LocalBroker) -> None:

@@ -20,6 +20,7 @@ from mq.filter.sql import wake_test
 from mq.filter.tags import tag_hash
 from mq.store.queue import reader
 from mq.store.shared.waiting import Futex, Position, Wait
+from tests.support.appending import append_many, append_one
 from tests.support.store.peer import Peer
 from tests.support.store.sleeping import AT_ONCE, Waiting, asleep
 from tests.support.store.small_store import SMALL, open_small, overwrite, queue_files, send
@@ -132,11 +133,11 @@ def by(expression: str) -> bytes:
 
 def send_all(broker: LocalBroker, queue_id: int, *properties: dict[str, str], topic: str = "A") -> None:
     messages = [mq.Message(topic, b"m", tags="some", properties=one) for one in properties]
-    broker.append_batch(topic, queue_id, messages)
+    append_many(broker, topic, queue_id, messages)
 
 
 def send_one(broker: LocalBroker, queue_id: int, **properties: str) -> None:
-    broker.append("A", queue_id, mq.Message("A", b"m", properties=properties), b"m", 0)
+    append_one(broker, "A", queue_id, mq.Message("A", b"m", properties=properties), b"m", 0)
 
 
 def test_who_sends_what_no_expression_selects_wakes_nobody(quiet: LocalBroker) -> None:
@@ -178,7 +179,7 @@ def test_each_sleeper_is_woken_by_what_its_expression_selects(quiet: LocalBroker
         ]
     for waiting in waitings[:3]:
         waiting.goes_on()
-    quiet.append(topic, 0, mq.Message(topic, b"m", tags="wanted"), b"m", 0)
+    append_one(quiet, topic, 0, mq.Message(topic, b"m", tags="wanted"), b"m", 0)
     for waiting in waitings:
         assert waiting.end() == 0
 
@@ -221,7 +222,7 @@ def test_a_long_stretch_that_nobody_wants_is_passed_over(directory: Path) -> Non
         assert isinstance(broker, LocalBroker)
         broker.create_topic("A", 1)
         for _ in range(10):
-            broker.append_batch("A", 0, [mq.Message("A", b"x", tags="other") for _ in range(1000)])
+            append_many(broker, "A", 0, [mq.Message("A", b"x", tags="other") for _ in range(1000)])
         wait = wait_for(broker, (0, 0, WANTED))
         assert wait.sleep(0.001) is None
         assert 0 < wait.offsets[0] <= 10_000
@@ -382,7 +383,7 @@ def test_a_topic_deleted_between_a_look_and_the_sleep_ends_the_read(
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_closing_ends_every_wait(directory: Path, flush: str) -> None:
+def test_closing_ends_every_wait(directory: Path, flush: Any) -> None:
     with open_small(directory, flush=flush) as broker:
         broker.create_topic("A", 200)
         choices = [range(0), range(1), range(3), range(200)]
@@ -456,7 +457,7 @@ def test_a_hundred_idle_waits_do_nothing_at_all(broker: LocalBroker, directory: 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("flush", "count"), [("async", 100_000), ("sync", 3_000)])
-def test_no_wake_up_is_lost_by_one_who_wants_few(directory: Path, flush: str, count: int) -> None:
+def test_no_wake_up_is_lost_by_one_who_wants_few(directory: Path, flush: Any, count: int) -> None:
     """A sender, and one who never spins and wants some of it. Now and then the sender waits for the answer: a
     wake-up that was lost would cost the whole time of one wait."""
     with mq.open(directory, flush=flush) as broker:

@@ -9,11 +9,13 @@ import functools
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mq
 from mq.broker.local import LocalBroker
+from tests.support.appending import append_many
 from tests.support.store.peer import Peer
 from tests.support.store.sleeping import AT_ONCE, Waiting, asleep
 from tests.support.store.small_store import open_small, send
@@ -87,7 +89,7 @@ def test_messages_of_other_tags_do_not_end_a_wait(broker: LocalBroker) -> None:
 def test_a_batch_wakes_a_read(broker: LocalBroker) -> None:
     queue = broker.topic("A").queues[0]
     waiting = Waiting(lambda: queue.read(0, wait=120.0))
-    broker.append_batch("A", 0, [mq.Message("A", b"%d" % number) for number in range(5)])
+    append_many(broker, "A", 0, [mq.Message("A", b"%d" % number) for number in range(5)])
     assert len(waiting.end().messages) == 5
 
 
@@ -215,7 +217,7 @@ def test_a_sender_that_dies_leaves_no_one_asleep(broker: LocalBroker, directory:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_no_wake_up_is_lost_in_a_long_conversation(directory: Path, flush: str) -> None:
+def test_no_wake_up_is_lost_in_a_long_conversation(directory: Path, flush: Any) -> None:
     with open_small(directory, flush=flush) as broker:
         broker.create_topic("A", 2)
         count = 300

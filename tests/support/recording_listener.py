@@ -9,6 +9,7 @@ from typing import Any
 
 import mq
 from mq.api.results import MessageQueue
+from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
 
 PATIENCE = 60.0  # seconds; a machine under load takes its time, and that proves nothing
@@ -75,7 +76,7 @@ def send(
 ) -> None:
     for body in bodies:
         message = mq.Message(topic, body.encode(), tags=tags)
-        broker.append(topic, queue_id, message, message.body, 0)
+        append_one(broker, topic, queue_id, message, message.body, 0)
 
 
 def committed(broker: MemoryBroker, queue_id: int = 0, topic: str = "orders", group: str = "g") -> int | None:

@@ -131,7 +131,7 @@ class _Stopped:
         return getattr(self._broker, name)
 
     def ender(self, group: str) -> Callable[..., None]:
-        end = self._broker.ender(group)
+        end = self._broker.transactions.ender(group)
 
         def stopped_end(*arguments: Any) -> None:
             self._before()
@@ -281,4 +281,4 @@ def both_end(
         for number, (log_offset, queue_offset) in enumerate(places):
             while time.monotonic_ns() < at_ns + number * apart_ns:
                 pass
-            broker.end_transaction(GROUP, log_offset, queue_offset, COMMIT)
+            broker.transactions.ender(GROUP)(log_offset, queue_offset, COMMIT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import mq
 
@@ -12,11 +13,11 @@ __all__ = ["ender"]
 GROUP = "payers"
 
 
-def ender(root: str, place: str, state: str, flush: str, fail: str) -> None:
+def ender(root: str, place: str, state: str, flush: Any, fail: str) -> None:
     """Begin a transaction, write down where, and end it. `fail` is of fail.h: from the half message on."""
     with mq.open(root, flush=flush) as broker:
         queue = broker.publishable("orders")[0]
-        prepare, end = broker.preparer(queue, GROUP), broker.ender(GROUP)
+        prepare, end = broker.transactions.preparer(queue, GROUP), broker.transactions.ender(GROUP)
         os.environ["MQ_FAIL"] = fail
         result = prepare(mq.Message("orders", b"one"), b"one", 0)
         assert result is not None

@@ -14,8 +14,8 @@ from tests.support.processes.children import say
 
 def held(broker: LocalBroker, which: str) -> AbstractContextManager[object]:
     """What a thread of the parent has while it is asked, or looks into the table."""
-    (checker,) = broker._transactions._checkers
-    return checker._lock if which == "asked" else broker._transactions.table()._files
+    (checker,) = broker.transactions._checkers
+    return checker._lock if which == "asked" else broker.transactions.table()._files
 
 
 def close_in_child(root: str, which: str) -> int:
@@ -26,7 +26,7 @@ def close_in_child(root: str, which: str) -> int:
         pid = os.fork()
         if pid == 0:
             signal.alarm(60)
-            (checker,) = broker._transactions._checkers
+            (checker,) = broker.transactions._checkers
             try:
                 checker.next(0.0)
             except mq.ForkedBroker:

@@ -97,7 +97,7 @@ def deposited(broker: mq.Broker) -> list[int]:
 
 
 def agreed(broker: mq.Broker, database: Database) -> bool:
-    return not broker.undecided() and deposited(broker) == database.numbers()
+    return not broker.transactions.undecided() and deposited(broker) == database.numbers()
 
 
 def told(broker: mq.Broker, database: Database) -> str:
@@ -105,6 +105,7 @@ def told(broker: mq.Broker, database: Database) -> str:
     seen, done = deposited(broker), database.numbers()
     twice = sorted({number for number in seen if seen.count(number) > 1})
     return (
-        f"undecided {len(broker.undecided())}, seen and not done {sorted(set(seen) - set(done))[:10]},"
+        f"undecided {len(broker.transactions.undecided())},"
+        f" seen and not done {sorted(set(seen) - set(done))[:10]},"
         f" done and not seen {sorted(set(done) - set(seen))[:10]}, seen twice {twice[:10]}"
     )

@@ -18,6 +18,7 @@ from mq.broker.transactions.check_loop import Ledger
 from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, names_of, places_in
 from mq.message import MessageExt
 from mq.properties import decode
+from tests.support.appending import prepare_one
 from tests.support.store.encoder import Record, properties
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
@@ -25,12 +26,12 @@ COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
 
 def records(broker: LocalBroker, topic: str) -> list[MessageExt]:
     queue = mq.MessageQueue(topic, broker.name, 0)
-    return list(broker.pull(queue, 0, 100, 1 << 20, None, 0.0).messages)
+    return list(broker.puller(queue)(0, 100, 1 << 20, None, 0.0).messages)
 
 
 def prepared(broker: LocalBroker, message: mq.Message, unique_id: str | None = None) -> tuple[int, int]:
     queue = broker.publishable(message.topic)[0]
-    result = broker.prepare(queue, "payers", message, message.body, 0, unique_id)
+    result = prepare_one(broker, queue, "payers", message, message.body, 0, unique_id)
     assert (result.queue, result.transaction_id) == (queue, result.msg_id)
     return int(result.offset_msg_id[-16:], 16), result.queue_offset
 
@@ -81,7 +82,7 @@ class TestHalfMessages:
         with mq.open(directory) as broker:
             prepared(broker, mq.Message("orders", b"first"))
             place = prepared(broker, message)
-            broker.end_transaction("payers", *place, COMMIT)
+            broker.transactions.ender("payers")(*place, COMMIT)
             half = records(broker, HALF_TOPIC)[1]
             (found,) = records(broker, "orders")
         assert found.sys_flag == 8
@@ -107,12 +108,12 @@ class TestHalfMessages:
         stale = b"KEYS\1a\2__CRC32#\0011234567890\2PGROUP\1payers\2REAL_TOPIC\1orders\2REAL_QID\0010\2"
         with mq.open(directory) as broker:
             queue = broker.publishable("orders")[0]
-            transactions = broker._transactions
+            transactions = broker.transactions
             transactions.halves.make()
             message = MessageExt(Record(HALF_TOPIC, b"one", stale, born_time=1, store_time=1).encode(), "mq")
             copy = transactions._copies.append(HALF_TOPIC, 0, message, stale, reconsume_times=0)
-            broker.end_transaction("payers", copy.log_offset, copy.queue_offset, COMMIT)
-            (found,) = broker.pull(queue, 0, 1, 1 << 20, None, 0.0).messages
+            broker.transactions.ender("payers")(copy.log_offset, copy.queue_offset, COMMIT)
+            (found,) = broker.puller(queue)(0, 1, 1 << 20, None, 0.0).messages
         assert found.encoded.count(b"__CRC32#") == 1
         assert decode(found.encoded)["PGROUP"] == "payers"
         assert found.keys == ("a",)
@@ -124,7 +125,7 @@ class TestDelayedOnes:
     def half(self, broker: LocalBroker, **delay: str) -> tuple[int, int]:
         given = {"PGROUP": "payers", "REAL_TOPIC": "orders", "REAL_QID": "0", "UNIQ_KEY": "0A" * 16}
         encoded = properties(**given, **delay)
-        transactions = broker._transactions
+        transactions = broker.transactions
         transactions.halves.make()
         message = MessageExt(Record(HALF_TOPIC, b"one", encoded, born_time=1, store_time=1).encode(), "mq")
         copy = transactions._copies.append(HALF_TOPIC, 0, message, encoded, reconsume_times=0)
@@ -138,17 +139,17 @@ class TestDelayedOnes:
             queue = broker.create_topic("orders", 1).queues[0]
             place = self.half(broker, **{name: str(value)})
             for _ in range(2):
-                broker.end_transaction("payers", *place, COMMIT)
+                broker.transactions.ender("payers")(*place, COMMIT)
             with pytest.raises(mq.NotPermitted, match="COMMIT"):
-                broker.end_transaction("payers", *place, ROLLBACK)
+                broker.transactions.ender("payers")(*place, ROLLBACK)
             (found,) = queue.read(0, wait=60.0).messages
             assert found.body == b"one"
             assert found.store_time_ms >= now + 400
             (directory / "mq" / "transactions").unlink()
         with mq.open(directory) as broker:
-            broker.end_transaction("payers", *place, COMMIT)
+            broker.transactions.ender("payers")(*place, COMMIT)
             assert broker.topic("orders").queues[0].max_offset == 1
-            assert broker.undecided() == []
+            assert broker.transactions.undecided() == []
 
 
 class TestOpRecords:
@@ -156,7 +157,7 @@ class TestOpRecords:
         with mq.open(directory) as broker:
             places = [prepared(broker, mq.Message("orders", b"x")) for _ in range(4)]
             for place, state in zip(places[1:], (COMMIT, ROLLBACK, COMMIT), strict=True):
-                broker.end_transaction("payers", *place, state)
+                broker.transactions.ender("payers")(*place, state)
         with mq.open(directory, read_only=True) as broker:
             (op,) = records(broker, OP_TOPIC)
         assert (op.body, op.tags, op.sys_flag) == (b"1,2,3,", "d", 0)
@@ -177,17 +178,17 @@ class TestOpRecords:
         with mq.open(directory) as broker:
             broker.create_topic("orders", 1)
             log_offset, place = prepared(broker, message)
-            halves = broker._transactions.halves
+            halves = broker.transactions.halves
             half = halves.read(place, 1)
             assert half is not None
             copy = halves.copy(half, 10**14, 1)
             broker._writer.append_to(halves.op_number(), b"%d,%d," % (10**15, 10**17), b"TAGS\x01d\x02")
-            [left] = broker.undecided()
+            [left] = broker.transactions.undecided()
             assert left.message.queue_offset == copy
-            broker.end_transaction("payers", log_offset, place, ROLLBACK)
-            broker.end_transaction("payers", left.message.log_offset, copy, ROLLBACK)
-            broker._transactions.rounds.save()
-            assert broker.undecided() == []
+            broker.transactions.ender("payers")(log_offset, place, ROLLBACK)
+            broker.transactions.ender("payers")(left.message.log_offset, copy, ROLLBACK)
+            broker.transactions.rounds.save()
+            assert broker.transactions.undecided() == []
 
     @settings(max_examples=20)
     @given(places=st.lists(st.integers(0, 1 << 46), max_size=3000))
@@ -195,7 +196,7 @@ class TestOpRecords:
         self, tmp_path_factory: pytest.TempPathFactory, places: list[int]
     ) -> None:
         with mq.open(tmp_path_factory.mktemp("told")) as broker:
-            transactions = broker._transactions
+            transactions = broker.transactions
             told = list(transactions.halves.tell(transactions.table(), places, Ledger(1 << 46, 0)))
             ops = records(broker, OP_TOPIC) if places else []
         assert [place for op in ops for place in places_in(op.body)] == places
@@ -237,7 +238,7 @@ def test_a_message_given_up_keeps_its_properties(directory: Path) -> None:
     }
     with mq.open(directory, **options) as broker:
         prepared(broker, mq.Message("orders", b"one", tags="paid"))
-        wait_until(lambda: [each.given_up for each in broker.undecided()] == [True])
+        wait_until(lambda: [each.given_up for each in broker.transactions.undecided()] == [True])
         found = records(broker, GIVEN_UP_TOPIC)
         halves = records(broker, HALF_TOPIC)
     assert [HalfMessage(half).times_checked for half in halves] == [0, 1]

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ RANDOM_KILLS = int(os.environ.get("MQ_TRANSACTION_RANDOM_KILLS", "40"))
 TIMEOUT = 0.5
 INTERVAL = 1.0
 MARGIN = 8.0  # s, for a machine with other work
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     **SIZES,
     "transaction_timeout": TIMEOUT,
     "transaction_check_interval": INTERVAL,

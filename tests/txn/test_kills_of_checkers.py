@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import mq
+from tests.support.appending import prepare_one
 from tests.support.eventually import eventually
 from tests.support.processes.nursery import Nursery
 from tests.support.store.sizes import SIZES
@@ -54,7 +55,7 @@ def leave_undecided(
             # First, since a check may come as soon as the half message is there.
             database.deposit(number)
         message = Deposit(number).message
-        results.append(broker.prepare(queues[number % 2], GROUP, message, message.body, 0))
+        results.append(prepare_one(broker, queues[number % 2], GROUP, message, message.body, 0))
     return results
 
 
@@ -122,9 +123,10 @@ def test_without_anybody_to_ask_it_is_given_up_and_resumed(stage: Stage) -> None
         stage.checker("stranger", group="others")
         results = leave_undecided(broker, stage.database, 10)
         eventually(
-            lambda: all(each.given_up for each in broker.undecided()), lambda: told(broker, stage.database)
+            lambda: all(each.given_up for each in broker.transactions.undecided()),
+            lambda: told(broker, stage.database),
         )
-        undecided = broker.undecided()
+        undecided = broker.transactions.undecided()
         assert sorted(each.message.msg_id for each in undecided) == sorted(each.msg_id for each in results)
         assert {each.times_checked for each in undecided} == {3}
         stage.checker("good")
@@ -133,8 +135,8 @@ def test_without_anybody_to_ask_it_is_given_up_and_resumed(stage: Stage) -> None
             """Again and again: a slow machine gives them up once more before it has asked."""
             for result in results[:5]:
                 with suppress(mq.NotPermitted):  # It is decided.
-                    broker.resume_transaction(result.msg_id)
-            return len(broker.undecided()) == 5
+                    broker.transactions.resume(result.msg_id)
+            return len(broker.transactions.undecided()) == 5
 
         eventually(are_decided, lambda: told(broker, stage.database))
         assert set(stage.asked("good")) == set(range(5))
@@ -154,4 +156,4 @@ def test_two_processes_that_end_the_same_transactions_store_each_message_once(st
         for process in both:
             stage.wait(process)
         assert deposited(broker) == list(range(400))
-        assert broker.undecided() == []
+        assert broker.transactions.undecided() == []

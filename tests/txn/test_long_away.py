@@ -33,7 +33,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def undecided(broker: LocalBroker) -> Undecided:
-    (found,) = broker.undecided()
+    (found,) = broker.transactions.undecided()
     return found
 
 
@@ -85,9 +85,9 @@ def test_what_is_older_than_retention_is_given_up_before_it_is_deleted(tmp_path:
             return TransactionState.COMMIT
 
         with mq.TransactionProducer(broker, "writers", check):
-            broker.resume_transaction(given_up.msg_id)
+            broker.transactions.resume(given_up.msg_id)
             assert asked.wait(PATIENCE)
-            eventually(lambda: not broker.undecided(), lambda: "it was not committed")
+            eventually(lambda: not broker.transactions.undecided(), lambda: "it was not committed")
         queues = broker.topic("orders").queues
         assert [message.body for queue in queues for message in queue.read(0).messages] == [b"undecided"]
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.crash
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
 GROUP = "payers"
 POINT = fail_points()
-SIZES = {
+SIZES: dict[str, Any] = {
     "commitlog_file_size": 65536,
     "queue_file_units": 50,
     "index_slot_count": 101,
@@ -47,7 +47,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 
 def die(
-    nursery: Nursery, directory: Path, state: str, flush: str, point: str, passage: int
+    nursery: Nursery, directory: Path, state: str, flush: Any, point: str, passage: int
 ) -> tuple[int, int] | None:
     """Where the half message lies whose producer died, if he knew."""
     place = directory.with_name("place")
@@ -67,32 +67,32 @@ def stored(broker: LocalBroker) -> list[bytes]:
 
 def answer_all(broker: LocalBroker, state: mq.TransactionState) -> None:
     """Be asked until nothing is undecided."""
-    checker = broker.enlist(GROUP, "asked")
-    while broker.undecided():
+    checker = broker.transactions.enlist(GROUP, "asked")
+    while broker.transactions.undecided():
         check = checker.next(60.0)
         assert check is not None, "nobody asks"
-        broker.end_transaction(check.group, check.log_offset, check.queue_offset, state, from_check=True)
+        broker.transactions.ender(check.group)(check.log_offset, check.queue_offset, state, True)
     checker.leave()
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.parametrize(("point", "passage"), IN_END, ids=str)
 def test_an_end_that_was_cut_short_is_done_by_the_next(
-    nursery: Nursery, directory: Path, point: str, passage: int, flush: str
+    nursery: Nursery, directory: Path, point: str, passage: int, flush: Any
 ) -> None:
     with mq.open(directory, flush=flush, **SIZES) as broker:
         broker.create_topic("orders", 1)
         place = die(nursery, directory, "COMMIT", flush, point, passage)
         assert place is not None
         for _ in range(2):
-            broker.end_transaction(GROUP, *place, COMMIT)
+            broker.transactions.ender(GROUP)(*place, COMMIT)
             assert stored(broker) == [b"one"]
         with pytest.raises(mq.NotPermitted, match="COMMIT"):
-            broker.end_transaction(GROUP, *place, ROLLBACK)
-        assert broker.undecided() == []
+            broker.transactions.ender(GROUP)(*place, ROLLBACK)
+        assert broker.transactions.undecided() == []
     with mq.open(directory, **SIZES) as broker:
         assert stored(broker) == [b"one"]
-        assert broker.undecided() == []
+        assert broker.transactions.undecided() == []
 
 
 @pytest.mark.parametrize("state", ["COMMIT", "ROLLBACK"])
@@ -121,6 +121,6 @@ def test_all_die_and_who_opens_next_knows_no_more(
         assert was_stored == (point == "COMMITTED")
         if was_stored:
             with pytest.raises(mq.NotPermitted, match="COMMIT"):
-                broker.end_transaction(GROUP, *place, ROLLBACK)
+                broker.transactions.ender(GROUP)(*place, ROLLBACK)
         answer_all(broker, COMMIT)
         assert stored(broker) == [b"one"]

@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 import mq
-from mq.api.broker import Check
+from mq.api.broker import Appender, Check, Ender
 from tests.support.memory.broker import MemoryBroker
 
 GROUP = "payers"
@@ -38,45 +39,52 @@ class Troubled(MemoryBroker):
         self.status = mq.SendStatus.SEND_OK
         self.failures: list[Exception] = []  # of half messages
         self.end_failure: Exception | None = None
+        self.check_failures: list[Exception] = []  # of ends that a check asked for
         self.ids: list[str | None] = []
         self.states: list[mq.TransactionState] = []
-        self._prepare = self.prepare
-        self._end = self.end_transaction
-        self.prepare = self.troubled_prepare
-        self.preparer = self.troubled_preparer
-        self.ender = self.troubled_ender
+        preparer, ender = self.transactions.preparer, self.transactions.ender
+        self.transactions.preparer = partial(self.troubled_preparer, preparer)  # type: ignore[method-assign]  # as told
+        self.transactions.ender = partial(self.troubled_ender, ender)  # type: ignore[method-assign]  # as above
 
-    def troubled_prepare(
-        self,
-        queue: mq.MessageQueue,
-        group: str,
-        message: mq.Message,
-        body: bytes,
-        sys_flag: int,
-        unique_id: str | None = None,
-    ) -> mq.SendResult:
-        self.ids.append(unique_id)
-        if self.failures:
-            raise self.failures.pop(0)
-        found = self._prepare(queue, group, message, body, sys_flag, unique_id)
-        return mq.SendResult(
-            self.status, found.queue, found.queue_offset, found.msg_id, found._place, found.transaction_id
-        )
+    def troubled_preparer(
+        self, preparer: Callable[..., Appender], queue: mq.MessageQueue, group: str
+    ) -> Appender:
+        usual = preparer(queue, group)
 
-    def troubled_preparer(self, queue: mq.MessageQueue, group: str) -> Callable[..., mq.SendResult]:
         def prepare(
-            message: mq.Message, body: bytes, sys_flag: int, unique_id: str | None = None
-        ) -> mq.SendResult:
-            return self.troubled_prepare(queue, group, message, body, sys_flag, unique_id)
+            message: mq.Message, body: bytes, sys_flag: int, unique_id: str | None = None, /
+        ) -> mq.SendResult | None:
+            self.ids.append(unique_id)
+            if self.failures:
+                raise self.failures.pop(0)
+            found = usual(message, body, sys_flag, unique_id)
+            if found is None:
+                return None
+            return mq.SendResult(
+                self.status,
+                found.queue,
+                found.queue_offset,
+                found.msg_id,
+                found._place,
+                found.transaction_id,
+            )
 
         return prepare
 
-    def troubled_ender(self, group: str) -> Callable[[int, int, mq.TransactionState], None]:
-        def end(log_offset: int, queue_offset: int, state: mq.TransactionState) -> None:
-            self.states.append(state)
-            if self.end_failure is not None:
-                raise self.end_failure
-            self._end(group, log_offset, queue_offset, state)
+    def troubled_ender(self, ender: Callable[[str], Ender], group: str) -> Ender:
+        usual = ender(group)
+
+        def end(
+            log_offset: int, queue_offset: int, state: mq.TransactionState, from_check: bool = False, /
+        ) -> None:
+            if from_check:
+                if self.check_failures:
+                    raise self.check_failures.pop(0)
+            else:
+                self.states.append(state)
+                if self.end_failure is not None:
+                    raise self.end_failure
+            usual(log_offset, queue_offset, state, from_check)
 
         return end
 
@@ -109,7 +117,7 @@ def test_a_half_message_that_is_not_safe_is_rolled_back_before_anything_is_done(
         with pytest.raises(mq.SendFailed, match=status.name):
             producer.begin(MESSAGE)
     assert broker.states == [ROLLBACK, ROLLBACK]
-    assert broker.undecided() == []
+    assert broker.transactions.undecided() == []
     assert broker.topic("orders").queues[0].max_offset == 0
 
 
@@ -132,7 +140,7 @@ def test_an_end_that_may_get_through_later_is_logged_and_left_to_check(
         word in record.getMessage()
         for record, word in zip(told, ("COMMIT", "COMMIT", "ROLLBACK"), strict=True)
     ]
-    assert len(broker.undecided()) == 3
+    assert len(broker.transactions.undecided()) == 3
 
 
 @pytest.mark.parametrize(
@@ -175,18 +183,11 @@ def test_a_check_whose_answer_does_not_get_through_is_asked_again(caplog: pytest
         mq.MessageNotFound("A"),
         OSError(5, "I/O"),
     ]
-    end = broker._end
-
-    def failing(*arguments: Any, **options: Any) -> None:
-        if failures:
-            raise failures.pop(0)
-        end(*arguments, **options)
-
-    broker.end_transaction = failing
+    broker.check_failures = failures
     with mq.TransactionProducer(broker, GROUP, lambda _: COMMIT) as producer:
         producer.send(MESSAGE, lambda *_: UNKNOWN)
         until = time.monotonic() + 30
-        while broker.undecided():
+        while broker.transactions.undecided():
             assert time.monotonic() < until
             time.sleep(0.01)
     assert failures == []
@@ -220,7 +221,7 @@ class Scripted:
 def asked_about(broker: Troubled) -> Check:
     with mq.TransactionProducer(broker, GROUP, never) as producer:
         producer.send(MESSAGE, lambda *_: UNKNOWN)
-    half = broker.undecided()[0].message
+    half = broker.transactions.undecided()[0].message
     return Check(half, GROUP, half.log_offset, half.queue_offset)
 
 
@@ -229,10 +230,10 @@ def test_a_broker_that_cannot_tell_what_to_check_is_asked_again(
 ) -> None:
     monkeypatch.setattr("mq.txn.answers.ERROR_PAUSE", 0.01)
     checker = Scripted(ValueError("damaged"), None, OSError(5, "I/O"), asked_about(broker))
-    broker.enlist = lambda *_: checker  # type: ignore[assignment]  # a broker of one checker
+    broker.transactions.enlist = lambda *_: checker  # type: ignore[assignment]  # a broker of one checker
     with mq.TransactionProducer(broker, GROUP, lambda _: COMMIT):
         until = time.monotonic() + 30
-        while broker.undecided():
+        while broker.transactions.undecided():
             assert time.monotonic() < until
             time.sleep(0.01)
     assert checker.has_left
@@ -250,7 +251,7 @@ def test_close_does_not_wait_for_ever_for_a_check_that_hangs(
         return COMMIT
 
     checker = Scripted(asked_about(broker))
-    broker.enlist = lambda *_: checker  # type: ignore[assignment]  # as above
+    broker.transactions.enlist = lambda *_: checker  # type: ignore[assignment]  # as above
     producer = mq.TransactionProducer(broker, GROUP, hang, threads=2)
     assert hangs.wait(30)
     producer.close(0.01)
@@ -262,7 +263,7 @@ def test_close_does_not_wait_for_ever_for_a_check_that_hangs(
 
 def test_a_check_may_close_its_producer(broker: Troubled) -> None:
     checker = Scripted(asked_about(broker))
-    broker.enlist = lambda *_: checker  # type: ignore[assignment]  # as above
+    broker.transactions.enlist = lambda *_: checker  # type: ignore[assignment]  # as above
     closed = threading.Event()
 
     def close(_: mq.MessageExt) -> mq.TransactionState:

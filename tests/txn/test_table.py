@@ -33,7 +33,7 @@ Place = tuple[int, int]
 def begin(broker: LocalBroker, count: int = 1) -> list[Place]:
     """Store so many half messages; where they are."""
     broker.create_topic("orders")
-    prepare = broker.preparer(broker.publishable("orders")[0], GROUP)
+    prepare = broker.transactions.preparer(broker.publishable("orders")[0], GROUP)
     places = []
     for number in range(count):
         body = str(number).encode()
@@ -51,7 +51,7 @@ def stored(broker: LocalBroker) -> list[bytes]:
 
 
 def end(broker: LocalBroker, place: Place, state: mq.TransactionState) -> None:
-    broker.end_transaction(GROUP, *place, state)
+    broker.transactions.ender(GROUP)(*place, state)
 
 
 def test_the_layout_is_the_one_that_c_has() -> None:
@@ -84,7 +84,7 @@ class TestEnds:
             for thread in threads:
                 thread.join()
             assert stored(one) == [str(number).encode() for number in range(200)]
-            assert one.undecided() == []
+            assert one.transactions.undecided() == []
 
     def test_the_first_of_two_that_differ_counts(self, directory: Path) -> None:
         with mq.open(directory) as broker:
@@ -105,7 +105,7 @@ class TestEnds:
         monkeypatch.setattr("mq.broker.transactions.transactions.WAIT_SECONDS", 0.05)
         with mq.open(directory) as broker, mq.open(directory) as hanging:
             (place,) = begin(broker)
-            table = hanging._transactions.table()
+            table = hanging.transactions.table()
             assert table.claim(place[1]) is None
             with pytest.raises(mq.StoreLocked, match="ending this transaction"):
                 end(broker, place, COMMIT)
@@ -138,7 +138,7 @@ class TestMany:
             for number, place in enumerate(places[:300]):
                 end(broker, place, COMMIT if number % 2 else ROLLBACK)
             begin(broker, COUNT)
-            table = broker._transactions.table()
+            table = broker.transactions.table()
             assert {table.state(place[1])[0] for place in places} == {Entry.ABSENT}
             for number in (0, 1, 298, 299):
                 same, other = (COMMIT, ROLLBACK) if number % 2 else (ROLLBACK, COMMIT)
@@ -195,7 +195,7 @@ class TestDamage:
                 end(broker, place, COMMIT)
         (directory / "mq" / "transactions").unlink()
         with mq.open(directory) as broker:
-            assert [each.message.queue_offset for each in broker.undecided()] == [2]
+            assert [each.message.queue_offset for each in broker.transactions.undecided()] == [2]
 
     @pytest.mark.parametrize("harm", DAMAGE, ids=lambda harm: harm.__name__)
     def test_nothing_is_stored_twice_or_lost(self, directory: Path, harm: Callable[[Path], None]) -> None:
@@ -207,7 +207,9 @@ class TestDamage:
                 end(broker, place, ROLLBACK)
         harm(directory / "mq" / "transactions")
         with mq.open(directory) as broker:
-            assert [each.message.queue_offset for each in broker.undecided()] == list(range(20, 30))
+            assert [each.message.queue_offset for each in broker.transactions.undecided()] == list(
+                range(20, 30)
+            )
             for place in places[:10]:
                 end(broker, place, COMMIT)
                 with pytest.raises(mq.NotPermitted, match="COMMIT"):
@@ -220,7 +222,7 @@ class TestDamage:
                 end(broker, place, COMMIT)
             wanted = [*range(10), *range(20, 30)]
             assert stored(broker) == [str(number).encode() for number in wanted]
-            assert broker.undecided() == []
+            assert broker.transactions.undecided() == []
 
     def test_another_control_file_makes_another_table(self, directory: Path) -> None:
         with mq.open(directory) as broker:
@@ -228,7 +230,7 @@ class TestDamage:
             end(broker, first, COMMIT)
         (directory / "mq" / "control").unlink()
         with mq.open(directory) as broker:
-            assert broker._transactions.table().state(second[1])[0] == Entry.ABSENT
+            assert broker.transactions.table().state(second[1])[0] == Entry.ABSENT
             end(broker, first, COMMIT)
             end(broker, second, COMMIT)
             assert stored(broker) == [b"0", b"1"]

@@ -18,7 +18,7 @@ from tests.txn.test_half import COMMIT, prepared, records
 
 def fail_once(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index cannot be brought up."""
-    transactions = broker._transactions
+    transactions = broker.transactions
     first, failures = transactions._is_committed, [mq.StoreFull("full", path="x")]
 
     def failing(half: mq.MessageExt) -> bool:
@@ -40,15 +40,15 @@ def test_the_next_end_ends_it(
     if left == "absent":
         (directory / "mq" / "transactions").unlink()
     with mq.open(directory, transaction_check_interval=3600.0) as broker:
-        transactions, (half,) = broker._transactions, records(broker, HALF_TOPIC)
+        transactions, (half,) = broker.transactions, records(broker, HALF_TOPIC)
         if is_stored:
             transactions._store_message(half)
         if left == "dead":
             with mq.open(directory) as other:
-                assert other._transactions.table().claim(name_of(half)) is None
+                assert other.transactions.table().claim(name_of(half)) is None
         fail_once(broker, monkeypatch)
         with pytest.raises(mq.StoreFull):
-            broker.end_transaction("payers", *place, COMMIT, from_check=left == "asked")
+            broker.transactions.ender("payers")(*place, COMMIT, left == "asked")
         assert (
             transactions.table().state(name_of(half))[0]
             == {
@@ -58,5 +58,5 @@ def test_the_next_end_ends_it(
             }[left]
         )
         for _ in range(2):
-            broker.end_transaction("payers", *place, COMMIT, from_check=left == "asked")
+            broker.transactions.ender("payers")(*place, COMMIT, left == "asked")
         assert [message.body for message in records(broker, "orders")] == [b"one"]

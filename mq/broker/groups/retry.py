@@ -181,10 +181,11 @@ def _redrive_queue(
     sent = left = known = stuck = 0
     done = broker.committed(REDRIVE_GROUP, queue) or 0
     offset = max(done, broker.min_offset(queue))
+    pull = broker.puller(queue)
     is_whole = True  # Nothing before `offset` is left to be sent by a later call.
     while count_max is None or sent < count_max:
         try:
-            found = broker.pull(queue, offset, READ_COUNT, READ_SIZE, None, 0.0)
+            found = pull(offset, READ_COUNT, READ_SIZE, None, 0.0)
         except StoreCorrupted as error:
             if error.queue_offset is None:
                 raise

@@ -82,7 +82,7 @@ def _now_ms() -> int:
 
 
 class Dedup:
-    """append_once for one broker. append is Broker.append; topics() are the settings of all topics."""
+    """append_once for one broker. append stores one in any case; topics() are the settings of all topics."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Dedup:
         unique_id: str | None = None,
         wait: float = WAIT,
     ) -> SendResult:
-        """See Broker.append_once. Raises what append does, and RequestTimeout."""
+        """See Queues.append_once. Raises what append does, and RequestTimeout."""
         self._store.live()
         topic = queue.topic
         _check_window(window_ms)
@@ -139,7 +139,7 @@ class Dedup:
             if not window_ms:
                 keys.bucket(number).doubt(digest, self._clock_ms())
                 try:
-                    return self._append(topic, queue.queue_id, message, body, sys_flag, unique_id)
+                    return self._append(queue, message, body, sys_flag, unique_id)
                 finally:
                     keys.bucket(number).doubt(digest, self._clock_ms())
             bucket = keys.bucket(number)
@@ -151,7 +151,7 @@ class Dedup:
             # After an MQError nothing was stored, unless it has the unique id of what may have been. After
             # another one it may be, since a signal handler can have raised it: the claim stays then.
             try:
-                result = self._append(topic, queue.queue_id, message, body, sys_flag, unique_id)
+                result = self._append(queue, message, body, sys_flag, unique_id)
             except MQError as error:
                 if error.unique_id is None:
                     bucket.drop(digest)

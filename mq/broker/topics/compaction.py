@@ -66,7 +66,7 @@ class Keepsakes:
 
     def _move(self, owed: list[tuple[str, bytes]]) -> None:
         for key, body in owed:
-            self._append(TOPIC, 0, Message(TOPIC, body, keys=key), body, 0)
+            self._append(self._queue, Message(TOPIC, body, keys=key), body, 0)
         if owed:
             self._sync()
 

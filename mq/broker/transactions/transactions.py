@@ -15,8 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn, cast
 
-from mq.api.broker import Ender, MessageQueue, Preparer, SendResult, TransactionState, Undecided
-from mq.api.transactions import HalfMessage
+from mq.api.queues import Appender, Appenders
+from mq.api.results import MessageQueue
+from mq.api.transactions import Ender, HalfMessage, TransactionState, Undecided
 from mq.broker.delay.levels import SCHEDULE_TOPIC, destination
 from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import TIMER_TOPIC
@@ -86,7 +87,6 @@ class LocalTransactions:
         self._reading = threading.Lock()  # of op records
         self._ledger: Ledger | None = None
         self._ops_read = 0
-        self._preparers: dict[tuple[MessageQueue, str], Preparer] = {}
         self._checkers: set[LocalChecker] = set()
         self._commit = commit
         self.rounds = Rounds(
@@ -121,12 +121,13 @@ class LocalTransactions:
 
     # Half messages.
 
-    def preparer(self, queue: MessageQueue, group: str) -> Preparer:
-        """See Broker.preparer."""
+    def preparer(self, queue: MessageQueue, group: str) -> Appender:
+        """See Transactions.preparer."""
         check_group(group)
         topic, _, queue_id = queue
         if self._catalog.is_new(topic, queue_id):
-            return FirstSend(self._catalog, queue, self._writer.check, partial(self.prepare, queue, group))
+            send = partial(Appenders(partial(self.preparer, group=group)), queue)
+            return FirstSend(self._catalog, queue, self._writer.check, send)
         table = self.table()
         half_queue = self.halves.make()
         table.ready(self.halves.op_number())
@@ -136,44 +137,23 @@ class LocalTransactions:
         self._copies.number(topic, queue_id, add=True)
         return table.preparer(half_queue, version, queue, half_queues.belongs(group, topic, queue_id))
 
-    def prepare(
-        self,
-        queue: MessageQueue,
-        group: str,
-        message: Message,
-        body: bytes,
-        sys_flag: int,
-        unique_id: str | None = None,
-    ) -> SendResult:
-        """See Broker.prepare."""
-        while True:
-            preparer = self._preparers.get((queue, group))
-            if preparer is None:
-                preparer = self._preparers[queue, group] = self.preparer(queue, group)
-            result = preparer(message, body, sys_flag, unique_id)
-            if result is not None:
-                return result
-            self._preparers = {}
-
     # Their ends.
 
     def ender(self, group: str) -> Ender:
-        """See Broker.ender."""
+        """See Transactions.ender."""
         check_group(group)
         self._catalog.check_writable()
-        return self.table().ender(group.encode(), partial(self.end_transaction, group), COMMIT, ROLLBACK)
+        return self.table().ender(group.encode(), partial(self._end, group), COMMIT, ROLLBACK)
 
-    def end_transaction(
+    def _end(
         self,
         group: str,
         log_offset: int,
         queue_offset: int,
         state: TransactionState,
-        *,
         from_check: bool = False,
     ) -> None:
-        """See Broker.end_transaction."""
-        check_group(group)
+        """See Ender."""
         if not isinstance(state, TransactionState):
             raise TypeError(f"the state of a transaction is a TransactionState, not {type(state).__name__}")
         self._catalog.check_writable()
@@ -373,7 +353,7 @@ class LocalTransactions:
     # For people.
 
     def undecided(self) -> list[Undecided]:
-        """See Broker.undecided."""
+        """See Transactions.undecided."""
         self._store.live()
         halves = self.halves
         open_ones = halves.open_ones(self._known(), halves.end(halves.halves))
@@ -397,8 +377,8 @@ class LocalTransactions:
         # Who only reads goes by op records alone, which are some seconds behind.
         return not self._store.read_only and self.table().state(name)[0] in WORDS
 
-    def resume_transaction(self, msg_id: str) -> None:
-        """See Broker.resume_transaction."""
+    def resume(self, msg_id: str) -> None:
+        """See Transactions.resume."""
         self._catalog.check_writable()
         if not isinstance(msg_id, str):
             raise TypeError(f"a message id is a str, not {type(msg_id).__name__}")
@@ -423,7 +403,7 @@ class LocalTransactions:
     # Who is asked.
 
     def enlist(self, group: str, client_id: str) -> LocalChecker:
-        """See Broker.enlist."""
+        """See Transactions.enlist."""
         check_group(group)
         self._catalog.check_writable()
         if not isinstance(client_id, str) or not client_id:
@@ -438,7 +418,6 @@ class LocalTransactions:
             checker.leave()
         if self._opened is not None:
             self._opened.close()
-        self._preparers = {}
         self._reader.close()
         vars(self).pop("rounds", None)  # They lead back here: nothing waits for the collector.
 

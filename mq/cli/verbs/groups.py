@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 import mq
-from mq.api.group import Group, Member, QueueState
+from mq.api.consumer_groups import Group
+from mq.api.group import Member, QueueState
 from mq.api.results import MessageQueue
 from mq.broker.groups.retry import DEAD_PREFIX, REDRIVE_GROUP
 from mq.cli.printing import counted, emit_json, emit_table, moment, span, visible

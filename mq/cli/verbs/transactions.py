@@ -25,7 +25,7 @@ def transactions(session: Session, resumed: tuple[str, ...]) -> int:
     with session.open() as broker:
         if resumed:
             return _resume(session, broker, resumed)
-        found = broker.undecided()
+        found = broker.transactions.undecided()
         if session.json:
             for each in found:
                 emit_json(_facts(each))
@@ -40,7 +40,7 @@ def _resume(session: Session, broker: mq.LocalBroker, ids: tuple[str, ...]) -> i
     missing = 0
     for msg_id in ids:
         try:
-            broker.resume_transaction(msg_id)
+            broker.transactions.resume(msg_id)
         except mq.MessageNotFound:
             click.echo(f"mq: no transaction with the id {visible(msg_id)} was given up", err=True)
             missing += 1

@@ -187,8 +187,9 @@ def last_entry(broker: LocalBroker, txn: str) -> Entry | None:
         entry = newer(None, (message.body for message in found), txn)
     else:
         entry, at = known
+    pull = broker.puller(ledger)
     while True:
-        result = broker.pull(ledger, at, READ_COUNT, READ_BYTES, None, 0.0)
+        result = pull(at, READ_COUNT, READ_BYTES, None, 0.0)
         if result.status is PullStatus.OFFSET_ILLEGAL:  # The topic was deleted, or its oldest messages were.
             cache.pop(txn, None)
             return last_entry(broker, txn) if known is not None else entry

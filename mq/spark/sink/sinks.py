@@ -75,10 +75,10 @@ def _entries(broker: LocalBroker) -> Iterator[Entry]:
     if TOPIC not in broker.topics():
         return
     queue = MessageQueue(TOPIC, broker.name, 0)
-    at = broker.min_offset(queue)
+    at, pull = broker.min_offset(queue), broker.puller(queue)
     while True:
         try:
-            result = broker.pull(queue, at, READ_COUNT, READ_BYTES, None, 0.0)
+            result = pull(at, READ_COUNT, READ_BYTES, None, 0.0)
         except StoreCorrupted as error:
             if error.queue_offset is None:
                 raise

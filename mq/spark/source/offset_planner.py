@@ -223,7 +223,7 @@ class Survey:
 
     def _message(self, queue: MessageQueue, offset: int) -> MessageExt | None:
         try:
-            result = self._broker.pull(queue, offset, 1, ONE_MESSAGE, None, 0.0)
+            result = self._broker.puller(queue)(offset, 1, ONE_MESSAGE, None, 0.0)
         except (StoreCorrupted, TopicNotFound, NotPermitted, ValueError):
             return None  # Damaged, or the topic changed just now.
         if result.status is not PullStatus.FOUND or result.messages[0].queue_offset != offset:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from mq.api.broker import Appender, MessageQueue, SendResult, SendStatus
+from mq.api.queues import Appender, Appenders
+from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.errors import MessageInvalid, MQError
 from mq.fastpath import Line, bind_calls, pack
 from mq.message import Message
@@ -57,7 +58,6 @@ class Writer:
     def __init__(
         self,
         store: Store,
-        name: str,
         version: Any,
         targets: Targets,
         asides: Asides,
@@ -65,47 +65,25 @@ class Writer:
         marker: Marker | None = None,
     ) -> None:
         self._store = store
-        self._name = name
         self._targets = targets
         self._asides = asides
         self.keyed = keyed
         self._version = version  # of the topics: a word in shared memory
         # With the version of the topics for which they are so.
-        self._routes: tuple[int, dict[tuple[str, int], tuple[int, MessageQueue]]] = -1, {}
-        self._appenders: dict[tuple[str, int], Appender] = {}
+        self._numbers: tuple[int, dict[MessageQueue, int]] = -1, {}
         self._marker = marker
         log = store.live()
         lib.mq_log_extend(log, marker is not None)
         self._line = Line(log, int(ffi.cast("uintptr_t", log)))
         store.let_go_with(self._line.let_go)
 
-    def append(
-        self,
-        topic: str,
-        queue_id: int,
-        message: Message,
-        body: bytes,
-        sys_flag: int,
-        unique_id: str | None = None,
-    ) -> SendResult:
-        """See Broker.append. Raises StoreFull, StorePoisoned, MessageTooLarge, and what `admit` raises."""
-        while True:
-            appender = self._appenders.get((topic, queue_id))
-            if appender is None:
-                appender = self.appender(MessageQueue(topic, self._name, queue_id))
-                self._appenders[topic, queue_id] = appender
-            result = appender(message, body, sys_flag, unique_id)
-            if result is not None:
-                return result
-            self._appenders = {}
-
     def appender(self, queue: MessageQueue) -> Appender:
-        """See Broker.appender."""
+        """See Queues.appender. It raises StoreFull, StorePoisoned, MessageTooLarge, and what forbids it."""
         # The version first: a change that comes between the two is noticed by the first append.
         version = self._version[0]
         topic, _, queue_id = queue
         if self._targets.is_new(topic, queue_id):
-            return FirstSend(self._targets, queue, self.check, partial(self.append, topic, queue_id))
+            return FirstSend(self._targets, queue, self.check, partial(Appenders(self.appender), queue))
         number = self._number(queue)
         unusual = partial(self._append_unusual, queue, number, version)
         if self._marker is not None:
@@ -214,15 +192,15 @@ class Writer:
         place, out_ms = stored._place, stored._out_ms
         return SendResult(status, stored.queue, stored.queue_offset, stored.msg_id, place, None, out_ms)
 
-    def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
-        """See Broker.append_batch. All bodies and all properties go down in one piece each."""
-        route = self._route(topic, queue_id)
-        if route is None:
+    def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
+        """See Queues.append_batch. All bodies and all properties go down in one piece each."""
+        topic = queue.topic
+        number = self._numbered(queue)
+        if number is None:
             for message in messages:
-                self.check(MessageQueue(topic, self._name, queue_id), message, message.body)
-            with self._targets.first_send([(topic, queue_id)]):
-                return self.append_batch(topic, queue_id, messages)
-        number, queue = route
+                self.check(queue, message, message.body)
+            with self._targets.first_send([(topic, queue.queue_id)]):
+                return self.append_batch(queue, messages)
         flags, wait = ffi.NULL, True
         messages = list(messages)  # Whoever gave them may change theirs, and C goes by their number.
         packed = pack(messages)
@@ -254,7 +232,9 @@ class Writer:
         )
         if result:
             if result == lib.MQ_GONE:
-                return self._again(self.append_batch, topic, queue_id, messages)
+                # The topic was deleted since: find out whether there is a new one.
+                self._numbers = -1, {}
+                return self.append_batch(queue, messages)
             if result == lib.MQ_TOO_LARGE:
                 each, encoded = (
                     memoryview(part).cast("i").tolist() for part in (body_sizes, properties_sizes)
@@ -285,29 +265,23 @@ class Writer:
         log = self._store.live()
         return check(lib.mq_log_queue(log, name, len(name), queue.queue_id, 1), str(self._store.root))
 
-    def _route(self, topic: str, queue_id: int) -> tuple[int, MessageQueue] | None:
-        """The queue with its number in the table; None where the topic is yet to be made by this send."""
+    def _numbered(self, queue: MessageQueue) -> int | None:
+        """The queue's number in the table; None where its topic is yet to be made by this send."""
         while True:
             # A pair: what one thread finds out of date, another one does not add to what is new.
-            seen, routes = self._routes
+            seen, numbers = self._numbers
             version = self._version[0]
             if version != seen:
-                routes = {}
-                self._routes = version, routes
-            route = routes.get((topic, queue_id))
-            if route is not None:
-                return route
-            if self._targets.is_new(topic, queue_id):
+                numbers = {}
+                self._numbers = version, numbers
+            number = numbers.get(queue)
+            if number is not None:
+                return number
+            if self._targets.is_new(queue.topic, queue.queue_id):
                 return None
-            queue = MessageQueue(topic, self._name, queue_id)
             number = self._number(queue)
             if self._version[0] == version:  # Else the topic may be gone, and the queue be one of no topic.
-                routes[topic, queue_id] = number, queue
-
-    def _again(self, append: Callable[..., SendResult], topic: str, *arguments: Any) -> SendResult:
-        """The topic was deleted since its route was looked up: find out whether there is a new one."""
-        self._routes = -1, {}
-        return append(topic, *arguments)
+                numbers[queue] = number
 
     def flushed(self, end: int, number: int, receipt: bytes) -> SendStatus:
         """Wait until what was appended is on disk: it ends at log offset `end`."""
@@ -336,7 +310,6 @@ class Writer:
         """Let go of the log. An append under way in another thread still has it, and is refused."""
         self._line.let_go()
         self._version = (-1,)
-        self._appenders = {}  # They lead back here: without a cycle nothing waits for the collector.
 
 
 class _Ids:

@@ -77,7 +77,7 @@ class Reader:
         tag_hashes: frozenset[int] | None,
         wait: float,
     ) -> PullResult:
-        """See Broker.pull. Raises StoreCorrupted where the record at `offset` is not what was stored."""
+        """See Puller. Raises StoreCorrupted where the record at `offset` is not what was stored."""
         try:
             puller = self._pullers[queue]
         except KeyError:
@@ -87,13 +87,13 @@ class Reader:
         return puller(offset, count_max, byte_max, tag_hashes, wait)
 
     def puller(self, queue: MessageQueue, _claim: object = None) -> Puller:
-        """See Broker.puller. Whoever claims it gets all."""
+        """See Queues.puller. Whoever claims it gets all."""
         return self._line.puller(queue, self._name, partial(self._pull_unusual, queue), self.place)
 
     def marked_pull(
         self, queue: MessageQueue, marks: Marks, offset: int, count_max: int, byte_max: int, wait: float
     ) -> PullResult:
-        """See Broker.pull, for a consumer that passes over what is surely not for it."""
+        """See Puller, for a consumer that passes over what is surely not for it."""
         return self._pull_unusual(queue, offset, count_max, byte_max, None, wait, marks)
 
     def _pull_unusual(

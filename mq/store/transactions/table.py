@@ -38,8 +38,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from mq.api.queues import Appender
 from mq.api.results import MessageQueue, SendResult, SendStatus
-from mq.api.transactions import Ender, Preparer
+from mq.api.transactions import Ender
 from mq.errors import MessageInvalid
 from mq.fastpath import Guard, Halves, Line, bind_transactions
 from mq.message import Message
@@ -165,7 +166,7 @@ class TransactionTable:
 
     # Half messages, and their ends.
 
-    def preparer(self, half_queue: int, version: int, queue: MessageQueue, belongs: bytes) -> Preparer:
+    def preparer(self, half_queue: int, version: int, queue: MessageQueue, belongs: bytes) -> Appender:
         """Stores half messages for one queue. half_queue is the number of the queue of half messages, belongs
         what all of one queue and group have in common. None, if a topic is another one than in this version
         of them."""

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mq.api.broker import Appender, Puller, Topic
-from mq.api.group import Claim, Group, Member, Membership, QueueState, Subscription
+from mq.api.broker import Appender, Group, Puller, Topic
+from mq.api.group import Claim, Member, Membership, QueueState, Subscription
 from mq.api.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from mq.broker.broadcast.offsets import BroadcastOffsets
 from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
@@ -200,7 +200,7 @@ class MemoryBroker:
             delay_max_ms=timer_max_delay_ms,
         )
         self.recall = timers.recall
-        transactions = MemoryTransactions(
+        self.transactions = MemoryTransactions(
             self,
             self._changed,
             clock,
@@ -209,13 +209,6 @@ class MemoryBroker:
             check_interval=transaction_check_interval,
             check_max=transaction_check_max,
         )
-        self.prepare = transactions.prepare
-        self.preparer = transactions.preparer
-        self.end_transaction = transactions.end
-        self.ender = transactions.ender
-        self.enlist = transactions.enlist
-        self.undecided = transactions.undecided
-        self.resume_transaction = transactions.resume
 
     def __enter__(self) -> Self:
         return self
@@ -330,19 +323,20 @@ class MemoryBroker:
 
     def append(
         self,
-        topic: str,
-        queue_id: int,
+        queue: MessageQueue,
         message: Message,
         body: bytes,
         sys_flag: int,
         unique_id: str | None = None,
     ) -> SendResult:
-        with self.sending(topic, queue_id) as queue:
-            stored = self._append(topic, queue_id, queue, message, body, sys_flag, unique_id)
+        """What an appender does as long as its topic stays as it is."""
+        topic, _, queue_id = queue
+        with self.sending(topic, queue_id) as into:
+            stored = self._append(topic, queue_id, into, message, body, sys_flag, unique_id)
             self._changed.notify_all()
         return SendResult(
             SendStatus.SEND_OK,
-            MessageQueue(topic, self.name, queue_id),
+            queue,
             stored.queue_offset,
             stored.msg_id,
             (STORE_HOST, stored.log_offset),
@@ -359,23 +353,24 @@ class MemoryBroker:
         ) -> SendResult | None:
             if self.route_version() != version:
                 return None
-            return self.append(queue.topic, queue.queue_id, message, body, sys_flag, unique_id)
+            return self.append(queue, message, body, sys_flag, unique_id)
 
         return append
 
     def puller(self, queue: MessageQueue, claim: Claim | None = None) -> Puller:
         return partial(self.pull, queue)
 
-    def append_batch(self, topic: str, queue_id: int, messages: Sequence[Message]) -> SendResult:
-        with self.sending(topic, queue_id) as queue:
+    def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
+        topic, _, queue_id = queue
+        with self.sending(topic, queue_id) as into:
             now = self._clock()
             all_stored = [
-                self._append(topic, queue_id, queue, each, each.body, 0, None, now) for each in messages
+                self._append(topic, queue_id, into, each, each.body, 0, None, now) for each in messages
             ]
             self._changed.notify_all()
         return SendResult(
             SendStatus.SEND_OK,
-            MessageQueue(topic, self.name, queue_id),
+            queue,
             all_stored[0].queue_offset,
             [stored.msg_id for stored in all_stored],
             (STORE_HOST, [stored.log_offset for stored in all_stored]),

@@ -29,8 +29,7 @@ class Log(Protocol):
 
     def append(
         self,
-        topic: str,
-        queue_id: int,
+        queue: MessageQueue,
         message: Message,
         body: bytes,
         sys_flag: int,
@@ -108,7 +107,7 @@ class MemoryDedup:
                         place,
                         out_ms=MemoryTimers.out_ms(each),
                     )
-            return self._log.append(queue.topic, queue.queue_id, message, body, sys_flag, unique_id)
+            return self._log.append(queue, message, body, sys_flag, unique_id)
 
 
 class MemoryHandled:

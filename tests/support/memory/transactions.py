@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from mq.api.broker import Check, Ender, Preparer, Undecided
+from mq.api.broker import Appender, Check, Ender, Undecided
 from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.api.transactions import HalfMessage, TransactionState
 from mq.errors import MessageInvalid, MessageNotFound, NotPermitted
@@ -85,7 +85,7 @@ class MemoryTransactions:
         self._places: dict[Place, _Half] = {}
         self._groups: dict[str, _GroupOfProducers] = {}
 
-    def prepare(
+    def _prepare(
         self,
         queue: MessageQueue,
         group: str,
@@ -120,7 +120,7 @@ class MemoryTransactions:
             name,
         )
 
-    def preparer(self, queue: MessageQueue, group: str) -> Preparer:
+    def preparer(self, queue: MessageQueue, group: str) -> Appender:
         with self.changed:
             version = self.broker.route_version()
             self.broker.check_writable(queue.topic, queue.queue_id)
@@ -130,17 +130,16 @@ class MemoryTransactions:
         ) -> SendResult | None:
             if self.broker.route_version() != version:
                 return None
-            return self.prepare(queue, group, message, body, sys_flag, unique_id)
+            return self._prepare(queue, group, message, body, sys_flag, unique_id)
 
         return prepare
 
-    def end(
+    def _end(
         self,
         group: str,
         log_offset: int,
         queue_offset: int,
         state: TransactionState,
-        *,
         from_check: bool = False,
     ) -> None:
         check_group(group)
@@ -179,7 +178,7 @@ class MemoryTransactions:
 
     def ender(self, group: str) -> Ender:
         check_group(group)
-        return partial(self.end, group)
+        return partial(self._end, group)
 
     def enlist(self, group: str, client_id: str) -> MemoryChecker:
         check_group(group)

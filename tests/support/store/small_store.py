@@ -12,11 +12,12 @@ from mq.broker.local import LocalBroker
 from mq.store import retention
 from mq.store.directory.checkpoint import Checkpoint, write_checkpoint
 from mq.store.recovery.recover import Recovered
+from tests.support.appending import append_one
 
 LOG_FILE_SIZE = 4096
 QUEUE_FILE_UNITS = 4
 # A dozen messages fill a file of the log, four a file of a queue.
-SMALL = {
+SMALL: dict[str, Any] = {
     "commitlog_file_size": LOG_FILE_SIZE,
     "queue_file_units": QUEUE_FILE_UNITS,
     "index_slot_count": 16,
@@ -43,7 +44,7 @@ def send(
 ) -> mq.SendResult:
     """To this very queue."""
     message = mq.Message(topic, body, tags=tags, keys=keys)
-    return broker.append(topic, queue_id, message, body, 0)
+    return append_one(broker, topic, queue_id, message, body, 0)
 
 
 def fill(

@@ -16,7 +16,7 @@ from mq.store.timer.progress import Alarm
 TOPIC = "rmq_sys_wheel_timer"
 STEPS_MAX = 10_000
 BEGIN_MS = 1_700_000_000_000
-SMALL: dict[str, int] = {
+SMALL: dict[str, Any] = {
     "commitlog_file_size": 1 << 20,
     "queue_file_units": 512,
     "index_slot_count": 101,

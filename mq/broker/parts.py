@@ -1,0 +1,228 @@
+"""What the broker of a directory consists of: its parts are opened in this order, and closed in another."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+from weakref import ref
+
+from mq.api.queues import Appenders
+from mq.broker.broadcast.groups import BroadcastGroups, clamp_all
+from mq.broker.bulk import Bulk
+from mq.broker.delay.bulk_delays import Asides
+from mq.broker.delay.schedule import Schedule
+from mq.broker.delay.timer import Timer, roll_window_ms
+from mq.broker.filter_bitmaps import ConsumerFilters
+from mq.broker.groups.groups import OFFSETS_INTERVAL, Groups
+from mq.broker.groups.retry_counts import Retries
+from mq.broker.groups.takeover import Takeover
+from mq.broker.leader import Duties, Duty
+from mq.broker.live_settings import AgreedSettings
+from mq.broker.message_query import Finder
+from mq.broker.once.append_once import Dedup
+from mq.broker.once.handled_key_files import OnceFiles
+from mq.broker.options import Options, settle
+from mq.broker.retention import Retention
+from mq.broker.topics.compaction import Keepsakes
+from mq.broker.topics.registry import Catalog
+from mq.broker.transactions.transactions import LocalTransactions
+from mq.store.log import delayed_append
+from mq.store.log.multi_append import BulkWriter
+from mq.store.log.writer import Writer
+from mq.store.queue.arrow import ArrowReader
+from mq.store.queue.reader import Reader
+from mq.store.shared.process_monitor import Watch
+from mq.store.shared.renewal import Renewals
+from mq.store.store import Store
+from mq.uninterrupted import close_all, left_open, uninterrupted
+
+__all__ = ["NAME", "Parts"]
+
+NAME = "mq"  # of every local broker
+# In the order in which they are closed: those with threads, the store, what calls under way may still read.
+CLOSED = ["_groups", "_watch", "_duties", "bulk", "_store", "_dedup", "_once", "_transactions"]
+CLOSED += ["_writer", "_reader", "_schedule", "_timer", "_catalog"]
+
+
+class Parts:
+    """The parts of one broker, from when it is made until close()."""
+
+    def __init__(self, path: str | os.PathLike[str], options: Options) -> None:
+        self._options: Final = options
+        self._store: Final = _opened_store(path, options)
+        self.path: Final[Path] = self._store.root
+        self._pid = os.getpid()
+        self._is_dropped = True  # once nobody has it, unless it is closed before
+        self._duties: Duties | None = None
+        self._watch: Final = Watch()
+        self._renewals: Final = Renewals()
+        self._settings: Final = AgreedSettings(self._store)
+        try:
+            self._open_topics()
+            self._open_log()
+            self._open_bulk()
+            self._open_groups()
+            self._open_retention()
+            self._open_transactions()
+            if options.takes_part:
+                self._take_part()
+        except BaseException:
+            self._close()
+            raise
+
+    def _open_topics(self) -> None:
+        """Topics, and what waits to be delivered to them."""
+        store, option = self._store, self._store.settings.option
+        self._catalog = catalog = Catalog(
+            store,
+            NAME,
+            auto_create=self._options.auto_create_topics,
+            default_queue_count=self._options.default_queue_count,
+        )
+        self._schedule = Schedule(
+            store, NAME, catalog.version, option("message_delay_level"), catalog.have, catalog.due_place
+        )
+        settings = self._settings
+        self._timer = Timer(
+            store,
+            self._schedule.copies,
+            option("timer_precision_ms"),
+            catalog.have,
+            catalog.due_place,
+            roll_ms=lambda: roll_window_ms(settings.current().retention_ms),
+        )
+
+    def _open_log(self) -> None:
+        """Appending, reading, and finding messages again."""
+        store, catalog, options = self._store, self._catalog, self._options
+        has_filters = options.enable_consume_queue_ext and not options.read_only
+        self._filters = ConsumerFilters(store) if has_filters else None
+        log_file_size = store.geometry.commitlog_file_size
+        self._waiting = delayed_append.Asides(
+            self._schedule, self._timer, options.timer_max_delay_ms, log_file_size
+        )
+        self._writer = Writer(store, catalog.version, catalog, self._waiting, self._keyed(), self._filters)
+        self._reader = Reader(store, NAME, catalog.version, catalog.admit_read)
+        self._puller = self._filters.pullers(self._reader) if self._filters else self._reader.puller
+        self._finder = Finder(store, self._reader, catalog.current)
+
+    def _open_bulk(self) -> None:
+        """What reads and writes many messages at once."""
+        store, catalog = self._store, self._catalog
+        asides = Asides(
+            NAME, self._schedule, self._timer, self._options.timer_max_delay_ms, catalog.admit_write
+        )
+        writer = BulkWriter(store, catalog.version, asides.admit)
+        self._arrow = ArrowReader(store, NAME)
+        self.bulk = Bulk(store, NAME, catalog, self._reader, self._arrow, writer, asides)
+
+    def _open_groups(self) -> None:
+        """Consumer groups, and the keys that they have handled: those are on disk before any offset is."""
+        store, catalog = self._store, self._catalog
+        self._once = OnceFiles(store)
+        self._groups = groups = Groups(
+            store,
+            NAME,
+            self._reader,
+            Takeover(self._watch, self._renewals, self._options.queue_lease),
+            catalog.readable,
+            catalog.exists,
+            self._once.sync,
+        )
+        self._broadcast = BroadcastGroups(store, NAME, groups, self._reader, catalog)
+        self._retries = Retries(NAME, self._schedule, catalog.readable, groups.committed)
+
+    def _open_retention(self) -> None:
+        """Messages that are stored once, and how long messages are kept."""
+        store, catalog = self._store, self._catalog
+        append = Appenders(self._writer.appender)  # which the writer does not know: a cycle would keep files
+        self._dedup = Dedup(store, NAME, self._reader, append, catalog.current)
+        self._keepsakes = Keepsakes(
+            NAME, self._reader, self._finder.query, append, store.flush_log, catalog.names
+        )
+        self.retention = Retention(store, self._settings, self._groups, self._keepsakes.kept)
+
+    def _open_transactions(self) -> None:
+        self._transactions = LocalTransactions(
+            self._store,
+            NAME,
+            self._catalog,
+            self._writer,
+            self._waiting,
+            self._schedule,
+            self._groups.committed,
+            self._groups.commit,
+            settings=self._settings.current,
+        )
+
+    def _take_part(self) -> None:
+        """Do what one process does for all, whenever it is this one's turn."""
+        self.retention.warn_if_held()
+        catalog, groups = self._catalog, self._groups
+        others: list[tuple[float, Callable[[], object]]] = [
+            (OFFSETS_INTERVAL, groups.save),
+            (OFFSETS_INTERVAL, partial(catalog.finish_shrinking, groups.unread)),
+            (OFFSETS_INTERVAL, catalog.fold),
+        ]
+        threaded: list[Duty] = [self._schedule, self._timer, self._transactions.rounds]
+        self._duties = Duties(
+            self._store,
+            partial(self._settings.option, "flush_interval"),
+            self.retention.work,
+            threaded,
+            others,
+            lease=self._options.duties_lease,
+            renewals=self._renewals,
+        )
+
+    def _keyed(self) -> Callable[..., None]:
+        """What the writer tells of a message with a key. It does not hold the broker: files are given back as
+        soon as nobody has a broker any more, not when cycles are looked for."""
+        this = ref(self)
+
+        def doubt(topic: str, key: str, *, for_good: bool = False) -> None:
+            parts = this()
+            if parts is not None:
+                parts._dedup.doubt(topic, key, for_good=for_good)
+
+        return doubt
+
+    def close(self) -> None:
+        """Close; calls under way in other threads end with BrokerClosed. Twice is fine."""
+        uninterrupted(self._close)
+
+    def _close(self) -> None:
+        self._is_dropped = False
+        if os.getpid() == self._pid:  # In a child all is let go of, and absent threads may have the locks.
+            close_all(getattr(self, name, None) for name in CLOSED)
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_dropped", False) and sys is not None and not sys.is_finalizing():
+            left_open(self._close, self, self._pid)
+
+
+def _opened_store(path: str | os.PathLike[str], options: Options) -> Store:
+    return Store(
+        path,
+        create=options.create,
+        read_only=options.read_only,
+        sync=options.flush == "sync",
+        progress=options.progress,
+        on_recovered=clamp_all,
+        settle=partial(
+            settle,
+            options.kept,
+            str(path),
+            takes_part=options.takes_part,
+            change=options.change_settings,
+        ),
+        commitlog_file_size=options.commitlog_file_size,
+        queue_file_units=options.queue_file_units,
+        index_slot_count=options.index_slot_count,
+        index_unit_count=options.index_unit_count,
+        consume_queue_ext_file_size=options.consume_queue_ext_file_size,
+    )
