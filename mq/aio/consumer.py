@@ -11,25 +11,23 @@ fails at is sent back to come again later, and offsets are committed after each 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from mq.aio.delivery import Delivery, Listener
+from mq.aio.delivery import AsyncDelivery, Listener
 from mq.aio.waiter import Request, Waiter
-from mq.api.broker import Broker, MessageQueue
-from mq.client.engine.held_queue import HeldQueue
-from mq.client.engine.holdings import ROUND_SECONDS, AssignmentListener, Holdings
-from mq.client.engine.limits import check_count
-from mq.client.engine.rebalance import AnyStrategy
-from mq.client.pull_consumer import AnyQueue, named
+from mq.client.engine.options import INT_MAX, check_count, check_int
+from mq.client.engine.owned_queue import ALL_CONSUMED, ConsumeRequest
+from mq.client.engine.poll_loop import ROUND_SECONDS
+from mq.client.engine.send_back import SendBack
+from mq.client.polling_consumer import PollingConsumer
 from mq.errors import BrokerClosed
 from mq.message import MessageExt
-from mq.uninterrupted import left_open, uninterrupted
+from mq.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,70 +35,18 @@ if TYPE_CHECKING:
 YIELD_SECONDS = 0.001  # after so long other tasks have their turn
 
 
-class Consumer:
+class Consumer(PollingConsumer):
     """Messages for the tasks of one loop. The options are those of PullConsumer.
 
     One task at a time asks for messages: by `async for`, by `poll`, or by `run`, which hands them to several.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        group: str,
-        *,
-        auto_commit: bool = True,
-        consume_from: str | int = "first",
-        pull_count: int = 32,
-        auto_commit_interval: float = 5.0,
-        allocate: AnyStrategy = "averagely",
-        assignment_listener: AssignmentListener | None = None,
-        client_id: str | None = None,
-    ) -> None:
-        self._holdings = Holdings(
-            broker,
-            group,
-            auto_commit=auto_commit,
-            consume_from=consume_from,
-            pull_count=pull_count,
-            auto_commit_interval=auto_commit_interval,
-            strategy=allocate,
-            listener=assignment_listener,
-            client_id=client_id,
-        )
+    def _prepare(self) -> None:
         self._waiter: Waiter | None = None
         self._request: Request | None = None
         self._workers: set[asyncio.Task[None]] = set()
-        self._is_asked = self._closing = self._closed = False
+        self._is_asked = self._is_ended = False
         self._yielded_at = 0.0
-        self._pid = os.getpid()
-
-    @property
-    def group(self) -> str:
-        return self._holdings.group
-
-    @property
-    def client_id(self) -> str:
-        """Its name among the members of the group."""
-        return self._holdings.client_id
-
-    def subscribe(self, topic: str, expression: str | None = "*", *, sql: str | None = None) -> None:
-        """Consume a topic together with the group: see PullConsumer.subscribe."""
-        self._check_open()
-        self._holdings.subscribe(topic, expression, sql)
-        self._wake()
-
-    def unsubscribe(self, topic: str) -> None:
-        """Give up a topic and its queues."""
-        self._check_open()
-        self._holdings.unsubscribe(topic)
-
-    def assign(
-        self, queues: Iterable[AnyQueue], expression: str | None = "*", *, sql: str | None = None
-    ) -> None:
-        """Consume these queues and no others: see PullConsumer.assign."""
-        self._check_open()
-        self._holdings.assign({named(queue) for queue in queues}, expression, sql)
-        self._wake()
 
     async def poll(
         self,
@@ -123,7 +69,7 @@ class Consumer:
         loop asks for the next one, and not if it is left before: unless commit() is called, it comes again,
         in the next loop or to who has the queue then."""
         self._check_open()
-        self._holdings.begin_loop()
+        self._loop.begin_loop()
         return _Messages(self)
 
     async def run(
@@ -146,13 +92,15 @@ class Consumer:
         check_count("concurrency", concurrency)
         if batch_size is not None:
             check_count("batch_size", batch_size)
-        delivery = Delivery(self._holdings, listener, batch_size, max_reconsume_times)
+        check_int("max_reconsume_times", max_reconsume_times, 0, INT_MAX)
+        delivery = AsyncDelivery(listener, batch_size)
+        send_back = SendBack(self._broker, self._group, max_reconsume_times=max_reconsume_times)
         with self._asking():
-            self._holdings.finish_last()
-            self._holdings.take_retries()
+            self._loop.finish_last()
+            self._loop.listen(listener)
             turn = asyncio.Lock()
             self._workers = {
-                asyncio.create_task(self._work(turn, delivery), name=f"mq-{self.group}-{number}")
+                asyncio.create_task(self._work(turn, delivery, send_back), name=f"mq-{self.group}-{number}")
                 for number in range(concurrency)
             }
             try:
@@ -165,50 +113,10 @@ class Consumer:
                     worker.cancel()
                 await asyncio.gather(*self._workers, return_exceptions=True)
                 self._workers.clear()
-                if self._closing:
+                if self._is_closed:
                     self._end(failed=False)
                 else:
-                    self._holdings.put_back()
-
-    def commit(self) -> None:
-        """Commit all that was handed out, the message that a loop is at included."""
-        self._check_open()
-        self._holdings.commit_given()
-
-    def seek(self, queue: AnyQueue, offset: int) -> None:
-        """Go on from this offset of a queue that is assigned to this consumer."""
-        self._held(queue).seek(offset)
-        self._wake()
-
-    def seek_to_time(self, queue: AnyQueue, time_ms: int) -> None:
-        """Go on from the first message stored at time_ms or later; from the end if there is none."""
-        held = self._held(queue)
-        held.seek(self._holdings.broker.offset_at(held.queue, time_ms))
-        self._wake()
-
-    def pause(self, queues: Iterable[AnyQueue]) -> None:
-        """Hand out nothing of these queues until resume()."""
-        self._check_open()
-        self._holdings.pause([named(queue) for queue in queues])
-
-    def resume(self, queues: Iterable[AnyQueue]) -> None:
-        """Hand out messages of these queues again."""
-        self._check_open()
-        self._holdings.resume([named(queue) for queue in queues])
-        self._wake()
-
-    def committed(self, queue: AnyQueue) -> int | None:
-        """What the group has committed of a queue; None for nothing yet."""
-        self._check_open()
-        return self._holdings.broker.committed(self.group, named(queue))
-
-    def position(self, queue: AnyQueue) -> int:
-        """The offset from which on messages of a queue are still to be handed out."""
-        return self._held(queue).given
-
-    def assignment(self) -> set[MessageQueue]:
-        """The queues that this consumer has now."""
-        return set(self._holdings.held)
+                    self._loop.put_back()
 
     async def close(self) -> None:
         """Wait for the listeners that run, commit what counts as consumed, and leave the group.
@@ -227,56 +135,61 @@ class Consumer:
         await self._close(failed=error is not None)
 
     def __repr__(self) -> str:
-        return f"aio.Consumer({self.group!r}, {self.client_id!r}{', closed' if self._closing else ''})"
+        return f"aio.Consumer({self.group!r}, {self.client_id!r}{', closed' if self._is_closed else ''})"
 
-    async def _work(self, turn: asyncio.Lock, delivery: Delivery) -> None:
+    async def _work(self, turn: asyncio.Lock, delivery: AsyncDelivery, send_back: SendBack) -> None:
         """One of the callers of the listener: takes what is next, and sees it through."""
-        while not self._closing:
+        loop = self._loop
+        while not self._is_over:
             now = monotonic()
-            taken = None
+            request = None
             if now - self._yielded_at <= YIELD_SECONDS:
-                taken = self._holdings.look(delivery.count_max, now)
-            if taken is None:
+                request = loop.look(delivery.count_max, now)
+            if request is None:
                 async with turn:
-                    taken = await self._take(delivery.count_max, None)
-                if taken is None:
+                    request = await self._take(delivery.count_max, None)
+                if request is None:
                     return
-            await delivery.deliver(*taken)
-            if self._holdings.release_what_is_finished():
+            failures = await delivery.failures(list(request.run.left))
+            loop.finish(request, send_back.settle(request, failures) if failures else ALL_CONSUMED)
+            if loop.release_what_is_finished():
                 self._wake()
 
+    @property
+    def _is_over(self) -> bool:
+        """Closed, and nothing waits for another attempt to send it back."""
+        return self._is_closed and not (self._workers and self._loop.holds_back)
+
     async def _ask(self, count_max: int, deadline: float, *, in_loop: bool) -> list[MessageExt]:
-        with self._asking():
-            self._holdings.finish_last()
-            taken = await self._take(count_max, deadline)
-            if taken is None:
-                return []
-            held, messages = taken
-            self._holdings.hand_out(held, messages[0], in_loop=in_loop)
+        messages = self._advance(count_max, in_loop=in_loop)
+        if messages:
             return messages
+        with self._asking():
+            self._loop.finish_last()
+            request = await self._take(count_max, deadline)
+            return [] if request is None else self._loop.hand_out(request, count_max, in_loop=in_loop)
 
-    def _advance(self) -> MessageExt | None:
-        """The next message of a loop, where that takes no look."""
+    def _advance(self, count_max: int, *, in_loop: bool) -> list[MessageExt]:
+        """The next messages, where that takes no look, and other tasks need not have their turn first."""
         now = monotonic()
-        if self._closing or self._is_asked or now - self._yielded_at > YIELD_SECONDS:
-            return None
-        return self._holdings.advance(now)
+        if self._is_asked or self._is_closed or now - self._yielded_at > YIELD_SECONDS:
+            return []
+        return self._loop.advance(count_max, now, in_loop=in_loop)
 
-    async def _take(
-        self, count_max: int, deadline: float | None
-    ) -> tuple[HeldQueue, list[MessageExt]] | None:
-        """The next batch. None when the deadline is over, or the consumer closes."""
-        while not self._closing:
+    async def _take(self, count_max: int, deadline: float | None) -> ConsumeRequest | None:
+        """The next batch, without a deadline for one of several. None when the deadline is over, or the
+        consumer closes."""
+        while not self._is_over:
             now = monotonic()
             if now - self._yielded_at > YIELD_SECONDS:
                 await asyncio.sleep(0)
                 self._yielded_at = monotonic()
                 continue
-            found = self._holdings.look(count_max, now)
+            found = self._loop.look(count_max, now, for_one=deadline is not None)
             if found is not None:
                 return found
-            if self._holdings.at_end:
-                left = self._holdings.due() - now
+            if self._loop.at_end:
+                left = self._loop.due() - now
                 if deadline is not None:
                     if now >= deadline:
                         return None
@@ -285,11 +198,11 @@ class Consumer:
         return None
 
     async def _wait(self, seconds: float, now: float) -> None:
-        watched = self._holdings.watched
-        positions = self._holdings.positions(now)
+        watched = self._loop.watched
+        positions = self._loop.positions(now)
         if self._waiter is None:
-            self._waiter = Waiter.attach(self._holdings.broker)
-        self._request = Request(watched, positions, self._holdings.version, now + seconds)
+            self._waiter = Waiter.attach(self._broker)
+        self._request = Request(watched, positions, self._loop.version, now + seconds)
         try:
             await self._waiter.wait(self._request)
         finally:
@@ -301,20 +214,11 @@ class Consumer:
         if self._request is not None:
             self._request.wake()
 
-    def _held(self, queue: AnyQueue) -> HeldQueue:
-        self._check_open()
-        self._holdings.enter()
-        return self._holdings.at(named(queue))
-
-    def _check_open(self) -> None:
-        if self._closing:
-            raise BrokerClosed("this consumer is closed: make another")
-
     @contextmanager
     def _asking(self) -> Iterator[None]:
         """While one task asks for messages, no other does."""
         self._check_open()
-        self._holdings.check_told()
+        self._loop.check_told()
         if self._is_asked:
             raise RuntimeError(
                 "another task is asking this consumer for messages: give each task a consumer, or let"
@@ -327,7 +231,9 @@ class Consumer:
             self._is_asked = False
 
     async def _close(self, *, failed: bool) -> None:
-        self._closing = True
+        self._is_closed = True
+        if self._workers:
+            self._loop.drain()
         self._wake()
         if asyncio.current_task() in self._workers:
             return  # run ends it
@@ -340,18 +246,13 @@ class Consumer:
                 worker.cancel()
             uninterrupted(lambda: self._end(failed=failed))
 
-    def __del__(self) -> None:
-        holdings = getattr(self, "_holdings", None)
-        if holdings is not None and holdings.membership is not None and not holdings.is_closed:
-            left_open(lambda: self._end(failed=True), self, self._pid)
-
     def _end(self, *, failed: bool) -> None:
-        if self._closed:
+        if self._is_ended:
             return
-        self._closed = True
+        self._is_ended = True
         if self._waiter is not None:
-            self._waiter.detach(self._holdings.watched)
-        self._holdings.close(failed=failed)
+            self._waiter.detach(self._loop.watched)
+        self._loop.close(failed=failed)
 
 
 class _Messages:
@@ -364,13 +265,12 @@ class _Messages:
         return self
 
     async def __anext__(self) -> MessageExt:
+        consumer = self._consumer
         try:
             while True:
-                message = self._consumer._advance()
-                if message is not None:
+                for message in consumer._advance(1, in_loop=True):
                     return message
-                deadline = monotonic() + ROUND_SECONDS
-                for message in await self._consumer._ask(1, deadline, in_loop=True):
+                for message in await consumer._ask(1, monotonic() + ROUND_SECONDS, in_loop=True):
                     return message
         except BrokerClosed:
             raise StopAsyncIteration from None

@@ -16,7 +16,7 @@ from time import monotonic
 
 from mq.api.broker import Broker
 from mq.api.group import Versioned
-from mq.client.engine.holdings import Position
+from mq.client.engine.poll_loop import Position
 from mq.errors import MQError
 from mq.threads import start
 

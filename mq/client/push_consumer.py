@@ -13,25 +13,24 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from mq.api.broker import Broker
-from mq.api.group import Membership, Subscription
+from mq.api.group import BroadcastOffsets, Membership, Subscription
 from mq.api.results import MessageQueue
-from mq.client.engine.agreement import check_agreement
 from mq.client.engine.assignment import Assignment, AssignmentListener
-from mq.client.engine.consume_loop import Consumption
+from mq.client.engine.consume_loop import ConsumeLoop
 from mq.client.engine.delivery import Delivery, Listener, RetryDelivery
-from mq.client.engine.flow_control import Terms
-from mq.client.engine.rebalance import AnyStrategy, strategy_of
-from mq.client.engine.send_back import HandBack
+from mq.client.engine.options import PushOptions, check_int
+from mq.client.engine.rebalance import AnyStrategy
+from mq.client.engine.send_back import SendBack
+from mq.client.engine.subscriptions import check_agreement, subscription_of
 from mq.client.identity import new_client_id
-from mq.client.listener import check_function, check_listener
-from mq.errors import BrokerClosed, GroupInvalid
+from mq.client.listener import check_listener
+from mq.errors import BrokerClosed
 from mq.filter.selection import Selection
-from mq.names import RETRY_PREFIX, check_group, check_topic
+from mq.names import RETRY_PREFIX
 from mq.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -41,9 +40,7 @@ __all__ = ["PushConsumer"]
 
 logger = logging.getLogger("mq.consumer")
 
-TIMES_MAX = {False: 16, True: (1 << 31) - 1}  # what -1 stands for, by whether it is in order
 CLOSE_SECONDS = 30.0
-RESERVED_GROUPS = {"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"}
 
 Each = TypeVar("Each", bound=Listener)
 
@@ -89,68 +86,34 @@ class PushConsumer:
         assignment_listener: AssignmentListener | None = None,
         offsets_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        check_group(group)
-        if group in RESERVED_GROUPS:
-            raise GroupInvalid(f"{group} is a name that RocketMQ keeps for itself: choose another")
-        if model not in ("clustering", "broadcasting"):
-            raise ValueError(f"model is {model!r}: give 'clustering' or 'broadcasting'")
-        _check_from(consume_from)
-        strategy_of(allocate)
-        if assignment_listener is not None:
-            check_function("assignment_listener", assignment_listener)
-        for name, number, low, high in (
-            ("threads", threads, 1, 1000),
-            ("pull_count", pull_count, 1, 1024),
-            ("max_reconsume_times", max_reconsume_times, -1, (1 << 31) - 1),
-            ("suspend_ms", suspend_ms, 10, 30_000),
-            ("pull_threshold_for_queue", pull_threshold_for_queue, 1, 65_535),
-            ("pull_threshold_for_topic", pull_threshold_for_topic, 1, 6_553_500),
-            ("pull_threshold_size_for_queue", pull_threshold_size_for_queue, 1, 1 << 40),
-            ("pull_threshold_size_for_topic", pull_threshold_size_for_topic, 1, 1 << 40),
-            ("consume_message_span", consume_message_span, 1, 65_535),
-        ):
-            _check_int(name, number, low, high)
-        if isinstance(consume_timeout, bool) or not isinstance(consume_timeout, (int, float)):
-            raise TypeError(f"consume_timeout is a number, not {type(consume_timeout).__name__}")
-        if not consume_timeout > 0:
-            raise ValueError(f"consume_timeout is {consume_timeout} s: it must be more than 0")
-        if client_id is not None:
-            _check_client_id(client_id)
-        if max_reconsume_times == -1:
-            max_reconsume_times = TIMES_MAX[ordered]
-        self.group: Final = group
-        self._broker = broker
-        self._model = model
-        self._consume_from = consume_from
-        self._allocate = allocate
-        self._client_id = client_id
-        self._assignment_listener = assignment_listener
-        self._offsets_dir = None if offsets_dir is None else Path(offsets_dir).expanduser().absolute()
-        self._terms = Terms(
+        self._options = PushOptions(
+            group=group,
+            model=model,
+            consume_from=consume_from,
+            ordered=ordered,
             threads=threads,
             pull_count=pull_count,
-            ordered=ordered,
-            is_broadcasting=model == "broadcasting",
-            consume_timeout=consume_timeout,
-            count_per_queue=pull_threshold_for_queue,
-            count_per_topic=pull_threshold_for_topic,
-            size_per_queue=pull_threshold_size_for_queue,
-            size_per_topic=pull_threshold_size_for_topic,
-            span_max=consume_message_span,
-        )
-        self._handback = HandBack(
-            broker,
-            group,
-            keeps=model == "clustering",
             max_reconsume_times=max_reconsume_times,
+            consume_timeout=consume_timeout,
+            allocate=allocate,
+            client_id=client_id,
             suspend_ms=suspend_ms,
+            pull_threshold_for_queue=pull_threshold_for_queue,
+            pull_threshold_for_topic=pull_threshold_for_topic,
+            pull_threshold_size_for_queue=pull_threshold_size_for_queue,
+            pull_threshold_size_for_topic=pull_threshold_size_for_topic,
+            consume_message_span=consume_message_span,
+            assignment_listener=assignment_listener,
+            offsets_dir=offsets_dir,
         )
+        self.group: Final = group
+        self._broker = broker
         self._changing = threading.Lock()  # guards what follows
         self._deliveries: dict[str, Delivery] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._membership: Membership | None = None
-        self._assignment: Assignment | None = None
-        self._consumption: Consumption | None = None
+        self._local: BroadcastOffsets | None = None
+        self._loop: ConsumeLoop | None = None
         self._is_suspended = False
         self._is_closed = False
         self._pid = os.getpid()
@@ -158,7 +121,7 @@ class PushConsumer:
     @property
     def client_id(self) -> str | None:
         """The name of this consumer in its group; None before it is started, unless it was given one."""
-        return self._membership.client_id if self._membership is not None else self._client_id
+        return self._membership.client_id if self._membership is not None else self._options.client_id
 
     @overload
     def subscribe(
@@ -193,14 +156,9 @@ class PushConsumer:
         subscribe to the same: raises SubscriptionConflict where live ones do not; FilterSyntaxError;
         TypeError for an async function, which mq.aio.Consumer.run takes, or a generator function.
         """
-        check_topic(topic)
         if batch_size is not None:
-            _check_int("batch_size", batch_size, 1, 1024)
-        selection = Selection.of(expression, sql)
-        if sql is None:
-            wanted = Subscription(topic, (expression or "*").strip() or "*", "TAG")
-        else:
-            wanted = Subscription(topic, sql.strip(), "SQL92")
+            check_int("batch_size", batch_size, 1, 1024)
+        wanted, selection = subscription_of(topic, expression, sql)
         if listener is None:
 
             def decorate(decorated: Each) -> Each:
@@ -220,8 +178,8 @@ class PushConsumer:
                 self._membership.subscribe(sorted(kept.values()))
             self._subscriptions = kept
             self._deliveries.pop(topic, None)
-        if self._consumption is not None:
-            self._consumption.look_again()
+        if self._loop is not None:
+            self._loop.look_again()
 
     def start(self) -> None:
         """Join the group and begin to consume. Raises SubscriptionConflict, GroupInvalid, and what the
@@ -231,49 +189,65 @@ class PushConsumer:
     def _start(self) -> None:
         with self._changing:
             self._check_usable()
-            if self._consumption is not None:
+            if self._loop is not None:
                 raise RuntimeError(f"this consumer of {self.group} is started already")
             if not self._subscriptions:
                 raise ValueError("nothing is subscribed to: call subscribe(topic) first")
-            is_broadcasting = self._terms.is_broadcasting
-            local = None
-            if is_broadcasting:
-                local = self._broker.broadcast_offsets(self.group, self._client_id, self._offsets_dir)
-            try:
-                self._membership = self._broker.join(
-                    self.group,
-                    client_id=local.client_id if local else self._client_id or new_client_id(),
-                    model=self._model,
-                    consume_type="push",
-                    ordered=self._terms.ordered,
-                    subscriptions=sorted(self._subscriptions.values()),
-                    consume_from=self._consume_from,
-                )
-            except BaseException:
-                if local is not None:
-                    local.close()
-                raise
-            if not is_broadcasting:
+            options = self._options
+            membership = self._membership = self._join(options)
+            if not options.is_broadcasting:
                 retry = RETRY_PREFIX + self.group
-                self._deliveries[retry] = RetryDelivery(retry, self._deliveries, self._terms.ordered)
-            self._assignment = Assignment(
+                self._deliveries[retry] = RetryDelivery(retry, self._deliveries, options.ordered)
+            assignment = Assignment(
                 self._broker,
                 self.group,
-                self._membership,
+                membership.client_id,
                 self._deliveries,
-                strategy=self._allocate,
-                local=local,
-                consume_from=self._consume_from,
-                listener=self._assignment_listener,
+                strategy=options.allocate,
+                listener=options.assignment_listener,
+                local=self._local,
+            )
+            send_back = SendBack(
+                self._broker,
+                self.group,
+                max_reconsume_times=options.times_max,
+                suspend_ms=options.suspend_ms,
+                is_broadcasting=options.is_broadcasting,
             )
             for topic in self._subscriptions:
-                self._assignment.begin(topic)
-            self._consumption = Consumption(self.group, self._terms, self._assignment, self._handback)
-            self._consumption.suspend(self._is_suspended)
-            self._consumption.start()
+                self._begin(topic)
+            self._loop = ConsumeLoop(options, membership, assignment, send_back)
+            self._loop.suspend(self._is_suspended)
+            self._loop.start()
             # Threads that the interpreter would not wait for: it closes what nobody closed.
             atexit.register(self.close)
-            self._consumption.when_closed(lambda: atexit.unregister(self.close))
+            self._loop.when_closed(lambda: atexit.unregister(self.close))
+
+    def _join(self, options: PushOptions) -> Membership:
+        local = None
+        if options.is_broadcasting:
+            local = self._broker.broadcast_offsets(self.group, options.client_id, options.offsets_path)
+        try:
+            membership = self._broker.join(
+                self.group,
+                client_id=local.client_id if local else options.client_id or new_client_id(),
+                model=options.model,
+                consume_type="push",
+                ordered=options.ordered,
+                subscriptions=sorted(self._subscriptions.values()),
+                consume_from=options.consume_from,
+            )
+        except BaseException:
+            if local is not None:
+                local.close()
+            raise
+        self._local = local
+        return membership
+
+    def _begin(self, topic: str) -> None:
+        """Set where a broadcasting consumer begins with a topic that it has no offset of."""
+        if self._local is not None:
+            self._local.begin(topic, self._options.consume_from)
 
     def suspend(self) -> None:
         """Call no listener from now on, until resume(); those that run go on. The queues stay this
@@ -297,10 +271,10 @@ class PushConsumer:
     def _close(self, timeout: float | None) -> None:
         with self._changing:
             self._is_closed = True
-            consumption = self._consumption
-        if consumption is None or consumption.closed.is_set():
+            loop = self._loop
+        if loop is None or loop.closed.is_set():
             return
-        running = consumption.close(timeout)
+        running = loop.close(timeout)
         if running:
             logger.error(
                 "consumer of group %s is closed after %g s without waiting longer for %s",
@@ -326,20 +300,20 @@ class PushConsumer:
             if threading.current_thread() is threading.main_thread():
                 for signaled in (signal.SIGINT, signal.SIGTERM):
                     before[signaled] = signal.signal(signaled, open_gate)
-            if self._consumption is None:
+            if self._loop is None:
                 self.start()
-            assert self._consumption is not None
-            self._consumption.when_closed(open_gate)
+            assert self._loop is not None
+            self._loop.when_closed(open_gate)
             gate.acquire()
         finally:
             for signaled, handler in before.items():
                 signal.signal(signaled, handler)
-            if self._consumption is not None:
+            if self._loop is not None:
                 self.close()
 
     def assignment(self) -> set[MessageQueue]:
         """The queues that are this consumer's now; those that it is giving up are not among them."""
-        return self._consumption.queues() if self._consumption is not None else set()
+        return self._loop.queues() if self._loop is not None else set()
 
     def __enter__(self) -> Self:
         return self
@@ -350,14 +324,14 @@ class PushConsumer:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_closed else "started" if self._consumption else "not started"
+        state = "closed" if self._is_closed else "started" if self._loop else "not started"
         return f"PushConsumer({self._broker!r}, {self.group!r}, {state})"
 
     def _subscribe(
         self, wanted: Subscription, selection: Selection, listener: Listener, batch_size: int | None
     ) -> None:
         check_listener(listener, awaits=False)
-        delivery = Delivery(wanted.topic, selection, listener, batch_size, self._terms.ordered)
+        delivery = Delivery(wanted.topic, selection, listener, batch_size, self._options.ordered)
         with self._changing:
             self._check_usable()
             subscriptions = {**self._subscriptions, wanted.topic: wanted}
@@ -367,52 +341,17 @@ class PushConsumer:
                 check_agreement(self._broker, self.group, wanted)
             self._subscriptions = subscriptions
             self._deliveries[wanted.topic] = delivery
-            if self._assignment is not None:
-                self._assignment.begin(wanted.topic)
-        if self._consumption is not None:
-            self._consumption.look_again()
+            self._begin(wanted.topic)
+        if self._loop is not None:
+            self._loop.look_again()
 
     def _set_suspended(self, is_suspended: bool) -> None:
         with self._changing:
             self._check_usable()
             self._is_suspended = is_suspended
-            if self._consumption is not None:
-                self._consumption.suspend(is_suspended)
+            if self._loop is not None:
+                self._loop.suspend(is_suspended)
 
     def _check_usable(self) -> None:
         if self._is_closed:
             raise BrokerClosed("this consumer is closed: make another")
-
-
-def _check_from(consume_from: Any) -> None:
-    if isinstance(consume_from, str):
-        if consume_from not in ("first", "last"):
-            raise ValueError(f"consume_from is {consume_from!r}: give 'first', 'last', or a time in ms")
-    elif isinstance(consume_from, bool) or not isinstance(consume_from, int):
-        raise TypeError(
-            f"consume_from is 'first', 'last', or a time in ms, not a {type(consume_from).__name__}"
-        )
-
-
-def _check_int(name: str, value: Any, low: int, high: int) -> None:
-    if value is None and name.endswith("_for_topic"):
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is a number of type int, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value:,}: it must be from {low:,} to {high:,}")
-
-
-def _check_client_id(client_id: Any) -> None:
-    if not isinstance(client_id, str):
-        raise TypeError(f"client_id is a str, not {type(client_id).__name__}")
-    if (
-        not 1 <= len(client_id) <= 200
-        or not client_id.isprintable()
-        or "/" in client_id
-        or client_id[0] == "."
-    ):
-        raise ValueError(
-            f"client_id {client_id!r} must have 1 to 200 printable characters, none of them /, and not"
-            " begin with a dot"
-        )

@@ -218,7 +218,7 @@ def test_offsets_are_not_saved_into_a_directory_that_took_the_place(tmp_path: Pa
         other = fresh.broadcast_offsets(GROUP, "box", None)
         other.close()
         with pytest.raises((mq.MQError, OSError)):
-            consumer._assignment._local.save()  # type: ignore[union-attr] # It is started, and broadcasting.
+            consumer._local.save()  # type: ignore[union-attr] # It is started, and broadcasting.
         assert not (tmp_path / "a/mq/broadcast" / GROUP / "box" / "offsets.json").exists()
         consumer.close()
         with pytest.raises(mq.StoreCorrupted, match="was moved"):

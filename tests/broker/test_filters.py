@@ -64,7 +64,7 @@ def consume(consumer: mq.PullConsumer, count: int) -> list[bytes]:
 def pulled(broker: LocalBroker, consumer: mq.PullConsumer) -> list[bytes]:
     """What comes out of the log for a consumer, before it looks itself."""
     where = broker.topic("A").queues[0].message_queue
-    membership = consumer._holdings.membership
+    membership = consumer._loop.membership
     assert membership is not None
     claim = membership.claim(where)
     found = broker.puller(where, claim)(0, 1000, 1 << 20, None, 0.0)

@@ -18,8 +18,9 @@ import pytest
 
 import mq
 import mq.aio
-from mq.aio import delivery, waiter
+from mq.aio import waiter
 from mq.aio.producer import OUTBOX_COUNT_MAX
+from mq.client.engine import send_back
 from mq.client.producer import ASYNC_COUNT_MAX
 from mq.client.retry import Retry
 from tests.support.appending import append_one
@@ -564,7 +565,7 @@ def test_what_cannot_be_sent_back_stays_and_comes_again(
         raise mq.StoreFull("full", path="x")
 
     async def main() -> None:
-        monkeypatch.setattr(delivery, "RETRY_SECONDS", 0.001)
+        monkeypatch.setattr(send_back, "RETRY_SECONDS", 0.001)
         monkeypatch.setattr(broker, "send_back", full)
         send(broker, b"1")
         listener = Failing(subscribed(broker), LookupError("no"), 3)

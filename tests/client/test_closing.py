@@ -235,8 +235,8 @@ def test_a_broker_closed_before_its_consumers_ends_them_quietly(
         topic.send(b"x")
     assert until(lambda: bool(seen))
     ended = threading.Event()
-    assert push._consumption is not None
-    push._consumption.when_closed(ended.set)
+    assert push._loop is not None
+    push._loop.when_closed(ended.set)
     broker.close()
     assert ended.wait(30)
     push.close()

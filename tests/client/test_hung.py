@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from mq.api.results import MessageQueue
 from mq.client.engine.delivery import Delivery
 from mq.client.engine.hung_listeners import NOT_HUNG, Hung, Running, standing_at
-from mq.client.engine.process_queue import Run
+from mq.client.engine.process_queue import MessageRun
 from mq.filter.selection import Selection
 from mq.message import MessageExt
 from tests.support.recording_listener import PATIENCE
@@ -27,7 +27,7 @@ def listening() -> Iterator[int]:
         done.wait(PATIENCE)
 
     delivery = Delivery("orders", Selection.of(), wait, None, False)
-    run = Run(0, [MessageExt.__new__(MessageExt)], True, 1)
+    run = MessageRun(0, [MessageExt.__new__(MessageExt)], True, 1)
     thread = threading.Thread(target=delivery.run, args=(run,))
     thread.start()
     try:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mq.client.engine.process_queue import ProcessQueue, Run
+from mq.client.engine.process_queue import MessageRun, ProcessQueue
 from mq.message import MessageExt
 from tests.support.memory.broker import encode_record
 
@@ -30,13 +30,13 @@ def filled(begin: int, end: int) -> ProcessQueue:
     return cache
 
 
-def taken(cache: ProcessQueue, count_max: int = 100, now: float = 0.0) -> Run:
+def taken(cache: ProcessQueue, count_max: int = 100, now: float = 0.0) -> MessageRun:
     run = cache.take(count_max, now)
     assert run is not None
     return run
 
 
-def offsets(run: Run) -> list[int]:
+def offsets(run: MessageRun) -> list[int]:
     return [each.queue_offset for each in run.messages]
 
 
@@ -156,7 +156,7 @@ class Mirror(RuleBasedStateMachine):
         self.cache = ProcessQueue(0)
         self.known: dict[int, str] = {}
         self.due: dict[int, float] = {}
-        self.begun: list[tuple[Run, set[int]]] = []  # what its worker has had of each run
+        self.begun: list[tuple[MessageRun, set[int]]] = []  # what its worker has had of each run
         self.now = 0.0
         self.is_draining = False
 

@@ -342,7 +342,7 @@ def test_a_queue_that_cannot_be_read_leaves_the_others_their_turn(
 
     consumer = make()
     assert consumer.poll(0) == []
-    monkeypatch.setattr(consumer._holdings.held[queue_of(broker, 0)], "_pull", broken)
+    monkeypatch.setattr(consumer._loop.at(queue_of(broker, 0)), "_pull", broken)
     send(broker, b"1", queue_id=1)
     found = []
     for _ in range(3):

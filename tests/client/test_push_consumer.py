@@ -285,7 +285,7 @@ class Refusing(MemoryBroker):
 
 
 def test_what_cannot_be_sent_back_stays_here_and_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mq.client.engine.dispatcher.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("mq.client.engine.send_back.RETRY_SECONDS", 0.02)
     broker = Refusing()
     broker.create_topic("orders", 1)
     send(broker, "good", "bad", "better")
@@ -634,7 +634,7 @@ class Flaky(MemoryBroker):
 def test_a_pull_that_fails_is_tried_again_later_and_says_so_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mq.client.engine.puller.PULL_PAUSE", 0.01)
+    monkeypatch.setattr("mq.client.engine.owned_queue.PULL_PAUSE", 0.01)
     broker = Flaky()
     broker.create_topic("orders", 1)
     send(broker, "one")

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from mq.client.engine.delivery import Delivery
-from mq.client.engine.dispatcher import RELIEVE_SECONDS, Runs
+from mq.client.engine.dispatcher import RELIEVE_SECONDS, Dispatcher
 from mq.client.engine.flow_control import Limits
-from mq.client.engine.puller import OwnedQueue
+from mq.client.engine.owned_queue import OwnedQueue
 from mq.filter.selection import Selection
 from tests.client.test_process_queue import filled, offsets
 
@@ -34,7 +34,7 @@ def owned_queue(delivery: Delivery) -> OwnedQueue:
         is_restarting=False,
     )
     owned.can_take = lambda now: OwnedQueue.can_take(owned, now)
-    owned.take = lambda now: OwnedQueue.take(owned, now)
+    owned.take = lambda count_max, now: OwnedQueue.take(owned, count_max, now)
     return cast(OwnedQueue, owned)
 
 
@@ -44,7 +44,15 @@ def test_what_is_behind_a_listener_that_hangs_is_for_others(ordered: bool) -> No
     delivery.slow_down(BRIEF)  # So that all ten are one run.
     owned = owned_queue(delivery)
     clock = [0.0]
-    runs = Runs(threading.Lock(), 4, Limits(1000, 1 << 20, None), cast(Any, None), lambda: clock[0], print)
+    runs = Dispatcher(
+        threading.Lock(),
+        4,
+        Limits(1000, 1 << 20, None),
+        cast(Any, None),
+        lambda: clock[0],
+        tell=lambda: None,
+        is_unsaved=lambda: False,
+    )
     work = runs.take_from(owned, 0.0)
     assert work is not None
     assert offsets(work.run) == list(range(10))

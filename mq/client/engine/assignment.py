@@ -1,30 +1,30 @@
-"""Which queues a consumer has: worked out, claimed, drained, given up.
+"""Which queues a consumer has, of every kind: worked out, claimed, drained, given up.
 
 Every rebalance asks for the members and the queues, works out which are this member's, and claims those that
-it does not have. A queue that another live member still has is claimed when that one lets go of it. A queue
-that must go is drained: nothing new is begun, what runs ends and is committed, and then it is released; so
-nothing is delivered twice, and no two members ever have the same message.
+it does not have. A queue that another live member still has is claimed when that one releases it. A queue
+that must go is drained: nothing new is begun, what is in hand is finished and committed, and then it is
+released; so nothing is delivered twice, and no two members ever have the same message.
 
-A broadcasting consumer has all queues, and claims none: its offsets are its own.
+A broadcasting consumer has all queues, and claims none: its offsets are its own. A consumer that is told its
+queues claims them without a question to anybody.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from mq.api.broker import Broker
-from mq.api.group import BroadcastOffsets, Claim, Membership
+from mq.api.group import Assigned, BroadcastOffsets, Claim, Membership
 from mq.api.results import MessageQueue
 from mq.client.engine.delivery import Delivery
-from mq.client.engine.puller import OwnedQueue
+from mq.client.engine.owned_queue import OwnedQueue
 from mq.client.engine.rebalance import AnyStrategy, allocate, sharing, takes_retries
 from mq.client.listener import name_of, raise_returned
 from mq.errors import BrokerClosed, ForkedBroker, MQError, NotPermitted, TopicNotFound
-from mq.names import RETRY_PREFIX
 
 logger = logging.getLogger("mq.consumer")
 
@@ -35,30 +35,35 @@ AssignmentListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQueu
 
 
 class Assignment:
-    """The queues of one consumer. The leader alone changes them, under the lock of the consumer."""
+    """The queues of one consumer. One thread at a time changes them, under `lock`, which other threads of the
+    consumer take too.
+
+    What fails is logged and tried again soon; for a consumer whose caller is there to be told (`raises`) it
+    is raised.
+    """
 
     def __init__(
         self,
         broker: Broker,
         group: str,
-        membership: Membership,
-        deliveries: dict[str, Delivery],
+        client_id: str,
+        deliveries: Mapping[str, Delivery],
         *,
         strategy: AnyStrategy,
-        local: BroadcastOffsets | None,
-        consume_from: str | int,
         listener: AssignmentListener | None,
+        raises: bool = False,
+        local: BroadcastOffsets | None = None,
     ) -> None:
-        self.membership: Final = membership
-        self.client_id: Final = membership.client_id
+        self.client_id: Final = client_id
         self.group: Final = group
         self.owned: Final[dict[MessageQueue, OwnedQueue]] = {}
         self._broker = broker
         self._deliveries = deliveries  # by topic; the consumer adds to it
+        self.lock: Final = threading.Lock()
         self._strategy = strategy
-        self._local = local
-        self._consume_from = consume_from
         self._listener = listener
+        self._raises = raises
+        self._local = local
         self._worked_out: object = None  # from what `_wanted` was
         self._all: dict[str, Sequence[MessageQueue]] = {}
         self._wanted: dict[str, list[MessageQueue]] = {}
@@ -67,34 +72,46 @@ class Assignment:
         self._save_at: float | None = None
         self._troubles: dict[MessageQueue, str] = {}  # why a queue could not be claimed
 
-    def rebalance(self, lock: threading.Lock, is_closing: bool) -> bool:
-        """Have what is this member's and give up what is not. False: not everything could be asked for, try
-        again soon."""
+    def rebalance(self, membership: Membership, is_closing: bool = False) -> bool:
+        """Have what is this member's, and drain what is not. False: not everything could be had, try again
+        soon."""
         is_complete = True
         if is_closing:
             self._wanted = {}
         else:
-            is_complete = self._work_out()
+            is_complete = self._work_out(membership)
         wanted = {queue for queues in self._wanted.values() for queue in queues}
-        with lock:
-            for queue, owned in list(self.owned.items()):
-                if owned.claim.is_lost():
-                    if owned.lose():
-                        self.give_up(owned)
-                    continue
-                delivery = self._deliveries.get(queue.topic)
-                if delivery is not None:
-                    owned.delivery = delivery
-                if queue not in wanted:
-                    owned.is_draining = True
-                    continue
-                owned.is_draining = False
-                owned.trouble_of_group = self._trouble
-                owned.commit()  # notices a reset
+        with self.lock:
+            for owned in list(self.owned.values()):
+                if not owned.claim.is_lost():
+                    self._keep_or_drain(owned, wanted)
+                    owned.trouble_of_group = self._trouble
+                    owned.heed_reset()
+                elif owned.lose():
+                    self.give_up(owned)
         for queue in sorted(wanted - self.owned.keys()):
-            is_complete &= self._take_over(queue, lock)
-        self._report(lock)
+            is_complete &= self._take_over(queue, membership)
+        self._report()
         return is_complete
+
+    def have(
+        self, queues: AbstractSet[MessageQueue], assigned: Assigned, start: Callable[[MessageQueue], int]
+    ) -> None:
+        """Have these queues and no others, without asking who else has them. `start` says where to begin
+        with one that the group has no offset of."""
+        for owned in self.owned.values():
+            self._keep_or_drain(owned, queues)
+        for queue in sorted(queues - self.owned.keys()):
+            claim, offset = assigned.claim(queue), start(queue)
+            self.owned[queue] = OwnedQueue(self._broker, claim, self._deliveries[queue.topic], offset)
+
+    def is_mine(self, queue: MessageQueue) -> bool:
+        """Whether this consumer has a queue, and is not giving it up."""
+        owned = self.owned.get(queue)
+        return owned is not None and not owned.is_draining
+
+    def mine(self) -> set[MessageQueue]:
+        return {queue for queue, owned in self.owned.items() if not owned.is_draining}
 
     def give_up(self, owned: OwnedQueue) -> None:
         """Release a queue. Under the lock."""
@@ -118,11 +135,11 @@ class Assignment:
                 self._save_at = now + SAVE_SECONDS
         return self._save_at
 
-    def _is_unsaved(self) -> bool:
+    def is_unsaved(self) -> bool:
         """Whether there is something to save, and no time set for it."""
         return self._save_at is None and self._local is not None and self._local.is_dirty
 
-    def leave(self) -> None:
+    def leave(self, membership: Membership) -> None:
         """Be gone from the group."""
         local = self._local
         try:
@@ -131,21 +148,25 @@ class Assignment:
         finally:
             if local is not None:
                 local.close()
-            self.membership.leave()
+            membership.leave()
 
-    def begin(self, topic: str) -> None:
-        """Set where a broadcasting consumer begins with a topic that it has no offset of."""
-        if self._local is not None:
-            self._local.begin(topic, self._consume_from)
+    def _keep_or_drain(self, owned: OwnedQueue, wanted: AbstractSet[MessageQueue]) -> None:
+        owned.is_draining = owned.queue not in wanted
+        delivery = self._deliveries.get(owned.queue.topic)
+        if delivery is not None:
+            owned.deliver_by(delivery)
+        if owned.is_draining:
+            owned.is_drained()
 
-    def _work_out(self) -> bool:
+    def _work_out(self, membership: Membership) -> bool:
         route_version = self._broker.route_version()
         members: tuple[tuple[str, bool], ...] = ()
         if self._local is None:
-            members = tuple((each.client_id, takes_retries(each)) for each in self.membership.members())
+            members = tuple((each.client_id, takes_retries(each)) for each in membership.members())
         facts = route_version, members, tuple(self._deliveries)
         if facts == self._worked_out:
             return True
+        self._worked_out = None
         troubles = []
         wanted: dict[str, list[MessageQueue]] = {}
         self._all = {}
@@ -163,7 +184,9 @@ class Assignment:
                 wanted[topic] = allocate(self._strategy, self.group, self.client_id, queues, client_ids)
             except (BrokerClosed, ForkedBroker):
                 raise
-            except Exception as error:  # noqa: BLE001 - a callable may raise anything
+            except Exception as error:
+                if self._raises:
+                    raise
                 troubles.append(f"allocate failed for {topic}: {error!r}")
                 kept = set(self._wanted.get(topic, ()))
                 wanted[topic] = [queue for queue in queues if queue in kept]
@@ -177,55 +200,51 @@ class Assignment:
         self._worked_out = None if trouble else facts
         return not trouble
 
-    def _take_over(self, queue: MessageQueue, lock: threading.Lock) -> bool:
+    def _take_over(self, queue: MessageQueue, membership: Membership) -> bool:
         """Claim a queue, if nobody else has it. False: something went wrong."""
-        broker = self._broker
         try:
             claim: Claim | None
             if self._local is not None:
-                claim = self._local.claim(queue, self.membership)
+                claim = self._local.claim(queue, membership)
             else:
-                claim = self.membership.claim(queue)
+                claim = membership.claim(queue)
             if claim is None:
                 return True
-            owned = OwnedQueue(
-                queue,
-                claim,
-                broker.puller(queue, claim),
-                self._deliveries[queue.topic],
-                partial(broker.min_offset, queue),
-                queue.topic.startswith(RETRY_PREFIX),
-                self._is_unsaved,
-            )
+            owned = OwnedQueue(self._broker, claim, self._deliveries[queue.topic])
             owned.trouble_of_group = self._trouble
         except (BrokerClosed, ForkedBroker):
             raise
-        except Exception as error:  # noqa: BLE001 - the other queues are consumed all the same
+        except Exception as error:
+            if self._raises:
+                if isinstance(error, (TopicNotFound, NotPermitted, ValueError)):
+                    return False  # It has gone since it was listed, and will not be listed again.
+                raise
             text = f"{queue.topic}/{queue.queue_id} could not be claimed: {error}"
             if text != self._troubles.get(queue):
                 logger.error("consumer %s of group %s: %s", self.client_id, self.group, text)
             self._troubles[queue] = text
             return False
         self._troubles.pop(queue, None)
-        with lock:
+        with self.lock:
             self.owned[queue] = owned
         return True
 
-    def _report(self, lock: threading.Lock) -> None:
+    def _report(self) -> None:
         """Tell the listener of assignments what has changed."""
         if self._listener is None:
             return
         now: dict[str, list[MessageQueue]] = {}
-        with lock:
-            for queue, owned in sorted(self.owned.items()):
-                if not owned.is_draining:
-                    now.setdefault(queue.topic, []).append(queue)
-        for topic in sorted(now.keys() | self._reported.keys()):
+        with self.lock:
+            for queue in sorted(self.mine()):
+                now.setdefault(queue.topic, []).append(queue)
+        before, self._reported = self._reported, now
+        for topic in sorted(now.keys() | before.keys()):
             mine = now.get(topic, [])
-            if mine != self._reported.get(topic, []):
+            if mine != before.get(topic, []):
                 try:
                     told = self._listener(topic, tuple(self._all.get(topic, ())), tuple(mine))
                     raise_returned(told, name_of(self._listener))
                 except Exception:
+                    if self._raises:
+                        raise
                     logger.exception("group %s: the listener of assignments failed", self.group)
-        self._reported = now

@@ -1,11 +1,11 @@
 """What a push consumer does between start and close, by whichever of its threads leads.
 
 The leader goes round the queues that the consumer has: pulls from each, and has what came run, by itself
-where the listener is brief and by the crew otherwise. Between the rounds it rebalances when the membership
+where the listener is brief and by the pool otherwise. Between the rounds it rebalances when the membership
 says that something changed, gives up queues once their listeners have ended, and waits when there is nothing
 to do. Every thread that has run something finishes it: sends back what failed, and commits.
 
-One lock guards the queues, their caches and the crew. Neither a listener nor a pull nor a hand-back runs
+One lock guards the queues, their caches and the pool. Neither a listener nor a pull nor a send-back runs
 under it; commits and notes, which are stores into memory, do.
 """
 
@@ -18,14 +18,15 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final
 
+from mq.api.group import Membership
 from mq.api.results import MessageQueue
 from mq.client.engine.assignment import Assignment
-from mq.client.engine.dispatcher import Runs, Work
-from mq.client.engine.flow_control import Terms
-from mq.client.engine.puller import OwnedQueue
-from mq.client.engine.send_back import RETRY_SECONDS, HandBack
-from mq.client.engine.thread_pool import Crew, Seat
-from mq.errors import BrokerClosed, ForkedBroker
+from mq.client.engine.dispatcher import Dispatcher
+from mq.client.engine.options import PushOptions
+from mq.client.engine.owned_queue import ConsumeRequest, OwnedQueue, Pulled
+from mq.client.engine.send_back import RETRY_SECONDS, SendBack
+from mq.client.engine.thread_pool import ThreadPool, Worker
+from mq.errors import BrokerClosed, ForkedBroker, StoreCorrupted
 
 logger = logging.getLogger("mq.consumer")
 
@@ -37,23 +38,23 @@ ERROR_PAUSE = 1.0
 SWEEP_MAX = 16  # queues that are all pulled from when it is known which of them has something
 
 
-class Consumption:
+class ConsumeLoop:
     """Started once, ended once. `closed` is set when every queue is given up and the group is left."""
 
     def __init__(
         self,
-        name: str,
-        terms: Terms,
+        options: PushOptions,
+        membership: Membership,
         assignment: Assignment,
-        handback: HandBack,
+        send_back: SendBack,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.closed: Final = threading.Event()
-        self._terms = terms
+        self._options = options
         self._assignment = assignment
-        self._membership = assignment.membership
+        self._membership = membership
         self._clock = clock
-        self._lock: Final = threading.Lock()
+        self._lock: Final = assignment.lock
         self._owned: Mapping[MessageQueue, OwnedQueue] = assignment.owned
         self._is_closing = False
         self._when_closed: list[Callable[[], object]] = []
@@ -64,26 +65,34 @@ class Consumption:
         self._hint: OwnedQueue | None = None  # which is known to have something
         self._version = -1
         self._round: list[OwnedQueue] = []  # the queues, the one that had something last in front
-        self._runs: Final = Runs(self._lock, terms.threads, terms.limits(1), handback, clock, self._look_now)
-        self._crew: Final[Crew[Work]] = Crew(
-            name,
-            terms.threads,
+        self._dispatcher: Final = Dispatcher(
+            self._lock,
+            options.threads,
+            options.limits(1),
+            send_back,
+            clock,
+            tell=self._look_now,
+            is_unsaved=assignment.is_unsaved,
+        )
+        self._pool: Final[ThreadPool[ConsumeRequest]] = ThreadPool(
+            options.group,
+            options.threads,
             self._lock,
             lead=self._lead,
-            take=self._runs.take,
-            perform=self._runs.perform,
-            stuck=self._runs.relieve,
+            take=self._dispatcher.take,
+            perform=self._dispatcher.perform,
+            stuck=self._dispatcher.relieve,
         )
-        self._runs.more = self._crew.wake
+        self._dispatcher.more = self._pool.wake
 
     # Asked for by the user, from any thread.
 
     def start(self) -> None:
-        self._crew.start()
+        self._pool.start()
 
     def suspend(self, is_suspended: bool) -> None:
         with self._lock:
-            self._runs.is_suspended = is_suspended
+            self._dispatcher.is_suspended = is_suspended
             if is_suspended:
                 for owned in self._owned.values():
                     for run in list(owned.cache.open):
@@ -109,14 +118,14 @@ class Consumption:
                 owned.is_draining = True
                 owned.cache.drain()
         self.look_again()
-        if self._crew.is_member():
+        if self._pool.is_member():
             return []
         deadline = None if timeout is None else self._clock() + timeout
         if not self.closed.wait(timeout):
             running = self._listeners_running()
             self._abandon()
             return running or ["its threads"]
-        self._crew.join(lambda: 5.0 if deadline is None else deadline - self._clock())
+        self._pool.join(lambda: 5.0 if deadline is None else deadline - self._clock())
         return []
 
     def when_closed(self, call: Callable[[], object]) -> None:
@@ -138,14 +147,14 @@ class Consumption:
 
     def queues(self) -> set[MessageQueue]:
         with self._lock:
-            return {queue for queue, owned in self._owned.items() if not owned.is_draining}
+            return self._assignment.mine()
 
     # The leader.
 
-    def _lead(self, seat: Seat) -> Work | None:
+    def _lead(self, worker: Worker) -> ConsumeRequest | None:
         """Lead until there is something to run that another thread must not wait for; that is returned.
         None: somebody else leads, or everything is over."""
-        crew, clock, membership = self._crew, self._clock, self._membership
+        pool, clock, membership = self._pool, self._clock, self._membership
         while True:
             try:
                 now = clock()
@@ -153,13 +162,13 @@ class Consumption:
                 if version != self._version or now >= self._rebalance_at:
                     self._rebalance(version, now)
                 found_any = self._go_round(now)
-                if not crew.leads(seat):
+                if not pool.leads(worker):
                     return None
                 with self._lock:
-                    work = self._runs.take()
-                    if work is not None:
-                        crew.cede()
-                        return work
+                    request = self._dispatcher.take()
+                    if request is not None:
+                        pool.yield_lead()
+                        return request
                 if self._must_look or now >= self._look_at:
                     self._look_after(now)
                     if self.closed.is_set():
@@ -180,22 +189,15 @@ class Consumption:
         hint, self._hint = self._hint, None
         if self._is_paused():
             return False
-        pull_count, crew = self._terms.pull_count, self._crew
+        pull_count, pool = self._options.pull_count, self._pool
         queues: Sequence[OwnedQueue] = self._round
         if hint is not None:
             queues = (hint,) if len(queues) > SWEEP_MAX else (hint, *queues)
         for at, owned in enumerate(queues):
-            if now < owned.cold_until or not owned.may_pull(now, self._runs.limits):
+            if now < owned.cold_until or not owned.may_pull(now, self._dispatcher.limits):
                 continue
             delivery = owned.delivery
-            try:
-                pulled = owned.pull(max(pull_count, delivery.batch_size or 1), now)
-            except (BrokerClosed, ForkedBroker):
-                raise
-            except Exception as error:  # noqa: BLE001 - one queue's trouble is not the others'
-                owned.hold_off(now, error)
-                self._must_look = True
-                continue
+            pulled = self._pull(owned, max(pull_count, delivery.batch_size or 1), now)
             if pulled is None:
                 continue
             if at and not found_any and hint is None:
@@ -203,22 +205,40 @@ class Consumption:
             found_any = True
             is_partial = len(pulled[1]) < pull_count
             while True:
-                work = None
+                request = None
                 with self._lock:
                     if pulled is not None:
                         owned.take_in(pulled)
                         pulled = None
-                    if delivery.is_brief and self._runs.may_run:
-                        work = self._runs.take_from(owned, self._clock())
-                    if work is None:
-                        self._runs.offer(owned, now)
+                    if delivery.is_brief and self._dispatcher.may_run:
+                        request = self._dispatcher.take_from(owned, self._clock())
+                    if request is None:
+                        self._dispatcher.offer(owned, now)
                         break
-                if not crew.perform_while_leading(work):
+                if not pool.perform_while_leading(request):
                     return True
                 if self._is_paused():
                     return True
         # Where only one of many queues was looked at, waiting names the next one, if there is one.
         return found_any and not (is_partial and len(queues) == 1 < len(self._round))
+
+    def _pull(self, owned: OwnedQueue, count_max: int, now: float) -> Pulled | None:
+        """What comes next in a queue; None where there is nothing, or it cannot be read now.
+
+        A record that cannot be read is lost, and consumption goes on after it: whoever is on call needs one
+        line about it, and not a queue that stands still behind it. One queue's trouble is not the others'.
+        """
+        try:
+            try:
+                return owned.pull(count_max, now)
+            except StoreCorrupted as error:
+                return owned.pass_over(error)
+        except (BrokerClosed, ForkedBroker):
+            raise
+        except Exception as error:  # noqa: BLE001 - see above: what it is does not matter
+            owned.hold_off(now, error)
+            self._must_look = True
+            return None
 
     def _wait(self, version: int) -> None:
         now = self._clock()
@@ -229,7 +249,7 @@ class Consumption:
         if not self._is_paused():
             for owned in self._round:
                 owned.cold_until = 0.0
-                if owned.may_pull(now, self._runs.limits):
+                if owned.may_pull(now, self._dispatcher.limits):
                     wakes = owned.delivery.selection.wakes
                     positions.append((owned.queue, owned.cache.next, wakes))
                     if wakes is not None:
@@ -237,15 +257,15 @@ class Consumption:
                 elif owned.is_full:
                     self._must_look = True
         with self._lock:
-            self._runs.relieve_long(now)
-            if self._runs.can_take(now):
+            self._dispatcher.relieve_long(now)
+            if self._dispatcher.can_take(now):
                 return
         if self._must_look or now >= self._look_at:
             self._look_after(now)
             if self.closed.is_set():
                 return
         if not self._must_look:
-            due = min(due, self._due, self._runs.look_at(now))
+            due = min(due, self._due, self._dispatcher.look_at(now))
             found = wait(positions, version, max(0.0, due - now))
             if isinstance(found, MessageQueue):
                 self._hint = self._owned.get(found)
@@ -254,7 +274,7 @@ class Consumption:
         self._must_look = True
         self._rebalance_at = now + ROUND_SECONDS
         self._version = version
-        if not self._assignment.rebalance(self._lock, self._is_closing):
+        if not self._assignment.rebalance(self._membership, self._is_closing):
             self._rebalance_at = now + ERROR_PAUSE
         with self._lock:
             known = set(self._round)
@@ -262,16 +282,16 @@ class Consumption:
             if known != mine:
                 self._round = [owned for owned in self._round if owned in mine]
                 self._round += [owned for owned in self._owned.values() if owned not in known]
-            self._runs.limits = self._terms.limits(len(self._round))
+            self._dispatcher.limits = self._options.limits(len(self._round))
 
     def _look_after(self, now: float) -> None:
         """All that depends on time: expired listeners, suspensions, hand-overs, notes."""
         self._must_look = False
-        due = self._assignment.save(now)
-        expired: list[Work] = []
+        due, dispatcher = self._assignment.save(now), self._dispatcher
+        expired: list[ConsumeRequest] = []
         with self._lock:
-            self._runs.relieve_long(now)
-            hung = self._runs.hung(now)
+            dispatcher.relieve_long(now)
+            hung = dispatcher.hung(now)
             for owned in list(self._owned.values()):
                 if owned.is_draining:
                     if owned.is_drained():
@@ -282,48 +302,57 @@ class Consumption:
                             self._rebalance_at = 0.0
                         continue
                 elif owned.is_restarting:
-                    owned.restart(now)
-                    if owned.claim.is_lost():
-                        self._rebalance_at = 0.0
-                self._runs.offer(owned, now)
-                owned.note(self._runs.limits, now, self._runs.is_suspended, hung)
+                    self._restart(owned, now)
+                dispatcher.offer(owned, now)
+                owned.note(owned.reason(dispatcher.limits, now, dispatcher.is_suspended, hung))
                 due = min(due, self._next_look(owned, now, expired))
             is_over = self._is_closing and not self._owned
-        for work in expired:
-            self._runs.expire(work, self._assignment.group)
+        for request in expired:
+            dispatcher.expire(request, self._assignment.group)
         if is_over:
             self._finish()
         self._due = due
         self._look_at = min(due, now + LOOK_SECONDS)
 
-    def _next_look(self, owned: OwnedQueue, now: float, expired: list[Work]) -> float:
+    def _restart(self, owned: OwnedQueue, now: float) -> None:
+        if owned.claim.is_lost():
+            self._rebalance_at = 0.0  # which gives it up
+        elif now >= owned.pull_after:
+            try:
+                owned.restart()
+            except (BrokerClosed, ForkedBroker):
+                raise
+            except Exception as error:  # noqa: BLE001 - of a topic that was deleted, say
+                owned.hold_off(now, error)
+
+    def _next_look(self, owned: OwnedQueue, now: float, expired: list[ConsumeRequest]) -> float:
         due, cache = float("inf"), owned.cache
         for time in (owned.suspended_until, owned.pull_after, cache.due or 0.0):
             if time > now:
                 due = min(due, time)
         for run in cache.open:
-            if not owned.delivery.ordered and not self._terms.is_broadcasting:
-                expires_at = run.started + self._terms.consume_timeout
+            if not owned.delivery.ordered and not self._options.is_broadcasting:
+                expires_at = run.started + self._options.consume_timeout
                 if expires_at <= now:
-                    expired.append(Work(owned, run))
+                    expired.append(ConsumeRequest(owned, run))
                     expires_at = now + RETRY_SECONDS
                 due = min(due, expires_at)
         return due
 
     def _is_paused(self) -> bool:
-        return self._runs.is_suspended or self._is_closing
+        return self._dispatcher.is_suspended or self._is_closing
 
     # The end.
 
     def _finish(self) -> None:
         try:
-            self._assignment.leave()
+            self._assignment.leave(self._membership)
         except (BrokerClosed, ForkedBroker):
             pass
         except Exception:
             logger.exception("consumer %s: could not leave its group", self._assignment.client_id)
         with self._lock:
-            self._crew.end()
+            self._pool.end()
         self.closed.set()
         for call in list(self._when_closed):
             call()

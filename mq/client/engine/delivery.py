@@ -13,7 +13,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from mq.client.engine.process_queue import Run
+from mq.client.engine.process_queue import MessageRun
 from mq.client.listener import name_of, raise_returned
 from mq.client.retry import Retry
 from mq.filter.selection import Selection
@@ -34,11 +34,20 @@ class Failure(NamedTuple):
     error: BaseException
 
 
+def unheard(_: Any) -> None:
+    """Stands for the listener of a consumer that asks for its messages."""
+
+
 class Delivery:
-    """The listener of a topic. Any number of threads may run it, unless it is ordered."""
+    """What is selected of a topic, and its listener, for any number of threads unless it is ordered."""
 
     def __init__(
-        self, topic: str, selection: Selection, listener: Listener, batch_size: int | None, ordered: bool
+        self,
+        topic: str,
+        selection: Selection,
+        listener: Listener = unheard,
+        batch_size: int | None = None,
+        ordered: bool = False,
     ) -> None:
         self.topic = topic
         self.selection = selection
@@ -50,6 +59,11 @@ class Delivery:
     def name(self, _message: MessageExt | None = None) -> str:
         """What the log calls the listener that gets this message."""
         return name_of(self.listener)
+
+    @property
+    def restores_topics(self) -> bool:
+        """Whether a message that comes again is given the topic that it was sent to, as listeners expect."""
+        return self.listener is not unheard
 
     @property
     def is_brief(self) -> bool:
@@ -64,7 +78,7 @@ class Delivery:
         calls = max(1, min(int(RUN_SECONDS / seconds), RUN_COUNT_MAX // batch))
         return calls * batch
 
-    def run(self, run: Run) -> list[Failure]:
+    def run(self, run: MessageRun) -> list[Failure]:
         """Hand all that is left of a run to the listener. Returns what failed: if ordered, at most one, with
         all messages from the first that failed."""
         started = perf_counter()
@@ -85,7 +99,7 @@ class Delivery:
         # Quick to find out that calls take longer, slow to believe the contrary.
         self._seconds = (known + seconds) / 2 if seconds > known else known + (seconds - known) / 8
 
-    def _one_by_one(self, run: Run) -> list[Failure]:
+    def _one_by_one(self, run: MessageRun) -> list[Failure]:
         failures: list[Failure] = []
         listener, left = self.listener, run.left
         while True:
@@ -107,7 +121,7 @@ class Delivery:
             else:
                 return failures
 
-    def _in_lists(self, run: Run, size: int) -> list[Failure]:
+    def _in_lists(self, run: MessageRun, size: int) -> list[Failure]:
         failures: list[Failure] = []
         listener, left = self.listener, run.left
         while messages := list(islice(left, size)):

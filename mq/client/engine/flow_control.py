@@ -1,4 +1,4 @@
-"""What a push consumer was told when it was made, as far as its threads look at it; flow control. Pure."""
+"""Flow control: when a queue has so much waiting here that no more is pulled. Pure."""
 
 from __future__ import annotations
 
@@ -34,28 +34,3 @@ class Limits:
             or cache.size > FULL_AGAIN * self.size_max
             or (self.span_max is not None and cache.next - cache.lowest > self.span_max)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Options of the consumer that its threads look at."""
-
-    threads: int
-    pull_count: int
-    ordered: bool
-    is_broadcasting: bool
-    consume_timeout: float
-    count_per_queue: int
-    count_per_topic: int | None
-    size_per_queue: int
-    size_per_topic: int | None
-    span_max: int
-
-    def limits(self, queue_count: int) -> Limits:
-        """The limits of each queue, where the consumer has so many of them."""
-        count, size = self.count_per_queue, self.size_per_queue
-        if self.count_per_topic is not None:
-            count = max(1, self.count_per_topic // max(1, queue_count))
-        if self.size_per_topic is not None:
-            size = max(1, self.size_per_topic // max(1, queue_count))
-        return Limits(count, size, None if self.ordered else self.span_max)

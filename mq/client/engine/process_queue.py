@@ -32,7 +32,7 @@ def _never() -> bool:
     return False
 
 
-class Run:
+class MessageRun:
     """Messages of one queue, in order. `left` gives those that are still to be begun.
 
     `started` is when it was taken, `due` when it may be (0: at any time). `failed` are those of its messages
@@ -81,7 +81,7 @@ class Run:
         messages = self.messages
         return messages[(len(messages) - 1) // self.batch * self.batch :]
 
-    def split(self, count: int) -> Run:
+    def split(self, count: int) -> MessageRun:
         """Keep the first messages; a run of those after."""
         messages = self.messages
         rest = messages[count:]
@@ -89,7 +89,7 @@ class Run:
         begin = self.begin + count if self.is_dense else rest[0].queue_offset
         del messages[count:]
         self.size -= size
-        return Run(begin, rest, self.is_dense, size)
+        return MessageRun(begin, rest, self.is_dense, size)
 
 
 class ProcessQueue:
@@ -101,9 +101,9 @@ class ProcessQueue:
         self.next = offset  # to be pulled
         self.count = 0  # messages in here
         self.size = 0  # their bytes
-        self.open: list[Run] = []  # in somebody's hands, by offset
-        self._ready: deque[Run] = deque()  # by offset
-        self._held: list[Run] = []  # wait for their time, by that
+        self.open: list[MessageRun] = []  # in somebody's hands, by offset
+        self._ready: deque[MessageRun] = deque()  # by offset
+        self._held: list[MessageRun] = []  # wait for their time, by that
         self._begun = offset  # the end of what anybody ever took
 
     def put(self, messages: list[MessageExt], end: int) -> None:
@@ -114,12 +114,12 @@ class ProcessQueue:
             if not is_dense:
                 begin = messages[0].queue_offset
             size = sum(map(len, map(_record_of, messages)))
-            self._ready.append(Run(begin, messages, is_dense, size))
+            self._ready.append(MessageRun(begin, messages, is_dense, size))
             self.count += len(messages)
             self.size += size
         self.next = end
 
-    def take(self, count_max: int, now: float) -> Run | None:
+    def take(self, count_max: int, now: float) -> MessageRun | None:
         """The next messages to consume, at most so many; None where there are none, or their time has not
         come."""
         if self._held and self._held[0].due <= now:
@@ -140,7 +140,7 @@ class ProcessQueue:
             self._begun = run.end
         return run
 
-    def finish(self, run: Run, again: Sequence[MessageExt] = (), due: float | None = None) -> None:
+    def finish(self, run: MessageRun, again: Sequence[MessageExt] = (), due: float | None = None) -> None:
         """A run is consumed, but for the messages `again`. With `due` each of these is taken again from then
         on; without it they, which are then the run's last, come next."""
         self.open.remove(run)
@@ -157,10 +157,10 @@ class ProcessQueue:
                 begin = again[0].queue_offset
                 if self._begun == run.end:
                     self._begun = begin
-                self._put_back(Run(begin, list(again), False, share * len(again)))
+                self._put_back(MessageRun(begin, list(again), False, share * len(again)))
         self.size -= size
 
-    def cut(self, run: Run) -> None:
+    def cut(self, run: MessageRun) -> None:
         """Take from a run what is not begun: it is ready again. Whoever works on it finds no more."""
         rest = list(run.left)
         if rest:
@@ -170,7 +170,7 @@ class ProcessQueue:
                 self._begun = cut_off.begin
             self._put_back(cut_off)
 
-    def settle(self, run: Run, in_hand: int) -> None:
+    def settle(self, run: MessageRun, in_hand: int) -> None:
         """All messages of a run but the last `in_hand` are consumed."""
         done = len(run.messages) - in_hand
         if done > 0:
@@ -207,6 +207,11 @@ class ProcessQueue:
         return lowest
 
     @property
+    def given(self) -> int:
+        """Where the next that is handed out begins."""
+        return self._ready[0].begin if self._ready else self.next
+
+    @property
     def is_idle(self) -> bool:
         """Whether everything that was taken in is consumed."""
         return not self.count
@@ -225,13 +230,13 @@ class ProcessQueue:
         return {message.queue_offset for run in runs for message in run.messages}
 
     def _hold(self, message: MessageExt, size: int, due: float) -> None:
-        run = Run(message.queue_offset, [message], True, size)
+        run = MessageRun(message.queue_offset, [message], True, size)
         run.due = due
         insort(self._held, run, key=_due_of)
 
-    def _put_back(self, run: Run) -> None:
+    def _put_back(self, run: MessageRun) -> None:
         ready = self._ready
-        after: list[Run] = []
+        after: list[MessageRun] = []
         while ready and ready[0].begin < run.begin:
             after.append(ready.popleft())
         ready.appendleft(run)

@@ -9,74 +9,100 @@ sent back to come later: the queue waits, and only what has failed too often goe
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Final
 
-from mq.api.broker import Broker, MessageQueue
+from mq.api.broker import Broker
 from mq.client.engine.delivery import Failure
-from mq.client.engine.puller import OwnedQueue
+from mq.client.engine.owned_queue import ALL_CONSUMED, ConsumeRequest, Unconsumed
 from mq.client.retry import RetriedMessage, Retry, suspend_seconds
 from mq.message import MessageExt
 from mq.names import DEAD_PREFIX
 
 logger = logging.getLogger("mq.consumer")
 
-RETRY_SECONDS: Final = 5.0  # until a message that could not be sent back comes again
+RETRY_SECONDS = 5.0  # until a message that could not be sent back comes again
 TIMEOUT_LEVEL = 3  # at which a message comes again whose listener took too long
 DEAD = -1
 
 
-class HandBack:
+class SendBack:
     """Sends back for one group. Any thread may call, without the lock of the consumer."""
 
     def __init__(
-        self, broker: Broker, group: str, *, keeps: bool, max_reconsume_times: int, suspend_ms: int
+        self,
+        broker: Broker,
+        group: str,
+        *,
+        max_reconsume_times: int,
+        suspend_ms: int = 0,
+        is_broadcasting: bool = False,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._broker = broker
         self._group = group
-        self._keeps = keeps  # False: broadcasting
+        self._keeps = not is_broadcasting
         self._times_max = max_reconsume_times
         self._suspend_ms = suspend_ms
+        self._clock = clock
 
-    def concurrent(self, owned: OwnedQueue, failures: Sequence[Failure]) -> list[MessageExt]:
-        """Send back what failed. Returns what could not be, as it is to be delivered again."""
+    def settle(self, request: ConsumeRequest, failures: Sequence[Failure]) -> Unconsumed:
+        """Send back what failed of a request; what stays here. What is another member's by now is not sent
+        back by this one."""
+        if not failures or not request.is_wanted or request.owned.claim.is_lost():
+            return ALL_CONSUMED
+        if request.delivery.ordered:
+            return self._in_order(request, failures[0])
         kept: list[MessageExt] = []
         for failure in failures:
-            outcome, is_final = outcome_of(failure, self._group, self._times_max)
-            self._report(owned, failure, outcome, is_final=is_final)
-            if self._keeps:
-                level = level_of(failure.error)
-                kept += [
-                    RetriedMessage(message, message.reconsume_times + 1)
-                    for message in failure.messages
-                    if not self.send_back(message, level)
-                ]
-        return kept
+            kept += self._concurrently(request, failure)
+        return self.later(kept)
 
-    def ordered(self, owned: OwnedQueue, failure: Failure) -> tuple[list[MessageExt], float]:
-        """What comes next in the queue, beginning with the message that failed, and in how many seconds.
+    def later(self, messages: list[MessageExt]) -> Unconsumed:
+        """These could not be sent back: they come again in a few seconds."""
+        return Unconsumed(messages, due=self._clock() + RETRY_SECONDS)
 
-        Counts the attempts at that message in `owned`.
-        """
-        messages, error = failure
+    def _concurrently(self, request: ConsumeRequest, failure: Failure) -> list[MessageExt]:
+        """Send back what failed. Returns what could not be, as it is to be delivered again."""
+        (first, *_), error = failure
+        level = error.delay_level or 0 if isinstance(error, Retry) else 0
+        if not self._keeps:
+            self._report(request, failure, "is lost: a broadcasting group has no retry topic", is_final=True)
+            return []
+        if first.reconsume_times >= self._times_max or level == DEAD:
+            self._report(request, failure, self._dead_letters, is_final=True)
+        else:
+            self._report(request, failure, "comes again", is_final=False)
+        return [
+            RetriedMessage(message, message.reconsume_times + 1)
+            for message in failure.messages
+            if not self.send_back(message, level)
+        ]
+
+    def _in_order(self, request: ConsumeRequest, failure: Failure) -> Unconsumed:
+        """What comes next in the queue, beginning with the message that failed, and when. Counts the attempts
+        at that message in the queue."""
+        owned, (messages, error) = request.owned, failure
         first = messages[0]
         offset = first.queue_offset
         if owned.attempts_at != offset:
             owned.attempts_at, owned.attempts = offset, first.reconsume_times
         is_dead = isinstance(error, Retry) and error.delay_level == DEAD
         if is_dead or owned.attempts >= self._times_max:
-            outcome = f"goes to the dead letters, {DEAD_PREFIX}{self._group}" if self._keeps else "is lost"
-            self._report(owned, Failure(messages[:1], error), outcome, is_final=True)
+            outcome = self._dead_letters if self._keeps else "is lost"
+            self._report(request, Failure(messages[:1], error), outcome, is_final=True)
             if not self._keeps or self.send_back(first, DEAD):
-                return messages[1:], 0.0
+                return Unconsumed(messages[1:])
         owned.attempts += 1
         suspend_ms = self._suspend_ms
         if isinstance(error, Retry) and error.suspend_ms is not None:
             suspend_ms = error.suspend_ms
         seconds = suspend_seconds(suspend_ms)
         outcome = f"comes again: the queue waits {seconds:g} s"
-        self._report(owned, Failure(messages[:1], error), outcome, is_final=False)
-        return [RetriedMessage(first, owned.attempts), *messages[1:]], seconds
+        self._report(request, Failure(messages[:1], error), outcome, is_final=False)
+        again = [RetriedMessage(first, owned.attempts), *messages[1:]]
+        return Unconsumed(again, suspended_until=self._clock() + seconds)
 
     def send_back(self, message: MessageExt, level: int) -> bool:
         """Whether the broker has it now."""
@@ -92,66 +118,34 @@ class HandBack:
             return False
         return True
 
-    def _report(self, owned: OwnedQueue, failure: Failure, outcome: str, *, is_final: bool) -> None:
-        first = failure.messages[0]
-        if not self._keeps and not owned.delivery.ordered:
-            outcome, is_final = "is lost: a broadcasting group has no retry topic", True
-        log_failure(
-            failure,
-            group=self._group,
-            queue=owned.queue,
-            listener=owned.delivery.name(first),
-            times=owned.attempts if owned.attempts_at == first.queue_offset else 0,
-            outcome=outcome,
-            is_final=is_final,
+    @property
+    def _dead_letters(self) -> str:
+        return f"goes to the dead letters, {DEAD_PREFIX}{self._group}"
+
+    def _report(self, request: ConsumeRequest, failure: Failure, outcome: str, *, is_final: bool) -> None:
+        """Log that a listener did not consume messages, and what becomes of them."""
+        owned, (messages, error) = request.owned, failure
+        first = messages[0]
+        is_asked_for: Final = isinstance(error, Retry)
+        level = logging.INFO if is_asked_for else logging.ERROR
+        if is_asked_for and is_final:
+            level = logging.WARNING
+        logger.log(
+            level,
+            "group %s: %s %s in %s/%d at queue offset %d failed at %s (reconsumed %d times so far),"
+            " and %s: %r",
+            self._group,
+            f"{len(messages)} messages from" if len(messages) > 1 else "message",
+            first.msg_id,
+            owned.queue.topic,
+            owned.queue.queue_id,
+            first.queue_offset,
+            request.delivery.name(first),
+            # In order the queue knows how often it failed at the first one, and the message does not.
+            max(first.reconsume_times, owned.attempts if owned.attempts_at == first.queue_offset else 0),
+            outcome,
+            error,
+            exc_info=None if is_asked_for else error,
         )
-
-
-def log_failure(
-    failure: Failure,
-    *,
-    group: str,
-    queue: MessageQueue,
-    listener: str,
-    outcome: str,
-    times: int = 0,
-    is_final: bool = False,
-) -> None:
-    """Log that a listener did not consume messages, and what becomes of them. `times` is how often it failed
-    at the first one, where the message does not know; with `is_final` it does not come again."""
-    messages, error = failure
-    first = messages[0]
-    is_asked_for = isinstance(error, Retry)
-    level = logging.INFO if is_asked_for else logging.ERROR
-    if is_asked_for and is_final:
-        level = logging.WARNING
-    logger.log(
-        level,
-        "group %s: %s %s in %s/%d at queue offset %d failed at %s (reconsumed %d times so far), and %s: %r",
-        group,
-        f"{len(messages)} messages from" if len(messages) > 1 else "message",
-        first.msg_id,
-        queue.topic,
-        queue.queue_id,
-        first.queue_offset,
-        listener,
-        max(first.reconsume_times, times),
-        outcome,
-        error,
-        exc_info=None if is_asked_for else error,
-    )
-    # A traceback keeps the frames of the delivery, and by them the messages.
-    error.__traceback__ = None
-
-
-def outcome_of(failure: Failure, group: str, times_max: int) -> tuple[str, bool]:
-    """What becomes of messages that are sent back, in words, and whether that is the end of it."""
-    (first, *_), error = failure
-    if first.reconsume_times >= times_max or level_of(error) == DEAD:
-        return f"goes to the dead letters, {DEAD_PREFIX}{group}", True
-    return "comes again", False
-
-
-def level_of(error: BaseException) -> int:
-    """The delay level at which a message comes again; 0 leaves it to the number of its attempts."""
-    return error.delay_level or 0 if isinstance(error, Retry) else 0
+        # A traceback keeps the frames of the delivery, and by them the messages.
+        error.__traceback__ = None

@@ -10,7 +10,7 @@ sooner than where it was found:
   - otherwise the leader gives the lead up first, and wakes another thread to take it.
 
 At most `size_max` threads run listeners, and there is one more to lead. They are started when they are
-needed. `lead`, `take` and `stuck` are the consumer's: see Consumption.
+needed. `lead`, `take` and `stuck` are the consumer's: see ConsumeLoop.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ logger = logging.getLogger("mq.consumer")
 WATCH_SECONDS = 0.02
 WATCH_ROUNDS = 5  # without a brief run, before the watcher sleeps
 
-Work = TypeVar("Work")
+Request = TypeVar("Request")
 
 
-class Seat:
+class Worker:
     """The place of one thread, and where it waits."""
 
     __slots__ = ("gate", "thread")
@@ -48,7 +48,7 @@ class Seat:
             self.gate.release()
 
 
-class Crew(Generic[Work]):
+class ThreadPool(Generic[Request]):
     """`lock` guards the crew and all that the consumer shares between its threads."""
 
     def __init__(
@@ -57,10 +57,10 @@ class Crew(Generic[Work]):
         size_max: int,
         lock: threading.Lock,
         *,
-        lead: Callable[[Seat], Work | None],
-        take: Callable[[], Work | None],
-        perform: Callable[[Work], None],
-        stuck: Callable[[Work], None],
+        lead: Callable[[Worker], Request | None],
+        take: Callable[[], Request | None],
+        perform: Callable[[Request], None],
+        stuck: Callable[[Request], None],
     ) -> None:
         self._name = name
         self._threads_max = size_max + 1
@@ -69,11 +69,11 @@ class Crew(Generic[Work]):
         self._take = take
         self._perform = perform
         self._stuck = stuck
-        self._seats: list[Seat] = []
-        self._parked: list[Seat] = []
-        self._leader: Seat | None = None
-        self._watcher: Seat | None = None
-        self._brief: list[Work] = []  # what is being run by who leads: taken out by whom it belongs to
+        self._workers: list[Worker] = []
+        self._parked: list[Worker] = []
+        self._leader: Worker | None = None
+        self._watcher: Worker | None = None
+        self._brief: list[Request] = []  # what is being run by who leads: taken out by whom it belongs to
         self._beat = 0  # counts those
         self._is_over = False
 
@@ -81,28 +81,28 @@ class Crew(Generic[Work]):
         with self._lock:
             self._add()
 
-    def leads(self, seat: Seat) -> bool:
-        return self._leader is seat
+    def leads(self, worker: Worker) -> bool:
+        return self._leader is worker
 
     def is_member(self) -> bool:
         """Whether the calling thread is one of these."""
         current = threading.current_thread()
-        return any(seat.thread is current for seat in self._seats)
+        return any(worker.thread is current for worker in self._workers)
 
-    def perform_while_leading(self, work: Work) -> bool:
+    def perform_while_leading(self, request: Request) -> bool:
         """Run something brief. False: it was not, and somebody else leads now."""
         self._beat += 1
-        self._brief.append(work)
+        self._brief.append(request)
         if self._watcher is None:
             with self._lock:
                 self._post_watcher()
         try:
-            self._perform(work)
+            self._perform(request)
         finally:
             was_left = _was_left(self._brief)
         return was_left
 
-    def cede(self) -> None:
+    def yield_lead(self) -> None:
         """Give the lead up, and wake another thread to take it. Under the lock, by who leads."""
         self._leader = None
         self.wake()
@@ -117,71 +117,71 @@ class Crew(Generic[Work]):
     def end(self) -> None:
         """Have all threads end once they have nothing in hand. Under the lock."""
         self._is_over = True
-        for seat in self._seats:
-            seat.wake()
+        for worker in self._workers:
+            worker.wake()
 
     def join(self, deadline: Callable[[], float]) -> None:
         """Wait for the threads to end, so many seconds as `deadline` says each time."""
         current = threading.current_thread()
-        for seat in list(self._seats):
-            if seat.thread is not None and seat.thread is not current:
-                seat.thread.join(max(0.0, deadline()))
+        for worker in list(self._workers):
+            if worker.thread is not None and worker.thread is not current:
+                worker.thread.join(max(0.0, deadline()))
 
-    def _add(self) -> Seat | None:
+    def _add(self) -> Worker | None:
         """Start a thread, if there may be one more, and can be."""
-        if len(self._seats) >= self._threads_max:
+        if len(self._workers) >= self._threads_max:
             return None
-        seat = Seat()
-        name = f"mq-consumer-{self._name}-{len(self._seats) + 1}"
-        seat.thread = threading.Thread(target=self._main, args=(seat,), name=name, daemon=True)
+        worker = Worker()
+        name = f"mq-consumer-{self._name}-{len(self._workers) + 1}"
+        worker.thread = threading.Thread(target=self._main, args=(worker,), name=name, daemon=True)
         try:
-            start(seat.thread)
+            start(worker.thread)
         except InsufficientResources as error:
-            if not self._seats:
+            if not self._workers:
                 raise
-            logger.warning("consumer %s makes do with %d threads: %s", self._name, len(self._seats), error)
-            self._threads_max = len(self._seats)
+            logger.warning("consumer %s makes do with %d threads: %s", self._name, len(self._workers), error)
+            self._threads_max = len(self._workers)
             return None
-        self._seats.append(seat)
-        return seat
+        self._workers.append(worker)
+        return worker
 
-    def _main(self, seat: Seat) -> None:
+    def _main(self, worker: Worker) -> None:
         while True:
             try:
-                if not self._turn(seat):
+                if not self._turn(worker):
                     return
             except BaseException:  # an exception that somebody sent to the thread, say
                 logger.exception("%s: the thread goes on", threading.current_thread().name)
                 with self._lock:
-                    if self._leader is seat:
+                    if self._leader is worker:
                         self._leader = None
 
-    def _turn(self, seat: Seat) -> bool:
+    def _turn(self, worker: Worker) -> bool:
         """Do one thing. Whether there may be another one to do."""
-        work: Work | None = None
+        request: Request | None = None
         is_parked = False
         with self._lock:
             if self._leader is None and not self._is_over:
-                self._leader = seat
+                self._leader = worker
             else:
-                work = self._take()
-                if work is None:
+                request = self._take()
+                if request is None:
                     if self._is_over:
                         return False
                     is_parked = True
-                    if self._watcher is not seat:
-                        self._parked.append(seat)
-        if work is None and not is_parked:
-            work = self._lead(seat)
-        if work is not None:
-            self._perform(work)
+                    if self._watcher is not worker:
+                        self._parked.append(worker)
+        if request is None and not is_parked:
+            request = self._lead(worker)
+        if request is not None:
+            self._perform(request)
         elif is_parked:
-            seat.gate.acquire()
+            worker.gate.acquire()
             with self._lock:
-                if seat in self._parked:  # It was woken for something that is over.
-                    self._parked.remove(seat)
-            if self._watcher is seat:
-                self._watch(seat)
+                if worker in self._parked:  # It was woken for something that is over.
+                    self._parked.remove(worker)
+            if self._watcher is worker:
+                self._watch(worker)
         return True
 
     def _post_watcher(self) -> None:
@@ -194,11 +194,11 @@ class Crew(Generic[Work]):
         if self._watcher is not None:
             self._watcher.wake()
 
-    def _watch(self, seat: Seat) -> None:
+    def _watch(self, worker: Worker) -> None:
         """Look after the leader until it must be relieved, or has had nothing brief to run for a while."""
         beat, quiet = -1, 0
         while True:
-            if seat.gate.acquire(timeout=WATCH_SECONDS):
+            if worker.gate.acquire(timeout=WATCH_SECONDS):
                 with self._lock:
                     self._watcher = None
                 return
@@ -208,29 +208,29 @@ class Crew(Generic[Work]):
             if self._brief:
                 with self._lock:
                     try:
-                        work = self._brief.pop()
+                        request = self._brief.pop()
                     except IndexError:
                         continue
                     # It may have begun just now; then it was relieved too early, and that is all.
                     self._watcher = None
                     self._leader = None
-                    self._stuck(work)
+                    self._stuck(request)
                 return
             quiet += 1
             if quiet > WATCH_ROUNDS:
                 # In this order: whoever runs something brief says so first, and then looks for a watcher.
                 self._watcher = None
-                if not self._brief or not self._watch_again(seat):
+                if not self._brief or not self._watch_again(worker):
                     return
 
-    def _watch_again(self, seat: Seat) -> bool:
+    def _watch_again(self, worker: Worker) -> bool:
         with self._lock:
             if self._watcher is None:
-                self._watcher = seat
-            return self._watcher is seat
+                self._watcher = worker
+            return self._watcher is worker
 
 
-def _was_left(brief: list[Work]) -> bool:
+def _was_left(brief: list[Request]) -> bool:
     """Take the run out; False if somebody else has."""
     try:
         brief.pop()

@@ -1,12 +1,24 @@
-"""Members of a group subscribe to the same: who differs is refused at once, not only when it joins."""
+"""What a consumer subscribes to. Members of a group subscribe to the same: one that differs is refused at
+once, not only when it joins."""
 
 from __future__ import annotations
 
 from mq.api.broker import Broker
 from mq.api.group import Subscription
 from mq.errors import SubscriptionConflict
+from mq.filter.selection import Selection
+from mq.names import check_topic
 
-__all__ = ["check_agreement"]
+__all__ = ["check_agreement", "subscription_of"]
+
+
+def subscription_of(topic: str, expression: str | None, sql: str | None) -> tuple[Subscription, Selection]:
+    """A subscription by tags, or by SQL92, and what it selects. Raises FilterSyntaxError, TopicInvalid."""
+    check_topic(topic)
+    selection = Selection.of(expression, sql)
+    if sql is not None:
+        return Subscription(topic, sql.strip(), "SQL92"), selection
+    return Subscription(topic, (expression or "*").strip() or "*"), selection
 
 
 def check_agreement(broker: Broker, group: str, wanted: Subscription) -> None:
@@ -27,9 +39,3 @@ def check_agreement(broker: Broker, group: str, wanted: Subscription) -> None:
 
 def _shown(subscription: Subscription) -> str:
     return f"{subscription.topic} by {subscription.kind} {subscription.expression!r}"
-
-
-def check_consume_from(consume_from: str | int) -> None:
-    """Raises ValueError."""
-    if consume_from not in ("first", "last") and not (isinstance(consume_from, int) and consume_from >= 0):
-        raise ValueError(f"consume_from is {consume_from!r}: give 'first', 'last', or a time in ms")

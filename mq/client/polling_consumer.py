@@ -1,0 +1,187 @@
+"""What a consumer that asks for messages can do, with asyncio or without it; but the asking itself."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from functools import partial
+
+from mq.api.broker import Broker, MessageQueue, Queue
+from mq.client.engine.assignment import AssignmentListener
+from mq.client.engine.options import PullOptions
+from mq.client.engine.poll_loop import PollLoop
+from mq.client.engine.rebalance import AnyStrategy
+from mq.errors import BrokerClosed
+from mq.uninterrupted import left_open
+
+__all__ = ["AnyQueue", "PollingConsumer"]
+
+AnyQueue = MessageQueue | Queue
+
+
+class PollingConsumer:
+    """See PullConsumer, and mq.aio.Consumer."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        group: str,
+        *,
+        auto_commit: bool = True,
+        consume_from: str | int = "first",
+        pull_count: int = 32,
+        auto_commit_interval: float = 5.0,
+        allocate: AnyStrategy = "averagely",
+        assignment_listener: AssignmentListener | None = None,
+        client_id: str | None = None,
+    ) -> None:
+        options = PullOptions(
+            group=group,
+            auto_commit=auto_commit,
+            consume_from=consume_from,
+            pull_count=pull_count,
+            auto_commit_interval=auto_commit_interval,
+            allocate=allocate,
+            assignment_listener=assignment_listener,
+            client_id=client_id,
+        )
+        self._broker = broker
+        self._group = group
+        self._lock = threading.RLock()  # guards all below; nobody waits with it
+        self._loop = PollLoop(broker, options)
+        self._is_closed = False
+        self._pid = os.getpid()
+        self._prepare()
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    @property
+    def client_id(self) -> str:
+        """Its name among the members of the group."""
+        return self._loop.client_id
+
+    def subscribe(self, topic: str, expression: str | None = "*", *, sql: str | None = None) -> None:
+        """Consume a topic together with the group: by tags ("paid || refunded"), or by sql. Again for the
+        same topic: from now on by this expression. The group is joined with the first poll.
+
+        The topic need not exist yet. Raises FilterSyntaxError, SubscriptionConflict (a live member of
+        the group subscribes otherwise), ValueError after assign().
+        """
+        with self._lock:
+            self._check_open()
+            self._loop.subscribe(topic, expression, sql)
+            self._wake()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Give up a topic and its queues. What was polled last is committed as if another poll had begun."""
+        with self._lock:
+            self._check_open()
+            self._loop.finish_last()
+            self._loop.unsubscribe(topic)
+
+    def assign(
+        self, queues: Iterable[AnyQueue], expression: str | None = "*", *, sql: str | None = None
+    ) -> None:
+        """Consume these queues, all by one expression, and no others; again to change them.
+
+        Nobody is asked: two consumers that are assigned one queue both get its messages. The offsets are
+        the group's. Raises TopicNotFound, ValueError for a queue that is not there, and after subscribe().
+        """
+        wanted = {named(queue) for queue in queues}
+        with self._lock:
+            self._check_open()
+            self._loop.finish_last()
+            self._loop.assign(wanted, expression, sql)
+            self._wake()
+
+    def commit(self) -> None:
+        """Commit all that was handed out: what the last poll returned, and the message that a loop is at,
+        included."""
+        with self._lock:
+            self._check_open()
+            self._loop.commit_given()
+
+    def seek(self, queue: AnyQueue, offset: int) -> None:
+        """Go on from this offset of a queue that is assigned to this consumer; what it then commits may be
+        less than before. Raises ValueError for another queue, and for an offset that the queue does not
+        have."""
+        with self._lock:
+            self._check_open()
+            self._loop.at(named(queue)).seek(offset)
+            self._wake()
+
+    def seek_to_time(self, queue: AnyQueue, time_ms: int) -> None:
+        """Go on from the first message stored at time_ms or later; from the end if there is none."""
+        with self._lock:
+            self._check_open()
+            owned = self._loop.at(named(queue))
+            owned.seek(self._broker.offset_at(owned.queue, time_ms))
+            self._wake()
+
+    def pause(self, queues: Iterable[AnyQueue]) -> None:
+        """Hand out nothing of these queues until resume(). They stay assigned, here and to nobody else; one
+        that is not assigned now is paused when it comes."""
+        wanted = [named(queue) for queue in queues]
+        with self._lock:
+            self._check_open()
+            self._loop.pause(wanted)
+
+    def resume(self, queues: Iterable[AnyQueue]) -> None:
+        """Hand out messages of these queues again."""
+        wanted = [named(queue) for queue in queues]
+        with self._lock:
+            self._check_open()
+            self._loop.resume(wanted)
+            self._wake()
+
+    def committed(self, queue: AnyQueue) -> int | None:
+        """What the group has committed of a queue; None for nothing yet."""
+        wanted = named(queue)
+        with self._lock:
+            self._check_open()
+            return self._broker.committed(self._group, wanted)
+
+    def position(self, queue: AnyQueue) -> int:
+        """The offset from which on messages of a queue that is assigned to this consumer are still to be
+        handed out."""
+        with self._lock:
+            self._check_open()
+            return self._loop.position(named(queue))
+
+    def assignment(self) -> set[MessageQueue]:
+        """The queues that this consumer has, as of the last poll."""
+        with self._lock:
+            return self._loop.mine()
+
+    def __del__(self) -> None:
+        # Also where an interrupt came in the middle of close().
+        loop = getattr(self, "_loop", None)
+        if loop is not None and loop.membership is not None and not loop.is_closed:
+            left_open(partial(self._end, failed=True), self, self._pid)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BrokerClosed("this consumer is closed: make another")
+
+    def _prepare(self) -> None:
+        """Make what this kind of consumer waits with."""
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        """Have a call that waits for messages look again."""
+        raise NotImplementedError
+
+    def _end(self, *, failed: bool) -> None:
+        """Commit what counts as consumed, and leave the group."""
+        raise NotImplementedError
+
+
+def named(queue: AnyQueue) -> MessageQueue:
+    """The queue's name, however it was given."""
+    name = queue.message_queue if isinstance(queue, Queue) else queue
+    if not isinstance(name, MessageQueue):
+        raise TypeError(f"a queue is a MessageQueue or a Queue, not {type(queue).__name__}")
+    return name
