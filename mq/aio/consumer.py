@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mq.aio.delivery import AsyncDelivery, Listener
-from mq.aio.waiter import Request, Waiter
+from mq.aio.waiter import Request, WaiterThread
 from mq.client.engine.options import INT_MAX, check_count, check_int
 from mq.client.engine.owned_queue import ALL_CONSUMED, ConsumeRequest
 from mq.client.engine.poll_loop import ROUND_SECONDS
@@ -42,7 +42,7 @@ class Consumer(PollingConsumer):
     """
 
     def _prepare(self) -> None:
-        self._waiter: Waiter | None = None
+        self._waiter: WaiterThread | None = None
         self._request: Request | None = None
         self._workers: set[asyncio.Task[None]] = set()
         self._is_asked = self._is_ended = False
@@ -201,7 +201,7 @@ class Consumer(PollingConsumer):
         watched = self._loop.watched
         positions = self._loop.positions(now)
         if self._waiter is None:
-            self._waiter = Waiter.attach(self._broker)
+            self._waiter = WaiterThread.attach(self._broker)
         self._request = Request(watched, positions, self._loop.version, now + seconds)
         try:
             await self._waiter.wait(self._request)

@@ -2,8 +2,8 @@
 
 A task that has nothing to do leaves a request here: where messages would be news, which version of its
 membership it has seen if it has one, when to wake it at the latest. The thread waits for all of them as one
-(see Broker.lookout), and answers those that are due on their own loops. A request that comes meanwhile wakes
-it by a poke. It ends when the last consumer is gone.
+(see Broker.waiter), and answers those that are due on their own loops. A request that comes meanwhile wakes
+it up. It ends when the last consumer is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mq.client.engine.poll_loop import Position
 from mq.errors import MQError
 from mq.threads import start
 
-_waiters: dict[Broker, Waiter] = {}  # of the brokers that have consumers
+_waiters: dict[Broker, WaiterThread] = {}  # of the brokers that have consumers
 _waiters_lock = threading.Lock()  # before that of a waiter
 
 
@@ -60,7 +60,7 @@ class Request:
             self.future.set_result(None)
 
 
-class Waiter:
+class WaiterThread:
     """The thread of one broker, while it has consumers."""
 
     def __init__(self, broker: Broker) -> None:
@@ -70,16 +70,16 @@ class Waiter:
         self._requests: list[Request] = []
         self._user_count = 0
         self._looked_at: list[Request] = []  # by the thread
-        self._lookout = broker.lookout()
+        self._waiter = broker.waiter()
         self._thread: threading.Thread | None = None
 
     @staticmethod
-    def attach(broker: Broker) -> Waiter:
+    def attach(broker: Broker) -> WaiterThread:
         """The waiter of a broker, for one consumer more."""
         with _waiters_lock:
             waiter = _waiters.get(broker)
             if waiter is None:
-                waiter = _waiters[broker] = Waiter(broker)
+                waiter = _waiters[broker] = WaiterThread(broker)
             waiter._user_count += 1
             return waiter
 
@@ -95,7 +95,7 @@ class Waiter:
             for request in gone:
                 request.answer()
             while watched and any(request.watched is watched for request in self._looked_at):
-                self._poke()
+                self._wake_up()
                 self._changed.wait(0.01)
             self._changed.notify_all()
 
@@ -108,7 +108,7 @@ class Waiter:
                 self._thread = thread
                 atexit.register(self._end)
             self._requests.append(request)
-            self._poke()
+            self._wake_up()
             self._changed.notify_all()
         try:
             await request.future
@@ -117,9 +117,9 @@ class Waiter:
                 if request in self._requests:
                     self._requests.remove(request)
 
-    def _poke(self) -> None:
+    def _wake_up(self) -> None:
         if self._looked_at:
-            self._lookout.poke()
+            self._waiter.wakeup()
 
     def _run(self) -> None:
         while True:
@@ -148,14 +148,14 @@ class Waiter:
         timeout = min(request.deadline for request in requests) - monotonic()
         positions = {position: None for request in requests for position in request.positions}
         members = [(one.watched, one.version) for one in requests if one.watched is not None]
-        self._lookout.wait(list(positions), members, max(0.0, timeout))
+        self._waiter.wait(list(positions), members, max(0.0, timeout))
 
     def _end(self) -> None:
         """The interpreter ends: the thread must not sleep in memory that goes."""
         with self._lock:
             self._user_count = 0
             self._requests.clear()
-            self._poke()
+            self._wake_up()
             self._changed.notify_all()
             thread = self._thread
         if thread is not None:

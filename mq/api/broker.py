@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from mq.api.consumer_groups import ConsumerGroups, Group
-from mq.api.group import Assigned, Claim, Lookout, Member, Membership, QueueState, Subscription
+from mq.api.group import Assigned, Claim, Member, Membership, QueueState, Subscription, Waiter
 from mq.api.handled_keys import DEDUP_KEY, Handled
 from mq.api.queues import READ_SIZE_MAX, Appender, Appenders, Puller
 from mq.api.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
@@ -37,7 +37,6 @@ __all__ = [
     "Ender",
     "Group",
     "Handled",
-    "Lookout",
     "Member",
     "Membership",
     "MessageQueue",
@@ -53,6 +52,7 @@ __all__ = [
     "TransactionState",
     "Transactions",
     "Undecided",
+    "Waiter",
     "queue_of_key",
 ]
 

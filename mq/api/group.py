@@ -1,7 +1,7 @@
 """Consumer groups as a client sees them: who is in one, which queue is whose, what is committed.
 
 A consumer joins and gets a Membership; by that it claims queues, one live member at a time for each queue,
-over all processes, and commits on the Claim. A Lookout waits for several consumers. The values are plain;
+over all processes, and commits on the Claim. A Waiter waits for several consumers. The values are plain;
 what they mean is the same for every broker.
 """
 
@@ -17,12 +17,12 @@ __all__ = [
     "Assigned",
     "BroadcastOffsets",
     "Claim",
-    "Lookout",
     "Member",
     "Membership",
     "QueueState",
     "Subscription",
     "Versioned",
+    "Waiter",
 ]
 
 T = TypeVar("T")
@@ -154,24 +154,6 @@ class Membership(Versioned, Protocol):
         """What is committed, None where nothing is."""
         ...
 
-    def wait(
-        self,
-        positions: Sequence[tuple[MessageQueue, int, frozenset[int] | bytes | None]],
-        version: int,
-        timeout: float,
-    ) -> None:
-        """Wait until there is something to do, at most `timeout` seconds.
-
-        That is: one of the queues has a message at or after its offset whose tag hash is among the set (None:
-        any); version() is no longer `version`; poke() was called since the last wait returned. It may return
-        early for nothing.
-        """
-        ...
-
-    def poke(self) -> None:
-        """Have wait() return, from any thread."""
-        ...
-
     def leave(self) -> None:
         """Release every claim and be gone. Twice is fine."""
         ...
@@ -200,20 +182,24 @@ class BroadcastOffsets(Protocol):
         ...
 
 
-class Lookout(Protocol):
-    """Waits for several consumers of one broker at once, by one thread at a time."""
+class Waiter(Protocol):
+    """Waits for one consumer, or several of one broker at once, by one thread at a time."""
 
     def wait(
         self,
         positions: Sequence[tuple[MessageQueue, int, frozenset[int] | bytes | None]],
         members: Sequence[tuple[Versioned, int]],
         timeout: float,
-    ) -> None:
-        """Wait as Membership.wait does, until one of the queues, or one of the members (or of Assigned) with
-        the version that was seen of it, has something to do, or poke() was called since the last wait
-        returned."""
+    ) -> MessageQueue | None:
+        """Wait until there is something to do, at most `timeout` seconds.
+
+        That is: one of the queues has a message at or after its offset whose tag hash is among the set (None:
+        any); one of the members (or of Assigned) has another version than was seen of it; wakeup() was called
+        since the last wait returned. It may return early for nothing. A broker that knows which of the queues
+        has a message may say so.
+        """
         ...
 
-    def poke(self) -> None:
+    def wakeup(self) -> None:
         """Have wait() return, from any thread."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from mq.api.group import Claim, Lookout
+from mq.api.group import Claim, Waiter
 from mq.api.results import MessageQueue, PullResult, SendResult
 from mq.message import Message
 
@@ -122,7 +122,7 @@ class Queues(Protocol):
         """The first offset stored at time_ms or later; the end of the queue where there is none."""
         ...
 
-    def lookout(self) -> Lookout:
+    def waiter(self) -> Waiter:
         """For a thread that waits for several consumers, or for queues of no group."""
         ...
 

@@ -18,11 +18,11 @@ from mq.api.group import (
     Assigned,
     BroadcastOffsets,
     Claim,
-    Lookout,
     Member,
     Membership,
     QueueState,
     Subscription,
+    Waiter,
 )
 from mq.api.handled_keys import Handled
 from mq.api.queues import Appender, Puller
@@ -35,7 +35,7 @@ from mq.broker.options import Options, known_options
 from mq.broker.parts import NAME, Parts
 from mq.broker.topics.config import TopicSettings
 from mq.broker.transactions.transactions import LocalTransactions
-from mq.broker.waiter import LocalLookout
+from mq.broker.waiter import LocalWaiter
 from mq.message import Message, MessageExt
 from mq.names import check_group, check_topic
 
@@ -165,8 +165,8 @@ class LocalBroker(Parts, Broker):
     def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
         return self._reader.offset_at(queue, time_ms)
 
-    def lookout(self) -> Lookout:
-        return LocalLookout(self._store, self._groups.numbers)
+    def waiter(self) -> Waiter:
+        return LocalWaiter(self._store, self._groups.numbers)
 
     # Messages.
 

@@ -1,7 +1,7 @@
-"""One thread waits for several consumers of a broker at once, members of groups or not.
+"""One thread waits for a consumer, or several of a broker at once, members of groups or not.
 
-It sleeps in the words of all of them, and in one of its own for poke(): nothing is looked for
-meanwhile. Only where they have more words than one system call takes, it looks again ten times a second.
+It sleeps in the words of all of them, and in one of its own for wakeup(): nothing is looked for meanwhile.
+Only where they have more words than one system call takes, it looks again ten times a second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mq.store.shared.queue_table import Numbers, topics_view
 from mq.store.shared.waiting import WORD_COUNT_MAX, Futex, Wait
 from mq.store.store import Store
 
-__all__ = ["LocalLookout"]
+__all__ = ["LocalWaiter"]
 
 TOO_MANY_SECONDS = 0.1
 
@@ -27,14 +27,16 @@ class Worded(Protocol):
     def heard(self) -> None: ...
 
 
-class LocalLookout:
-    """See mq.api.group.Lookout. Waits by one thread at a time."""
+class LocalWaiter:
+    """See mq.api.group.Waiter. Waits by one thread at a time."""
 
     def __init__(self, store: Store, numbers: Numbers) -> None:
         self._store = store
         self._numbers = numbers
         self._bell = Futex(bytearray(4))
         self._heard = 0
+        self._topics = -1  # the version of all topics for which the numbers are known
+        self._known: dict[MessageQueue, int] = {}
 
     def wait(
         self,
@@ -42,12 +44,15 @@ class LocalLookout:
         members: Sequence[tuple[Versioned, int]],
         timeout: float,
     ) -> None:
-        """See Lookout.wait."""
+        """See Waiter.wait."""
         self._store.live()
         # All that was seen is read before it is looked whether there is something to do already.
         topics = int(topics_view(self._store)[0])
+        if topics != self._topics:
+            self._topics = topics
+            self._known.clear()
         words = {self._bell.address: (self._bell, self._heard)}
-        worded: list[Worded] = [member for member, _ in members]  # type: ignore[misc]  # Lookout.wait takes any member; those that this broker made have words
+        worded: list[Worded] = [member for member, _ in members]  # type: ignore[misc]  # Waiter.wait takes any member; those that this broker made have words
         for member in worded:
             # Members of one group share the word of its version.
             words.update((word.address, (word, seen)) for word, seen in member.words())
@@ -69,10 +74,14 @@ class LocalLookout:
             member.heard()
 
     def _number(self, queue: MessageQueue) -> int:
-        # With a place in the table, also before its first message: that one could come while nobody looks.
-        return self._numbers.find(queue.topic, queue.queue_id, add=not self._store.read_only)
+        number = self._known.get(queue, -1)
+        if number < 0:
+            # With a place in the table, also before its first message: that could come while nobody looks.
+            number = self._numbers.find(queue.topic, queue.queue_id, add=not self._store.read_only)
+            self._known[queue] = number
+        return number
 
-    def poke(self) -> None:
-        """See Lookout.poke."""
+    def wakeup(self) -> None:
+        """See Waiter.wakeup."""
         self._bell.add()
         self._bell.wake()

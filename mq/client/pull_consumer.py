@@ -39,7 +39,7 @@ class PullConsumer(PollingConsumer):
     """
 
     def _prepare(self) -> None:
-        self._lookout = self._broker.lookout()
+        self._waiter = self._broker.waiter()
         self._woken = False
 
     def poll(self, timeout: float = 1.0, *, count_max: int = 32) -> list[MessageExt]:
@@ -126,10 +126,10 @@ class PullConsumer(PollingConsumer):
             uninterrupted(lambda: self._loop.close(failed=failed))
 
     def _wake(self) -> None:
-        self._lookout.poke()
+        self._waiter.wakeup()
 
     def _wait(
         self, watched: Versioned | None, positions: list[Position], version: int, timeout: float
     ) -> None:
         members = () if watched is None else ((watched, version),)
-        self._lookout.wait(positions, members, timeout)
+        self._waiter.wait(positions, members, timeout)

@@ -216,7 +216,7 @@ class PushConsumer:
             )
             for topic in self._subscriptions:
                 self._begin(topic)
-            self._loop = ConsumeLoop(options, membership, assignment, send_back)
+            self._loop = ConsumeLoop(options, self._broker.waiter(), membership, assignment, send_back)
             self._loop.suspend(self._is_suspended)
             self._loop.start()
             # Threads that the interpreter would not wait for: it closes what nobody closed.

@@ -39,6 +39,7 @@ class Claimer:
             ordered=False,
             subscriptions=[Subscription("orders")],
         )
+        waiter = self._broker.waiter()
         for _ in range(self._random.randrange(5, 60)):
             version = membership.version()
             assert name in [member.client_id for member in membership.members()]
@@ -51,7 +52,7 @@ class Claimer:
             if claim is None and (claim := membership.claim(queue)) is not None:
                 self._say("enter", claim)
             if claim is None:
-                membership.wait([], version, 0.01)
+                waiter.wait([], [(membership, version)], 0.01)
                 continue
             self._held[queue] = claim
             for _ in range(self._random.randrange(1, 20)):

@@ -78,7 +78,7 @@ def claimed(membership: Membership, queue_id: int = 0) -> Claim:
     return claim
 
 
-def taken_over(membership: Membership, queue_id: int = 0) -> tuple[Claim, float]:
+def taken_over(broker: mq.Broker, membership: Membership, queue_id: int = 0) -> tuple[Claim, float]:
     """The claim of a queue once its owner is gone, and how long that took."""
     began = time.monotonic()
     while True:
@@ -86,7 +86,7 @@ def taken_over(membership: Membership, queue_id: int = 0) -> tuple[Claim, float]
         claim = membership.claim(QUEUES[queue_id])
         if claim is not None:
             return claim, time.monotonic() - began
-        membership.wait([], version, SOON)
+        broker.waiter().wait([], [(membership, version)], SOON)
         assert time.monotonic() - began < SOON
 
 
@@ -111,7 +111,7 @@ def test_the_queues_of_a_killed_member_are_taken_over_at_once(
         assert membership.claim(QUEUES[0]) is None
         assert len(membership.members()) == 2
         peer.kill()
-        claim, took = taken_over(membership)
+        claim, took = taken_over(broker, membership)
         assert client_ids(broker) == ["here"]
         claim.release()
         times.append(took)
@@ -126,7 +126,7 @@ def test_those_who_sleep_wake_when_another_dies(broker: LocalBroker, peers: Call
         sleeper.do("assert member.claim(queues[0]) is None and len(member.members()) == 3")
         # Before the death: who looks after it has nothing to wait for.
         sleeper.do("version = member.version()")
-        sleeper.post("do", "member.wait([], version, 20.0)")
+        sleeper.post("do", "broker.waiter().wait([], [(member, version)], 20.0)")
     victim.kill()
     for sleeper in sleepers:
         sleeper.answer()
@@ -141,7 +141,7 @@ def test_who_leaves_hands_over_at_once(broker: LocalBroker, peers: Callable[...,
     assert membership.claim(QUEUES[0]) is None
     peer.do("claims[0].commit(0)")
     peer.post("do", "member.leave()")
-    _, took = taken_over(membership)
+    _, took = taken_over(broker, membership)
     assert took <= TAKEOVER_LATEST
     peer.answer()
 
@@ -150,7 +150,10 @@ def test_a_released_queue_wakes_who_was_refused_it(broker: LocalBroker, peers: C
     claim = claimed(join(broker))
     peer = peers("peer")
     peer.do("assert member.claim(queues[0]) is None; version = member.version()")
-    peer.post("do", "member.wait([], version, 20.0); assert member.claim(queues[0]) is not None")
+    peer.post(
+        "do",
+        "broker.waiter().wait([], [(member, version)], 20.0); assert member.claim(queues[0]) is not None",
+    )
     claim.release()
     began = time.monotonic()
     peer.answer()
@@ -180,7 +183,7 @@ def test_a_forked_child_keeps_no_claim_of_a_killed_parent(
     child = peer.ask("child")
     try:
         peer.kill()
-        taken_over(join(broker))
+        taken_over(broker, join(broker))
     finally:
         os.kill(child, 9)
 
@@ -191,7 +194,7 @@ def test_what_a_forked_child_is_told(broker: LocalBroker, peers: Callable[..., P
         "def told(call):\n"
         "    try: call()\n"
         "    except Exception as error: return type(error).__name__\n"
-        "calls = [member.members, member.poke, member.leave, lambda: member.claim(queues[1]),"
+        "calls = [member.members, broker.waiter().wakeup, member.leave, lambda: member.claim(queues[1]),"
         " claims[0].committed, lambda: claims[0].commit(1), claims[0].release, broker.close]\n"
         "read, write = os.pipe()\n"
         "if os.fork() == 0:\n"
@@ -238,7 +241,7 @@ def test_a_member_of_another_pid_namespace_is_missed_when_it_dies(
     assert len(membership.members()) == 2
     assert membership.claim(QUEUES[0]) is None
     peer.kill()
-    _, took = taken_over(membership)
+    _, took = taken_over(broker, membership)
     assert took <= TAKEOVER_LATEST
     assert client_ids(broker) == ["here"]
 
@@ -519,7 +522,7 @@ def test_why_a_queue_does_not_move(broker: LocalBroker, peers: Callable[..., Pee
     assert third.reason.startswith("flow control: 1,000 messages é")
     assert (fourth.owner, fourth.reason) == (None, "no member has taken it yet")
     peer.kill()
-    taken_over(membership, 1)
+    taken_over(broker, membership, 1)
     assert group.states("orders")[1].reason == ""
     broker.create_topic("events", 1)
     broker.topic("events").send(b"x")
@@ -596,7 +599,7 @@ def test_a_queue_is_waited_for_before_its_first_message(broker: LocalBroker) -> 
         "billing", client_id="a", model="clustering", consume_type="push", ordered=False, subscriptions=()
     )
     assert broker._groups.numbers.find("never", 0) == -1
-    member.wait([(queue, 0, None)], member.version(), 0.0)
+    broker.waiter().wait([(queue, 0, None)], [(member, member.version())], 0.0)
     assert broker._groups.numbers.find("never", 0) >= 0
 
 

@@ -76,7 +76,7 @@ def test_a_stopped_member_is_evicted_and_commits_nothing_more(
     assert member.claim(QUEUES[0]) is None
     with caplog.at_level(logging.WARNING, "mq.groups"), stopped(peer):
         assert "which is stopped" in broker.group("billing").states("orders")[0].reason
-        claim, _ = taken_over(member)
+        claim, _ = taken_over(broker, member)
         assert client_ids(broker) == ["here"]
         wait_until(lambda: f"peer, process {peer.pid}" in caplog.text)
         assert claim.committed() == 3
@@ -102,7 +102,7 @@ def test_a_member_that_is_evicted_can_leave(broker: LocalBroker, peers: Callable
     member = join(broker)
     peer = peers("peer", 0, queue_lease=SHORT)
     with stopped(peer):
-        claim, _ = taken_over(member)
+        claim, _ = taken_over(broker, member)
     peer.do("member.leave()")
     assert client_ids(broker) == ["here"]
     assert claim.commit(0)
@@ -118,7 +118,7 @@ def test_a_group_without_others_waits_for_who_comes_next(
     with stopped(peer):
         wait_until(lambda: "lease has lapsed" in broker.group("billing").states("orders")[0].reason)
         assert client_ids(broker) == ["peer"]
-        taken_over(join(broker))
+        taken_over(broker, join(broker))
         assert client_ids(broker) == ["here"]
 
 

@@ -764,7 +764,7 @@ def test_a_close_does_not_depend_on_who_is_let_in_first(
     class Unfair:
         """Lets nobody in before the thread sleeps again, if it does at all."""
 
-        def __init__(self, waiting: waiter.Waiter) -> None:
+        def __init__(self, waiting: waiter.WaiterThread) -> None:
             self.looks = 0
             self._waiting = waiting
             self._changed = waiting._changed

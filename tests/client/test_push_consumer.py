@@ -18,7 +18,7 @@ from mq.api.group import Subscription
 from mq.api.results import MessageQueue
 from tests.support.appending import append_one
 from tests.support.memory.broker import DELAYS_MS, MemoryBroker
-from tests.support.memory.groups import MemoryMembership
+from tests.support.memory.groups import MemoryMembership, MemoryWaiter
 from tests.support.recording_listener import (
     PATIENCE,
     Clock,
@@ -813,13 +813,13 @@ def test_a_new_group_begins_where_it_is_told_to(consume_from: str, expected: lis
 def test_with_nothing_to_do_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
-    wait = MemoryMembership.wait
+    wait = MemoryWaiter.wait
 
-    def counted(self: MemoryMembership, positions: Any, version: int, timeout: float) -> None:
+    def counted(self: MemoryWaiter, positions: Any, members: Any, timeout: float) -> None:
         waits.append(timeout)
-        wait(self, positions, version, timeout)
+        wait(self, positions, members, timeout)
 
-    monkeypatch.setattr(MemoryMembership, "wait", counted)
+    monkeypatch.setattr(MemoryWaiter, "wait", counted)
     broker = make(4)
     heard = Heard()
     with consuming(broker, heard):
@@ -901,11 +901,11 @@ def test_a_queue_that_cannot_be_claimed_is_told_of_once_and_the_others_are_consu
 
 @pytest.mark.parametrize("queues", [3, 40])
 def test_a_broker_may_say_which_queue_has_something(queues: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    wait = MemoryMembership.wait
+    wait = MemoryWaiter.wait
     pulls: Counter[int] = Counter()
 
-    def telling(self: MemoryMembership, positions: Any, version: int, timeout: float) -> Any:
-        wait(self, positions, version, timeout)
+    def telling(self: MemoryWaiter, positions: Any, members: Any, timeout: float) -> Any:
+        wait(self, positions, members, timeout)
         return next((queue for queue, offset, _ in positions if broker.max_offset(queue) > offset), None)
 
     class Counted(MemoryBroker):
@@ -913,7 +913,7 @@ def test_a_broker_may_say_which_queue_has_something(queues: int, monkeypatch: py
             pulls[queue.queue_id] += 1
             return super().pull(queue, *rest)
 
-    monkeypatch.setattr(MemoryMembership, "wait", telling)
+    monkeypatch.setattr(MemoryWaiter, "wait", telling)
     broker = Counted()
     broker.create_topic("orders", queues)
     heard = Heard()

@@ -79,16 +79,19 @@ def claimed(membership: Membership, queue: mq.MessageQueue) -> Claim:
 class Waiting(threading.Thread):
     """Waits in a thread of its own, as a consumer does, until something is there for it."""
 
-    def __init__(self, membership: Membership, positions: Any, version: int | None = None) -> None:
+    def __init__(
+        self, broker: mq.Broker, membership: Membership, positions: Any, version: int | None = None
+    ) -> None:
         super().__init__()
-        self._arguments = positions, membership.version() if version is None else version, SOON
-        self._membership = membership
+        self._members = [(membership, membership.version() if version is None else version)]
+        self._positions = positions
+        self.waiter = broker.waiter()
         self.took = -1.0
         self.start()
 
     def run(self) -> None:
         begin = time.monotonic()
-        self._membership.wait(*self._arguments)
+        self.waiter.wait(self._positions, self._members, SOON)
         self.took = time.monotonic() - begin
 
     def woken(self) -> bool:
@@ -445,15 +448,18 @@ def test_a_queue_says_why_it_does_not_move(broker: mq.Broker, other: mq.Broker, 
 def test_waiting_ends_at_once_when_a_message_is_there(broker: mq.Broker, join: Join) -> None:
     send(broker, 1, count=2)
     membership = join("a")
-    assert Waiting(membership, [(queue_of(broker, 0), 0, None), (queue_of(broker, 1), 1, None)]).woken()
+    assert Waiting(
+        broker, membership, [(queue_of(broker, 0), 0, None), (queue_of(broker, 1), 1, None)]
+    ).woken()
 
 
 def test_waiting_ends_at_its_time(broker: mq.Broker, join: Join) -> None:
     send(broker, 1, count=2)
     membership = join("a")
     begin = time.monotonic()
-    membership.wait([(queue_of(broker, 1), 2, None)], membership.version(), 0.02)
-    membership.wait([], membership.version(), 0.02)
+    waiter, seen = broker.waiter(), [(membership, membership.version())]
+    waiter.wait([(queue_of(broker, 1), 2, None)], seen, 0.02)
+    waiter.wait([], seen, 0.02)
     assert time.monotonic() - begin < SOON
 
 
@@ -461,7 +467,7 @@ def test_waiting_ends_at_its_time(broker: mq.Broker, join: Join) -> None:
 def test_a_message_wakes_who_waits_for_it(
     broker: mq.Broker, other: mq.Broker, join: Join, wanted: frozenset[int] | None
 ) -> None:
-    waiting = Waiting(join("a"), [(queue_of(broker, queue_id), 0, wanted) for queue_id in range(2)])
+    waiting = Waiting(broker, join("a"), [(queue_of(broker, queue_id), 0, wanted) for queue_id in range(2)])
     send(other, 1, tags="paid")
     assert waiting.woken()
 
@@ -469,7 +475,9 @@ def test_a_message_wakes_who_waits_for_it(
 def test_messages_of_other_tags_wake_nobody(broker: mq.Broker, other: mq.Broker, join: Join) -> None:
     membership = join("a")
     send(broker, 0, count=40, tags="refunded")
-    waiting = Waiting(membership, [(queue_of(broker), 0, frozenset({tag_hash("paid"), tag_hash("x")}))])
+    waiting = Waiting(
+        broker, membership, [(queue_of(broker), 0, frozenset({tag_hash("paid"), tag_hash("x")}))]
+    )
     send(other, 0, count=40, tags="refunded")
     send(other, 0, count=40)
     waiting.join(0.1)
@@ -478,23 +486,24 @@ def test_messages_of_other_tags_wake_nobody(broker: mq.Broker, other: mq.Broker,
     assert waiting.woken()
 
 
-def test_a_poke_wakes_who_waits(join: Join) -> None:
-    membership = join("a")
-    waiting = Waiting(membership, [])
-    membership.poke()
+def test_a_wakeup_ends_the_wait(broker: mq.Broker, join: Join) -> None:
+    waiting = Waiting(broker, join("a"), [])
+    waiting.waiter.wakeup()
     assert waiting.woken()
 
 
-def test_a_poke_before_the_wait_counts_for_it(broker: mq.Broker, join: Join) -> None:
-    membership = join("a")
-    membership.poke()
-    assert Waiting(membership, [(queue_of(broker), 0, None)]).woken()
+def test_a_wakeup_before_the_wait_counts_for_it(broker: mq.Broker, join: Join) -> None:
+    membership, waiter = join("a"), broker.waiter()
+    waiter.wakeup()
+    begin = time.monotonic()
+    waiter.wait([(queue_of(broker), 0, None)], [(membership, membership.version())], SOON)
+    assert time.monotonic() - begin < SOON
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_wakes_who_waits(broker: mq.Broker, other: mq.Broker, join: Join, change: str) -> None:
     membership = join("a")
-    waiting = Waiting(membership, [(queue_of(broker), 0, None)])
+    waiting = Waiting(broker, membership, [(queue_of(broker), 0, None)])
     CHANGES[change](other, lambda *args: join(*args, of=other))
     assert waiting.woken()
 
@@ -503,4 +512,4 @@ def test_a_change_before_the_wait_counts_for_it(broker: mq.Broker, other: mq.Bro
     membership = join("a")
     version = membership.version()
     join("b", of=other).leave()
-    assert Waiting(membership, [(queue_of(broker), 0, None)], version).woken()
+    assert Waiting(broker, membership, [(queue_of(broker), 0, None)], version).woken()

@@ -36,7 +36,7 @@ from mq.store.shared.group_slots import (
     slot_word,
 )
 from mq.store.shared.queue_table import topics_view
-from mq.store.shared.waiting import Futex, Wait
+from mq.store.shared.waiting import Futex
 
 if TYPE_CHECKING:
     from mq.broker.groups.groups import Groups
@@ -50,7 +50,6 @@ VERSION_WORD = 12  # of four bytes
 log = logging.getLogger("mq.groups")
 
 EMPTY = memoryview(bytes(1 << 10)).cast("q")  # What is looked at once the file is detached: nothing changes.
-Position = tuple[MessageQueue, int, "frozenset[int] | bytes | None"]
 
 
 class LocalMembership:
@@ -105,7 +104,9 @@ class LocalMembership:
         """Have the lease from now on. False: it is over, and the next call of this member finds out."""
         if self.seat.renew():
             return True
-        self.poke()
+        if not self.left:
+            self._bell.add()
+            self._bell.wake()
         return False
 
     def _return(self) -> None:
@@ -220,24 +221,6 @@ class LocalMembership:
             self._live()
         return self._file.committed(self._groups.numbers.find(queue.topic, queue.queue_id))
 
-    def wait(self, positions: Sequence[Position], version: int, timeout: float) -> None:
-        """See Membership.wait."""
-        with self._lock:
-            self._live()
-        words, topics = self.words(), int(self._topics[0])
-        if self.version() == version:
-            Wait(
-                self._store,
-                [
-                    (number, offset, hashes)
-                    for queue, offset, hashes in positions
-                    if (number := self._number(queue)) >= 0
-                ],
-                version=topics,
-                words=words,
-            ).sleep(timeout)
-        self.heard()
-
     def words(self) -> tuple[tuple[Futex, int], tuple[Futex, int]]:
         """The words that change when there is something to do for this member, and what they say now."""
         word = self._file.version
@@ -246,19 +229,6 @@ class LocalMembership:
     def heard(self) -> None:
         """What waited for the words has been awake since."""
         self._bell_seen = self._bell.value
-
-    def _number(self, queue: MessageQueue) -> int:
-        claim = self._claims.get(queue)
-        if claim is not None:
-            return claim.number
-        # With a place in the table, also before its first message: that one could come while nobody looks.
-        return self._groups.numbers.find(queue.topic, queue.queue_id, add=True)
-
-    def poke(self) -> None:
-        """See Membership.poke."""
-        if not self.left:
-            self._bell.add()
-            self._bell.wake()
 
     def give_up(self, claim: LocalClaim) -> None:
         """Release a claim, and tell the members that were refused a queue."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final
 
-from mq.api.group import Membership
+from mq.api.group import Membership, Waiter
 from mq.api.results import MessageQueue
 from mq.client.engine.assignment import Assignment
 from mq.client.engine.dispatcher import Dispatcher
@@ -44,6 +44,7 @@ class ConsumeLoop:
     def __init__(
         self,
         options: PushOptions,
+        waiter: Waiter,
         membership: Membership,
         assignment: Assignment,
         send_back: SendBack,
@@ -52,6 +53,7 @@ class ConsumeLoop:
         self.closed: Final = threading.Event()
         self._options = options
         self._assignment = assignment
+        self._waiter = waiter
         self._membership = membership
         self._clock = clock
         self._lock: Final = assignment.lock
@@ -62,8 +64,8 @@ class ConsumeLoop:
         self._must_look = True  # at all that depends on time,
         self._look_at = 0.0  # or then, while there is work all along,
         self._due = 0.0  # or then, by what is known
-        self._hint: OwnedQueue | None = None  # which is known to have something
         self._version = -1
+        self._hint: OwnedQueue | None = None  # which is known to have something
         self._round: list[OwnedQueue] = []  # the queues, the one that had something last in front
         self._dispatcher: Final = Dispatcher(
             self._lock,
@@ -107,7 +109,7 @@ class ConsumeLoop:
     def _look_now(self) -> None:
         """Have the leader look after what depends on time."""
         self._must_look = True
-        self._membership.poke()
+        self._waiter.wakeup()
 
     def close(self, timeout: float | None) -> list[str]:
         """Begin nothing more, and wait until everything has ended. Returns what had not in time. From a
@@ -244,8 +246,6 @@ class ConsumeLoop:
         now = self._clock()
         due = self._rebalance_at
         positions = []
-        # Some brokers can say which of the queues has something.
-        wait: Callable[..., object] = self._membership.wait
         if not self._is_paused():
             for owned in self._round:
                 owned.cold_until = 0.0
@@ -266,8 +266,9 @@ class ConsumeLoop:
                 return
         if not self._must_look:
             due = min(due, self._due, self._dispatcher.look_at(now))
-            found = wait(positions, version, max(0.0, due - now))
-            if isinstance(found, MessageQueue):
+            members = ((self._membership, version),)
+            found = self._waiter.wait(positions, members, max(0.0, due - now))
+            if found is not None:
                 self._hint = self._owned.get(found)
 
     def _rebalance(self, version: int, now: float) -> None:

@@ -35,7 +35,7 @@ from tests.support.memory.groups import (
     RETRY_PREFIX,
     MemoryAssigned,
     MemoryGroups,
-    MemoryLookout,
+    MemoryWaiter,
     Position,
     new_member,
     raised,
@@ -489,8 +489,8 @@ class MemoryBroker:
             self._check_open()
             return MemoryAssigned(self._groups, group)
 
-    def lookout(self) -> MemoryLookout:
-        return MemoryLookout(self._groups)
+    def waiter(self) -> MemoryWaiter:
+        return MemoryWaiter(self._groups)
 
     def send_back(
         self, message: MessageExt, group: str, *, delay_level: int = 0, max_reconsume_times: int = 16

@@ -185,7 +185,6 @@ class MemoryMembership:
         self._groups = groups
         self._state = state
         self._consume_from = consume_from
-        self._poked = False
 
     def members(self) -> list[Member]:
         with self._groups.changed:
@@ -238,24 +237,6 @@ class MemoryMembership:
         with self._groups.changed:
             return self._state.offsets.get(queue)
 
-    def wait(self, positions: Sequence[Position], version: int, timeout: float) -> None:
-        broker, changed = self._groups.broker, self._groups.changed
-        deadline = time.monotonic() + timeout
-        with changed:
-            while not self._poked and self.version() == version:
-                if any(broker.matches(position) for position in positions):
-                    break
-                left = min(deadline - time.monotonic(), broker.until_due())
-                if left <= 0:
-                    break
-                changed.wait(left)
-            self._poked = False
-
-    def poke(self) -> None:
-        with self._groups.changed:
-            self._poked = True
-            self._groups.changed.notify_all()
-
     def leave(self) -> None:
         with self._groups.changed:
             for claim in [claim for claim in self._state.owners.values() if claim.member is self]:
@@ -279,8 +260,8 @@ class MemoryAssigned:
         return MemoryClaim(self._groups, self._state, None, queue)
 
 
-class MemoryLookout:
-    """See mq.api.group.Lookout."""
+class MemoryWaiter:
+    """See mq.api.group.Waiter."""
 
     def __init__(self, groups: MemoryGroups) -> None:
         self._groups = groups
@@ -291,22 +272,17 @@ class MemoryLookout:
     ) -> None:
         deadline = time.monotonic() + min(timeout, 3600.0)
         changed, broker = self._groups.changed, self._groups.broker
-        ours = [member for member, _ in members if isinstance(member, MemoryMembership)]
         with changed:
             while not self._poked and all(member.version() == version for member, version in members):
-                if any(member._poked for member in ours) or any(
-                    broker.matches(position) for position in positions
-                ):
+                if any(broker.matches(position) for position in positions):
                     break
                 left = min(deadline - time.monotonic(), broker.until_due())
                 if left <= 0:
                     break
                 changed.wait(left)
             self._poked = False
-            for member in ours:
-                member._poked = False
 
-    def poke(self) -> None:
+    def wakeup(self) -> None:
         with self._groups.changed:
             self._poked = True
             self._groups.changed.notify_all()

@@ -65,40 +65,40 @@ def switches(thread: int) -> int:
 
 
 def test_a_message_of_any_queue_wakes_it(broker: mq.Broker) -> None:
-    lookout = broker.lookout()
+    waiter = broker.waiter()
     for queue_id in (0, 1):
         queues = [queue.message_queue for queue in broker.topic("orders").queues]
         positions = [(queue, broker.max_offset(queue), None) for queue in queues]
         message = mq.Message("orders", b"late")
         sender = threading.Timer(0.05, append_one, (broker, "orders", queue_id, message, b"late"))
         sender.start()
-        assert took(partial(lookout.wait, positions, (), LONG)) < LONG / 2
+        assert took(partial(waiter.wait, positions, (), LONG)) < LONG / 2
         sender.join()
 
 
 def test_a_change_of_any_members_group_wakes_it(broker: mq.Broker) -> None:
     members = [join(broker, f"group{number}", "first") for number in range(3)]
-    lookout = broker.lookout()
+    waiter = broker.waiter()
     for number in range(3):
         versions = seen(*members)
         comer = threading.Timer(0.05, join, (broker, f"group{number}", "second"))
         comer.start()
-        assert took(partial(lookout.wait, [], versions, LONG)) < LONG / 2
+        assert took(partial(waiter.wait, [], versions, LONG)) < LONG / 2
         comer.join()
     versions = [(member, version - 1) for member, version in seen(*members)]
-    assert took(partial(lookout.wait, [], versions, LONG)) < AT_ONCE
+    assert took(partial(waiter.wait, [], versions, LONG)) < AT_ONCE
 
 
-def test_a_poke_wakes_it_once_also_before_it_waits(broker: mq.Broker) -> None:
-    lookout = broker.lookout()
-    lookout.poke()
-    lookout.poke()
-    assert took(partial(lookout.wait, [], (), LONG)) < AT_ONCE
-    assert took(partial(lookout.wait, [], (), 0.05)) >= 0.05
-    poker = threading.Timer(0.05, lookout.poke)
-    poker.start()
-    assert took(partial(lookout.wait, [], (), LONG)) < LONG / 2
-    poker.join()
+def test_a_wakeup_wakes_it_once_also_before_it_waits(broker: mq.Broker) -> None:
+    waiter = broker.waiter()
+    waiter.wakeup()
+    waiter.wakeup()
+    assert took(partial(waiter.wait, [], (), LONG)) < AT_ONCE
+    assert took(partial(waiter.wait, [], (), 0.05)) >= 0.05
+    waker = threading.Timer(0.05, waiter.wakeup)
+    waker.start()
+    assert took(partial(waiter.wait, [], (), LONG)) < LONG / 2
+    waker.join()
 
 
 def test_more_members_than_one_call_waits_for_are_looked_for(local: mq.LocalBroker) -> None:
@@ -106,10 +106,10 @@ def test_more_members_than_one_call_waits_for_are_looked_for(local: mq.LocalBrok
     versions = seen(*members)
     comer = threading.Timer(0.2, join, (local, "group39", "second"))
     comer.start()
-    lookout = local.lookout()
+    waiter = local.waiter()
     deadline = time.monotonic() + LONG
     while all(member.version() == version for member, version in versions) and time.monotonic() < deadline:
-        lookout.wait([], versions, LONG)
+        waiter.wait([], versions, LONG)
     assert members[39].version() != versions[39][1]
     comer.join()
 
