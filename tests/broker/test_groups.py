@@ -536,7 +536,7 @@ def test_many_queues_are_waited_for_as_one(broker: LocalBroker, peers: Callable[
         peer = peers(f"peer {count}")
         peer.do("positions = [(queue.message_queue, 0, None) for queue in broker.topic('many').queues]")
         peer.do("began = time.monotonic()")
-        peer.post("do", f"member.wait(positions, member.version(), {SOON})")
+        peer.post("do", f"broker.waiter().wait(positions, [(member, member.version())], {SOON})")
         send(broker, "many", queues[-1].queue_id, b"x")
         peer.answer()
         assert peer.ask("time.monotonic() - began") < SOON
@@ -547,9 +547,10 @@ def test_waiting_costs_no_time_of_the_processor(broker: LocalBroker, peers: Call
     peer = peers("peer", 0, 1, 2, 3)
     join(broker).members()
     peer.do(
-        "positions = [(queue, 0, None) for queue in queues]; member.wait(positions, member.version(), 0.1)"
+        "positions = [(queue, 0, None) for queue in queues]; members = [(member, member.version())];"
+        " waiter = broker.waiter(); waiter.wait(positions, members, 0.1)"
     )
-    peer.do("before = time.process_time(); member.wait(positions, member.version(), 2.0)")
+    peer.do("before = time.process_time(); waiter.wait(positions, [(member, member.version())], 2.0)")
     assert peer.ask("time.process_time() - before") < 0.2
 
 

@@ -61,8 +61,8 @@ class Delivery:
         return name_of(self.listener)
 
     @property
-    def restores_topics(self) -> bool:
-        """Whether a message that comes again is given the topic that it was sent to, as listeners expect."""
+    def is_heard(self) -> bool:
+        """Whether there is a listener. What comes again is given to it with the topic that it was sent to."""
         return self.listener is not unheard
 
     @property

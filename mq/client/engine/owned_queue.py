@@ -97,7 +97,9 @@ class OwnedQueue:
         self._noted: str | None = None
         self._lost = 0  # messages one after the other that could not be read
         self.committed = self._beginning(start)
-        self.cache = ProcessQueue(self.committed)
+        # A consumer that asks for messages pulls when it has none: there is no flow to control.
+        self._weighs = delivery.is_heard
+        self.cache = ProcessQueue(self.committed, weighs=self._weighs)
 
     # Pulling.
 
@@ -126,7 +128,7 @@ class OwnedQueue:
         if status is PullStatus.FOUND:
             messages = found.messages if type(found.messages) is list else list(found.messages)
             messages = selection.keep(messages)
-            if self._is_retry and delivery.restores_topics:
+            if self._is_retry and delivery.is_heard:
                 messages = [RetriedMessage(message) for message in messages]
             return offset, messages, end
         if status is PullStatus.OFFSET_ILLEGAL:
@@ -294,7 +296,7 @@ class OwnedQueue:
         for run in self.cache.open:
             self.cache.cut(run)
             run.is_void = True
-        self.cache = ProcessQueue(offset)
+        self.cache = ProcessQueue(offset, weighs=self._weighs)
 
     # Giving up.
 

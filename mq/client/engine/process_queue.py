@@ -95,9 +95,10 @@ class MessageRun:
 class ProcessQueue:
     """The messages of one queue between being pulled and being consumed."""
 
-    __slots__ = ("_begun", "_held", "_ready", "count", "next", "open", "size")
+    __slots__ = ("_begun", "_held", "_ready", "_weighs", "count", "next", "open", "size")
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, *, weighs: bool = True) -> None:
+        self._weighs = weighs  # False: nobody asks for `size`, which stays 0
         self.next = offset  # to be pulled
         self.count = 0  # messages in here
         self.size = 0  # their bytes
@@ -113,7 +114,7 @@ class ProcessQueue:
             is_dense = len(messages) == end - begin
             if not is_dense:
                 begin = messages[0].queue_offset
-            size = sum(map(len, map(_record_of, messages)))
+            size = sum(map(len, map(_record_of, messages))) if self._weighs else 0
             self._ready.append(MessageRun(begin, messages, is_dense, size))
             self.count += len(messages)
             self.size += size
