@@ -201,13 +201,50 @@ def test_keyed_sends_that_are_interrupted_and_made_again_are_stored_once(
         set_alarm(0.0)
     beside.looks()
     beside.sends()
-    stored: Counter[bytes] = Counter()
+    assert stored(broker) == Counter({b"%d" % each: 1 for each in range(number + 1)})
+
+
+def test_plain_sends_that_are_interrupted_are_stored_once_or_not_at_all(
+    broker: LocalBroker, beside: Beside
+) -> None:
+    """And once for sure where the result was returned; in a batch all of them, or none."""
+    acknowledged: set[bytes] = set()
+    cut: set[bytes] = set()
+    with mq.Producer(broker) as producer, alarms() as set_alarm:
+        end, numbers = time.monotonic() + SECONDS / 2, count()
+        while time.monotonic() < end or len(cut) < 20:
+            number = next(numbers)
+            body = b"%d" % number
+            message = mq.Message("orders", body)
+            try:
+                set_alarm(random.uniform(2e-6, 1e-4))
+                if number % 3:
+                    producer.send(message, shard_key=number)
+                else:
+                    producer.send_batch([message] * 3)
+                acknowledged.add(body)
+                set_alarm(0.0)
+            except Interrupted:
+                cut.add(body)
+        set_alarm(0.0)
+    beside.looks()
+    beside.sends()
+    found = stored(broker)
+    whole = {body: 1 if int(body) % 3 else 3 for body in acknowledged | cut}
+    assert found.keys() <= whole.keys()
+    assert {body: found[body] for body in acknowledged} == {body: whole[body] for body in acknowledged}
+    assert {body for body in cut if found[body] not in (0, whole[body])} == set()
+
+
+def stored(broker: LocalBroker) -> Counter[bytes]:
+    """How often there is which message."""
+    found: Counter[bytes] = Counter()
     for queue in broker.topic("orders").queues:
         at = 0
-        while found := queue.read(at, count_max=1000).messages:
-            stored.update(message.body for message in found)
-            at += len(found)
-    assert stored == Counter({b"%d" % each: 1 for each in range(number + 1)})
+        while messages := queue.read(at, count_max=1000).messages:
+            found.update(message.body for message in messages)
+            at += len(messages)
+    return found
 
 
 def test_a_handler_that_sends_under_a_key_is_refused_and_does_not_wait_for_itself(
