@@ -67,6 +67,16 @@ class TestLevels:
         """A store time ahead of the clock: the delay counts from when the message was first looked at."""
         assert due_ms(BEGIN_MS + HOUR, 5000, BEGIN_MS) == BEGIN_MS + 5000
 
+    def test_each_new_leader_counts_at_most_one_delay_and_ends_by_the_clock(self) -> None:
+        """Of leaders that see a message for the first time, at whatever time the clock shows."""
+        delay_ms, stored_ms = 5000, BEGIN_MS
+        for back_ms in (0, 1, 4999, 5000, HOUR):
+            for since_ms in (0, 1, 4999):  # since it was stored, when this leader takes over
+                seen_ms = stored_ms + since_ms - back_ms
+                wait_ms = due_ms(stored_ms, delay_ms, seen_ms) - seen_ms
+                assert delay_ms - since_ms <= wait_ms <= delay_ms
+                assert seen_ms + wait_ms <= stored_ms + delay_ms
+
     @pytest.mark.parametrize(
         "properties",
         [
