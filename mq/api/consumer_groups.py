@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, QueueState, Subscription
+from mq.api.group import Assigned, BroadcastOffsets, Claim, Member, Membership, QueueState, Subscription
 from mq.api.handled_keys import Handled
 from mq.api.queues import Queues
 from mq.api.results import MessageQueue
@@ -52,10 +52,17 @@ class ConsumerGroups(Queues, Protocol):
         ...
 
     def send_back(
-        self, message: MessageExt, group: str, *, delay_level: int = 0, max_reconsume_times: int = 16
-    ) -> None:
+        self,
+        message: MessageExt,
+        group: str,
+        *,
+        delay_level: int = 0,
+        max_reconsume_times: int = 16,
+        claim: Claim | None = None,
+    ) -> bool:
         """Have the group get a message again, later: at a delay level, or by its times of consumption (0).
-        It goes to the dead letters after max_reconsume_times, or at once (below 0)."""
+        It goes to the dead letters after max_reconsume_times, or at once (below 0). False, and nothing is
+        stored, once the claim of the queue that it comes from is lost: another member gets it."""
         ...
 
     def group_members(self, group: str) -> list[Member]: ...

@@ -208,10 +208,18 @@ class LocalBroker(Parts, Broker):
         return Group(self, name)
 
     def send_back(
-        self, message: MessageExt, group: str, *, delay_level: int = 0, max_reconsume_times: int = 16
-    ) -> None:
+        self,
+        message: MessageExt,
+        group: str,
+        *,
+        delay_level: int = 0,
+        max_reconsume_times: int = 16,
+        claim: Claim | None = None,
+    ) -> bool:
         self._catalog.check_writable()
-        send_back(self._schedule, self._catalog, message, group, delay_level, max_reconsume_times)
+        return send_back(
+            self._schedule, self._catalog, message, group, delay_level, max_reconsume_times, claim
+        )
 
     def join(
         self,

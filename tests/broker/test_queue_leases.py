@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,10 +28,12 @@ from mq.broker.groups.claim import LocalClaim
 from mq.broker.groups.member import LocalMembership
 from mq.broker.local import LocalBroker
 from mq.fastpath import while_unchanged
+from mq.store.log.reappend import Copies
 from mq.store.native import ffi, lib
 from mq.store.shared.group_file import EVICTED, LEASE, LIFE, place_word
 from mq.store.shared.group_slots import CHECK, COMMITTED, OFFSET_MAX, RESETS, SLOT_SIZE, TURN
 from mq.store.shared.lease import Lapse, grace
+from mq.store.shared.lock_guards import append_lock
 from mq.store.shared.process_state import process_state
 from tests.broker.test_groups import QUEUES, client_ids, join, peers, taken_over
 from tests.support.store.peer import Peer
@@ -297,3 +301,41 @@ def test_messages_end_with_the_word_that_guards_them() -> None:
     assert list(kept) == [1]
     with pytest.raises(TypeError, match="iterator"):
         while_unchanged([1], word, address, 5)  # type: ignore[arg-type]  # that is what is tested
+
+
+@pytest.mark.parametrize("delay_level", [1, -1])
+def test_what_another_member_has_by_now_is_not_handed_back(broker: LocalBroker, delay_level: int) -> None:
+    """Its right is looked at under the lock: it ends here while the call waits for that."""
+    send(broker, "orders", 0, b"failed")
+    (message,) = broker.topic("orders").queues[0].read(0).messages
+    member = join(broker)
+    claim = member.claim(QUEUES[0])
+    assert isinstance(claim, LocalClaim)
+    assert broker.send_back(message, "g", delay_level=delay_level)  # So that all is there that this takes.
+    end, stored = broker._store.end(), list[bool]()
+
+    def hand_back() -> None:
+        stored.append(broker.send_back(message, "g", delay_level=delay_level, claim=claim))
+
+    def waits_for_the_lock() -> bool:
+        frame = sys._current_frames().get(thread.ident or 0)
+        return frame is not None and frame.f_code is Copies.append.__code__
+
+    thread = threading.Thread(target=hand_back)
+    with append_lock(broker._store.live(), broker.path):
+        thread.start()
+        wait_until(waits_for_the_lock)
+        time.sleep(0.05)
+        words, at = claim._slot[:2]
+        words[at + TURN] += 1
+    thread.join(PATIENCE)
+    assert stored == [False]
+    assert claim.is_lost()
+    assert broker.send_back(message, "g", delay_level=delay_level, claim=claim) is False
+    assert broker._store.end() == end
+    # One that was released has ended well: what is left of it is handed back.
+    again = member.claim(QUEUES[1])
+    assert again is not None
+    again.release()
+    assert broker.send_back(message, "g", delay_level=delay_level, claim=again) is True
+    assert broker._store.end() > end

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import mq
-from mq.api.group import Subscription
+from mq.api.group import Claim, Subscription
 from mq.api.results import MessageQueue
 from tests.support.appending import append_one
 from tests.support.memory.broker import DELAYS_MS, MemoryBroker
@@ -276,12 +276,24 @@ class Refusing(MemoryBroker):
     asked = 0
 
     def send_back(
-        self, message: mq.MessageExt, group: str, *, delay_level: int = 0, max_reconsume_times: int = 16
-    ) -> None:
+        self,
+        message: mq.MessageExt,
+        group: str,
+        *,
+        delay_level: int = 0,
+        max_reconsume_times: int = 16,
+        claim: Claim | None = None,
+    ) -> bool:
         self.asked += 1
         if self.refuses:
             raise mq.StoreFull("no space", path="commitlog")
-        super().send_back(message, group, delay_level=delay_level, max_reconsume_times=max_reconsume_times)
+        return super().send_back(
+            message,
+            group,
+            delay_level=delay_level,
+            max_reconsume_times=max_reconsume_times,
+            claim=claim,
+        )
 
 
 def test_what_cannot_be_sent_back_stays_here_and_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:

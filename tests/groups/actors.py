@@ -262,11 +262,12 @@ def dies_after_hand_back(root: str, trace: str, process: int, *, sizes: Sizes, g
     """Its listener fails; it dies when the message is handed back and the offset not yet committed."""
     log = Trace(trace, process)
     with mq.open(root, **sizes) as broker:
-        send_back: Callable[..., None] = broker.send_back
+        send_back: Callable[..., bool] = broker.send_back
 
-        def send_back_and_die(*arguments: Any, **options: Any) -> None:
-            send_back(*arguments, **options)
+        def send_back_and_die(*arguments: Any, **options: Any) -> bool:
+            is_stored = send_back(*arguments, **options)
             os.kill(os.getpid(), signal.SIGKILL)
+            return is_stored
 
         broker.send_back = send_back_and_die  # type: ignore[method-assign] # for this is the moment to die
 

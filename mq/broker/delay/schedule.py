@@ -19,7 +19,7 @@ from mq.errors import MessageInvalid
 from mq.message import MessageExt
 from mq.store.directory.delay_levels import LEVEL_COUNT_MAX, LEVELS, parse_levels
 from mq.store.index.find_records import is_delivery, stored
-from mq.store.log.reappend import Copies, Copy, changed
+from mq.store.log.reappend import Copies, Copy, Turn, changed
 from mq.store.queue.reader import Reader
 from mq.store.queue.unit_code import unit_code
 from mq.store.store import Store
@@ -104,9 +104,10 @@ class Schedule:
         properties: Mapping[str, str | None],
         level: int,
         reconsume_times: int,
+        turn: Turn | None = None,
     ) -> None:
         """Store a copy of a message with these properties changed, to be delivered to a queue when a level's
-        delay has passed."""
+        delay has passed. turn: see Copies.append."""
         _, delay_ms = self.aside(level)
         wanted = {**properties, "DELAY": str(level), "REAL_TOPIC": topic, "REAL_QID": str(queue_id)}
         copy = self.copies.append(
@@ -116,6 +117,7 @@ class Schedule:
             changed(message.encoded, wanted),
             reconsume_times=reconsume_times,
             delay_ms=delay_ms,
+            turn=turn,
         )
         self.stored(copy.store_time_ms + delay_ms)
         self.kept(copy)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mq.api.results import MessageQueue
 from mq.fastpath import commit_slot, while_unchanged
+from mq.store.log.reappend import Turn, TurnOver
 from mq.store.shared.group_slots import (
     NOTE_SIZE,
     RESETS,
@@ -82,6 +83,16 @@ class LocalClaim:
         return self._seen == LOST or (
             turn != self.turn and turn >> 32 == self.turn >> 32 and self._seen != DROPPED
         )
+
+    def turn_of_it(self) -> Turn | None:
+        """The turn for which it is owned, for what is to be done during that alone; None once it was
+        released. Raises TurnOver if it is lost."""
+        if self.is_lost():
+            raise TurnOver
+        if self._seen == DROPPED:
+            return None
+        _, _, kept, address = self._slot
+        return Turn(address + 8 * TURN, self.turn, kept)
 
     def while_held(self, messages: Iterator[T]) -> Iterator[T]:
         """See Claim.while_held."""

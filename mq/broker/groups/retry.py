@@ -26,14 +26,16 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from mq.api.group import Claim
 from mq.api.results import MessageQueue, PullStatus
 from mq.broker.delay.schedule import Schedule
+from mq.broker.groups.claim import LocalClaim
 from mq.errors import MessageNotFound, MQError, NotPermitted, StoreCorrupted, TopicInvalid, TopicNotFound
 from mq.fastpath import Guard
 from mq.filter.selection import Selection
 from mq.message import MessageExt
 from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_group
-from mq.store.log.reappend import changed
+from mq.store.log.reappend import Turn, TurnOver, changed
 from mq.store.shared.lock_guards import file_lock
 
 if TYPE_CHECKING:
@@ -97,16 +99,24 @@ def send_back(
     group: str,
     delay_level: int = 0,
     max_reconsume_times: int = RECONSUME_TIMES_MAX,
-) -> None:
+    claim: Claim | None = None,
+) -> bool:
     """See Broker.send_back."""
     check_group(group)
     back = handed_back(message, group, delay_level, max_reconsume_times)
     queue_id = random.randrange(topics.target(back.topic).write_queue_count)
-    with topics.first_send([(back.topic, queue_id)]):
-        _store_back(schedule, queue_id, message, back)
+    try:
+        with topics.first_send([(back.topic, queue_id)]):
+            turn = claim.turn_of_it() if isinstance(claim, LocalClaim) else None
+            _store_back(schedule, queue_id, message, back, turn)
+    except TurnOver:
+        return False
+    return True
 
 
-def _store_back(schedule: Schedule, queue_id: int, message: MessageExt, back: HandBack) -> None:
+def _store_back(
+    schedule: Schedule, queue_id: int, message: MessageExt, back: HandBack, turn: Turn | None
+) -> None:
     if back.delay_level:
         schedule.put_aside(
             back.topic,
@@ -115,6 +125,7 @@ def _store_back(schedule: Schedule, queue_id: int, message: MessageExt, back: Ha
             back.properties,
             schedule.level(back.delay_level),
             back.reconsume_times,
+            turn,
         )
     else:
         copy = schedule.copies.append(
@@ -123,6 +134,7 @@ def _store_back(schedule: Schedule, queue_id: int, message: MessageExt, back: Ha
             message,
             changed(message.encoded, back.properties),
             reconsume_times=back.reconsume_times,
+            turn=turn,
         )
         schedule.kept(copy)
 

@@ -176,7 +176,7 @@ class Dispatcher:
             ),
             *(owned.queue.topic, owned.queue.queue_id, run.begin),
         )
-        kept = [each for each in messages if not self._send_back.send_back(each, TIMEOUT_LEVEL)]
+        kept = [each for each in messages if not self._send_back.send_back(each, TIMEOUT_LEVEL, owned.claim)]
         with self._lock:
             if request.is_wanted and run in cache.open:
                 owned.finish(request, self._send_back.later(kept))

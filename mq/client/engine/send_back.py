@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Final
 
 from mq.api.broker import Broker
+from mq.api.group import Claim
 from mq.client.engine.delivery import Failure
 from mq.client.engine.owned_queue import ALL_CONSUMED, ConsumeRequest, Unconsumed
 from mq.client.retry import RetriedMessage, Retry, suspend_seconds
@@ -77,7 +78,7 @@ class SendBack:
         return [
             RetriedMessage(message, message.reconsume_times + 1)
             for message in failure.messages
-            if not self.send_back(message, level)
+            if not self.send_back(message, level, request.owned.claim)
         ]
 
     def _in_order(self, request: ConsumeRequest, failure: Failure) -> Unconsumed:
@@ -92,7 +93,7 @@ class SendBack:
         if is_dead or owned.attempts >= self._times_max:
             outcome = self._dead_letters if self._keeps else "is lost"
             self._report(request, Failure(messages[:1], error), outcome, is_final=True)
-            if not self._keeps or self.send_back(first, DEAD):
+            if not self._keeps or self.send_back(first, DEAD, owned.claim):
                 return Unconsumed(messages[1:])
         owned.attempts += 1
         suspend_ms = self._suspend_ms
@@ -104,11 +105,11 @@ class SendBack:
         again = [RetriedMessage(first, owned.attempts), *messages[1:]]
         return Unconsumed(again, suspended_until=self._clock() + seconds)
 
-    def send_back(self, message: MessageExt, level: int) -> bool:
-        """Whether the broker has it now."""
+    def send_back(self, message: MessageExt, level: int, claim: Claim) -> bool:
+        """Whether the broker has it now, or another member of the group."""
         try:
             self._broker.send_back(
-                message, self._group, delay_level=level, max_reconsume_times=self._times_max
+                message, self._group, delay_level=level, max_reconsume_times=self._times_max, claim=claim
             )
         except Exception:
             logger.exception(

@@ -14,7 +14,7 @@ from mq.message import MessageExt
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
-__all__ = ["Copies", "Copy", "changed"]
+__all__ = ["Copies", "Copy", "Turn", "TurnOver", "changed"]
 
 ID_SIZES = (32, 56)
 BORN_HOST_AT, BORN_HOST_V6 = 48, 0x10
@@ -31,6 +31,19 @@ class Copy(NamedTuple):
     queue_offset: int
     store_time_ms: int
     end: int
+
+
+class Turn(NamedTuple):
+    """For how long a consumer owns the queue of a message that it hands back: as long as the word at this
+    address says this number. kept: the memory that the word is in."""
+
+    address: int
+    number: int
+    kept: Any
+
+
+class TurnOver(Exception):
+    """The queue is another consumer's by now, who gets the message. Nothing was stored."""
 
 
 def changed(encoded: bytes, values: Mapping[str, str | None]) -> bytes:
@@ -80,10 +93,12 @@ class Copies:
         *,
         reconsume_times: int,
         delay_ms: int | None = None,
+        turn: Turn | None = None,
     ) -> Copy:
         """Store a copy; with delay_ms its unit says that it is due so long after it is stored.
 
-        Raises StoreFull, StorePoisoned, MessageInvalid; then nothing was stored.
+        Raises StoreFull, StorePoisoned, MessageInvalid, and TurnOver once the turn is over; then nothing was
+        stored.
         """
         record = message.record
         sys_flag = message.sys_flag
@@ -95,6 +110,8 @@ class Copies:
         envelope.has_born_host = 1
         control = self._store.control
         envelope.term = control.duties_term if self._of_duties and control is not None else 0
+        if turn is not None:
+            envelope.turn_at, envelope.turn = ffi.cast("int64_t *", turn.address), turn.number
         size = 20 if sys_flag & BORN_HOST_V6 else 8
         ffi.memmove(envelope.born_host, record[BORN_HOST_AT : BORN_HOST_AT + size], size)
         body = message.stored_body
@@ -119,6 +136,8 @@ class Copies:
                 f"message {message.msg_id} cannot be stored again for {topic}: with {len(properties):,} bytes"
                 " of properties it is over a limit of RocketMQ's format"
             )
+        if result == lib.MQ_DEPOSED and turn is not None:
+            raise TurnOver
         check(result, str(self._store.root))
         return Copy(
             int(receipt.log_offset), int(receipt.queue_offset), int(receipt.store_time), int(receipt.end)

@@ -493,8 +493,14 @@ class MemoryBroker:
         return MemoryWaiter(self._groups)
 
     def send_back(
-        self, message: MessageExt, group: str, *, delay_level: int = 0, max_reconsume_times: int = 16
-    ) -> None:
+        self,
+        message: MessageExt,
+        group: str,
+        *,
+        delay_level: int = 0,
+        max_reconsume_times: int = 16,
+        claim: Claim | None = None,
+    ) -> bool:
         check_group(group)
         with self._changed:
             self._check_open()
@@ -520,6 +526,7 @@ class MemoryBroker:
                 with self.sending(retry, 0):
                     self._postpone(level, retry, 0, original.stored_body, _encoded(properties), header)
             self._changed.notify_all()
+            return True
 
     def group_members(self, group: str) -> list[Member]:
         with self._changed:

@@ -79,11 +79,16 @@ typedef struct {
     mq_mapping *pin;
 } write;
 
+/* Whether the queue of a group has another owner by now. With another use of its slot it was deleted. */
+static int is_over(int64_t now, int64_t turn) { return now != turn && now >> 32 == turn >> 32; }
+
 /* Whether these records may be appended to this queue now. */
 static int check_allowed(mq_log *log, const mq_queue *queue, const mq_append_options *options) {
     if (mq_control_get(log->control, MQ_POISONED_WORD)) return MQ_POISONED;
     if (atomic_load_explicit(&log->stopping, memory_order_relaxed)) return MQ_CLOSED;
     if (options && mq_duties_check(log->control, options->term)) return MQ_DEPOSED;
+    const _Atomic int64_t *turn_at = options ? (const _Atomic int64_t *)options->turn_at : NULL;
+    if (turn_at && is_over(atomic_load(turn_at), options->turn)) return MQ_DEPOSED;
     if (atomic_load_explicit(&queue->entry->state, memory_order_relaxed) != MQ_QUEUE_LIVE) return MQ_GONE;
     return mq_queue_is_current(queue) ? 0 : MQ_GONE;
 }

@@ -35,6 +35,9 @@ typedef struct {
     int64_t filters_version; /* … MQ_FILTERS_VERSION; with any other one they are not stored */
     /* of the duties that this is one of: refused with MQ_DEPOSED if it is over; 0: none */
     int64_t term;
+    /* of a queue of a group that it comes from: refused with MQ_DEPOSED once this says that … */
+    const int64_t *turn_at;
+    int64_t turn; /* … its turn is over; NULL: it comes from none */
 } mq_append_options;
 
 typedef struct {
