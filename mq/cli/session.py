@@ -35,7 +35,9 @@ class Session:
 
         Duties are the application's affair: a command does none, unless it would wait for them in vain.
         """
-        if not create and "://" not in self.target and not Path(self.target).exists():
+        if self.target.startswith("rocketmq://"):
+            return mq.open(self.target)
+        if not create and not Path(self.target).exists():
             raise FileNotFoundError(errno.ENOENT, "there is no such directory", self.target)
         return mq.open(self.target, create=create, flush=flush, duties=duties)
 

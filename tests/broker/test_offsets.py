@@ -31,7 +31,7 @@ BROKERS = (
 @pytest.fixture(autouse=True)
 def _no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written is written by what the test does."""
-    monkeypatch.setattr("mq.broker.local.OFFSETS_INTERVAL", 3600.0)
+    monkeypatch.setattr("mq.broker.parts.OFFSETS_INTERVAL", 3600.0)
 
 
 def filled(directory: Path) -> LocalBroker:

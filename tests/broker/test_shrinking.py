@@ -77,7 +77,7 @@ def test_the_process_that_has_the_duties_ends_it(
     broker: LocalBroker, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("orders", 4, shrink=True)
-    monkeypatch.setattr("mq.broker.local.OFFSETS_INTERVAL", 0.05)
+    monkeypatch.setattr("mq.broker.parts.OFFSETS_INTERVAL", 0.05)
     is_done = threading.Event()
     finish = Catalog.finish_shrinking
 

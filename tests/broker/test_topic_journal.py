@@ -96,7 +96,7 @@ def test_after_a_close_all_are_where_rocketmq_looks(directory: Path) -> None:
 def test_the_process_that_has_the_duties_writes_them_there(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mq.broker.local.OFFSETS_INTERVAL", 0.05)
+    monkeypatch.setattr("mq.broker.parts.OFFSETS_INTERVAL", 0.05)
     folded = threading.Event()
     fold = topics_file.Topics.fold
 
