@@ -204,12 +204,18 @@ class SendFailed(MQError):
 
 
 class RemotingError(MQError):
-    """code and remark as the other end gave them; None and "" where it could not be reached at all."""
+    """code and remark as the other end gave them; None and "" where it did not answer, or not so.
 
-    def __init__(self, message: str, *, code: int | None = None, remark: str = "") -> None:
+    address is its host:port, where there is one.
+    """
+
+    def __init__(
+        self, message: str, *, code: int | None = None, remark: str = "", address: str | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.remark = remark
+        self.address = address
 
 
 class RequestTimeout(MQError, TimeoutError):

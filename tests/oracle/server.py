@@ -102,6 +102,7 @@ class Server:
 
     def __init__(self) -> None:
         self.serving = False
+        self.broker = self.name_server = ""  # host:port, once it is started
         self._process: subprocess.Popen[str] | None = None
         self._scratch = Path(tempfile.mkdtemp(prefix="mq-server-"))
         self._errors = (self._scratch / "stderr").open("w+b")
@@ -153,7 +154,8 @@ class Server:
         }
         self.launch()
         self.serving = True
-        self.ask("start", store=str(store), settings=given)
+        addresses = self.ask("start", store=str(store), settings=given)
+        self.broker, self.name_server = addresses["broker"], addresses["name_server"]
 
     def stop(self) -> None:
         """Shuts clients and broker down, as an operator does."""

@@ -58,7 +58,7 @@ final class Cluster {
         broker = BrokerStartup.createBrokerController(new String[] {"-c", file.toString()});
         broker.start();
         awaitRoute("SELF_TEST_TOPIC");
-        return Map.of("address", address());
+        return Map.of("broker", address(), "name_server", nameServerAddress());
     }
 
     String address() {

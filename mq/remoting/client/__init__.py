@@ -1,0 +1,11 @@
+"""The client's end of the wire: connections to name servers and brokers.
+
+options.py             what a client is told: time limits, TLS, credentials
+addresses.py           host:port, and lists of them
+event_loop.py          the one thread that reads, and waits for what takes time
+dial.py                a socket, connected, with TLS where that is asked for
+connection.py          one connection: requests, answers, requests of the other end
+remoting.py            requests to any address: connections by address, back-off, idle, GO_AWAY
+name_servers.py        a request to whichever name server answers
+cluster.py             the routes of topics and the addresses of brokers, kept fresh
+"""

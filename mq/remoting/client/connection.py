@@ -1,0 +1,369 @@
+"""One connection: requests and their answers, and the requests of the other end.
+
+Any thread writes, straight onto the socket; what the socket does not take, the event loop writes later. Only
+the loop reads. So a call costs one hand-over, from the loop to the thread that waits for the answer, and
+none on the way out.
+
+An answer is matched to its request by opaque; one that comes too late finds nothing and is dropped. When the
+connection is lost, every request under way fails at once. With TLS, reads and writes share the lock: OpenSSL
+allows one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from itertools import count
+from time import monotonic
+from typing import NamedTuple
+
+from mq.errors import MQError, RemotingError, RequestTimeout
+from mq.remoting.client.event_loop import EventLoop
+from mq.remoting.codec.frame import Frame, FrameReader, answer_to, encode
+from mq.remoting.codec.response_codes import ResponseCode
+
+__all__ = ["Answered", "Connection", "Handler", "copied"]
+
+log = logging.getLogger("mq.remoting")
+
+RECEIVE_SIZE = 64 << 10  # Larger buffers come from the kernel, and go back to it, for every read.
+UNSENT_SIZE_MAX = 64 << 20
+DECRYPTED_SIZE_MAX = 1 << 20  # in one go
+ONEWAY = 2
+_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+Answered = Callable[[Frame | MQError], object]
+Handler = Callable[["Connection", Frame], Frame | None]
+
+
+class _UnderWay(NamedTuple):
+    answered: Answered
+    sent_at: float
+    deadline: float | None  # None of one whose caller looks at the clock himself
+    code: int
+
+
+class Connection:
+    """A connected socket. handlers are called by the loop, with requests of the other end, and must be quick:
+    what they return is the answer; None is none, or one that is sent later.
+
+    `peer_version` is the other end's version, 0 until it has said something. `lost` is told once.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        sock: socket.socket,
+        events: EventLoop,
+        handlers: dict[int, Handler],
+        lost: Callable[[Connection, MQError], object],
+    ) -> None:
+        self.address = address
+        self.peer_version = 0
+        self.used_at = self.received_at = monotonic()
+        self.is_retired = False
+        self._sock = sock
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        self._events = events
+        self._handlers = handlers
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._failure: MQError | None = None
+        self._unsent = bytearray()
+        self._under_way: dict[int, _UnderWay] = {}
+        self._opaques = count(1)
+        self._reader = FrameReader()
+        events.loop.add_reader(sock.fileno(), self._readable)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether new requests may go over it."""
+        return self._failure is None and not self.is_retired
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._under_way) or bool(self._unsent)
+
+    @property
+    def is_writing(self) -> bool:
+        return bool(self._unsent)
+
+    def call(self, request: Frame, timeout: float) -> Frame:
+        """The answer. Raises RemotingError, RequestTimeout. Not for the loop's own thread."""
+        assert not self._events.is_current
+        waiter = _Waiter()
+        opaque = self._begin(request, waiter.answered, None)
+        try:
+            if waiter.arrived.acquire(timeout=max(timeout, 0)):
+                return waiter.result()
+        finally:
+            gone = self._under_way.pop(opaque, None)
+        if gone is None and waiter.arrived.acquire(timeout=1):  # It came in the last moment.
+            return waiter.result()
+        error = self._expired(request.code, timeout)
+        if gone is not None:
+            self._suspect(gone, error)
+        raise error
+
+    def call_async(self, request: Frame, timeout: float, answered: Answered) -> None:
+        """Have `answered` called by the loop with the answer or the error. What fails at once is raised."""
+        self._begin(request, answered, monotonic() + timeout)
+
+    def oneway(self, request: Frame) -> None:
+        """Sends what is not answered. Raises RemotingError where it cannot be sent."""
+        request.flags |= ONEWAY
+        request.opaque = self._next_opaque()
+        self.send(request)
+
+    def send(self, frame: Frame) -> None:
+        """Writes a frame as it is: a oneway request, or the answer to a request of the other end."""
+        self._write(encode(frame))
+
+    def expire(self, now: float) -> None:
+        """Fails what is over its time. By the loop, every now and then."""
+        for opaque, one in list(self._under_way.items()):
+            if one.deadline is not None and one.deadline <= now and self._taken(opaque):
+                error = self._expired(one.code, one.deadline - one.sent_at)
+                one.answered(error)
+                self._suspect(one, error)
+
+    def retire(self) -> None:
+        """No new requests: those under way end, then it closes."""
+        self.is_retired = True
+        if not self.is_busy:
+            self.close(RemotingError(f"{self.address} said that it shuts down", address=self.address))
+
+    def close(self, reason: MQError) -> None:
+        """Every request under way fails with the reason. Any thread may."""
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = reason
+        if self._events.is_current:
+            self._closed()
+        else:
+            self._events.post(self._closed)
+
+    def abandon(self) -> None:
+        """In a forked child: the descriptor goes, the connection stays the parent's."""
+        with contextlib.suppress(OSError):
+            socket.close(self._sock.detach())
+
+    def _closed(self) -> None:
+        assert self._failure is not None
+        with self._lock:  # Whoever writes is done.
+            with contextlib.suppress(OSError, ValueError):
+                self._events.loop.remove_reader(self._sock.fileno())
+                self._events.loop.remove_writer(self._sock.fileno())
+            with contextlib.suppress(OSError):
+                self._sock.close()
+        for opaque in list(self._under_way):
+            one = self._under_way.pop(opaque, None)
+            if one is not None:
+                self._tell(one.answered, self._failure)
+        self._lost(self, self._failure)
+
+    def _begin(self, request: Frame, answered: Answered, deadline: float | None) -> int:
+        opaque = request.opaque = self._next_opaque()
+        data = encode(request)
+        self._under_way[opaque] = _UnderWay(answered, monotonic(), deadline, request.code)
+        try:
+            self._write(data)
+        except BaseException:
+            if self._taken(opaque) or deadline is None:
+                raise
+            # The connection was lost meanwhile: `answered` has been told.
+        return opaque
+
+    def _taken(self, opaque: int) -> bool:
+        """Whether this thread is the one to say what became of the request."""
+        return self._under_way.pop(opaque, None) is not None
+
+    def _next_opaque(self) -> int:
+        return next(self._opaques) & 0x7FFFFFFF
+
+    def _write(self, data: bytes) -> None:
+        try:
+            with self._lock:
+                failure = self._write_locked(data)
+        except MQError:
+            raise
+        except BaseException:  # An interrupt: what went out of the frame is not known any more.
+            self.close(RemotingError(f"{self.address}: interrupted in the middle of a frame"))
+            raise
+        if failure is not None:
+            self.close(failure)
+            raise copied(failure)
+
+    def _write_locked(self, data: bytes) -> RemotingError | None:
+        if self._failure is not None:
+            raise copied(self._failure)
+        self.used_at = monotonic()
+        if len(self._unsent) > UNSENT_SIZE_MAX:
+            raise RemotingError(
+                f"{self.address} takes no more: {len(self._unsent):,} bytes wait; send less at once",
+                address=self.address,
+            )
+        if self._unsent:
+            self._unsent += data
+            return None
+        try:
+            sent = self._sock.send(data)
+        except _LATER:
+            sent = 0
+        except OSError as error:
+            return self._broken(error)
+        if sent < len(data):
+            self._unsent += memoryview(data)[sent:]
+            self._events.post(self._watch_writes)
+        return None
+
+    def _watch_writes(self) -> None:
+        if self._failure is None:
+            self._events.loop.add_writer(self._sock.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        failure = None
+        with self._lock:
+            if self._failure is not None:
+                return
+            try:
+                sent = self._sock.send(self._unsent)
+                del self._unsent[:sent]
+            except _LATER:
+                pass
+            except OSError as error:
+                failure = self._broken(error)
+            if not self._unsent:
+                self._events.loop.remove_writer(self._sock.fileno())
+        if failure is not None:
+            self.close(failure)
+
+    def _readable(self) -> None:
+        try:
+            data = self._received()
+            if data:
+                self.received_at = self.used_at = monotonic()
+                for frame in self._reader.feed(data):
+                    self._take(frame)
+        except OSError as error:
+            self.close(self._broken(error))
+        except RemotingError as error:
+            self.close(RemotingError(f"{self.address} sent {error}", address=self.address))
+        else:
+            if data == b"":
+                middle = "" if self._reader.is_between_frames else " in the middle of a frame"
+                self.close(
+                    RemotingError(f"{self.address} closed the connection{middle}", address=self.address)
+                )
+        if self.is_retired:
+            self.retire()
+
+    def _received(self) -> bytes | None:
+        """What there is; b"" at the end, None where there is nothing after all."""
+        try:
+            return self._decrypted() if self._tls else self._sock.recv(RECEIVE_SIZE)
+        except _LATER:
+            return None
+
+    def _decrypted(self) -> bytes | None:
+        """OpenSSL may hold more than the socket, and nothing would tell of it: read all there is."""
+        data = b""
+        with self._lock:
+            while self._failure is None:
+                try:
+                    piece = self._sock.recv(RECEIVE_SIZE)
+                except _LATER:
+                    return data or None
+                data += piece
+                if not piece:
+                    return data
+                if len(data) > DECRYPTED_SIZE_MAX:
+                    self._events.loop.call_soon(self._readable)
+                    return data
+        return None
+
+    def _take(self, frame: Frame) -> None:
+        if not frame.is_response:
+            self._serve(frame)
+            return
+        self.peer_version = frame.version
+        if frame.code == ResponseCode.GO_AWAY:
+            self.is_retired = True
+        one = self._under_way.pop(frame.opaque, None)
+        if one is None:
+            log.debug("%s answered request %d, which nobody waits for", self.address, frame.opaque)
+        else:
+            self._tell(one.answered, frame)
+
+    def _tell(self, answered: Answered, answer: Frame | MQError) -> None:
+        try:
+            answered(answer)
+        except Exception:
+            log.exception("what an answer of %s was handed to failed", self.address)
+
+    def _serve(self, request: Frame) -> None:
+        handler = self._handlers.get(request.code)
+        try:
+            if handler is None:
+                answer: Frame | None = answer_to(
+                    request,
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    remark=f"request type {request.code} not supported",
+                )
+            else:
+                answer = handler(self, request)
+        except Exception as error:  # The other end is told, and so is the log.
+            log.exception("request %d of %s failed", request.code, self.address)
+            answer = answer_to(request, ResponseCode.SYSTEM_ERROR, remark=str(error)[:1000])
+        if answer is not None and not request.is_oneway:
+            with contextlib.suppress(RemotingError):  # It is lost, which others are told.
+                self.send(answer)
+
+    def _expired(self, code: int, timeout: float) -> RequestTimeout:
+        return RequestTimeout(
+            f"{self.address} did not answer request {code} within {timeout:.1f} s; it may have been"
+            " carried out all the same"
+        )
+
+    def _suspect(self, one: _UnderWay, error: RequestTimeout) -> None:
+        """Where nothing came since the request was sent, the connection may be dead: make another."""
+        if self.received_at < one.sent_at:
+            self.close(RemotingError(f"{error}; nothing else came either", address=self.address))
+
+    def _broken(self, error: OSError) -> RemotingError:
+        return RemotingError(
+            f"the connection to {self.address} broke: {error.strerror or error}", address=self.address
+        )
+
+
+class _Waiter:
+    """What a thread waits on."""
+
+    __slots__ = ("_answer", "arrived")
+
+    def __init__(self) -> None:
+        self.arrived = threading.Lock()
+        self.arrived.acquire()
+        self._answer: Frame | MQError | None = None
+
+    def answered(self, answer: Frame | MQError) -> None:
+        self._answer = answer
+        self.arrived.release()
+
+    def result(self) -> Frame:
+        assert self._answer is not None
+        if isinstance(self._answer, MQError):
+            raise copied(self._answer)
+        return self._answer
+
+
+def copied(error: MQError) -> MQError:
+    """The same error for one more caller: a traceback belongs to one thread."""
+    again = type(error).__new__(type(error), *error.args)
+    again.__dict__.update(error.__dict__)
+    return again

@@ -1,0 +1,331 @@
+"""Requests to any address of a cluster: a connection for each, opened when it is first needed.
+
+A connection that is lost is opened again by the next request. After a failure the address is left alone for a
+while, at first 50 ms, in the end 2 s: requests fail at once meanwhile, with the error there was, so that they
+can go elsewhere. A connection that was silent for 110 s is closed, before the other end does so in the middle
+of a request. After GO_AWAY requests go over a new connection, and those answered so are sent once more.
+
+All of it runs on one thread. In a forked child everything raises ForkedBroker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from time import monotonic
+from typing import Any
+from weakref import WeakSet
+
+from mq.errors import BrokerClosed, ForkedBroker, MQError, RemotingError, RequestTimeout
+from mq.remoting.client.connection import Answered, Connection, Handler, copied
+from mq.remoting.client.dial import dial
+from mq.remoting.client.event_loop import EventLoop
+from mq.remoting.client.options import RemotingOptions
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.codec.signature import signed
+
+__all__ = ["Remoting"]
+
+log = logging.getLogger("mq.remoting")
+
+IDLE_SECONDS = 110.0  # RocketMQ's servers close after 120
+BACK_OFF_SECONDS = (0.05, 2.0)  # after the first failure, and at most
+TICK_SECONDS = 0.1
+CLOSE_SECONDS = 1.0  # for what is still to be written
+Opened = Callable[[Connection], object]
+
+
+class _Failed:
+    """An address that could not be reached: how often, and when to try again."""
+
+    def __init__(self, error: MQError, attempts: int) -> None:
+        first, most = BACK_OFF_SECONDS
+        self.error = error
+        self.attempts = attempts
+        self.again_at = monotonic() + min(first * 2 ** min(attempts - 1, 10), most)
+
+
+class Remoting:
+    """`name` says in errors and in the thread's name whose it is. Used from any thread."""
+
+    def __init__(self, name: str, options: RemotingOptions | None = None) -> None:
+        self.name = name
+        self.options = options or RemotingOptions()
+        self.handlers: dict[int, Handler] = {}
+        self.opened: list[Opened] = []
+        self._refusal: MQError | None = None
+        self._connections: dict[str, Connection] = {}
+        self._every: set[Connection] = set()  # retired ones too
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._failed: dict[str, _Failed] = {}
+        self.events = EventLoop(f"mq remoting {name}")
+        self.events.post(self._tick)
+        _all.add(self)
+
+    def handle(self, code: int, handler: Handler) -> None:
+        """Have requests of brokers with this code handled; see Connection."""
+        self.handlers[code] = handler
+
+    def call(self, address: str, request: Frame, timeout: float | None = None) -> Frame:
+        """The answer, whatever its code. Raises RemotingError, RequestTimeout, BrokerClosed, ForkedBroker."""
+        if timeout is None:
+            timeout = self.options.timeout
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_usable:
+            self._prepare(request, connection)
+            started = monotonic()
+            answer = connection.call(request, timeout)
+            if answer.code != ResponseCode.GO_AWAY:
+                return answer
+            timeout -= monotonic() - started
+        return self._call_anew(address, request, timeout)
+
+    def call_async(
+        self, address: str, request: Frame, answered: Answered, timeout: float | None = None
+    ) -> None:
+        """Have `answered` called by the loop, once, with the answer or an MQError. It must be quick."""
+        if timeout is None:
+            timeout = self.options.timeout
+        connection = self._connections.get(address)
+        if connection is None or not connection.is_usable:
+            self._call_later(address, request, answered, timeout)
+            return
+        deadline = monotonic() + timeout
+
+        def resent(answer: Frame | MQError) -> None:
+            if isinstance(answer, Frame) and answer.code == ResponseCode.GO_AWAY:
+                self._call_later(address, request, answered, deadline - monotonic())
+            else:
+                answered(answer)
+
+        self._prepare(request, connection)
+        try:
+            connection.call_async(request, timeout, resent)
+        except MQError as error:
+            self.events.post(answered, error)
+
+    def submit(self, address: str, request: Frame, timeout: float | None = None) -> Future[Frame]:
+        """A Future of the answer."""
+        future: Future[Frame] = Future()
+
+        def answered(answer: Frame | MQError) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            if isinstance(answer, MQError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        self.call_async(address, request, answered, timeout)
+        return future
+
+    async def request(self, address: str, request: Frame, timeout: float | None = None) -> Frame:
+        """call() for coroutines of the loop."""
+        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Frame | MQError) -> None:
+            if future.done():
+                return
+            if isinstance(answer, MQError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        self.call_async(address, request, answered, timeout)
+        return await future
+
+    def oneway(self, address: str, request: Frame) -> None:
+        """Sends without an answer; where there is no connection, once there is one. Raises BrokerClosed,
+        ForkedBroker."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_usable:
+            self._prepare(request, connection)
+            try:
+                connection.oneway(request)
+            except RemotingError as error:
+                log.debug("a oneway request %d was not sent: %s", request.code, error)
+            return
+        self.check_open()
+        self.events.post(self._spawn_oneway, address, request)
+
+    def disconnect(self, address: str, reason: str) -> None:
+        """Closes the connection, where there is one; requests under way fail."""
+        connection = self._connections.get(address)
+        if connection is not None:
+            connection.close(RemotingError(f"{address}: {reason}", address=address))
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Those that are connected."""
+        return tuple(self._connections)
+
+    def close(self) -> None:
+        """Ends every connection and the thread; requests under way fail with BrokerClosed."""
+        if self._refusal is not None:
+            return
+        self._refusal = BrokerClosed(f"the broker of {self.name} is closed: call mq.open() again")
+        if not self.events.is_current:
+            try:
+                self.events.wait_for(self._end(), CLOSE_SECONDS * 5, f"closing {self.name}")
+            except RequestTimeout:
+                log.warning("%s did not close in time", self.name)
+        self.events.close()
+
+    def check_open(self) -> None:
+        """Raises BrokerClosed or ForkedBroker where it is no longer of use."""
+        if self._refusal is not None:
+            raise type(self._refusal)(*self._refusal.args)
+
+    def _prepare(self, request: Frame, connection: Connection) -> None:
+        request.encoding = self.options.encoding
+        if self.options.credentials is not None:
+            request.fields = signed(
+                request.fields, request.body, self.options.credentials, connection.peer_version
+            )
+
+    def _call_anew(self, address: str, request: Frame, timeout: float) -> Frame:
+        self.check_open()
+        deadline = monotonic() + timeout
+        for _ in range(2):
+            connection = self.events.wait_for(
+                self._connected(address), max(deadline - monotonic(), 0), f"connecting to {address}"
+            )
+            self._prepare(request, connection)
+            answer = connection.call(request, deadline - monotonic())
+            if answer.code != ResponseCode.GO_AWAY:
+                break
+        return answer
+
+    def _call_later(self, address: str, request: Frame, answered: Answered, timeout: float) -> None:
+        self.check_open()
+        self.events.post(self._spawn_call, address, request, answered, timeout)
+
+    def _spawn_call(self, address: str, request: Frame, answered: Answered, timeout: float) -> None:
+        self._spawn(self._open_and_call(address, request, answered, timeout))
+
+    def _spawn_oneway(self, address: str, request: Frame) -> None:
+        self._spawn(self._open_and_tell(address, request))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open_and_call(self, address: str, request: Frame, answered: Answered, timeout: float) -> None:
+        deadline = monotonic() + timeout
+        try:
+            connection = await asyncio.wait_for(self._connected(address), max(timeout, 0))
+            self._prepare(request, connection)
+            connection.call_async(request, deadline - monotonic(), answered)
+        except asyncio.TimeoutError:
+            answered(RequestTimeout(f"{address} was not connected within {timeout:.1f} s"))
+        except MQError as error:
+            answered(error)
+        except asyncio.CancelledError:
+            answered(self._refusal or BrokerClosed(f"{self.name} is closed"))
+            raise
+
+    async def _open_and_tell(self, address: str, request: Frame) -> None:
+        try:
+            connection = await self._connected(address)
+            self._prepare(request, connection)
+            connection.oneway(request)
+        except MQError as error:
+            log.debug("a oneway request %d was not sent: %s", request.code, error)
+
+    async def _connected(self, address: str) -> Connection:
+        """The connection to an address; one that is being opened is waited for."""
+        self.check_open()
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_usable:
+            return connection
+        opening = self._opening.get(address)
+        if opening is None:
+            failed = self._failed.get(address)
+            if failed is not None and monotonic() < failed.again_at:
+                raise copied(failed.error)
+            opening = self._opening[address] = asyncio.ensure_future(self._open(address))
+            opening.add_done_callback(lambda _: self._opening.pop(address, None))
+        try:
+            return await asyncio.shield(opening)
+        except MQError as error:
+            raise copied(error) from None
+
+    async def _open(self, address: str) -> Connection:
+        try:
+            sock = await dial(address, self.options.tls, self.options.connect_timeout)
+        except RemotingError as error:
+            before = self._failed.get(address)
+            self._failed[address] = _Failed(error, before.attempts + 1 if before else 1)
+            if before is None:
+                log.warning("%s", error)
+            raise
+        if self._refusal is not None:
+            sock.close()
+            self.check_open()
+        if self._failed.pop(address, None) is not None:
+            log.info("%s is connected again", address)
+        connection = Connection(address, sock, self.events, self.handlers, self._lost)
+        self._connections[address] = connection
+        self._every.add(connection)
+        for opened in self.opened:
+            opened(connection)
+        return connection
+
+    def _lost(self, connection: Connection, reason: MQError) -> None:
+        self._every.discard(connection)
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+        if self._refusal is None:
+            log.info("%s is disconnected: %s", connection.address, reason)
+
+    def _tick(self) -> None:
+        now = monotonic()
+        for connection in list(self._every):
+            connection.expire(now)
+            if connection.is_retired:
+                connection.retire()
+            elif now - connection.used_at > IDLE_SECONDS and not connection.is_busy:
+                connection.close(
+                    RemotingError(f"{connection.address} was not used", address=connection.address)
+                )
+        if self._refusal is None:
+            self.events.loop.call_later(TICK_SECONDS, self._tick)
+
+    async def _end(self) -> None:
+        assert self._refusal is not None
+        for _ in range(int(CLOSE_SECONDS / 0.01)):
+            if not any(connection.is_writing for connection in self._every):
+                break
+            await asyncio.sleep(0.01)
+        for connection in list(self._every):
+            connection.close(self._refusal)
+
+    def _forked(self) -> None:
+        """In a forked child: be of no use, and keep nothing of the parent's open."""
+        if not isinstance(self._refusal, BrokerClosed):
+            self._refusal = ForkedBroker(
+                f"{self.name} was opened by the parent process: call mq.open() again in the forked child"
+            )
+        for connection in list(self._every):
+            connection.abandon()
+        self._connections.clear()
+        _loops_of_parents.append(self.events.loop)
+
+
+_all: WeakSet[Remoting] = WeakSet()
+# In a child nobody runs them, and closing one would take the parent's apart.
+_loops_of_parents: list[asyncio.AbstractEventLoop] = []
+
+
+def _after_fork() -> None:
+    for remoting in list(_all):
+        remoting._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
