@@ -4,8 +4,7 @@ A small Java program (src/main/java) around the library does both; this module b
 each state of its sources, and runs it. It needs a JDK of 17 or newer and Maven (Debian packages
 default-jdk-headless and maven). Maven fetches the library from Maven Central on the first build.
 
-The program is kept in $MQ_ORACLE_DIR, else in mq-oracle under the user's cache directory; nothing is
-written into the source tree. Processes that build at the same time wait for each other.
+maven.py keeps the program; nothing is written into the source tree.
 
 Every call is a process of its own that has ended when the call returns, so a directory may be handed
 from the oracle to mq and back. Nothing listens on the network.
@@ -14,17 +13,15 @@ from the oracle to mq and back. Nothing listens on the network.
 from __future__ import annotations
 
 import base64
-import fcntl
-import hashlib
 import json
-import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from tests.support import maven
 
 HERE = Path(__file__).resolve().parents[1] / "oracle"
 JVM_OPTIONS = (
@@ -42,10 +39,6 @@ RUN_TIMEOUT = 300.0  # Twenty times what the largest store of the tests takes.
 
 Step = dict[str, Any]
 Properties = Mapping[str, str] | Sequence[tuple[str, str]]
-
-
-class OracleUnavailable(Exception):
-    """Java or Maven is missing, or the program cannot be built."""
 
 
 class OracleFailed(Exception):
@@ -271,49 +264,12 @@ def parse(lines: list[str]) -> Report:
 
 def build() -> Path:
     """The directory of the program, built if these sources have not been built yet."""
-    sources = [HERE / "pom.xml", *sorted(path for path in (HERE / "src").rglob("*") if path.is_file())]
-    digest = hashlib.sha256()
-    for source in sources:
-        digest.update(f"{source.relative_to(HERE)}\0{source.stat().st_size}\0".encode())
-        digest.update(source.read_bytes())
-    cache = _cache()
-    cache.mkdir(parents=True, exist_ok=True)
-    built = cache / digest.hexdigest()[:16]
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not built.exists():
-            _build(cache, built)
-    return built
-
-
-def _build(cache: Path, built: Path) -> None:
-    for tool in ("javac", "mvn"):
-        _need(tool)
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
-        target = Path(scratch) / "target"
-        command = ["mvn", "-B", "-q", "-f", str(HERE / "pom.xml"), f"-Doracle.build={target}", "package"]
-        done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
-        if done.returncode != 0:
-            raise OracleUnavailable(f"Maven could not build the oracle:\n{done.stdout}{done.stderr}")
-        target.rename(built)
-
-
-def _cache() -> Path:
-    if chosen := os.environ.get("MQ_ORACLE_DIR"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mq-oracle"
-
-
-def _need(tool: str) -> None:
-    if shutil.which(tool) is None:
-        raise OracleUnavailable(
-            f"{tool} is not installed; on Debian: apt-get install default-jdk-headless maven"
-        )
+    return maven.built(HERE, "oracle.build", ["package"])
 
 
 def _run(command: str, directory: Path, request: dict[str, Any]) -> list[str]:
     program = build()
-    _need("java")
+    maven.need("java")
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as spec:
         json.dump(request, spec)
         spec.flush()

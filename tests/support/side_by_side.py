@@ -20,6 +20,7 @@ LONGEST = (
     "tests/sanitize/",
     "tests/spark/",
     "tests/oracle/",
+    "tests/cluster/",
     "tests/damage/test_hostile_bytes.py",
     "tests/speed/test_cases.py",
     "tests/crash/",
