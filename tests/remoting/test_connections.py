@@ -97,12 +97,14 @@ def test_no_answer_is_a_timeout(peer: Peer, remoting: Remoting) -> None:
     remoting.call(peer.address, ask())
     for _ in range(2):  # With a connection, and after it was given up.
         started = time.monotonic()
-        with pytest.raises(RequestTimeout, match=f"{peer.address} did not answer request 9002 within 0.2 s"):
+        why = rf"{peer.address} did not answer request 9002 within 0\.\d s|connecting to {peer.address}"
+        with pytest.raises(RequestTimeout, match=why):
             remoting.call(peer.address, ask(code=SILENT), SHORT)
         assert SHORT <= time.monotonic() - started < 20
 
 
 def test_no_answer_is_a_timeout_of_a_future(peer: Peer, remoting: Remoting) -> None:
+    remoting.call(peer.address, ask())
     with pytest.raises(RequestTimeout, match="did not answer request 9002"):
         remoting.submit(peer.address, ask(code=SILENT), SHORT).result(30)
 
@@ -151,6 +153,11 @@ async def is_cut_in_the_middle(link: Link, request: Frame) -> None:
     link.close()
 
 
+async def is_reset_in_the_middle(link: Link, request: Frame) -> None:
+    link.send_bytes(encode(answer_to(request, 0, body=bytes(1000)))[:500])
+    link.reset()
+
+
 async def closes(link: Link, request: Frame) -> None:
     link.close()
 
@@ -170,6 +177,7 @@ def sends(data: bytes) -> Reply:
     ("breaks", "why"),
     [
         (is_cut_in_the_middle, "in the middle of a frame"),
+        (is_reset_in_the_middle, "broke: Connection reset by peer"),
         (closes, "closed the connection$"),
         (resets, "broke: Connection reset by peer|closed the connection"),
         (sends(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "may not speak RocketMQ"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
+import struct
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -22,6 +25,7 @@ class Link:
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
+        self._sock = writer.get_extra_info("socket")
         self.requests: list[Frame] = []
         self.answers: list[Frame] = []  # to requests of the peer
 
@@ -38,6 +42,9 @@ class Link:
         self._writer.close()
 
     def reset(self) -> None:
+        """The client's next read but that of data it has yet is an error."""
+        with contextlib.suppress(OSError):  # It is closed already.
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
 

@@ -125,6 +125,9 @@ class Connection:
 
     def expire(self, now: float) -> None:
         """Fails what is over its time. By the loop, every now and then."""
+        if self._failure is None:
+            # Of a reset uvloop tells once, and watches no more; that once may have brought the last data.
+            self._readable()
         for opaque, one in list(self._under_way.items()):
             if one.deadline is not None and one.deadline <= now and self._taken(opaque):
                 error = self._expired(one.code, one.deadline - one.sent_at)

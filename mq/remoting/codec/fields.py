@@ -5,7 +5,7 @@
         queue_id: Int
         committed: bool | None = None
 
-is a frozen dataclass that travels as {"topic": "orders", "queueId": "3"}. One without a default is required.
+is a dataclass that travels as {"topic": "orders", "queueId": "3"}. One without a default is required.
 Its name on the wire is the attribute's in camelCase, or what wire() says, or a letter (SEND_MESSAGE_V2).
 
 Values are texts: decimal, true or false. Java takes every text but "true" for false; the C++ client means
@@ -50,12 +50,13 @@ _VALUE_SHOWN_MAX = 80
 
 @dataclass_transform(frozen_default=True, field_specifiers=(wire, dataclasses.field))
 class HeaderFields:
-    """What requests and answers have in common."""
+    """What requests and answers have in common. They are values, which type checkers see to: a frozen
+    dataclass takes several times as long to make, and one is made for every message."""
 
     LETTERS: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        dataclasses.dataclass(frozen=True)(cls)
+        dataclasses.dataclass(unsafe_hash=True)(cls)
 
 
 class Answer(HeaderFields):
@@ -139,25 +140,40 @@ def _bits(hint: Any) -> int:
     return _bits(inner)
 
 
+_encoders: dict[type, Callable[[Any], dict[str, str]]] = {}
+
+
 def encode_fields(header: HeaderFields) -> dict[str, str]:
-    """The fields as a frame carries them. None is left out."""
-    fields = {}
-    for plan in _plans(type(header)):
-        value = getattr(header, plan.attribute)
-        if value is None:
-            continue
-        if plan.bits == 0:
-            fields[plan.name] = value
-        elif plan.bits == 1:
-            fields[plan.name] = "true" if value else "false"
-        else:
-            if not -(1 << plan.bits - 1) <= value < 1 << plan.bits - 1:
-                raise RemotingError(
-                    f"{plan.attribute} of {type(header).__name__} is {value}, which does not fit into"
-                    f" {plan.bits} bits with a sign"
-                )
-            fields[plan.name] = str(value)
-    return fields
+    """The fields as a frame carries them. None is left out. Raises RemotingError for a number that is too
+    large."""
+    encoder = _encoders.get(type(header))
+    if encoder is None:
+        encoder = _encoders[type(header)] = _encoder(type(header))
+    return encoder(header)
+
+
+def _encoder(declared: type[HeaderFields]) -> Callable[[Any], dict[str, str]]:
+    """A function with a line for each field, made like a dataclass's __init__: thrice as fast as a loop."""
+    lines = ["def encode(header):", " fields = {}"]
+    for plan in _plans(declared):
+        limit = 1 << plan.bits - 1 if plan.bits > 1 else 0
+        lines.append(f" value = header.{plan.attribute}")
+        if plan.bits > 1:
+            lines.append(f" if value is not None and not {-limit} <= value < {limit}:")
+            lines.append(f"  raise too_large(header, {plan.attribute!r}, value, {plan.bits})")
+        text = {0: "value", 1: "'true' if value else 'false'"}.get(plan.bits, "str(value)")
+        lines.append(f" if value is not None: fields[{plan.name!r}] = {text}")
+    lines.append(" return fields")
+    made: dict[str, Any] = {"too_large": _too_large}
+    exec("\n".join(lines), made)
+    encode: Callable[[Any], dict[str, str]] = made["encode"]
+    return encode
+
+
+def _too_large(header: HeaderFields, attribute: str, value: int, bits: int) -> RemotingError:
+    return RemotingError(
+        f"{attribute} of {type(header).__name__} is {value}, which does not fit into {bits} bits with a sign"
+    )
 
 
 def decode_fields(declared: type[Declared], fields: Mapping[str, str]) -> Declared:

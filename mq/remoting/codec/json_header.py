@@ -25,12 +25,14 @@ __all__ = ["Header", "decode", "encode"]
 Header = tuple[int, dict[str, str], bytes, int, int, str, Language, int]
 _decoder = json.JSONDecoder(strict=False)
 _INT32_LIMIT = 1 << 31
+_NAMES_MAX = 1000
+_names: dict[str, str] = {}
 
 
 def encode(frame: Frame) -> bytes:
     pieces = [f'{{"code":{frame.code}']
     if frame.fields:
-        inside = ",".join([f"{quote(name)}:{quote(value)}" for name, value in frame.fields.items()])
+        inside = ",".join([f"{_quoted(name)}:{quote(value)}" for name, value in frame.fields.items()])
         pieces.append(f'"extFields":{{{inside}}}')
     pieces.append(f'"flag":{frame.flags},"language":"{frame.language.name}","opaque":{frame.opaque}')
     if frame.remark:
@@ -54,7 +56,7 @@ def decode(header: bytes) -> Header:
         fields, remark = _without_surrogates(fields), _without_surrogates(remark)
     return (
         _int32(members, "code"),
-        {name: text for name, value in fields.items() if (text := _text(value)) is not None},
+        _texts(fields),
         b"",
         _int32(members, "opaque"),
         _int32(members, "flag"),
@@ -62,6 +64,23 @@ def decode(header: bytes) -> Header:
         language_of(members.get("language")),
         _int32(members, "version"),
     )
+
+
+def _quoted(name: str) -> str:
+    """The name of a field with its quotes; there are few, and each comes often."""
+    quoted = _names.get(name)
+    if quoted is None:
+        quoted = quote(name)
+        if len(_names) < _NAMES_MAX:
+            _names[name] = quoted
+    return quoted
+
+
+def _texts(fields: dict[str, Any]) -> dict[str, str]:
+    for value in fields.values():
+        if type(value) is not str:
+            return {name: text for name, value in fields.items() if (text := _text(value)) is not None}
+    return fields
 
 
 def _int32(members: dict[str, Any], name: str) -> int:
