@@ -24,6 +24,7 @@ PARTS = (
     "transaction_send",
     "guards",
     "held",
+    "hand_over",
 )
 objects = Extension(
     "mq.fastpath._objects",

@@ -19,14 +19,15 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from functools import partial
 from time import monotonic, sleep
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 from weakref import WeakSet
 
 from mq.errors import ForkedBroker
-from mq.fastpath import time_guard, time_left
+from mq.fastpath import HandedOver, bind_hand_over, time_guard, time_left
 
-__all__ = ["close_all", "left_open", "uninterrupted", "wait_for_calls"]
+__all__ = ["close_all", "handed_over", "left_open", "uninterrupted", "wait_for_calls"]
 
 DROPPED_SECONDS = 1.0  # for the closing of what nobody has any more
 CALLS_SECONDS = 10.0  # for calls that go on without those that made them; as long as one waits for a lock
@@ -35,6 +36,7 @@ IDLE_SECONDS = 0.1  # after which a worker ends
 TAKEN_SECONDS = 0.02  # within which an idle worker takes a call
 
 Result = TypeVar("Result")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def uninterrupted(
@@ -55,6 +57,16 @@ def uninterrupted(
     except BaseException:
         call.give_up()
         raise
+
+
+def handed_over(method: Method) -> Method:
+    """A method that is done as uninterrupted() does its work, from before its first instruction on.
+
+    It is begun for sure: a signal handler cannot raise between the call of it and the other thread. So where
+    it is close() or __exit__, what it closes does not stay open for ever, though the caller has no other time
+    to close it.
+    """
+    return cast("Method", HandedOver(method))
 
 
 def wait_for_calls(of: _Owner) -> None:
@@ -90,10 +102,10 @@ def left_open(close: Callable[[], object], what: object, pid: int) -> None:
     if pid != os.getpid():
         return
     try:
-        call = _Call(close, None, None)
+        call = _Call(close)
         _hand_over(call)
     except BaseException:
-        _calls.append(_Call(close, None, None))  # Twice is fine, and there is no later time for it.
+        _calls.append(_Call(close))  # Twice is fine, and there is no later time for it.
         _start_worker()
         raise
     warnings.warn(f"{what!r} was dropped and not closed", ResourceWarning, source=what, stacklevel=3)
@@ -102,12 +114,17 @@ def left_open(close: Callable[[], object], what: object, pid: int) -> None:
 
 class _Call(Generic[Result]):
     def __init__(
-        self, work: Callable[[], Result], undo: Callable[[Result], object] | None, of: _Owner | None
+        self,
+        work: Callable[[], Result],
+        undo: Callable[[Result], object] | None = None,
+        of: _Owner | None = None,
+        seconds: float | None = None,
     ) -> None:
         self._work = work
         self._undo = undo
         self.of = of
-        self._seconds = time_left()
+        self._pid = os.getpid()
+        self._seconds = time_left() if seconds is None else seconds
         self._lock = threading.Lock()  # guards what follows
         self._is_given_up = False
         self._results: list[Result] = []
@@ -118,8 +135,8 @@ class _Call(Generic[Result]):
 
     def run(self) -> threading.Lock:
         """Do the work. Returns what is to be released then: the waiting thread alone keeps the result."""
-        self._is_taken = True
         _under_way.add(self)
+        self._is_taken = True
         try:
             if self.of is not None and self.of in _closing:
                 raise self.of.refusal()
@@ -143,6 +160,8 @@ class _Call(Generic[Result]):
 
     def result(self) -> Result:
         while not self._done.acquire(timeout=-1 if self._is_taken else TAKEN_SECONDS):
+            if self._pid != os.getpid():
+                raise _forked()
             _start_worker()  # The idle one was about to end, or has got another call.
         error, self._error = self._error, None
         if error is not None:
@@ -151,9 +170,7 @@ class _Call(Generic[Result]):
 
     def forked(self) -> None:
         """In a forked child: the parent's worker has it, and there is none here."""
-        self._error = ForkedBroker(
-            "the process was forked during this call, which goes on in the parent alone"
-        )
+        self._error = _forked()
         self._done.release()
 
     def wait(self, seconds: float) -> None:
@@ -170,11 +187,46 @@ class _Call(Generic[Result]):
             _start_worker()  # The interrupt may have come before there was one.
 
 
+def _forked() -> ForkedBroker:
+    return ForkedBroker("the process was forked during this call, which goes on in the parent alone")
+
+
 def _hand_over(call: _Call[Any]) -> None:
     _calls.append(call)  # One call of C: an interrupt comes before or after it.
     _ring()
     if not _idle:
         _start_worker()
+
+
+def _of_entry(
+    entry: dict[str, _Call[Any]],
+    method: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+    seconds: float | None,
+) -> _Call[Any]:
+    """The one call of an entry: of two threads that ask for it at a time, the first makes it."""
+    return entry.setdefault("call", _Call(partial(method, *args, **(kwargs or {})), seconds=seconds))
+
+
+def _begin(*entry: Any) -> None:
+    """In the thread that a method in C was handed over to, which the threading module does not know."""
+    _hand_over(_of_entry(*entry))
+
+
+def _wait(*entry: Any) -> Any:
+    call = _of_entry(*entry)
+    try:
+        return call.result()
+    except BaseException:
+        call.give_up()
+        raise
+
+
+def _bind() -> None:
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    bind_hand_over(_begin, _wait, main_thread)
 
 
 def _ring() -> None:
@@ -238,6 +290,8 @@ def _after_fork() -> None:
     global _bell  # noqa: PLW0603 - one of a process
     _bell = _made_bell()  # Threads that are not there wait for the former.
     _idle.clear()
+    _calls.clear()
+    _bind()
     # A signal handler may have forked while the main thread waits for one.
     for call in _under_way:
         call.forked()
@@ -255,4 +309,5 @@ _bell = _made_bell()  # Released to wake one of the workers.
 _idle: set[object] = set()  # workers that wait for a call
 _under_way: set[_Call[Any]] = set()
 _closing: WeakSet[_Owner] = WeakSet()
+_bind()
 os.register_at_fork(after_in_child=_after_fork)

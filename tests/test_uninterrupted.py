@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import inspect
 import os
 import signal
 import subprocess
@@ -12,14 +13,16 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import NoReturn
 
 import pytest
 
 from mq.errors import ForkedBroker
-from mq.uninterrupted import uninterrupted
+from mq.uninterrupted import handed_over, uninterrupted
 from tests.support.interrupting import Interrupted, alarms, interrupted_at
+from tests.support.processes.no_threads import without_threads
 
 PATIENCE = 60.0
 
@@ -213,7 +216,7 @@ def test_a_child_that_a_signal_handler_forks_waits_for_nothing_of_the_parent() -
 def test_the_interpreter_ends_whatever_the_threads_do(last: str) -> None:
     code = f"""
 import atexit, signal, sys, time
-from mq.uninterrupted import uninterrupted
+from mq.uninterrupted import handed_over, uninterrupted
 
 class Late:
     def __del__(self):
@@ -238,3 +241,58 @@ print(uninterrupted(lambda: "first"))
     assert (run.returncode, run.stderr) == (0, "")
     further = {"at": "at exit\n", "sy": "while it ends True\n"}.get(last[:2], "")
     assert run.stdout == "first\n" + further
+
+
+class Handed:
+    """What has a method that is handed over."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[object, ...]] = []
+
+    @handed_over
+    def close(self, *args: object, **options: object) -> threading.Thread:
+        """Close it."""
+        self.done.append((*args, *options.items()))
+        return threading.current_thread()
+
+
+def test_a_method_that_is_handed_over_is_begun_wherever_an_interrupt_comes() -> None:
+    handed = Handed()
+    size = next(
+        number for number in range(1000) if interrupted_at(partial(handed.close, number), number) is not None
+    )
+    assert size > 20
+    assert until(lambda: sorted(handed.done) == [(number,) for number in range(size + 1)])
+    assert until(lambda: not workers())
+
+
+def test_a_method_that_is_handed_over_is_a_method_as_any() -> None:
+    handed = Handed()
+    assert handed.close(1, level=2) is not threading.main_thread()
+    assert handed.done == [(1, ("level", 2))]
+    assert uninterrupted(lambda: handed.close() is threading.current_thread())
+    assert handed.close == handed.close
+    assert (Handed.close.__name__, Handed.close.__doc__) == ("close", "Close it.")
+    assert str(inspect.signature(Handed.close)).startswith("(self, *args")
+    assert str(inspect.signature(handed.close)).startswith("(*args")
+    with pytest.raises(TypeError, match="missing 1 required positional"):
+        Handed.close()  # type: ignore[call-arg]  # what is to be refused
+
+
+def test_a_method_that_is_handed_over_where_there_is_no_other_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_arguments: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        assert Handed().close() is not threading.main_thread()
+    code = """
+import threading
+from tests.test_uninterrupted import Handed
+
+assert Handed().close() is threading.current_thread()
+"""
+    run = subprocess.run(without_threads(sys.executable, "-c", code), timeout=PATIENCE, check=False)
+    assert run.returncode == 0

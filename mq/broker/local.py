@@ -38,6 +38,7 @@ from mq.broker.transactions.transactions import LocalTransactions
 from mq.broker.waiter import LocalWaiter
 from mq.message import Message, MessageExt
 from mq.names import check_group, check_topic
+from mq.uninterrupted import handed_over
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -308,10 +309,11 @@ class LocalBroker(Parts, Broker):
     def __enter__(self) -> Self:
         return self
 
+    @handed_over
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._close()
 
     def __repr__(self) -> str:
         return f"LocalBroker({os.fspath(self.path)!r})"

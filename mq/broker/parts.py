@@ -38,7 +38,7 @@ from mq.store.queue.reader import Reader
 from mq.store.shared.process_monitor import Watch
 from mq.store.shared.renewal import Renewals
 from mq.store.store import Store
-from mq.uninterrupted import close_all, left_open, uninterrupted
+from mq.uninterrupted import close_all, handed_over, left_open
 
 __all__ = ["NAME", "Parts"]
 
@@ -191,9 +191,10 @@ class Parts:
 
         return doubt
 
+    @handed_over
     def close(self) -> None:
         """Close; calls under way in other threads end with BrokerClosed. Twice is fine."""
-        uninterrupted(self._close)
+        self._close()
 
     def _close(self) -> None:
         self._is_dropped = False

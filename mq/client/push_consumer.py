@@ -31,7 +31,7 @@ from mq.client.listener import check_listener
 from mq.errors import BrokerClosed
 from mq.filter.selection import Selection
 from mq.names import RETRY_PREFIX
-from mq.uninterrupted import uninterrupted
+from mq.uninterrupted import handed_over, uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -258,6 +258,7 @@ class PushConsumer:
         """Go on after suspend()."""
         self._set_suspended(False)
 
+    @handed_over
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Wait for the listeners that run, commit, and leave the group. Twice is fine.
 
@@ -265,10 +266,11 @@ class PushConsumer:
         says which they are. Called by a listener it returns at once; the rest happens after that listener. An
         interrupt ends the wait, and not the closing.
         """
-        if os.getpid() == self._pid:
-            uninterrupted(lambda: self._close(timeout))
+        self._close(timeout)
 
     def _close(self, timeout: float | None) -> None:
+        if os.getpid() != self._pid:
+            return
         with self._changing:
             self._is_closed = True
             loop = self._loop
@@ -318,10 +320,11 @@ class PushConsumer:
     def __enter__(self) -> Self:
         return self
 
+    @handed_over
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._close(CLOSE_SECONDS)
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "started" if self._loop else "not started"

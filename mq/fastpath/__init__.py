@@ -6,7 +6,8 @@ the data plane (mq/store/native), through addresses that the store hands in; Asi
 to be delivered later. Halves is to half messages and their ends what Line is to messages. survey and pack go
 over a batch. Sender is what Producer.send does with the usual message, Transactor what TransactionProducer
 does; TransactionFields is the base of mq.Transaction. Guards are locks that no exception leaves locked.
-while_unchanged gives messages while a queue is owned, commit_slot commits then. What the classes in Python
+while_unchanged gives messages while a queue is owned, commit_slot commits then. HandedOver is a method that
+another thread does, which no interrupt comes before. What the classes in Python
 need is in classes.py.
 """
 
@@ -14,6 +15,7 @@ from mq.fastpath._objects import (
     Asides,
     Guard,
     Halves,
+    HandedOver,
     Line,
     PullFields,
     Sender,
@@ -25,6 +27,7 @@ from mq.fastpath._objects import (
     bind,
     bind_calls,
     bind_guards,
+    bind_hand_over,
     bind_slots,
     bind_transactions,
     byte_guard,
@@ -47,6 +50,7 @@ __all__ = [
     "Asides",
     "Guard",
     "Halves",
+    "HandedOver",
     "Line",
     "PullFields",
     "SendFields",
@@ -60,6 +64,7 @@ __all__ = [
     "bind",
     "bind_calls",
     "bind_guards",
+    "bind_hand_over",
     "bind_slots",
     "bind_transactions",
     "byte_guard",

@@ -131,6 +131,7 @@ int mq_objects_add_transactions(PyObject *module);
 int mq_objects_add_transactor(PyObject *module);
 int mq_objects_add_guards(PyObject *module);
 int mq_objects_add_held(PyObject *module);
+int mq_objects_add_hand_over(PyObject *module);
 /* Until when this thread may wait: see mq_wait_deadline. */
 int64_t *mq_objects_wait_deadline(void);
 PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args);

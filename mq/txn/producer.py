@@ -47,7 +47,7 @@ from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.txn.answers import Answers
 from mq.txn.half_topic_broker import HalfTopicBroker
-from mq.uninterrupted import left_open, uninterrupted
+from mq.uninterrupted import handed_over, left_open, uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -142,6 +142,7 @@ class TransactionProducer:
         """
         return self._course.begin(message, queue=queue, shard_key=shard_key)
 
+    @handed_over
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Begin no more transactions, wait for checks under way, and leave the group. Twice is fine.
 
@@ -149,8 +150,11 @@ class TransactionProducer:
         still be ended, as long as the broker is open; others of the group are asked about the rest. An
         interrupt ends the wait, and not the closing.
         """
+        self._close(timeout)
+
+    def _close(self, timeout: float | None) -> None:
         if os.getpid() == self._pid and not self._answers.has_left:
-            uninterrupted(lambda: self._answers.close(timeout))
+            self._answers.close(timeout)
 
     def __del__(self) -> None:
         answers = getattr(self, "_answers", None)
@@ -160,10 +164,11 @@ class TransactionProducer:
     def __enter__(self) -> Self:
         return self
 
+    @handed_over
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._close(CLOSE_SECONDS)
 
     def __repr__(self) -> str:
         closed = ", closed" if self._answers.is_closed else ""

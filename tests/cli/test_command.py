@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import ENVIRONMENT, ROOT, Run
+from tests.cli.conftest import ENVIRONMENT, ROOT, Run, command
+from tests.support.processes.no_threads import without_threads
 
 VERBS = ("topics", "create", "delete", "send", "tail", "query", "show", "verify", "expire", "bench")
 
@@ -168,3 +169,25 @@ def test_an_id_that_is_not_there_is_told_once(run: Run) -> None:
     assert answer.status == 1
     assert answer.err.startswith(f"mq: no message has the id '{'0' * 32}'")
     assert answer.err.count("the id") == 1
+
+
+def test_a_system_without_a_thread_to_spare_is_one_clear_line(run: Run, directory: Path) -> None:
+    assert run("send", "orders", "there").status == 0
+    for arguments in (
+        ("send", "orders", "body"),
+        ("consume", "orders", "--group", "readers", "--count", "1"),
+        ("tail", "orders", "--no-follow"),
+        ("top", "--json", "--count", "1"),
+    ):
+        completed = subprocess.run(
+            without_threads(*command(str(directory), *arguments)),
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+            timeout=60,
+            check=False,
+        )
+        assert (completed.returncode, completed.stdout) == (1, "")
+        assert len(completed.stderr.splitlines()) == 1
+        assert "cannot be started: raise the limit of threads (ulimit -u" in completed.stderr
+    assert run("topics", "--json").objects == [{"topic": "orders", "queues": 4, "messages": 1}]

@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -24,7 +25,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from tests.interrupts.calls import CALLS, PATIENCE, SIZES, Call
+from tests.interrupts.calls import CALLS, GROUP, PATIENCE, SIZES, Call
 from tests.support.interrupting import Interrupted, alarms, interrupted_after, interrupted_at
 from tests.support.store.peer import Peer
 
@@ -182,6 +183,43 @@ def test_a_call_that_an_alarm_cuts_short_leaves_nothing_locked(
             beside.looks()
             again(lambda: call(number))  # noqa: B023 - called at once
     beside.sends()
+
+
+def begun(broker: LocalBroker, kind: str, number: int) -> mq.PushConsumer | mq.TransactionProducer:
+    """What has threads, and is a member of the group, as long as nobody closes it."""
+    if kind == "transactions":
+        return mq.TransactionProducer(broker, GROUP, lambda _message: mq.TransactionState.UNKNOWN)
+    # Of a broadcasting one the name is not free before it has closed.
+    consumer = mq.PushConsumer(broker, GROUP, threads=1, model=kind, client_id=str(number))
+    consumer.subscribe("orders", listener=lambda _message: None)
+    consumer.start()
+    return consumer
+
+
+@pytest.mark.parametrize("kind", ["clustering", "broadcasting", "transactions"])
+@pytest.mark.parametrize("how", ["close", "exit"])
+def test_a_close_that_is_interrupted_at_any_instruction_closes(
+    kind: str, how: str, broker: LocalBroker
+) -> None:
+    """Though the caller keeps what it closes, and has no other time to close it."""
+    kept = []
+    size, at = 1, 0
+    while at < size:
+        closed = begun(broker, kind, at)
+        kept.append(closed)
+        size = interrupted_at(partial(end, closed, how), at) or at + 2
+        at += 1
+    assert at > 20
+    assert until(lambda: not broker.group(GROUP).members())
+    names = "mq-consumer", "mq-checks", "mq-uninterrupted"
+    assert until(lambda: not any(each.name.startswith(names) for each in threading.enumerate())), stacks()
+
+
+def end(what: mq.PushConsumer | mq.TransactionProducer, how: str) -> None:
+    if how == "close":
+        what.close()
+    else:
+        what.__exit__(None, None, None)
 
 
 def test_keyed_sends_that_are_interrupted_and_made_again_are_stored_once(
