@@ -8,10 +8,9 @@ about to store is there when it has gone on.
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -20,12 +19,12 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
-from mq.store.shared.lock_guards import time_limit
 from mq.store.shared.process_state import process_state
 from tests.crash.stopped import TOPIC, bulk
 from tests.support.appending import prepare_one
 from tests.support.processes.fail_build import TREE, fail_build, fail_points
 from tests.support.processes.nursery import Nursery, Process
+from tests.support.processes.outcomes import Calls, outcomes
 from tests.support.store.sizes import SMALL
 
 pytestmark = pytest.mark.crash
@@ -41,7 +40,6 @@ CASES = [
     *((way, "BLANK") for way in ("large", "bulk")),
 ]
 keys = count()
-Refused = dict[str, Callable[[], object]]
 
 
 @pytest.fixture
@@ -51,7 +49,7 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
         assert nursery.failures() == ""
 
 
-def calls_that_store(broker: LocalBroker, producer: mq.Producer) -> Refused:
+def calls_that_store(broker: LocalBroker, producer: mq.Producer) -> Calls:
     queue = mq.MessageQueue(TOPIC, broker.name, 0)
     refused = mq.Message(TOPIC, b"refused")
     (dead,) = broker.topic("read").queues[0].read(0, count_max=1).messages
@@ -72,7 +70,7 @@ def calls_that_store(broker: LocalBroker, producer: mq.Producer) -> Refused:
     }
 
 
-def other_calls(broker: LocalBroker) -> Refused:
+def other_calls(broker: LocalBroker) -> Calls:
     queue = broker.topic("read").queues[0]
 
     def open_another() -> None:
@@ -89,34 +87,6 @@ def other_calls(broker: LocalBroker) -> Refused:
         "open": open_another,
         "verify": lambda: list(problems(broker.path)),
     }
-
-
-def outcome(call: Callable[[], object]) -> tuple[str, float]:
-    """What it raised, or "", and how long it took."""
-    begin = time.monotonic()
-    try:
-        with time_limit(LIMIT):
-            call()
-    except mq.MQError as error:
-        return f"{type(error).__name__}: {error}", time.monotonic() - begin
-    return "", time.monotonic() - begin
-
-
-def outcomes(calls: Refused) -> dict[str, tuple[str, float]]:
-    """Of all of them at once."""
-    found: dict[str, tuple[str, float]] = {}
-
-    def run(name: str) -> None:
-        found[name] = outcome(calls[name])
-
-    threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in calls]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + PATIENCE
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    assert found.keys() == calls.keys(), f"still waiting: {calls.keys() - found.keys()}"
-    return found
 
 
 def stopped_at(process: Process, nursery: Nursery) -> None:
@@ -154,10 +124,10 @@ def test_an_append_is_stopped_at_each_point(directory: Path, tmp_path: Path, nur
             )
             stopped_at(process, nursery)
             said = rf"process {process.pid} \(.*\), which is stopped"
-            for name, (text, seconds) in outcomes(refused).items():
+            for name, (text, seconds) in outcomes(refused, LIMIT).items():
                 assert re.search(said, text), (case, name, text)
                 assert seconds < PATIENCE / 2, (case, name)
-            for name, (text, seconds) in outcomes(others).items():
+            for name, (text, seconds) in outcomes(others, LIMIT).items():
                 assert not text or re.search(said, text), (case, name, text)
                 assert seconds < PATIENCE / 2, (case, name)
             assert not done.exists()

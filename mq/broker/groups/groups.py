@@ -274,12 +274,12 @@ class Groups:
             raise self.store.refusal()
         try:
             membership.keep()
+            roster.file.changed()
+            log.info("group %s: %s (pid %d) joined, %s", group, member.client_id, member.pid, role_of(member))
+            membership.members()  # Which has the others watched.
         except BaseException:
             membership.leave()
             raise
-        roster.file.changed()
-        log.info("group %s: %s (pid %d) joined, %s", group, member.client_id, member.pid, role_of(member))
-        membership.members()  # Which has the others watched.
         return membership
 
     def seat(

@@ -91,10 +91,13 @@ class Roster:
         words, found = self.file.words, []
         for place in self.file.taken():
             at = place_word(place)
+            life = words[at + LIFE]
             if (pid is None or words[at + PID] == pid) and not self.lives(fd, place):
                 member = self.listed(fd).get(place)
-                found.append(f"{member.client_id if member else 'a member'} (pid {words[at + PID]})")
-                words[at + LIFE] += 1
+                name = f"{member.client_id if member else 'a member'} (pid {words[at + PID]})"
+                # In one step: a live member may leave meanwhile, which takes no lock.
+                if life % 2 and self.file.swap(at + LIFE, life, life + 1):
+                    found.append(name)
         return found
 
     def evict(self, fd: int, place: int, life: int, until: int) -> str | None:
