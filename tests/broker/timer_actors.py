@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mq
 from mq.broker import local
+from tests.support.processes.halts import until_done
 from tests.support.processes.nursery import stopping
 
 SIZES: dict[str, Any] = {
@@ -41,12 +43,13 @@ def deliverer(root: str) -> None:
 
 
 def sender(root: str, count: int, least_ms: int, most_ms: int, pause: float, seed: int) -> None:
-    """Sends messages with random delays; each says when it is due."""
+    """Sends messages with random delays; each says when it is due. A send that an alarm ends is repeated
+    under its key."""
     chosen = random.Random(seed)
-    with open_without_duties(root) as broker, mq.Producer(broker) as producer:
+    with open_without_duties(root) as broker, mq.Producer(broker, dedup_window=600) as producer:
         for number in range(count):
-            delay_ms = chosen.randint(least_ms, most_ms)
-            producer.send(mq.Message("orders", b"%d" % number, delay_ms=delay_ms))
+            message = mq.Message("orders", b"%d" % number, delay_ms=chosen.randint(least_ms, most_ms))
+            until_done(partial(producer.send, message, dedup_key=f"timer-{number}"), chosen)
             if number % 10 == 9:
                 time.sleep(pause)
 

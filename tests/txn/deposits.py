@@ -9,6 +9,7 @@ travel as JSON.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sqlite3
 import threading
@@ -16,10 +17,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import mq
+from tests.support.processes.halts import WANTED, cut_short
 from tests.support.processes.nursery import stopping
 
 __all__ = [
@@ -196,21 +200,24 @@ def depositors(root: str, database: str, *, options: Options, first: int, count:
 
 
 def depositors_until_killed(root: str, database: str, *, options: Options, first: int, threads: int) -> None:
-    """Deposit at full speed; killed at any moment."""
+    """Deposit at full speed; killed at any moment. Where alarms are asked for, the main thread deposits too,
+    and they end its deposits, each wherever it is."""
 
-    def run(number: int) -> None:
+    def run(number: int, step: int) -> None:
         rows = Database(database)
         while True:
-            deposit = Deposit(number)
-            if deposit.by_begin:
-                with suppress(sqlite3.IntegrityError), producer.begin(deposit.message) as transaction:
-                    if deposit.rolls_back:
-                        transaction.rollback()
-                    else:
-                        rows.deposit(number)
-            else:
-                producer.send(deposit.message, execute, rows)
-            number += threads
+            transact(Deposit(number), rows)
+            number += step
+
+    def transact(deposit: Deposit, rows: Database) -> None:
+        if deposit.by_begin:
+            with suppress(sqlite3.IntegrityError), producer.begin(deposit.message) as transaction:
+                if deposit.rolls_back:
+                    transaction.rollback()
+                else:
+                    rows.deposit(deposit.number)
+        else:
+            producer.send(deposit.message, execute, rows)
 
     def execute(message: mq.Message, rows: Database) -> mq.TransactionState:
         if Deposit(int(message.body)).rolls_back:
@@ -220,8 +227,13 @@ def depositors_until_killed(root: str, database: str, *, options: Options, first
 
     broker = mq.open(root, **options)
     producer = mq.TransactionProducer(broker, GROUP, Check(database))
+    step = threads + 1
     for each in range(threads):
-        threading.Thread(target=run, args=(first + each,), daemon=True).start()
+        threading.Thread(target=run, args=(first + each, step), daemon=True).start()
+    if WANTED:
+        rows, chance = Database(database), random.Random(first)
+        for number in count(first + threads, step):
+            cut_short(partial(transact, Deposit(number), rows), chance)
     threading.Event().wait()
 
 

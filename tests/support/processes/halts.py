@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from tests.support.interrupting import interrupted_after
 
-__all__ = ["cut_short", "halts"]
+__all__ = ["cut_short", "halts", "until_done"]
 
 WANTED = os.environ.get("MQ_HALTS") == "1"
 INTERVAL, SHORTEST, LONGEST = 0.3, 0.01, 1.5  # seconds
@@ -28,6 +28,13 @@ def cut_short(call: Callable[[], object], chance: random.Random) -> None:
         interrupted_after(call, chance.uniform(1e-6, ALARM))
     else:
         call()
+
+
+def until_done(call: Callable[[], object], chance: random.Random) -> None:
+    """Make a call again and again until no alarm has ended it: one that may be made twice."""
+    done: list[object] = []
+    while not done:
+        cut_short(lambda: done.append(call()), chance)
 
 
 @contextmanager
