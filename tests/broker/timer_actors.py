@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import mq
-from mq.broker import local
+from mq.broker.local import LocalBroker
 from tests.support.processes.halts import until_done
 from tests.support.processes.nursery import stopping
 
@@ -21,23 +21,9 @@ SIZES: dict[str, Any] = {
 }
 
 
-class Nobody:
-    """In the place of the duties: this process leaves them to others."""
-
-    last_error: BaseException | None = None
-
-    def __init__(self, *_: object, **__: object) -> None: ...
-    def close(self) -> None: ...
-
-
-def open_without_duties(root: str) -> local.LocalBroker:
-    vars(local)["Duties"] = Nobody  # for this process alone
-    return local.LocalBroker(root, **SIZES)
-
-
 def deliverer(root: str) -> None:
     """Has the duties as soon as it is its turn."""
-    with local.LocalBroker(root, **SIZES):
+    with LocalBroker(root, **SIZES):
         while not stopping:
             time.sleep(0.01)
 
@@ -46,7 +32,10 @@ def sender(root: str, count: int, least_ms: int, most_ms: int, pause: float, see
     """Sends messages with random delays; each says when it is due. A send that an alarm ends is repeated
     under its key."""
     chosen = random.Random(seed)
-    with open_without_duties(root) as broker, mq.Producer(broker, dedup_window=600) as producer:
+    with (
+        LocalBroker(root, duties=False, **SIZES) as broker,
+        mq.Producer(broker, dedup_window=600) as producer,
+    ):
         for number in range(count):
             message = mq.Message("orders", b"%d" % number, delay_ms=chosen.randint(least_ms, most_ms))
             until_done(partial(producer.send, message, dedup_key=f"timer-{number}"), chosen)
@@ -56,7 +45,7 @@ def sender(root: str, count: int, least_ms: int, most_ms: int, pause: float, see
 
 def consumer(root: str, trace: str) -> None:
     """Writes down what it gets, and how many ms after it was due."""
-    with open_without_duties(root) as broker, Path(trace).open("w", buffering=1) as file:
+    with LocalBroker(root, duties=False, **SIZES) as broker, Path(trace).open("w", buffering=1) as file:
         consumer = mq.PushConsumer(broker, "billing")
 
         @consumer.subscribe("orders")
