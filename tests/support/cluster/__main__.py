@@ -14,7 +14,7 @@ import time
 
 from tests.support.cluster.cluster import Cluster
 from tests.support.cluster.programs import program
-from tests.support.cluster.settings import OWN_DELAY_LEVELS, BrokerPlan
+from tests.support.cluster.settings import BrokerPlan
 from tests.support.maven import MavenUnavailable
 
 
@@ -37,8 +37,7 @@ def main() -> int:
     except MavenUnavailable as missing:
         print(f"run: {missing}", file=sys.stderr)
         return 1
-    settings = {"messageDelayLevel": OWN_DELAY_LEVELS}
-    plans = [BrokerPlan(name, options.version, settings=settings) for name in ("a", "b")]
+    plans = [BrokerPlan(name, options.version, at_full_speed=True) for name in ("a", "b")]
     with Cluster(plans, version=options.version, progress=say) as cluster:
         say("the name server knows both brokers; Ctrl-C ends them")
         print(f"rocketmq://{cluster.name_server}", flush=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
 
-from tests.support.cluster.programs import Archive, Program
+from tests.support.cluster.programs import QUICK_START, Archive, Program
 
 START_SECONDS = 180.0  # Generous: a machine under load takes its time, and that proves nothing.
 STOP_SECONDS = 120.0
@@ -43,6 +43,7 @@ class JavaProcess:
         arguments: Iterable[str],
         options: Iterable[str] = (),
         *,
+        tuning: Iterable[str] = QUICK_START,
         answers: bool = False,
     ) -> None:
         """Start the process; returns at once. `kind` names the class archive that it uses.
@@ -56,7 +57,7 @@ class JavaProcess:
         at_home = [f"-Duser.home={self.directory}", f"-Drocketmq.home.dir={self.directory}"]
         if not answers:
             main, arguments = "mq.watched.Watched", [main, *arguments]
-        command = program.command(main, arguments, [*at_home, *options], self._archive)
+        command = program.command(main, arguments, [*at_home, *options], self._archive, tuning=tuning)
         with self.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(

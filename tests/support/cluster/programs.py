@@ -21,13 +21,19 @@ from tests.support import maven
 PROJECT = Path(__file__).resolve().parent / "java"
 Version = Literal["5.3", "4.9"]
 
-JVM_OPTIONS = (
+# Quick to start and small: what tests want.
+QUICK_START = (
     "-XX:TieredStopAtLevel=1",
     "-XX:CICompilerCount=1",
     "-XX:+UseSerialGC",
     "-Xms32m",
     "-Xmx256m",
     "-XX:MaxDirectMemorySize=256m",
+)
+# The JVM's own compilers and collector, and room: what measurements want.
+FULL_SPEED = ("-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
+
+JVM_OPTIONS = (
     # A complaint about an archive of classes that does not fit must not stand among a program's answers.
     "-Xlog:disable",
     # RocketMQ and Netty reach into these packages.
@@ -73,11 +79,17 @@ class Program:
     jars: tuple[Path, ...]
 
     def command(
-        self, main: str, arguments: Iterable[str], options: Iterable[str], archive: Archive
+        self,
+        main: str,
+        arguments: Iterable[str],
+        options: Iterable[str],
+        archive: Archive,
+        *,
+        tuning: Iterable[str] = QUICK_START,
     ) -> list[str]:
         """The command that runs a class of the program."""
         class_path = ":".join(map(str, (self.directory / "program.jar", *self.jars)))
-        options = (*JVM_OPTIONS, *self._logging(), *archive.options, *options)
+        options = (*tuning, *JVM_OPTIONS, *self._logging(), *archive.options, *options)
         return ["java", *options, "-cp", class_path, main, *arguments]
 
     def archive(self, kind: str) -> Archive:

@@ -12,8 +12,8 @@ from tests.support.cluster.asking import GET_CLUSTER, ask
 from tests.support.cluster.certificates import Certificates
 from tests.support.cluster.java_process import JavaProcess
 from tests.support.cluster.ports import free_port
-from tests.support.cluster.programs import Program, Version, program
-from tests.support.cluster.settings import SETTINGS, BrokerPlan
+from tests.support.cluster.programs import FULL_SPEED, QUICK_START, Program, Version, program
+from tests.support.cluster.settings import ONLY_FOR_TESTS, SETTINGS, BrokerPlan
 
 HOST = "127.0.0.1"
 READY = "boot success"
@@ -28,6 +28,7 @@ class RocketMQServer(JavaProcess):
     """What name servers and brokers have in common. It keeps its ports and its directory over restarts."""
 
     MAIN: str
+    tuning: Iterable[str] = QUICK_START
 
     def __init__(
         self, name: str, directory: Path, port: int, version: Version, certificates: Certificates | None
@@ -50,7 +51,12 @@ class RocketMQServer(JavaProcess):
         # Without certificates of ours it would make some at each start, which takes longer than all the rest.
         tls = self._certificates.server_options() if self._certificates else ["-Dtls.server.mode=disabled"]
         self.launch(
-            servers, self.__class__.__name__, self.MAIN, ["-c", str(configuration)], [*JVM_OPTIONS, *tls]
+            servers,
+            self.__class__.__name__,
+            self.MAIN,
+            ["-c", str(configuration)],
+            [*JVM_OPTIONS, *tls],
+            tuning=self.tuning,
         )
 
     def start(self) -> None:
@@ -121,6 +127,8 @@ class Broker(RocketMQServer):
     ) -> None:
         super().__init__(plan.label, directory, free_port((-2, 1)), plan.version, certificates)
         self.plan = plan
+        if plan.at_full_speed:
+            self.tuning = FULL_SPEED
         self._name_servers = list(name_servers)
         self._access = access
 
@@ -133,6 +141,10 @@ class Broker(RocketMQServer):
         access: Mapping[str, object] = {}
         if self._access is not None:
             access = self._access.configure(self.directory, self.version)
+        settings = dict(SETTINGS)
+        if self.plan.at_full_speed:
+            for name in ONLY_FOR_TESTS:
+                del settings[name]
         return {
             "brokerName": self.plan.name,
             "brokerId": self.plan.broker_id,
@@ -144,7 +156,7 @@ class Broker(RocketMQServer):
             "namesrvAddr": ";".join(server.address for server in self._name_servers),
             "storePathRootDir": self.store,
             "storePathCommitLog": self.store / "commitlog",
-            **SETTINGS,
+            **settings,
             **access,
             **self.plan.settings,
         }
