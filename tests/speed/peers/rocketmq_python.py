@@ -1,0 +1,45 @@
+"""RocketMQ's Python client `rocketmq` with its C++ library, in an environment of its own.
+
+That is made once, beside what else is cached: another distribution is imported by the same name.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from tests.support import maven
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "python_clients"
+CPP = ("rocketmq==0.4.4", "cpp_client.py")
+CALL_SECONDS_MAX = 900.0
+
+
+def measure(client: tuple[str, str], address: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Figures against a name server: send_rate, send_cpu_us, consume_rate, consume_cpu_us.
+
+    The topic exists already and is empty.
+    """
+    requirement, program = client
+    command = [str(_environment(requirement)), str(PROGRAMS / program), address, topic, str(count), str(size)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=CALL_SECONDS_MAX, check=False, cwd=maven.cache()
+    )
+    if done.returncode:
+        raise RuntimeError(f"{requirement} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _environment(requirement: str) -> Path:
+    """The interpreter of an environment with one client."""
+    place = maven.cache() / f"{requirement.replace('==', '-')}-py{sys.version_info[0]}.{sys.version_info[1]}"
+    interpreter = place / "bin" / "python"
+    with maven.locked("environments.lock"):
+        if not (place / "ready").exists():
+            venv.create(place, clear=True, with_pip=True)
+            subprocess.run([str(interpreter), "-m", "pip", "install", "-q", requirement], check=True)
+            (place / "ready").touch()
+    return interpreter
