@@ -70,12 +70,13 @@ class Snapshot:
             (self.root / name).mkdir(mode=0o700)
         for name, file in self.files.items():
             link = self.root / name if copied else self._links[name]
-            with link.open("wb" if copied else "r+b") as out:
-                out.truncate(0)
+            fd = os.open(link, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            try:
                 for at, piece in file.pieces:
-                    out.seek(at)
-                    out.write(piece)
-                out.truncate(file.size)
+                    os.pwrite(fd, piece, at)
+                os.ftruncate(fd, file.size)
+            finally:
+                os.close(fd)
             if copied or name in TIMES_KEPT:
                 os.utime(link, ns=file.times_ns)
             if not copied:

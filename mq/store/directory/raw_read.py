@@ -22,9 +22,12 @@ KEYLESS_MAX = 1000  # Records without a key in a row: a broker's own few, or a p
 
 def peek(path: Path, offset: int, size: int) -> bytes:
     """Raises FileNotFoundError."""
-    with path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        return os.pread(file.fileno(), size, offset)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        return os.pread(fd, size, offset)
+    finally:
+        os.close(fd)
 
 
 def head_at(root: Path, log_offset: int, file_size: int) -> tuple[int, int]:

@@ -41,6 +41,7 @@ RocketMQ: store/CommitLog.java, common/message/MessageDecoder.java.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 __all__ = ["is_segment_name", "segment_files"]
@@ -51,10 +52,11 @@ NAME_SIZE = 20
 def segment_files(directory: Path) -> list[Path]:
     """The files of a log or a queue, oldest first: those whose name is 20 digits."""
     try:
-        entries = list(directory.iterdir())
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if is_segment_name(entry.name) and entry.is_file()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(path for path in entries if is_segment_name(path.name) and path.is_file())
+    return [directory / name for name in sorted(names)]
 
 
 def is_segment_name(name: str) -> bool:

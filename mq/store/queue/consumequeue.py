@@ -21,6 +21,7 @@ RocketMQ: store/ConsumeQueue.java.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,17 +33,23 @@ def queue_directories(root: Path, kind: str = "consumequeue") -> Iterator[tuple[
     """(topic, queue id, directory) of every queue that has a directory, of this kind; other names are
     RocketMQ's to ignore too."""
     try:
-        topics = sorted(path for path in (root / kind).iterdir() if path.is_dir())
+        topics = _directories(root / kind)
     except (FileNotFoundError, NotADirectoryError):
         return
     for topic in topics:
         try:
-            queues = sorted(topic.iterdir())
+            queues = _directories(root / kind / topic)
         except FileNotFoundError:
             continue  # Another process deleted the topic since its name was read.
         for queue in queues:
-            if queue.name.isascii() and queue.name.isdigit() and queue.is_dir():
-                yield topic.name, int(queue.name), queue
+            if queue.isascii() and queue.isdigit():
+                yield topic, int(queue), root / kind / topic / queue
+
+
+def _directories(path: Path) -> list[str]:
+    """The names of those in a directory, in their order."""
+    with os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
 
 
 def remove_queues(root: Path, topic: str) -> None:

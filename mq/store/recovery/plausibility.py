@@ -114,7 +114,7 @@ def are_extensions_sound(root: Path, topic: str, queue_id: int, units: list[Unit
         return False
     if any(int(after.name) - int(before.name) != size for before, after in itertools.pairwise(files)):
         return False
-    addresses = [code - ADDRESS_BASE for _, _, code in units if code < HASH_MIN]
+    addresses = {code - ADDRESS_BASE for _, _, code in units if code < HASH_MIN}
     return all(_extension_begins(directory / f"{at // size * size:020}", at % size) for at in addresses)
 
 
