@@ -18,6 +18,7 @@
     +-- MessageInvalid        breaks a limit of RocketMQ's format (also a ValueError)
     |   +-- MessageTooLarge   the body is larger than the broker accepts
     +-- NotPermitted          the topic or the broker does not allow this
+    |   +-- NotSupported      this kind of broker cannot do it
     +-- FilterSyntaxError     an expression that cannot be parsed (also a ValueError)
     +-- SendFailed            every attempt failed; .attempts has each one's error
     +-- RemotingError         the other end of a connection answered with an error, or not at all
@@ -185,6 +186,10 @@ class MessageTooLarge(MessageInvalid):
 
 class NotPermitted(MQError):
     """The text says which permission, and where it is given."""
+
+
+class NotSupported(NotPermitted):
+    """The text says what was asked for, and which broker can do it."""
 
 
 class FilterSyntaxError(MQError, ValueError):

@@ -94,7 +94,7 @@ class Consumer(PollingConsumer):
             check_count("batch_size", batch_size)
         check_int("max_reconsume_times", max_reconsume_times, 0, INT_MAX)
         delivery = AsyncDelivery(listener, batch_size)
-        send_back = SendBack(self._broker, self._group, max_reconsume_times=max_reconsume_times)
+        send_back = SendBack(self._group, max_reconsume_times=max_reconsume_times)
         with self._asking():
             self._loop.finish_last()
             self._loop.listen(listener)

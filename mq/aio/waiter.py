@@ -15,7 +15,7 @@ from contextlib import suppress
 from time import monotonic
 
 from mq.api.broker import Broker
-from mq.api.group import Versioned
+from mq.api.waiter import Versioned
 from mq.client.engine.poll_loop import Position
 from mq.errors import MQError
 from mq.threads import start

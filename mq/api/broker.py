@@ -1,8 +1,9 @@
 """Broker: what a client may ask of a broker, and the border between the two.
 
 Producers and consumers know this alone, and never ask which broker they have. Its parts stand beside it:
-queues (mq.api.queues), transactions (mq.api.transactions), consumer groups (mq.api.consumer_groups). Topic,
-Queue and Group are written once for all brokers.
+queues (mq.api.queues), transactions (mq.api.transactions), consumer groups (mq.api.consumer_groups); and what
+the broker of a directory can do beside that (mq.api.local). Topic, Queue and Group are written once for all
+brokers.
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from mq.api.consumer_groups import ConsumerGroups, Group
-from mq.api.group import Assigned, Claim, Member, Membership, QueueState, Subscription, Waiter
-from mq.api.handled_keys import DEDUP_KEY, Handled
-from mq.api.queues import READ_SIZE_MAX, Appender, Appenders, Puller
+from mq.api.group import Assigned, Claim, Member, Membership, QueueState, Subscription
+from mq.api.local import Directory
+from mq.api.queues import READ_SIZE_MAX, Appender, Appenders, Puller, Queues
 from mq.api.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from mq.api.topic import COMPRESS_OVER, SCAN_COUNT_MAX, Queue, Topic, queue_of_key
 from mq.api.transactions import Check, Checker, Ender, Transactions, TransactionState, Undecided
+from mq.api.waiter import Waiter
 from mq.message import MessageExt
+from mq.names import check_group
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
     "COMPRESS_OVER",
-    "DEDUP_KEY",
     "READ_SIZE_MAX",
     "SCAN_COUNT_MAX",
     "Appender",
@@ -34,9 +36,11 @@ __all__ = [
     "Check",
     "Checker",
     "Claim",
+    "ConsumerGroups",
+    "Directory",
+    "DirectoryBroker",
     "Ender",
     "Group",
-    "Handled",
     "Member",
     "Membership",
     "MessageQueue",
@@ -57,12 +61,17 @@ __all__ = [
 ]
 
 
-class Broker(ConsumerGroups, Protocol):
+class Broker(Queues, Protocol):
     """A store of messages, in a directory or at the other end of a connection."""
 
     @property
     def transactions(self) -> Transactions:
         """Half messages, and how they end."""
+        ...
+
+    @property
+    def consumer_groups(self) -> ConsumerGroups:
+        """Who consumes what, and how far they are."""
         ...
 
     def create_topic(
@@ -75,14 +84,41 @@ class Broker(ConsumerGroups, Protocol):
         perm: str | None = None,
         ordered: bool | None = None,
         shrink: bool = False,
-    ) -> Topic: ...
-    def delete_topic(self, name: str) -> None: ...
-    def topics(self) -> list[str]: ...
-    def topic(self, name: str) -> Topic: ...
-    def message(self, msg_id: str) -> MessageExt: ...
+    ) -> Topic:
+        """Make a topic, or change one that is there: what is not given stays as it is. A new topic has 4
+        queues, may be read and written, and is not marked as ordered, unless told otherwise.
+
+        queue_count queues to read and to write, unless one of the two counts is given on its own; perm is
+        "r", "w", "rw" or "". Fewer queues to read are refused (NotPermitted) where some group has not
+        consumed what the others hold. With shrink=True nothing more is sent to these, and they are read until
+        all groups have consumed them; then they are gone. Raises TopicInvalid, NotPermitted for RocketMQ's
+        own topics, ValueError.
+        """
+        ...
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its queues. Raises TopicNotFound, NotPermitted."""
+        ...
+
+    def topics(self) -> list[str]:
+        """Names of all topics but RocketMQ's own, sorted."""
+        ...
+
+    def topic(self, name: str) -> Topic:
+        """Raises TopicNotFound, TopicInvalid."""
+        ...
+
+    def message(self, msg_id: str) -> MessageExt:
+        """The message of an offset id or a unique id, of which it is the newest. Raises MessageNotFound."""
+        ...
+
     def query(
         self, topic: str, key: str, *, count_max: int = 32, begin_ms: int = 0, end_ms: int | None = None
-    ) -> list[MessageExt]: ...
+    ) -> list[MessageExt]:
+        """Messages of a topic that have this key (or unique id), stored in [begin_ms, end_ms], newest
+        first."""
+        ...
+
     def recall(self, handle: str) -> str:
         """Take back a message that waits for its time, by the recall_handle of its SendResult; its unique id.
 
@@ -90,11 +126,31 @@ class Broker(ConsumerGroups, Protocol):
         MessageNotFound where no such message waits, ValueError for what is no handle of this broker."""
         ...
 
-    def groups(self) -> list[str]: ...
-    def group(self, name: str) -> Group: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
+    def groups(self) -> list[str]:
+        """Names of all consumer groups but RocketMQ's own that have members or offsets, sorted."""
+        ...
+
+    def group(self, name: str) -> Group:
+        """A consumer group, which need not have been used before. Raises GroupInvalid."""
+        check_group(name)
+        return Group(self.consumer_groups, self, name)
+
+    def flush(self) -> None:
+        """Have everything on disk that was sent before this call. Raises StorePoisoned."""
+        ...
+
+    def close(self) -> None:
+        """Close; calls under way in other threads end with BrokerClosed. Twice is fine."""
+        ...
+
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
+
+
+class DirectoryBroker(Broker, Directory, Protocol):
+    """The broker of a directory on this machine."""

@@ -1,4 +1,4 @@
-"""The consumer groups of a broker: what consumers ask about theirs, and Group, one of them from outside."""
+"""The consumer groups of a broker: what is asked about one by its name, and Group, one seen from outside."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from mq.api.group import Assigned, BroadcastOffsets, Claim, Member, Membership, QueueState, Subscription
-from mq.api.handled_keys import Handled
+from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, QueueState, Subscription
 from mq.api.queues import Queues
 from mq.api.results import MessageQueue
-from mq.message import MessageExt
 from mq.names import RETRY_PREFIX
 
 __all__ = ["ConsumerGroups", "Group"]
 
 
-class ConsumerGroups(Queues, Protocol):
-    """What a broker does for consumer groups: a part of Broker."""
+class ConsumerGroups(Protocol):
+    """What a broker does for consumer groups: Broker.consumer_groups.
+
+    Every call raises GroupInvalid for what is no name of a group. One that nobody used is a group without
+    members and offsets.
+    """
 
     def join(
         self,
@@ -34,8 +36,13 @@ class ConsumerGroups(Queues, Protocol):
         "pull".
 
         Where the group has no offset of a subscribed topic, it starts where consume_from says: "first",
-        "last", or a time in ms. Raises SubscriptionConflict, GroupInvalid, NotPermitted, StoreFull.
+        "last", or a time in ms. Raises SubscriptionConflict, NotPermitted, StoreFull.
         """
+        ...
+
+    def assigned(self, group: str) -> Assigned:
+        """For a consumer that is told its queues, and does not join the group: it reads and writes the
+        group's offsets."""
         ...
 
     def broadcast_offsets(
@@ -47,91 +54,65 @@ class ConsumerGroups(Queues, Protocol):
         Raises GroupInvalid for a client id in use, StoreCorrupted, NotPermitted, StoreFull."""
         ...
 
-    def assigned(self, group: str) -> Assigned:
-        """For a consumer that is told its queues, and does not join the group."""
+    def members(self, group: str) -> list[Member]:
+        """The live consumers, by client_id."""
         ...
 
-    def send_back(
-        self,
-        message: MessageExt,
-        group: str,
-        *,
-        delay_level: int = 0,
-        max_reconsume_times: int = 16,
-        claim: Claim | None = None,
-    ) -> bool:
-        """Have the group get a message again, later: at a delay level, or by its times of consumption (0).
-        It goes to the dead letters after max_reconsume_times, or at once (below 0). False, and nothing is
-        stored, once the claim of the queue that it comes from is lost: another member gets it."""
-        ...
-
-    def group_members(self, group: str) -> list[Member]: ...
-    def group_topics(self, group: str) -> list[str]:
+    def topics(self, group: str) -> list[str]:
         """Topics that the group has offsets of, or a member subscribes to; sorted."""
         ...
 
-    def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
+    def offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
         """What is committed, of the queues that have an offset."""
         ...
 
-    def group_states(self, group: str, topic: str) -> list[QueueState]: ...
-    def group_retrying(self, group: str) -> dict[str, int]:
+    def states(self, group: str, topic: str) -> list[QueueState]:
+        """Each queue of a topic: owner, offset, lag, and why it does not move. Raises TopicNotFound,
+        NotPermitted."""
+        ...
+
+    def retrying(self, group: str) -> dict[str, int]:
         """How many messages of each topic the group sent back, and has not consumed since: they wait until
         they are due again, or lie in its retry topic."""
         ...
 
-    def reset_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+    def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Set offsets, also downwards; members that are at work go on from there. Of a broadcasting group
         those of every consumer. Raises ValueError for an offset beyond the end of its queue."""
-        ...
-
-    def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """What is committed of one queue; None where nothing is."""
-        ...
-
-    def commit(self, group: str, queue: MessageQueue, offset: int) -> bool:
-        """Raise an offset, for a reader of queues that does not join the group.
-
-        False, and a line in the log, where a greater one is committed: that stays. Group.reset goes back.
-        """
-        ...
-
-    def handled(self, group: str, size: int | None = None) -> Handled:
-        """The keys that a group has handled; size is how many are kept (None: as it is, or 100,000). Raises
-        ConfigMismatch for another size than it has, GroupInvalid, NotPermitted, StoreFull."""
         ...
 
 
 class Group:
     """One consumer group of a broker, from outside. A name that nobody used is a group without members."""
 
-    __slots__ = ("_broker", "name")
+    __slots__ = ("_groups", "_queues", "name")
 
-    def __init__(self, broker: ConsumerGroups, name: str) -> None:
+    def __init__(self, groups: ConsumerGroups, queues: Queues, name: str) -> None:
         self.name: Final = name
-        self._broker = broker
+        self._groups = groups
+        self._queues = queues
 
     def members(self) -> list[Member]:
         """The live consumers, by client_id."""
-        return self._broker.group_members(self.name)
+        return self._groups.members(self.name)
 
     def topics(self) -> list[str]:
         """Topics that the group has offsets of, or a member subscribes to."""
-        return self._broker.group_topics(self.name)
+        return self._groups.topics(self.name)
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
         """What is committed, of the queues that have an offset."""
-        return self._broker.group_offsets(self.name, topic)
+        return self._groups.offsets(self.name, topic)
 
     def states(self, topic: str) -> list[QueueState]:
         """Each queue of a topic: owner, offset, lag, and why it does not move. A queue that the topic has no
         more to read is among them while it holds messages that the group has not consumed."""
-        return self._broker.group_states(self.name, topic)
+        return self._groups.states(self.name, topic)
 
     def retrying(self) -> dict[str, int]:
         """Topic to how many of its messages failed and wait for another attempt: until they are due, or in
         the retry topic."""
-        return self._broker.group_retrying(self.name)
+        return self._groups.retrying(self.name)
 
     def lag(self, topic: str) -> int:
         """How many messages of a topic the group is not done with: those that are kept and not consumed, also
@@ -141,7 +122,7 @@ class Group:
         unconsumed = sum(state.lag for state in self.states(topic))
         if topic.startswith(RETRY_PREFIX):
             return unconsumed  # What lies there counts for the topic that it was sent to as well.
-        return unconsumed + self._broker.group_retrying(self.name).get(topic, 0)
+        return unconsumed + self.retrying().get(topic, 0)
 
     def reset(self, topic: str, *, to_ms: int | None = None, to: str | None = None) -> None:
         """Have the group consume from elsewhere: the messages stored at to_ms or later, or to "earliest" or
@@ -151,15 +132,15 @@ class Group:
             raise ValueError("give either to_ms, or to: 'earliest' or 'latest'")
         if to not in (None, "earliest", "latest"):
             raise ValueError(f"to is {to!r}: give 'earliest' or 'latest'")
-        broker = self._broker
-        queues = broker.readable(topic)
+        known = self._queues
+        queues = known.readable(topic)
         if to_ms is not None:
-            offsets = {queue: broker.offset_at(queue, to_ms) for queue in queues}
+            offsets = {queue: known.offset_at(queue, to_ms) for queue in queues}
         elif to == "earliest":
-            offsets = {queue: broker.min_offset(queue) for queue in queues}
+            offsets = {queue: known.min_offset(queue) for queue in queues}
         else:
-            offsets = {queue: broker.max_offset(queue) for queue in queues}
-        broker.reset_offsets(self.name, offsets)
+            offsets = {queue: known.max_offset(queue) for queue in queues}
+        self._groups.reset(self.name, offsets)
 
     def __repr__(self) -> str:
         return f"Group({self.name!r})"

@@ -1,8 +1,8 @@
 """Consumer groups as a client sees them: who is in one, which queue is whose, what is committed.
 
 A consumer joins and gets a Membership; by that it claims queues, one live member at a time for each queue,
-over all processes, and commits on the Claim. A Waiter waits for several consumers. The values are plain;
-what they mean is the same for every broker.
+over all processes, and pulls, commits and sends back by the Claim. The values are plain; what they mean is
+the same for every broker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
+from mq.api.queues import Puller
 from mq.api.results import MessageQueue
+from mq.api.waiter import Versioned
+from mq.message import MessageExt
 
 __all__ = [
     "Assigned",
@@ -21,8 +24,6 @@ __all__ = [
     "Membership",
     "QueueState",
     "Subscription",
-    "Versioned",
-    "Waiter",
 ]
 
 T = TypeVar("T")
@@ -98,20 +99,24 @@ class Claim(Protocol):
         """Set the offset, also downwards: for a queue that ends or begins elsewhere than it says."""
         ...
 
+    def puller(self) -> Puller:
+        """What pulls from the queue for its owner, as often as wanted. One whose subscription is in SQL92,
+        and that pulls all tags, may be spared messages that it leaves out for sure."""
+        ...
+
+    def send_back(self, message: MessageExt, *, delay_level: int = 0, max_reconsume_times: int = 16) -> bool:
+        """Have the group get a message of the queue again, later: at a delay level, or by its times of
+        consumption (0). It goes to the dead letters after max_reconsume_times, or at once (below 0). False,
+        and nothing is stored, where the claim is lost: another member gets it. NotPermitted for a
+        broadcasting group, which has no retry topic."""
+        ...
+
     def note(self, reason: str) -> None:
         """Why the queue does not move, for QueueState; "" when it does. Costs little when unchanged."""
         ...
 
     def release(self) -> None:
         """Give the queue up, after the last commit; the other members are told. Twice is fine."""
-        ...
-
-
-class Versioned(Protocol):
-    """What a consumer looks at to know whether something changed."""
-
-    def version(self) -> int:
-        """Another number after every change."""
         ...
 
 
@@ -150,10 +155,6 @@ class Membership(Versioned, Protocol):
         version() grow."""
         ...
 
-    def committed(self, queue: MessageQueue) -> int | None:
-        """What is committed, None where nothing is."""
-        ...
-
     def leave(self) -> None:
         """Release every claim and be gone. Twice is fine."""
         ...
@@ -179,27 +180,4 @@ class BroadcastOffsets(Protocol):
 
     def close(self) -> None:
         """Let another consumer have the client id. Twice is fine."""
-        ...
-
-
-class Waiter(Protocol):
-    """Waits for one consumer, or several of one broker at once, by one thread at a time."""
-
-    def wait(
-        self,
-        positions: Sequence[tuple[MessageQueue, int, frozenset[int] | bytes | None]],
-        members: Sequence[tuple[Versioned, int]],
-        timeout: float,
-    ) -> MessageQueue | None:
-        """Wait until there is something to do, at most `timeout` seconds.
-
-        That is: one of the queues has a message at or after its offset whose tag hash is among the set (None:
-        any); one of the members (or of Assigned) has another version than was seen of it; wakeup() was called
-        since the last wait returned. It may return early for nothing. A broker that knows which of the queues
-        has a message may say so.
-        """
-        ...
-
-    def wakeup(self) -> None:
-        """Have wait() return, from any thread."""
         ...

@@ -1,13 +1,14 @@
-"""Keys that make a message one of a kind: the property that has them, and the set of those that were handled.
+"""Keys that make a message one of a kind: the property that has them, and the keys that groups have handled.
 
-What a client may ask of any broker about them; mq.api.broker has the calls.
+The keys that a group has handled are kept in a directory: the one that the group consumes from, or any other
+on this machine.
 """
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
-__all__ = ["DEDUP_KEY", "Handled"]
+__all__ = ["DEDUP_KEY", "Handled", "HandledKeys"]
 
 DEDUP_KEY: Final = "DEDUP_KEY"  # the property of a message that was sent under a dedup key
 
@@ -26,8 +27,8 @@ class Handled(Protocol):
         ...
 
     def finish(self, key: str) -> None:
-        """It is handled: remembered when this returns, whatever process dies, and on disk before any later
-        commit of an offset is."""
+        """It is handled: remembered when this returns, whatever process dies; and on disk before an offset
+        is that was committed later in the same directory."""
         ...
 
     def abandon(self, key: str) -> None:
@@ -40,4 +41,13 @@ class Handled(Protocol):
 
     def clear(self) -> None:
         """Forget all keys."""
+        ...
+
+
+class HandledKeys(Protocol):
+    """The keys that all groups have handled: Directory.handled_keys."""
+
+    def of(self, group: str, size: int | None = None) -> Handled:
+        """Those of one group; size is how many are kept (None: as it is, or 100,000). Raises ConfigMismatch
+        for another size than it has, GroupInvalid, NotPermitted, StoreFull."""
         ...

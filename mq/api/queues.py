@@ -7,10 +7,10 @@ puller.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from mq.api.group import Claim, Waiter
 from mq.api.results import MessageQueue, PullResult, SendResult
+from mq.api.waiter import Waiter
 from mq.message import Message
 
 __all__ = ["READ_SIZE_MAX", "Appender", "Appenders", "Puller", "Queues"]
@@ -83,31 +83,9 @@ class Queues(Protocol):
         """Store messages of one topic side by side in one queue, all of them or none."""
         ...
 
-    def append_once(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        body: bytes,
-        sys_flag: int,
-        key: str | None,
-        window_ms: int,
-        unique_id: str | None = None,
-        wait: float = 3.0,
-    ) -> SendResult:
-        """Store a message as an appender does, unless one of this topic was stored under the same key in the
-        last window_ms: then the result is that one's; with window_ms=0 it is stored in any case, for others
-        to know of. Without a key the unique id counts. Another sender that is just storing one is waited
-        for, up to `wait` seconds (RequestTimeout)."""
-        ...
-
-    def puller(self, queue: MessageQueue, claim: Claim | None = None) -> Puller:
+    def puller(self, queue: MessageQueue) -> Puller:
         """What pulls from a queue, as often as wanted. Whether the queue may be read is asked at the first
-        pull, and after every change of a topic. The owner of a claim whose subscription is in SQL92, and
-        that pulls all tags, may be spared messages that it leaves out for sure."""
-        ...
-
-    def read_arrow(self, queue: MessageQueue, offset: int, count_max: int, byte_max: int) -> Any:
-        """Messages from offset on as one pyarrow.RecordBatch, in the columns of the Spark source."""
+        pull, and after every change of a topic."""
         ...
 
     def min_offset(self, queue: MessageQueue) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import xxhash
 
+from mq.api.local import directory
 from mq.api.queues import READ_SIZE_MAX, Appenders, Queues
 from mq.api.results import MessageQueue, PullResult, PullStatus, SendResult
 from mq.compression import compressor
@@ -144,8 +145,10 @@ class Queue:
             left = max(0.0, wait - (time.monotonic() - begin))
 
     def read_arrow(self, offset: int, *, count_max: int = 65_536, byte_max: int = 64 << 20) -> Any:
-        """Messages from offset on as one pyarrow.RecordBatch, without a Python object for each."""
-        return self._broker.read_arrow(self.message_queue, offset, count_max, byte_max)
+        """Messages from offset on as one pyarrow.RecordBatch, without a Python object for each. Of the broker
+        of a directory alone (NotSupported)."""
+        broker = directory(self._broker, "read_arrow")
+        return broker.read_arrow(self.message_queue, offset, count_max, byte_max)
 
     def offset_at(self, time_ms: int) -> int:
         """The first offset stored at time_ms or later; the end of the queue where there is none."""

@@ -1,8 +1,4 @@
-"""What bulk readers ask of the broker of a directory, beside what every broker answers.
-
-With Broker itself this is all that Spark's source and sink know of a store: a broker over TCP that is to
-serve them has a `bulk` of its own.
-"""
+"""Many messages at once, for the broker of a directory: see mq.api.bulk.Bulk."""
 
 from __future__ import annotations
 
@@ -13,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from mq.api.broker import MessageQueue
+from mq.api.bulk import Stored
+from mq.api.results import MessageQueue
 from mq.broker.delay.bulk_delays import Asides
 from mq.broker.topics.config import PERM_WRITE
 from mq.broker.topics.registry import Catalog
 from mq.errors import MQError, NotPermitted, TopicNotFound
 from mq.names import UNSENDABLE_TOPICS, is_system_topic
 from mq.store.directory.root import BEGIN_MEMBER
-from mq.store.log.multi_append import BulkWriter, Stored
+from mq.store.log.multi_append import BulkWriter
 from mq.store.log.size_limits import ROOM_MAX
 from mq.store.queue.arrow import ArrowReader, Scan
 from mq.store.queue.queue_ranges import Spans
@@ -30,16 +27,15 @@ from mq.store.shared.waiting import Wait
 from mq.store.store import Store
 from mq.threads import start
 
-__all__ = ["Bulk"]
+__all__ = ["LocalBulk"]
 
 CHECKPOINT_INTERVAL = 5.0  # seconds
 
 _log = logging.getLogger("mq.store")
 
 
-class Bulk:
-    """Scans of queues into columns, limits of and waiting for many queues at once, and appending to many at
-    once."""
+class LocalBulk:
+    """See mq.api.bulk.Bulk."""
 
     def __init__(
         self,

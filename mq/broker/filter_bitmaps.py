@@ -20,13 +20,11 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-from mq.api.broker import MessageQueue, Puller, PullResult
-from mq.api.group import Claim
-from mq.broker.groups.claim import LocalClaim
-from mq.broker.groups.member import LocalMembership
+from mq.api.group import Member
+from mq.api.queues import Puller
+from mq.api.results import MessageQueue, PullResult
 from mq.errors import FilterSyntaxError, MQError
 from mq.fastpath import Guard
 from mq.filter.bloom import BloomFilter
@@ -46,6 +44,13 @@ ADDED_LATER = ("UNIQ_KEY", "__CRC32#")
 BLOOM = BloomFilter.of()
 
 log = logging.getLogger("mq.groups")
+
+
+class Owner(Protocol):
+    """A member of a group that owns a queue: see LocalMembership."""
+
+    group: str
+    member: Member
 
 
 class ConsumerFilters:
@@ -96,40 +101,35 @@ class ConsumerFilters:
                 found.setdefault(topic, {})[f"{group}#{topic}"] = matches
         return found
 
-    def pullers(self, reader: Reader) -> Callable[[MessageQueue, Claim | None], Puller]:
-        """Queues.puller, over a reader: the owner of a queue is spared what is not for it."""
+    def puller(self, reader: Reader, queue: MessageQueue, owner: Owner | None) -> Puller:
+        """What pulls from a queue: its owner is spared what is not for it."""
+        usual = reader.puller(queue)
+        if owner is None:
+            return usual
 
-        def puller(queue: MessageQueue, claim: Claim | None = None) -> Puller:
-            usual = reader.puller(queue)
-            if not isinstance(claim, LocalClaim):
-                return usual
-            membership = claim._membership
+        def pull(
+            offset: int, count_max: int, byte_max: int, tag_hashes: frozenset[int] | None, wait: float
+        ) -> PullResult:
+            # Asked each time: what a member subscribes to may change.
+            marks = None if tag_hashes is not None else self._marks_of(owner, queue.topic)
+            if marks is None:
+                return usual(offset, count_max, byte_max, tag_hashes, wait)
+            return reader.marked_pull(queue, marks, offset, count_max, byte_max, wait)
 
-            def pull(
-                offset: int, count_max: int, byte_max: int, tag_hashes: frozenset[int] | None, wait: float
-            ) -> PullResult:
-                # Asked each time: what a member subscribes to may change.
-                marks = None if tag_hashes is not None else self._marks_of(membership, queue.topic)
-                if marks is None:
-                    return usual(offset, count_max, byte_max, tag_hashes, wait)
-                return reader.marked_pull(queue, marks, offset, count_max, byte_max, wait)
+        return pull
 
-            return pull
-
-        return puller
-
-    def _marks_of(self, membership: LocalMembership, topic: str) -> Marks | None:
-        for subscribed, expression, kind in membership.member.subscriptions:
+    def _marks_of(self, owner: Owner, topic: str) -> Marks | None:
+        for subscribed, expression, kind in owner.member.subscriptions:
             if subscribed != topic or kind != "SQL92":
                 continue
-            key = membership.group, topic, expression
+            key = owner.group, topic, expression
             version = filters_version(self._store)
             known = self._marks.get(key)
             if known is None or known[0] != version:
                 try:
                     known = version, self.marks(*key)
                 except (MQError, OSError) as error:
-                    log.warning("%s: no bits for %s: %s", self._path, membership.group, error)
+                    log.warning("%s: no bits for %s: %s", self._path, owner.group, error)
                     known = version, None  # It gets all, as without bits.
                 self._marks[key] = known
             return known[1]

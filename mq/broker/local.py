@@ -7,50 +7,41 @@ store. A broker may be used from any thread, and is of no use in a forked child,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mq.api.broker import Broker
-from mq.api.consumer_groups import Group
-from mq.api.group import (
-    Assigned,
-    BroadcastOffsets,
-    Claim,
-    Member,
-    Membership,
-    QueueState,
-    Subscription,
-    Waiter,
-)
-from mq.api.handled_keys import Handled
+from mq.api.broker import DirectoryBroker
+from mq.api.local import Delayed, Redriven
 from mq.api.queues import Appender, Puller
 from mq.api.results import MessageQueue, SendResult
 from mq.api.topic import Topic
-from mq.broker.delay.pending import Delayed, delayed
+from mq.api.waiter import Waiter
+from mq.broker.bulk import LocalBulk
+from mq.broker.delay.pending import delayed
 from mq.broker.delay.recall import Recall
-from mq.broker.groups.retry import send_back
+from mq.broker.groups.consumer_groups import LocalConsumerGroups
+from mq.broker.groups.redrive import Redrive
+from mq.broker.once.handled_key_files import OnceFiles
 from mq.broker.options import Options, known_options
 from mq.broker.parts import NAME, Parts
+from mq.broker.retention import LocalRetention
 from mq.broker.topics.config import TopicSettings
 from mq.broker.transactions.transactions import LocalTransactions
 from mq.broker.waiter import LocalWaiter
+from mq.filter.selection import Selection
 from mq.message import Message, MessageExt
-from mq.names import check_group, check_topic
+from mq.names import check_topic
 from mq.uninterrupted import handed_over
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["LocalBroker"]
 
 
-class LocalBroker(Parts, Broker):
+class LocalBroker(Parts, DirectoryBroker):
     """The broker of a directory. Made by mq.open, which documents the options.
 
-    Beside what every Broker does, it has what only a directory can do: expire, delayed, settings, the options
-    that the store keeps, `retention` and `bulk`.
+    Beside what every Broker does, it has what only a directory can do: see mq.api.local.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
@@ -71,6 +62,29 @@ class LocalBroker(Parts, Broker):
     @property
     def transactions(self) -> LocalTransactions:
         return self._transactions
+
+    @property
+    def consumer_groups(self) -> LocalConsumerGroups:
+        return self._consumer_groups
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def bulk(self) -> LocalBulk:
+        """Many messages at once, as columns."""
+        return self._bulk
+
+    @property
+    def retention(self) -> LocalRetention:
+        """How long messages are kept."""
+        return self._retention
+
+    @property
+    def handled_keys(self) -> OnceFiles:
+        """The keys that groups have handled: see mq.Once."""
+        return self._once
 
     # Topics.
 
@@ -150,8 +164,8 @@ class LocalBroker(Parts, Broker):
     ) -> SendResult:
         return self._dedup.append_once(queue, message, body, sys_flag, key, window_ms, unique_id, wait)
 
-    def puller(self, queue: MessageQueue, claim: Claim | None = None) -> Puller:
-        return self._puller(queue, claim)
+    def puller(self, queue: MessageQueue) -> Puller:
+        return self._reader.puller(queue)
 
     def read_arrow(self, queue: MessageQueue, offset: int, count_max: int, byte_max: int) -> Any:
         """Messages from offset on as one pyarrow.RecordBatch. Needs pyarrow: pip install 'mq[arrow]'."""
@@ -201,82 +215,7 @@ class LocalBroker(Parts, Broker):
 
     def groups(self) -> list[str]:
         """Names of all consumer groups but RocketMQ's own that have members or offsets, sorted."""
-        return sorted({*self._groups.names(), *self._broadcast.names()})
-
-    def group(self, name: str) -> Group:
-        """A consumer group, which need not have been used before. Raises GroupInvalid."""
-        check_group(name)
-        return Group(self, name)
-
-    def send_back(
-        self,
-        message: MessageExt,
-        group: str,
-        *,
-        delay_level: int = 0,
-        max_reconsume_times: int = 16,
-        claim: Claim | None = None,
-    ) -> bool:
-        self._catalog.check_writable()
-        return send_back(
-            self._schedule, self._catalog, message, group, delay_level, max_reconsume_times, claim
-        )
-
-    def join(
-        self,
-        group: str,
-        *,
-        client_id: str,
-        model: str,
-        consume_type: str,
-        ordered: bool,
-        subscriptions: Sequence[Subscription],
-        consume_from: str | int = "first",
-    ) -> Membership:
-        return self._groups.join(
-            group,
-            client_id=client_id,
-            model=model,
-            consume_type=consume_type,
-            ordered=ordered,
-            subscriptions=subscriptions,
-            consume_from=consume_from,
-        )
-
-    def assigned(self, group: str) -> Assigned:
-        return self._groups.assigned(group)
-
-    def broadcast_offsets(
-        self, group: str, client_id: str | None, directory: Path | None
-    ) -> BroadcastOffsets:
-        return self._broadcast.offsets(group, client_id, directory)
-
-    def group_members(self, group: str) -> list[Member]:
-        return self._groups.members(group)
-
-    def group_topics(self, group: str) -> list[str]:
-        return self._groups.topics(group)
-
-    def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
-        return self._groups.offsets(group, topic)
-
-    def group_states(self, group: str, topic: str) -> list[QueueState]:
-        return self._groups.states(group, topic)
-
-    def group_retrying(self, group: str) -> dict[str, int]:
-        return self._retries.of(group)
-
-    def reset_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        self._broadcast.reset(group, offsets)
-
-    def committed(self, group: str, queue: MessageQueue) -> int | None:
-        return self._groups.committed(group, queue)
-
-    def commit(self, group: str, queue: MessageQueue, offset: int) -> bool:
-        return self._groups.commit(group, queue, offset)
-
-    def handled(self, group: str, size: int | None = None) -> Handled:
-        return self._once.handled(group, size)
+        return self._consumer_groups.names()
 
     # The directory.
 
@@ -291,7 +230,37 @@ class LocalBroker(Parts, Broker):
         Returns how many files went; the newest stays in any case. See Retention.expire.
         """
         self._catalog.check_writable()
-        return self.retention.expire(retention_hours)
+        return self._retention.expire(retention_hours)
+
+    def redrive(
+        self,
+        group: str,
+        *,
+        selection: Selection | None = None,
+        count_max: int | None = None,
+        dry_run: bool = False,
+        all_groups: bool = False,
+    ) -> Redriven:
+        """Have a group consume its dead letters again, oldest first; each one is sent once.
+
+        They go to the group's retry topic, so no other group gets them. With all_groups they are sent to the
+        topic that they came from, for every group to consume. selection leaves out some, which a later call
+        may send; count_max is how many to send at the most. Raises GroupInvalid; NotPermitted where another
+        process is at it.
+        """
+        redrive = Redrive(
+            self._path,
+            group,
+            self._catalog,
+            self._groups,
+            self._schedule,
+            self._reader,
+            self._finder,
+            selection=selection,
+            dry_run=dry_run,
+            all_groups=all_groups,
+        )
+        return redrive.run(count_max)
 
     def kept_settings(self) -> dict[str, Any]:
         """The options that the store keeps, by now."""
@@ -306,9 +275,6 @@ class LocalBroker(Parts, Broker):
         """
         self._settings.change_kept(**changes)
 
-    def __enter__(self) -> Self:
-        return self
-
     @handed_over
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -316,4 +282,4 @@ class LocalBroker(Parts, Broker):
         self._close()
 
     def __repr__(self) -> str:
-        return f"LocalBroker({os.fspath(self.path)!r})"
+        return f"LocalBroker({os.fspath(self._path)!r})"

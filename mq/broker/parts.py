@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Final
 from weakref import ref
 
-from mq.api.queues import Appenders
+from mq.api.queues import Appenders, Puller
+from mq.api.results import MessageQueue, SendResult
 from mq.broker.broadcast.groups import BroadcastGroups, clamp_all
-from mq.broker.bulk import Bulk
+from mq.broker.bulk import LocalBulk
 from mq.broker.delay.bulk_delays import Asides
 from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import Timer, roll_window_ms
 from mq.broker.filter_bitmaps import ConsumerFilters
+from mq.broker.groups.consumer_groups import LocalConsumerGroups
 from mq.broker.groups.groups import OFFSETS_INTERVAL, Groups
+from mq.broker.groups.retry import send_back
 from mq.broker.groups.retry_counts import Retries
 from mq.broker.groups.takeover import Takeover
 from mq.broker.leader import Duties, Duty
@@ -26,10 +29,11 @@ from mq.broker.message_query import Finder
 from mq.broker.once.append_once import Dedup
 from mq.broker.once.handled_key_files import OnceFiles
 from mq.broker.options import Options, settle
-from mq.broker.retention import Retention
+from mq.broker.retention import LocalRetention
 from mq.broker.topics.compaction import Keepsakes
 from mq.broker.topics.registry import Catalog
 from mq.broker.transactions.transactions import LocalTransactions
+from mq.message import Message
 from mq.store.log import delayed_append
 from mq.store.log.multi_append import BulkWriter
 from mq.store.log.writer import Writer
@@ -44,7 +48,7 @@ __all__ = ["NAME", "Parts"]
 
 NAME = "mq"  # of every local broker
 # In the order in which they are closed: those with threads, the store, what calls under way may still read.
-CLOSED = ["_groups", "_watch", "_duties", "bulk", "_store", "_dedup", "_once", "_transactions"]
+CLOSED = ["_groups", "_watch", "_duties", "_bulk", "_store", "_dedup", "_once", "_transactions"]
 CLOSED += ["_writer", "_reader", "_schedule", "_timer", "_catalog"]
 
 
@@ -54,7 +58,7 @@ class Parts:
     def __init__(self, path: str | os.PathLike[str], options: Options) -> None:
         self._options: Final = options
         self._store: Final = _opened_store(path, options)
-        self.path: Final[Path] = self._store.root
+        self._path: Final[Path] = self._store.root
         self._pid = os.getpid()
         self._is_dropped = True  # once nobody has it, unless it is closed before
         self._duties: Duties | None = None
@@ -105,9 +109,8 @@ class Parts:
         self._waiting = delayed_append.Asides(
             self._schedule, self._timer, options.timer_max_delay_ms, log_file_size
         )
-        self._writer = Writer(store, catalog.version, catalog, self._waiting, self._keyed(), self._filters)
+        self._writer = Writer(store, catalog.version, catalog, self._waiting, _Keyed(self), self._filters)
         self._reader = Reader(store, NAME, catalog.version, catalog.admit_read)
-        self._puller = self._filters.pullers(self._reader) if self._filters else self._reader.puller
         self._finder = Finder(store, self._reader, catalog.current)
 
     def _open_bulk(self) -> None:
@@ -118,33 +121,38 @@ class Parts:
         )
         writer = BulkWriter(store, catalog.version, asides.admit)
         self._arrow = ArrowReader(store, NAME)
-        self.bulk = Bulk(store, NAME, catalog, self._reader, self._arrow, writer, asides)
+        self._bulk = LocalBulk(store, NAME, catalog, self._reader, self._arrow, writer, asides)
 
     def _open_groups(self) -> None:
         """Consumer groups, and the keys that they have handled: those are on disk before any offset is."""
-        store, catalog = self._store, self._catalog
+        store, catalog, reader = self._store, self._catalog, self._reader
         self._once = OnceFiles(store)
         self._groups = groups = Groups(
             store,
             NAME,
-            self._reader,
+            reader,
             Takeover(self._watch, self._renewals, self._options.queue_lease),
             catalog.readable,
             catalog.exists,
-            self._once.sync,
+            puller=partial(self._filters.puller, reader) if self._filters else _unfiltered(reader),
+            send_back=partial(send_back, self._schedule, catalog),
+            before_save=self._once.sync,
         )
-        self._broadcast = BroadcastGroups(store, NAME, groups, self._reader, catalog)
-        self._retries = Retries(NAME, self._schedule, catalog.readable, groups.committed)
+        broadcast = BroadcastGroups(store, NAME, groups, reader, catalog)
+        retries = Retries(NAME, self._schedule, catalog.readable, groups.committed)
+        self._consumer_groups = LocalConsumerGroups(groups, broadcast, retries)
 
     def _open_retention(self) -> None:
         """Messages that are stored once, and how long messages are kept."""
         store, catalog = self._store, self._catalog
-        append = Appenders(self._writer.appender)  # which the writer does not know: a cycle would keep files
-        self._dedup = Dedup(store, NAME, self._reader, append, catalog.current)
+        # Of which the writer does not know: a cycle would keep files.
+        append = Appenders(self._writer.appender)
+        told_append = Appenders(partial(self._writer.appender, told=True))
+        self._dedup = Dedup(store, NAME, self._reader, told_append, catalog.current)
         self._keepsakes = Keepsakes(
             NAME, self._reader, self._finder.query, append, store.flush_log, catalog.names
         )
-        self.retention = Retention(store, self._settings, self._groups, self._keepsakes.kept)
+        self._retention = LocalRetention(store, self._settings, self._groups, self._keepsakes.kept)
 
     def _open_transactions(self) -> None:
         self._transactions = LocalTransactions(
@@ -161,7 +169,7 @@ class Parts:
 
     def _take_part(self) -> None:
         """Do what one process does for all, whenever it is this one's turn."""
-        self.retention.warn_if_held()
+        self._retention.warn_if_held()
         catalog, groups = self._catalog, self._groups
         others: list[tuple[float, Callable[[], object]]] = [
             (OFFSETS_INTERVAL, groups.save),
@@ -172,24 +180,12 @@ class Parts:
         self._duties = Duties(
             self._store,
             partial(self._settings.option, "flush_interval"),
-            self.retention.work,
+            self._retention.work,
             threaded,
             others,
             lease=self._options.duties_lease,
             renewals=self._renewals,
         )
-
-    def _keyed(self) -> Callable[..., None]:
-        """What the writer tells of a message with a key. It does not hold the broker: files are given back as
-        soon as nobody has a broker any more, not when cycles are looked for."""
-        this = ref(self)
-
-        def doubt(topic: str, key: str, *, for_good: bool = False) -> None:
-            parts = this()
-            if parts is not None:
-                parts._dedup.doubt(topic, key, for_good=for_good)
-
-        return doubt
 
     @handed_over
     def close(self) -> None:
@@ -204,6 +200,30 @@ class Parts:
     def __del__(self) -> None:
         if getattr(self, "_is_dropped", False) and sys is not None and not sys.is_finalizing():
             left_open(self._close, self, self._pid)
+
+
+class _Keyed:
+    """What the writer tells of messages with a key. It does not hold the broker: files are given back as soon
+    as nobody has a broker any more, not when cycles are looked for."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = ref(parts)
+
+    def append(
+        self, queue: MessageQueue, message: Message, body: bytes, sys_flag: int, unique_id: str | None = None
+    ) -> SendResult:
+        parts = self._parts()
+        assert parts is not None
+        return parts._dedup.append(queue, message, body, sys_flag, unique_id)
+
+    def doubt(self, topic: str, key: str, *, for_good: bool = False) -> None:
+        parts = self._parts()
+        assert parts is not None
+        parts._dedup.doubt(topic, key, for_good=for_good)
+
+
+def _unfiltered(reader: Reader) -> Callable[[MessageQueue, object], Puller]:
+    return lambda queue, _owner: reader.puller(queue)
 
 
 def _opened_store(path: str | os.PathLike[str], options: Options) -> Store:

@@ -15,20 +15,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from mq.api.retention import Expiring, Range, Unread
 from mq.broker.groups.groups import Groups
 from mq.broker.live_settings import AgreedSettings
 from mq.errors import MQError
 from mq.names import is_system_topic
 from mq.store import retention
 from mq.store.directory.settings import COPIED, LOST, check_number
-from mq.store.retention import Away, Due, Range
+from mq.store.retention import Away, Due
 from mq.store.store import Store
 
-__all__ = ["Expiring", "Retention", "Unread"]
+__all__ = ["LocalRetention"]
 
 log = logging.getLogger("mq.retention")
 
@@ -41,33 +41,8 @@ WHY_HELD = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """Messages of one queue that a group has not read."""
-
-    group: str
-    topic: str
-    queue_id: int
-    first: int
-    last: int
-
-    @property
-    def count(self) -> int:
-        return self.last - self.first + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Expiring:
-    """What retention deletes: whole files of the commit log, the oldest ones, with the messages in them."""
-
-    file_count: int
-    byte_count: int
-    ranges: tuple[Range, ...]  # of each queue that loses messages
-    unread: tuple[Unread, ...]  # what of them a group has not read
-
-
-class Retention:
-    """How long the messages of a store are kept: LocalBroker.retention.
+class LocalRetention:
+    """See mq.api.retention.Retention.
 
     kept(log_min, now_ms) is entered when all before that log offset is about to go: what must stay is moved.
     """

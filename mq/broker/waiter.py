@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mq.api.group import Versioned
 from mq.api.results import MessageQueue
+from mq.api.waiter import Versioned
 from mq.store.shared.queue_table import Numbers, topics_view
 from mq.store.shared.waiting import WORD_COUNT_MAX, Futex, Wait
 from mq.store.store import Store
@@ -28,7 +28,7 @@ class Worded(Protocol):
 
 
 class LocalWaiter:
-    """See mq.api.group.Waiter. Waits by one thread at a time."""
+    """See mq.api.waiter.Waiter. Waits by one thread at a time."""
 
     def __init__(self, store: Store, numbers: Numbers) -> None:
         self._store = store

@@ -131,7 +131,7 @@ class Follower:
 
     def _follow(self, queue: mq.Queue, queue_offset: int) -> None:
         expression, sql = self._wanted
-        claim = self._broker.assigned(READER_GROUP).claim(queue.message_queue)
+        claim = self._broker.consumer_groups.assigned(READER_GROUP).claim(queue.message_queue)
         try:
             while not self._closed.is_set():
                 if not claim.is_current():

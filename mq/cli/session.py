@@ -3,15 +3,18 @@
 import errno
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import click
 
 import mq
+from mq.api.broker import DirectoryBroker
+from mq.api.local import directory
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -30,16 +33,28 @@ class Session:
 
     def open(
         self, *, create: bool = False, flush: Literal["async", "sync"] = "async", duties: bool = False
-    ) -> mq.LocalBroker:
+    ) -> mq.Broker:
         """The broker of the target. Only verbs that write make a directory that is not there.
 
         Duties are the application's affair: a command does none, unless it would wait for them in vain.
         """
-        if self.target.startswith("rocketmq://"):
+        if self.is_remote:
             return mq.open(self.target)
         if not create and not Path(self.target).exists():
             raise FileNotFoundError(errno.ENOENT, "there is no such directory", self.target)
         return mq.open(self.target, create=create, flush=flush, duties=duties)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the target is no directory, but a cluster."""
+        return self.target.startswith("rocketmq://")
+
+    @contextmanager
+    def open_directory(self, what: str) -> Iterator[DirectoryBroker]:
+        """The broker of the target, for what only that of a directory can do. Raises NotSupported."""
+        with self.open() as broker:
+            directory(broker, what)
+            yield cast(DirectoryBroker, broker)
 
 
 def _set_json(context: click.Context, _option: click.Parameter, asked: bool) -> None:

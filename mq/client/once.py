@@ -23,6 +23,7 @@ from types import TracebackType
 
 from mq.api.broker import Broker
 from mq.api.handled_keys import DEDUP_KEY, Handled
+from mq.api.local import directory
 from mq.client.retry import Retry
 from mq.errors import RequestTimeout
 from mq.message import MessageExt
@@ -51,7 +52,7 @@ class Once:
         self.group = group
         self._wait = wait
         self._broker = broker  # Which would be closed, did nothing refer to it.
-        self._handled: Handled = broker.handled(group, size)
+        self._handled: Handled = directory(broker, "mq.Once").handled_keys.of(group, size)
 
     @property
     def size(self) -> int:

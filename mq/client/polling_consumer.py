@@ -142,7 +142,7 @@ class PollingConsumer:
         wanted = named(queue)
         with self._lock:
             self._check_open()
-            return self._broker.committed(self._group, wanted)
+            return self._broker.consumer_groups.assigned(self._group).claim(wanted).committed()
 
     def position(self, queue: AnyQueue) -> int:
         """The offset from which on messages of a queue that is assigned to this consumer are still to be

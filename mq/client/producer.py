@@ -142,7 +142,7 @@ class Producer:
                 and queue is None
                 and shard_key is None
                 and dedup_key is unique_id is None
-                and (message.plain or message.dedup_key is None)
+                and (message.plain or not self._once.has_window or message.dedup_key is None)
                 and len(message.body) <= self._short_max
                 and not self.before_send
                 and not self.after_send
@@ -362,8 +362,8 @@ class Producer:
         body, sys_flag = message.body, 0
         if len(body) >= self._compress_over:
             body, sys_flag = self._compress(body)
-        own_key = None if message.plain else message.dedup_key
-        if dedup_key is not None or unique_id is not None or own_key is not None:
+        has_own_key = self._once.has_window and not message.plain and message.dedup_key is not None
+        if dedup_key is not None or unique_id is not None or has_own_key:
             wait = self._timeout if timeout is None else timeout
             return self._once.storing(message, body, sys_flag, dedup_key, unique_id, wait)
         return lambda to, unique_id: self._append(to, message, body, sys_flag, unique_id)

@@ -18,7 +18,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from mq.api.group import Versioned
+from mq.api.waiter import Versioned
 from mq.client.engine.options import check_count
 from mq.client.engine.poll_loop import ROUND_SECONDS, Position
 from mq.client.polling_consumer import PollingConsumer

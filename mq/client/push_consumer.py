@@ -208,7 +208,6 @@ class PushConsumer:
                 local=self._local,
             )
             send_back = SendBack(
-                self._broker,
                 self.group,
                 max_reconsume_times=options.times_max,
                 suspend_ms=options.suspend_ms,
@@ -224,11 +223,11 @@ class PushConsumer:
             self._loop.when_closed(lambda: atexit.unregister(self.close))
 
     def _join(self, options: PushOptions) -> Membership:
-        local = None
+        local, groups = None, self._broker.consumer_groups
         if options.is_broadcasting:
-            local = self._broker.broadcast_offsets(self.group, options.client_id, options.offsets_path)
+            local = groups.broadcast_offsets(self.group, options.client_id, options.offsets_path)
         try:
-            membership = self._broker.join(
+            membership = groups.join(
                 self.group,
                 client_id=local.client_id if local else options.client_id or new_client_id(),
                 model=options.model,

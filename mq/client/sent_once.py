@@ -1,10 +1,11 @@
-"""What a producer with a dedup_window does with messages that have a key: see Broker.append_once."""
+"""What a producer with a dedup_window does with messages that have a key: see Directory.append_once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from mq.api.broker import Broker, MessageQueue, SendResult
+from mq.api.local import directory
+from mq.api.results import MessageQueue, SendResult
 from mq.client.send_buffer import Letter
 from mq.message import Message
 
@@ -16,8 +17,7 @@ WINDOW_MAX = 1e9  # seconds; retention is what ends it before
 class SentOnce:
     """window is in seconds; None where the producer has none, and refuses keys."""
 
-    def __init__(self, broker: Broker, window: float | None) -> None:
-        self._broker = broker
+    def __init__(self, broker: object, window: float | None) -> None:
         self._window_ms: int | None = None
         if window is not None:
             if isinstance(window, bool) or not isinstance(window, (int, float)):
@@ -27,6 +27,7 @@ class SentOnce:
                     f"dedup_window is {window} s, must be more than 0 and at most {WINDOW_MAX:g}"
                 )
             self._window_ms = max(1, int(window * 1000))
+            self._append_once = directory(broker, "dedup_window").append_once
 
     @property
     def has_window(self) -> bool:
@@ -50,13 +51,12 @@ class SentOnce:
         given_id: str | None,
         wait: float,
     ) -> Callable[[MessageQueue, str | None], SendResult]:
-        """A function that stores the message once, as often as it is called. Without a window one with a key
-        of its own is stored in any case, and a sender that has one knows of it. Raises ValueError for another
-        key."""
-        window_ms = self._window_ms or 0 if key is given_id is None else self.window_ms
+        """A function that stores the message once, as often as it is called. Raises ValueError where there is
+        no window."""
+        window_ms = self.window_ms
         if key is None and not message.plain:
             key = message.dedup_key
-        append_once = self._broker.append_once
+        append_once = self._append_once
         return lambda to, unique_id: append_once(
             to, message, body, sys_flag, key, window_ms, given_id or unique_id, wait
         )

@@ -128,7 +128,7 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
     if ((count != 3 && (count != 4 || args[3] != Py_None)) ||
         (PyObject *)Py_TYPE(args[0]) != known->message ||
         (((mq_sent *)args[0])->plain != Py_True && !((mq_sent *)args[0])->later) ||
-        !PyBytes_CheckExact(args[1]))
+        ((mq_sent *)args[0])->keyed || !PyBytes_CheckExact(args[1]))
         return unusual(of, args, count);
     const mq_sent *message = (const mq_sent *)args[0];
     int32_t flag;

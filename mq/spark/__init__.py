@@ -62,10 +62,10 @@ def abandon(path: str | os.PathLike[str], txn: str) -> list[Path]:
     """Of a batch of rows of which the log has a part, and the staged rest is lost: append what is left of it,
     and have it count as whole without what is not. txn: as `mq DIR sinks` lists it. The files that were given
     up; none where nothing is lost. Raises MQError where there is no such sink, or somebody is committing."""
-    from mq.broker.local import LocalBroker
     from mq.spark.sink.commit import abandon_rest
+    from mq.spark.target import opened
 
-    with LocalBroker(path, create=False, duties=False) as broker:
+    with opened(path, read_only=False) as broker:
         return abandon_rest(broker, txn)
 
 

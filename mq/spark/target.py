@@ -1,7 +1,6 @@
 """Which store is meant, as a value that travels to the tasks, and this process's broker of it.
 
-Here is the seam for brokers over TCP: a StoreRef of another kind, and a `broker` that opens a client of them.
-All else of the source asks a Broker and its `bulk`.
+This alone opens a broker: all else of the source and the sink asks one, and its `bulk`.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from mq.api.broker import DirectoryBroker
 from mq.broker.local import LocalBroker
 from mq.errors import MQError
 from mq.spark.errors import Refusal, shown
 
-__all__ = ["StoreRef", "broker", "locate", "refused"]
+__all__ = ["StoreRef", "broker", "locate", "opened", "refused"]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 STORE_PARTS = ("commitlog", "config", "mq")
@@ -42,7 +42,7 @@ class _Opened(NamedTuple):
     """A broker with the control file of its store, as a descriptor: a store that was recovered, or removed
     and made again, has another one, and as long as this one is open no other has its number."""
 
-    broker: LocalBroker
+    broker: DirectoryBroker
     control: int | None
 
     def is_current(self, path: Path) -> bool:
@@ -110,7 +110,13 @@ def _boot_id() -> str:
         return ""
 
 
-def broker(store: StoreRef, *, writable: bool = False) -> LocalBroker:
+def opened(path: str | os.PathLike[str], *, read_only: bool) -> DirectoryBroker:
+    """A broker of a directory that is there. How long messages are kept, and what the delay levels are, is
+    the application's affair."""
+    return LocalBroker(path, read_only=read_only, create=False, duties=False)
+
+
+def broker(store: StoreRef, *, writable: bool = False) -> DirectoryBroker:
     """This process's broker of a store, opened on first use and kept. Raises Refusal, saying so where the
     store is somewhere else, or another user's."""
     path = Path(store.path)
@@ -133,16 +139,15 @@ def broker(store: StoreRef, *, writable: bool = False) -> LocalBroker:
     while len(_brokers) >= BROKERS_MAX:
         _brokers.pop(next(iter(_brokers))).close()
     try:
-        # How long messages are kept, and what the levels of delays are, is the application's affair.
-        opened = LocalBroker(path, read_only=not writable, create=False, duties=False)
+        fresh = opened(path, read_only=not writable)
     except (MQError, OSError) as error:
         raise refused(store, error) from None
     try:
         control = os.open(path / "mq" / "control", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         control = None  # Of a store that no mq opened to write yet.
-    _brokers[key] = _Opened(opened, control)
-    return opened
+    _brokers[key] = _Opened(fresh, control)
+    return fresh
 
 
 def refused(store: StoreRef, error: Exception, done: str = "opened") -> Refusal:

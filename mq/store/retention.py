@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from mq.api.retention import Range
 from mq.store.directory.root import sync_names
 from mq.store.log.commitlog import segment_files
 from mq.store.native import check, lib
@@ -26,7 +27,7 @@ from mq.store.shared.control import Control
 from mq.store.shared.lock_guards import control_lock
 from mq.store.store import Store
 
-__all__ = ["Aged", "Away", "Due", "Range", "delete", "disk_ratio", "due", "expired", "ranges"]
+__all__ = ["Aged", "Away", "Due", "delete", "disk_ratio", "due", "expired", "ranges"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +51,6 @@ class Due:
 
     files: tuple[Path, ...]
     log_min: int
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Messages of one queue, from queue offset `first` to `last`."""
-
-    topic: str
-    queue_id: int
-    first: int
-    last: int
 
 
 def age_ms(changed_ms: int, now_ms: int, away: Away | None) -> int:

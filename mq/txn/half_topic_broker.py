@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from mq.api.broker import Appender, Appenders, Broker, MessageQueue, SendResult
-from mq.message import Message
+from mq.api.broker import Appender, Broker, MessageQueue
 
 __all__ = ["HalfTopicBroker"]
 
@@ -21,22 +20,6 @@ class HalfTopicBroker:
         self.publishable = broker.publishable
         self.appender: Callable[[MessageQueue], Appender] = partial(broker.transactions.preparer, group=group)
         self._broker = broker
-        self._prepare = Appenders(self.appender)
-
-    def append_once(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        body: bytes,
-        sys_flag: int,
-        _key: str | None,
-        window_ms: int,
-        unique_id: str | None = None,
-        _wait: float = 0.0,
-    ) -> SendResult:
-        """A message with a dedup key: a transaction begins in any case."""
-        assert not window_ms
-        return self._prepare(queue, message, body, sys_flag, unique_id)
 
     def __repr__(self) -> str:
         return repr(self._broker)

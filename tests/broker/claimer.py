@@ -31,7 +31,7 @@ class Claimer:
 
     def live(self, name: str) -> None:
         """Be a member for a while."""
-        membership = self._broker.join(
+        membership = self._broker.consumer_groups.join(
             "billing",
             client_id=name,
             model="clustering",

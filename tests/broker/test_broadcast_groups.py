@@ -122,7 +122,7 @@ def test_a_reset_waits_for_a_consumer_that_is_away(directory: Path, tmp_path: Pa
         consume(broker, 5)
         assert consume(broker, 6, **elsewhere)[:5] == bodies(5)
         with pytest.raises(ValueError, match="beyond"):
-            broker.reset_offsets(GROUP, {mq.MessageQueue("orders", "mq", 0): 9})
+            broker.consumer_groups.reset(GROUP, {mq.MessageQueue("orders", "mq", 0): 9})
         broker.group(GROUP).reset("orders", to="earliest")
         assert broker.group(GROUP).offsets("orders") == {}
     with open_small(directory) as broker:
@@ -215,7 +215,7 @@ def test_offsets_are_not_saved_into_a_directory_that_took_the_place(tmp_path: Pa
     heard.wait(5)
     (tmp_path / "a").rename(tmp_path / "moved")
     with filled(tmp_path / "a", 5) as fresh:
-        other = fresh.broadcast_offsets(GROUP, "box", None)
+        other = fresh.consumer_groups.broadcast_offsets(GROUP, "box", None)
         other.close()
         with pytest.raises((mq.MQError, OSError)):
             consumer._local.save()  # type: ignore[union-attr] # It is started, and broadcasting.

@@ -20,6 +20,7 @@ from mq.store.directory.file_locks import lock_byte, open_own_file, unlock_byte
 from mq.store.shared import group_file
 from mq.store.timer import check as timerverify
 from mq.store.timer import timer_log
+from tests.support import assigned
 from tests.support.store.small_store import open_small, send
 from tests.support.store.timers import BEGIN_MS, Bench
 
@@ -35,7 +36,7 @@ def test_a_group_consumes_what_is_sent_meanwhile(directory: Path, monkeypatch: p
         monkeypatch.undo()
         for topic in ("orders", "new"):
             sent = send(broker, topic, 0, b"later")
-            broker.commit("billing", mq.MessageQueue(topic, "mq", 0), sent.queue_offset + 1)
+            assigned.commit(broker, "billing", mq.MessageQueue(topic, "mq", 0), sent.queue_offset + 1)
         found = current(offsets, *arguments)
         broker.delete_topic("old")
         return found
@@ -44,7 +45,7 @@ def test_a_group_consumes_what_is_sent_meanwhile(directory: Path, monkeypatch: p
         for topic in ("orders", "old"):
             broker.create_topic(topic, 1)
             sent = send(broker, topic, 0, b"first")
-            broker.commit("billing", mq.MessageQueue(topic, "mq", 0), sent.queue_offset + 1)
+            assigned.commit(broker, "billing", mq.MessageQueue(topic, "mq", 0), sent.queue_offset + 1)
         monkeypatch.setattr(Offsets, "current", late)
         assert list(problems(directory)) == []
 

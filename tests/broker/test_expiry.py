@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import mq
+from mq.api.retention import Expiring, Range, Unread
 from mq.broker.local import LocalBroker
-from mq.broker.retention import Expiring, Unread
 from mq.store.directory.settings import USUAL, SettingsFile
-from mq.store.retention import Range
+from tests.support import assigned
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import LOG_FILE_SIZE, fill, log_files, open_small
 
@@ -163,9 +163,9 @@ def read_in_part(directory: Path) -> Iterator[LocalBroker]:
         fill(broker, "B", 20)
         fill(broker, "A", 20, 1)
         queues = {queue.queue_id: queue.message_queue for queue in broker.topic("A").queues}
-        broker.commit("slow", queues[0], 10)
+        assigned.commit(broker, "slow", queues[0], 10)
         for queue in queues.values():
-            broker.commit("fast", queue, broker.max_offset(queue))
+            assigned.commit(broker, "fast", queue, broker.max_offset(queue))
         broker.flush()
         age(directory, 100)
         yield broker
@@ -225,7 +225,7 @@ def test_a_group_is_warned_a_day_before(read_in_part: LocalBroker, directory: Pa
 
 
 def test_consumers_that_broadcast_are_no_group_that_lags(read_in_part: LocalBroker) -> None:
-    membership = read_in_part.join(
+    membership = read_in_part.consumer_groups.join(
         "slow", client_id="me", model="broadcasting", consume_type="pull", ordered=False, subscriptions=[]
     )
     assert read_in_part.retention.expiring().unread == ()

@@ -67,7 +67,8 @@ def pulled(broker: LocalBroker, consumer: mq.PullConsumer) -> list[bytes]:
     membership = consumer._loop.membership
     assert membership is not None
     claim = membership.claim(where)
-    found = broker.puller(where, claim)(0, 1000, 1 << 20, None, 0.0)
+    assert claim is not None
+    found = claim.puller()(0, 1000, 1 << 20, None, 0.0)
     return [message.body for message in found.messages]
 
 

@@ -26,6 +26,7 @@ from mq.api.group import Claim, Membership, Subscription
 from mq.broker.local import LocalBroker
 from mq.store.shared.group_file import LAYOUT, MAPPED_SIZE, READY, GroupFile
 from mq.store.shared.group_slots import SLOTS_AT
+from tests.support import assigned
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import open_small, overwrite, send
 
@@ -69,7 +70,7 @@ def join(broker: mq.Broker, client_id: str = "here", **given: Any) -> Membership
         "ordered": False,
         "subscriptions": [Subscription("orders")],
     }
-    return broker.join("billing", client_id=client_id, **{**usual, **given})
+    return broker.consumer_groups.join("billing", client_id=client_id, **{**usual, **given})
 
 
 def claimed(membership: Membership, queue_id: int = 0) -> Claim:
@@ -272,7 +273,7 @@ def test_offsets_come_back_when_mq_was_deleted_by_hand(directory: Path, broker: 
     shutil.rmtree(directory / "mq")
     with open_small(directory) as after:
         assert after.groups() == ["billing"]
-        assert after.committed("billing", QUEUES[1]) == 3
+        assert assigned.committed(after, "billing", QUEUES[1]) == 3
         assert claimed(join(after), 1).committed() == 3
 
 
@@ -341,7 +342,7 @@ def test_a_broken_group_file_is_made_anew_from_what_was_saved(
         assert claim.committed() == 3
         assert claim.commit(4)
     with open_small(directory) as again:
-        assert again.committed("billing", QUEUES[1]) == 4
+        assert assigned.committed(again, "billing", QUEUES[1]) == 4
 
 
 def test_flipped_bytes_of_members_and_slots_end_in_no_crash(directory: Path, broker: LocalBroker) -> None:
@@ -354,11 +355,11 @@ def test_flipped_bytes_of_members_and_slots_end_in_no_crash(directory: Path, bro
             assert [state.queue for state in second.group("billing").states("orders")] == QUEUES
             second.group("billing").members()
             member = join(second, f"after {at}")
-            second.reset_offsets("billing", {QUEUES[0]: 0})
+            second.consumer_groups.reset("billing", {QUEUES[0]: 0})
             claim = member.claim(QUEUES[0])
             if claim is not None:
                 assert claim.committed() == 0
-            assert second.committed("billing", QUEUES[0]) == 0
+            assert assigned.committed(second, "billing", QUEUES[0]) == 0
 
 
 def test_of_an_offset_and_its_copy_the_lower_counts(directory: Path, broker: LocalBroker) -> None:
@@ -376,14 +377,14 @@ def test_of_an_offset_and_its_copy_the_lower_counts(directory: Path, broker: Loc
         (slot + 56, 1 << 60, 2),
     ):
         overwrite(group_file(directory), at, struct.pack("@q", value))
-        assert broker.committed("billing", QUEUES[0]) == expected
+        assert assigned.committed(broker, "billing", QUEUES[0]) == expected
         assert broker.group("billing").offsets("orders")[QUEUES[0]] == expected
     with open_small(directory) as second:
         broker._groups.close()
         claim = claimed(join(second))
         assert claim.committed() == 2
         assert claim.commit(4)
-        assert second.committed("billing", QUEUES[0]) == 4
+        assert assigned.committed(second, "billing", QUEUES[0]) == 4
 
 
 def test_a_damaged_header_under_live_members_costs_them_nothing(
@@ -447,7 +448,7 @@ def test_who_only_reads_may_look_but_not_join(directory: Path, broker: LocalBrok
         with pytest.raises(mq.NotPermitted):
             group.reset("orders", to="latest")
         with pytest.raises(mq.NotPermitted):
-            reader.commit("billing", QUEUES[0], 1)
+            assigned.commit(reader, "billing", QUEUES[0], 1)
 
 
 def test_looking_at_a_group_makes_no_file(directory: Path, broker: LocalBroker) -> None:
@@ -490,11 +491,11 @@ def test_an_offset_beyond_the_end_is_refused_or_shown(broker: LocalBroker) -> No
     send(broker, "orders", 0, b"x")
     group = broker.group("billing")
     with pytest.raises(ValueError, match="ends at 1"):
-        broker.reset_offsets("billing", {QUEUES[0]: 2})
+        broker.consumer_groups.reset("billing", {QUEUES[0]: 2})
     for wrong in (-1, 1 << 63):
         with pytest.raises(ValueError, match="offset"):
-            broker.commit("billing", QUEUES[0], wrong)
-    broker.commit("billing", QUEUES[0], 400)
+            assigned.commit(broker, "billing", QUEUES[0], wrong)
+    assigned.commit(broker, "billing", QUEUES[0], 400)
     state = group.states("orders")[0]
     assert (state.committed, state.end, state.lag) == (400, 1, 0)
     assert "beyond the end" in state.reason
@@ -596,7 +597,7 @@ def test_a_queue_is_waited_for_before_its_first_message(broker: LocalBroker) -> 
     """It has a place in the table then, whose word its sender raises: one may come between look and sleep."""
     broker.create_topic("never", 1)
     (queue,) = broker.readable("never")
-    member = broker.join(
+    member = broker.consumer_groups.join(
         "billing", client_id="a", model="clustering", consume_type="push", ordered=False, subscriptions=()
     )
     assert broker._groups.numbers.find("never", 0) == -1

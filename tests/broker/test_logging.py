@@ -15,6 +15,7 @@ import pytest
 import mq
 from mq.errors import StoreFull
 from mq.store.store import Store
+from tests.support import assigned
 
 PATIENCE = 60.0
 
@@ -127,9 +128,10 @@ def test_a_smaller_commit_is_told(directory: Path, caplog: pytest.LogCaptureFixt
         for _ in range(5):
             topic.send(b"x")
         (queue,) = topic.queues
-        assert broker.commit("billing", queue.message_queue, 4)
-        assert broker.commit("billing", queue.message_queue, 4)
-        assert not broker.commit("billing", queue.message_queue, 3)
-        assert broker.committed("billing", queue.message_queue) == 4
+        assigned.commit(broker, "billing", queue.message_queue, 4)
+        claim = assigned.claimed(broker, "billing", queue.message_queue)
+        for offset in (4, 3, 2):
+            assert claim.commit(offset)
+        assert claim.committed() == 4
     text = "group billing: a commit of offset 3 of orders/0 is ignored: 4 is committed, and reset() goes back"
     assert told(caplog, "mq.groups") == [("WARNING", text)]

@@ -17,6 +17,7 @@ from mq.api.group import Subscription
 from mq.broker.check import problems
 from mq.broker.groups.offsets import Offsets
 from mq.broker.local import LocalBroker
+from tests.support import assigned
 from tests.support.store.small_store import crash_of, open_small, send
 
 QUEUES = [mq.MessageQueue("orders", "mq", queue_id) for queue_id in range(2)]
@@ -52,7 +53,7 @@ def saved(directory: Path) -> Any:
 
 
 def offsets(broker: mq.Broker, group: str = "billing") -> list[int | None]:
-    return [broker.committed(group, queue) for queue in QUEUES]
+    return [assigned.committed(broker, group, queue) for queue in QUEUES]
 
 
 def put(directory: Path, text: str, suffix: str = "") -> None:
@@ -63,9 +64,9 @@ def put(directory: Path, text: str, suffix: str = "") -> None:
 
 def test_what_is_committed_is_written_at_the_last_close(directory: Path) -> None:
     with filled(directory) as broker:
-        broker.commit("billing", QUEUES[0], 3)
-        broker.commit("billing", QUEUES[1], 4)
-        broker.commit("audit", QUEUES[0], 0)
+        assigned.commit(broker, "billing", QUEUES[0], 3)
+        assigned.commit(broker, "billing", QUEUES[1], 4)
+        assigned.commit(broker, "audit", QUEUES[0], 0)
         with open_small(directory):
             pass
         assert not path_of(directory).exists()
@@ -81,7 +82,7 @@ def test_what_is_committed_is_written_at_the_last_close(directory: Path) -> None
 
 def test_a_close_without_news_writes_nothing(directory: Path) -> None:
     with filled(directory) as broker:
-        broker.commit("billing", QUEUES[0], 3)
+        assigned.commit(broker, "billing", QUEUES[0], 3)
     before = path_of(directory).stat()
     with open_small(directory) as broker:
         assert offsets(broker) == [3, None]
@@ -97,7 +98,7 @@ def test_what_a_rocketmq_broker_wrote_is_read_and_kept(directory: Path) -> None:
         assert broker.groups() == ["billing"]
         assert offsets(broker) == [2, 1]
         broker.create_topic("%RETRY%billing", 1)
-        broker.commit("billing", QUEUES[0], 5)
+        assigned.commit(broker, "billing", QUEUES[0], 5)
     table = saved(directory)
     assert table["offsetTable"] == {"%RETRY%billing@billing": {"0": 0}, "orders@billing": {"0": 5, "1": 1}}
     assert table["dataVersion"]["counter"] == 4
@@ -111,7 +112,7 @@ def test_unknown_members_and_untouched_groups_stay(directory: Path) -> None:
         ' "lmqOffsetTable": {"a": 1}}',
     )
     with open_small(directory) as broker:
-        broker.commit("billing", QUEUES[0], 3)
+        assigned.commit(broker, "billing", QUEUES[0], 3)
     table = saved(directory)
     assert table["lmqOffsetTable"] == {"a": 1}
     assert table["offsetTable"] == {"orders@audit": {"1": 4}, "orders@billing": {"0": 3}}
@@ -120,9 +121,9 @@ def test_unknown_members_and_untouched_groups_stay(directory: Path) -> None:
 
 def test_after_a_crash_of_the_machine_the_file_is_what_counts(directory: Path, tmp_path: Path) -> None:
     with filled(directory) as broker:
-        broker.commit("billing", QUEUES[0], 3)
+        assigned.commit(broker, "billing", QUEUES[0], 3)
         broker._groups.save()
-        broker.commit("billing", QUEUES[0], 5)
+        assigned.commit(broker, "billing", QUEUES[0], 5)
         copy = crash_of(broker, tmp_path / "copy")
     with open_small(copy) as after:
         assert offsets(after) == [3, None]
@@ -132,7 +133,7 @@ def test_the_group_file_of_another_boot_does_not_count(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with filled(directory) as broker:
-        broker.commit("billing", QUEUES[0], 3)
+        assigned.commit(broker, "billing", QUEUES[0], 3)
     put(directory, '{"offsetTable": {"orders@billing": {"0": 1}}}')
     with open_small(directory) as broker:
         assert offsets(broker) == [3, None]  # The same boot.
@@ -148,8 +149,8 @@ def test_nobody_has_consumed_what_a_crash_took(
 ) -> None:
     """Else what is sent next, at the same offsets, would count as consumed."""
     with filled(directory) as broker:
-        broker.commit("billing", QUEUES[0], 5)
-        broker.commit("billing", QUEUES[1], 2)
+        assigned.commit(broker, "billing", QUEUES[0], 5)
+        assigned.commit(broker, "billing", QUEUES[1], 2)
         broker._groups.save()
         copy = crash_of(broker, tmp_path / "copy")
     for file in (copy / "commitlog").iterdir():
@@ -184,7 +185,7 @@ def test_a_corrupt_file_is_reported_and_its_predecessor_used(
     with caplog.at_level(logging.WARNING, "mq"), open_small(directory) as broker:
         assert offsets(broker) == [2, None]
         assert any("consumerOffset.json" in problem for problem in problems(directory))
-        broker.commit("billing", QUEUES[1], 1)
+        assigned.commit(broker, "billing", QUEUES[1], 1)
         assert offsets(broker) == [2, 1]
     assert "its .bak is read instead" in caplog.text
     assert saved(directory)["offsetTable"] == {"orders@billing": {"0": 2, "1": 1}}
@@ -199,7 +200,7 @@ def test_where_nothing_can_be_read_groups_begin_anew(directory: Path, text: str)
     put(directory, text, ".bak")
     with open_small(directory) as broker:
         assert broker.groups() == []
-        member = broker.join(
+        broker.consumer_groups.join(
             "billing",
             client_id="a",
             model="clustering",
@@ -207,13 +208,13 @@ def test_where_nothing_can_be_read_groups_begin_anew(directory: Path, text: str)
             ordered=False,
             subscriptions=[Subscription("orders")],
         )
-        assert [member.committed(queue) for queue in QUEUES] == [0, 0]
+        assert offsets(broker) == [0, 0]
     assert saved(directory)["offsetTable"] == {"orders@billing": {"0": 0, "1": 0}}
 
 
 def test_a_corrupt_file_costs_nothing_as_long_as_the_machine_runs(directory: Path) -> None:
     with filled(directory) as broker:
-        broker.commit("billing", QUEUES[0], 3)
+        assigned.commit(broker, "billing", QUEUES[0], 3)
     put(directory, "{")
     put(directory, "{", ".bak")
     with open_small(directory) as broker:
@@ -241,8 +242,8 @@ def test_entries_that_make_no_sense_are_left_out_and_named(directory: Path) -> N
 def test_a_deleted_topic_takes_its_offsets_out_of_the_file(directory: Path) -> None:
     with filled(directory) as broker:
         broker.create_topic("events", 1)
-        broker.commit("billing", QUEUES[0], 3)
-        broker.commit("billing", mq.MessageQueue("events", "mq", 0), 0)
+        assigned.commit(broker, "billing", QUEUES[0], 3)
+        assigned.commit(broker, "billing", mq.MessageQueue("events", "mq", 0), 0)
     with open_small(directory) as broker:
         broker.delete_topic("orders")
         assert saved(directory)["offsetTable"] == {"events@billing": {"0": 0}}
@@ -258,14 +259,14 @@ def test_offsets_of_topics_that_are_gone_go_too(directory: Path) -> None:
     put(directory, json.dumps({"offsetTable": table}))
     with open_small(directory) as broker:
         assert broker.group("billing").topics() == ["orders"]
-        broker.commit("billing", QUEUES[1], 1)
+        assigned.commit(broker, "billing", QUEUES[1], 1)
     assert saved(directory)["offsetTable"] == {"orders@billing": {"0": 2, "1": 1}, **transactions}
 
 
 def test_verify_lists_what_is_wrong_with_groups(directory: Path) -> None:
     with filled(directory) as broker:
-        broker.commit("billing", QUEUES[0], 500)
-        broker.commit("audit", QUEUES[0], 5)
+        assigned.commit(broker, "billing", QUEUES[0], 500)
+        assigned.commit(broker, "audit", QUEUES[0], 5)
     (found,) = problems(directory)
     assert "group billing: its offset 500 of orders/0 is beyond the end 5" in found
     with (directory / "mq" / "groups" / "audit").open("r+b") as file:
@@ -275,7 +276,7 @@ def test_verify_lists_what_is_wrong_with_groups(directory: Path) -> None:
     assert any("groups/audit: its header is damaged" in problem for problem in found_all)
     with open_small(directory) as broker:
         broker.group("billing").reset("orders", to="latest")
-        broker.commit("audit", QUEUES[0], 5)
+        assigned.commit(broker, "audit", QUEUES[0], 5)
     assert list(problems(directory)) == []
 
 

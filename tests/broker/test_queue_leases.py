@@ -36,6 +36,7 @@ from mq.store.shared.lease import Lapse, grace
 from mq.store.shared.lock_guards import append_lock
 from mq.store.shared.process_state import process_state
 from tests.broker.test_groups import QUEUES, client_ids, join, peers, taken_over
+from tests.support import assigned
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import open_small, send
 
@@ -173,7 +174,7 @@ def test_an_evicted_member_has_another_version_whatever_it_had_seen(directory: P
             assert claim.commit(versions[-1])
         assert versions == sorted(set(versions))
         member.subscribe([Subscription("orders", "paid")])
-        assert [each.subscriptions for each in broker.group_members("billing")] == [
+        assert [each.subscriptions for each in broker.consumer_groups.members("billing")] == [
             (Subscription("orders", "paid"),)
         ]
 
@@ -311,11 +312,12 @@ def test_what_another_member_has_by_now_is_not_handed_back(broker: LocalBroker, 
     member = join(broker)
     claim = member.claim(QUEUES[0])
     assert isinstance(claim, LocalClaim)
-    assert broker.send_back(message, "g", delay_level=delay_level)  # So that all is there that this takes.
+    # So that all is there that this takes.
+    assert assigned.send_back(broker, message, "g", delay_level=delay_level)
     end, stored = broker._store.end(), list[bool]()
 
     def hand_back() -> None:
-        stored.append(broker.send_back(message, "g", delay_level=delay_level, claim=claim))
+        stored.append(claim.send_back(message, delay_level=delay_level))
 
     def waits_for_the_lock() -> bool:
         frame = sys._current_frames().get(thread.ident or 0)
@@ -331,11 +333,11 @@ def test_what_another_member_has_by_now_is_not_handed_back(broker: LocalBroker, 
     thread.join(PATIENCE)
     assert stored == [False]
     assert claim.is_lost()
-    assert broker.send_back(message, "g", delay_level=delay_level, claim=claim) is False
+    assert claim.send_back(message, delay_level=delay_level) is False
     assert broker._store.end() == end
     # One that was released has ended well: what is left of it is handed back.
     again = member.claim(QUEUES[1])
     assert again is not None
     again.release()
-    assert broker.send_back(message, "g", delay_level=delay_level, claim=again) is True
+    assert again.send_back(message, delay_level=delay_level) is True
     assert broker._store.end() > end

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.groups import retry
-from mq.broker.groups.retry import REDRIVE_GROUP, Redriven, redrive
+from mq.api.local import Redriven
 from mq.broker.local import LocalBroker
 from mq.filter.selection import Selection
+from mq.names import REDRIVE_GROUP
+from mq.store.shared.lock_guards import file_lock
 from tests.broker.fake_delay_store import bodies
+from tests.support import assigned
 from tests.support.appending import append_one
 
 
@@ -34,7 +36,7 @@ def die(broker: LocalBroker, count: int) -> list[mq.MessageExt]:
         topic.send(b"%d" % number, tags="abc"[number % 3], keys=f"k{number}", properties={"p": "v"})
     messages = sent_again(broker, begin)
     for message in messages:
-        broker.send_back(message, "billing", max_reconsume_times=0)
+        assigned.send_back(broker, message, "billing", max_reconsume_times=0)
     return messages
 
 
@@ -54,7 +56,7 @@ def retried(broker: LocalBroker) -> list[mq.MessageExt]:
 @pytest.mark.parametrize("all_groups", [False, True])
 def test_all_come_again_as_if_never_consumed(broker: LocalBroker, all_groups: bool) -> None:
     messages = die(broker, 5)
-    assert redrive(broker, "billing", all_groups=all_groups) == Redriven(sent=5, left=0, known=0, stuck=0)
+    assert broker.redrive("billing", all_groups=all_groups) == Redriven(sent=5, left=0, known=0, stuck=0)
     again = sent_again(broker, 5) if all_groups else retried(broker)
     assert (sent_again(broker, 5) == []) is not all_groups
     for message, copy in zip(messages, again, strict=True):
@@ -74,42 +76,42 @@ def test_all_come_again_as_if_never_consumed(broker: LocalBroker, all_groups: bo
 
 def test_a_second_time_sends_nothing(broker: LocalBroker) -> None:
     die(broker, 3)
-    redrive(broker, "billing")
-    assert redrive(broker, "billing") == Redriven(0, 0, 0, 0)
+    broker.redrive("billing")
+    assert broker.redrive("billing") == Redriven(0, 0, 0, 0)
     die(broker, 1)
-    assert redrive(broker, "billing").sent == 1
+    assert broker.redrive("billing").sent == 1
 
 
 def test_what_was_left_out_is_sent_later_and_what_was_sent_is_not(broker: LocalBroker) -> None:
     die(broker, 6)
-    assert redrive(broker, "billing", selection=Selection.of("b")) == Redriven(2, 4, 0, 0)
-    assert redrive(broker, "billing", selection=Selection.of("b")) == Redriven(0, 4, 2, 0)
-    assert redrive(broker, "billing", selection=Selection.of(sql="TAGS = 'a'")) == Redriven(2, 4, 0, 0)
-    assert redrive(broker, "billing").sent == 2
+    assert broker.redrive("billing", selection=Selection.of("b")) == Redriven(2, 4, 0, 0)
+    assert broker.redrive("billing", selection=Selection.of("b")) == Redriven(0, 4, 2, 0)
+    assert broker.redrive("billing", selection=Selection.of(sql="TAGS = 'a'")) == Redriven(2, 4, 0, 0)
+    assert broker.redrive("billing").sent == 2
     assert sorted(bodies(retried(broker))) == [b"%d" % number for number in range(6)]
 
 
 def test_no_more_than_asked_for(broker: LocalBroker) -> None:
     die(broker, 5)
-    assert redrive(broker, "billing", count_max=2).sent == 2
-    assert redrive(broker, "billing", count_max=2).sent == 2
-    assert redrive(broker, "billing", count_max=2).sent == 1
+    assert broker.redrive("billing", count_max=2).sent == 2
+    assert broker.redrive("billing", count_max=2).sent == 2
+    assert broker.redrive("billing", count_max=2).sent == 1
     assert bodies(retried(broker)) == [b"%d" % number for number in range(5)]
 
 
 def test_a_dry_run_only_counts(broker: LocalBroker) -> None:
     die(broker, 3)
     for _ in range(2):
-        assert redrive(broker, "billing", dry_run=True) == Redriven(3, 0, 0, 0)
+        assert broker.redrive("billing", dry_run=True) == Redriven(3, 0, 0, 0)
     assert sent_again(broker, 3) == retried(broker) == []
-    assert redrive(broker, "billing").sent == 3
+    assert broker.redrive("billing").sent == 3
 
 
 def test_who_dies_between_sending_and_remembering_sends_nothing_twice(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     die(broker, 3)
-    commit = broker.commit
+    commit = broker._groups.commit
     commits = []
 
     def dies(group: str, queue: mq.MessageQueue, offset: int) -> None:
@@ -118,33 +120,33 @@ def test_who_dies_between_sending_and_remembering_sends_nothing_twice(
             raise KeyboardInterrupt
         commit(group, queue, offset)
 
-    monkeypatch.setattr(broker, "commit", dies)
+    monkeypatch.setattr(broker._groups, "commit", dies)
     with pytest.raises(KeyboardInterrupt):
-        redrive(broker, "billing")
-    assert redrive(broker, "billing") == Redriven(sent=1, left=0, known=1, stuck=0)
+        broker.redrive("billing")
+    assert broker.redrive("billing") == Redriven(sent=1, left=0, known=1, stuck=0)
     assert len(retried(broker)) == 3
 
 
 def test_a_message_that_dies_again_is_sent_again(broker: LocalBroker) -> None:
     (message,) = die(broker, 1)
     for times in range(1, 4):
-        assert redrive(broker, "billing").sent == 1
+        assert broker.redrive("billing").sent == 1
         copy = retried(broker)[times - 1]
         assert copy.msg_id == message.msg_id
-        broker.send_back(copy, "billing", delay_level=-1)
+        assigned.send_back(broker, copy, "billing", delay_level=-1)
 
 
 def test_groups_do_not_know_of_each_other(broker: LocalBroker) -> None:
     (message,) = die(broker, 1)
-    broker.send_back(message, "shipping", delay_level=-1)
-    assert redrive(broker, "billing").sent == 1
-    assert redrive(broker, "shipping").sent == 1
+    assigned.send_back(broker, message, "shipping", delay_level=-1)
+    assert broker.redrive("billing").sent == 1
+    assert broker.redrive("shipping").sent == 1
 
 
 def test_a_group_without_dead_letters(broker: LocalBroker) -> None:
-    assert redrive(broker, "billing") == Redriven(0, 0, 0, 0)
+    assert broker.redrive("billing") == Redriven(0, 0, 0, 0)
     with pytest.raises(mq.GroupInvalid):
-        redrive(broker, "no group")
+        broker.redrive("no group")
 
 
 def test_those_whose_topic_refuses_stay_until_it_does_not(
@@ -152,10 +154,10 @@ def test_those_whose_topic_refuses_stay_until_it_does_not(
 ) -> None:
     die(broker, 2)
     broker.create_topic("orders", perm="r")
-    assert redrive(broker, "billing", all_groups=True) == Redriven(0, 0, 0, 2)
+    assert broker.redrive("billing", all_groups=True) == Redriven(0, 0, 0, 2)
     assert "orders" in caplog.text
     broker.create_topic("orders", perm="rw")
-    assert redrive(broker, "billing", all_groups=True).sent == 2
+    assert broker.redrive("billing", all_groups=True).sent == 2
 
 
 def test_those_whose_topic_is_gone_stay(directory: Path) -> None:
@@ -164,7 +166,7 @@ def test_those_whose_topic_is_gone_stay(directory: Path) -> None:
         die(broker, 2)
         broker.delete_topic("orders")
         for all_groups in (False, True):
-            assert redrive(broker, "billing", all_groups=all_groups) == Redriven(0, 0, 0, 2)
+            assert broker.redrive("billing", all_groups=all_groups) == Redriven(0, 0, 0, 2)
 
 
 def consumed(broker: LocalBroker, group: str, count: int, **options: Any) -> list[mq.MessageExt]:
@@ -189,7 +191,7 @@ def test_the_group_that_failed_gets_them_and_no_other(broker: LocalBroker, order
     die(broker, 5)
     for group in ("billing", "shipping"):
         assert len(consumed(broker, group, 5, ordered=ordered)) == 5
-    redrive(broker, "billing")
+    broker.redrive("billing")
     broker.topic("orders").send(b"marker")
     assert bodies(consumed(broker, "shipping", 1, ordered=ordered)) == [b"marker"]
     got = consumed(broker, "billing", 6, ordered=ordered)
@@ -208,10 +210,10 @@ def test_in_the_topic_each_goes_to_the_queue_that_it_was_in(broker: LocalBroker)
         append_one(broker, "orders", queue_id, mq.Message("orders", b"x"), b"%d" % queue_id, 0)
     for queue in topic.queues:
         for message in queue.read(0).messages:
-            broker.send_back(message, "billing", delay_level=-1)
-    assert redrive(broker, "billing", count_max=8, all_groups=True).sent == 8
+            assigned.send_back(broker, message, "billing", delay_level=-1)
+    assert broker.redrive("billing", count_max=8, all_groups=True).sent == 8
     topic = broker.create_topic("orders", 4, shrink=True)
-    assert redrive(broker, "billing", all_groups=True).sent == 16
+    assert broker.redrive("billing", all_groups=True).sent == 16
     got = [bodies(list(queue.read(3).messages)) for queue in topic.queues]
     assert [set(each) for each in got[:4]] == [{b"0", b"4"}, {b"1", b"5"}, {b"2", b"6"}, {b"3", b"7"}]
     assert sum(map(len, got)) == 24
@@ -219,14 +221,17 @@ def test_in_the_topic_each_goes_to_the_queue_that_it_was_in(broker: LocalBroker)
 
 def test_what_one_way_sent_the_other_does_not(broker: LocalBroker) -> None:
     die(broker, 4)
-    assert redrive(broker, "billing", selection=Selection.of("a")).sent == 2
-    assert redrive(broker, "billing", all_groups=True) == Redriven(2, 0, 1, 0)
+    assert broker.redrive("billing", selection=Selection.of("a")).sent == 2
+    assert broker.redrive("billing", all_groups=True) == Redriven(2, 0, 1, 0)
 
 
 def test_two_at_a_time_are_refused(broker: LocalBroker) -> None:
     die(broker, 1)
-    with retry._alone(broker, "billing"), pytest.raises(mq.NotPermitted, match="another process"):
-        redrive(broker, "billing")
-    assert redrive(broker, "billing").sent == 1
+    with (
+        file_lock(broker.path / "mq" / "redrive", 0, "sending dead letters back", 0.0),
+        pytest.raises(mq.NotPermitted, match="another process"),
+    ):
+        broker.redrive("billing")
+    assert broker.redrive("billing").sent == 1
     (queue,) = broker.readable("%DLQ%billing")
-    assert broker.committed(REDRIVE_GROUP, queue) == 1
+    assert assigned.committed(broker, REDRIVE_GROUP, queue) == 1

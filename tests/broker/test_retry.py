@@ -19,6 +19,7 @@ from mq.message import MessageExt
 from mq.store.directory.delay_levels import LEVELS, parse_levels
 from mq.store.log.reappend import changed
 from tests.broker.fake_delay_store import Deliverer, Shelf, until_done
+from tests.support import assigned
 from tests.support.store.encoder import Record
 
 MINUTE = 60_000
@@ -130,7 +131,7 @@ class TestBroker:
 
     def test_it_comes_again_in_the_retry_topic(self, broker: LocalBroker, message: mq.MessageExt) -> None:
         before = time.time()
-        broker.send_back(message, "billing", delay_level=2)
+        assigned.send_back(broker, message, "billing", delay_level=2)
         again = self.came(broker, "%RETRY%billing")
         assert time.time() - before >= 0.06
         assert (again.topic, again.queue_id, again.reconsume_times) == ("%RETRY%billing", 0, 1)
@@ -159,7 +160,7 @@ class TestBroker:
     def test_and_again_from_there(self, broker: LocalBroker, message: mq.MessageExt) -> None:
         origin = message.offset_msg_id
         for times in range(1, 4):
-            broker.send_back(message, "billing")  # There is no level above the last one.
+            assigned.send_back(broker, message, "billing")  # There is no level above the last one.
             again = self.came(broker, "%RETRY%billing", times - 1)
             assert again.reconsume_times == times
             assert again.properties["ORIGIN_MESSAGE_ID"] == origin != again.offset_msg_id
@@ -167,7 +168,7 @@ class TestBroker:
             message = again
 
     def test_a_dead_letter_can_be_read_at_once(self, broker: LocalBroker, message: mq.MessageExt) -> None:
-        broker.send_back(message, "billing", max_reconsume_times=0)
+        assigned.send_back(broker, message, "billing", max_reconsume_times=0)
         (queue,) = broker.topic("%DLQ%billing").queues
         (dead,) = queue.read(0, wait=60.0).messages
         assert (dead.body, dead.msg_id, dead.reconsume_times) == (message.body, message.msg_id, 1)
@@ -184,20 +185,20 @@ class TestBroker:
         assert broker.query("%DLQ%billing", "k1") == [dead]
 
     def test_each_group_has_its_own(self, broker: LocalBroker, message: mq.MessageExt) -> None:
-        broker.send_back(message, "a", delay_level=1)
-        broker.send_back(message, "b", delay_level=1)
+        assigned.send_back(broker, message, "a", delay_level=1)
+        assigned.send_back(broker, message, "b", delay_level=1)
         assert self.came(broker, "%RETRY%a").msg_id == self.came(broker, "%RETRY%b").msg_id == message.msg_id
 
     def test_a_message_without_an_id_gets_the_one_that_it_had(self, broker: LocalBroker) -> None:
         """As another program may have stored it: its id is the place where it was stored."""
         bare = message_of("TAGS\x01t\x02")
-        broker.send_back(bare, "billing", delay_level=1)
+        assigned.send_back(broker, bare, "billing", delay_level=1)
         assert self.came(broker, "%RETRY%billing").msg_id == bare.msg_id == bare.offset_msg_id
 
     def test_a_born_host_of_more_bytes_is_kept(self, broker: LocalBroker) -> None:
         host = bytes.fromhex("20010db8000000000000000000000001") + (51000).to_bytes(4, "big")
         record = Record("orders", b"v6", b"UNIQ_KEY\x01ID\x02", sys_flag=0x10, born_host=host).encode()
-        broker.send_back(MessageExt(record, "mq"), "billing", delay_level=1)
+        assigned.send_back(broker, MessageExt(record, "mq"), "billing", delay_level=1)
         again = self.came(broker, "%RETRY%billing")
         assert (again.born_host, again.body) == ("[2001:db8::1]:51000", b"v6")
 
@@ -206,21 +207,21 @@ class TestBroker:
     ) -> None:
         broker.create_topic("%RETRY%billing", 1, perm="r")
         with pytest.raises(mq.NotPermitted, match="%RETRY%billing"):
-            broker.send_back(message, "billing")
+            assigned.send_back(broker, message, "billing")
 
     def test_what_is_no_group_is_refused(self, broker: LocalBroker, message: mq.MessageExt) -> None:
         with pytest.raises(mq.GroupInvalid):
-            broker.send_back(message, "no group")
+            assigned.send_back(broker, message, "no group")
 
     def test_properties_that_leave_no_room_are_refused(self, broker: LocalBroker) -> None:
         topic = broker.topic("orders")
         topic.send(b"x", properties={"p": "v" * 32_600})
         with pytest.raises(mq.MessageInvalid, match="properties"):
-            broker.send_back(topic.queues[0].read(0).messages[0], "billing")
+            assigned.send_back(broker, topic.queues[0].read(0).messages[0], "billing")
 
     def test_without_automatic_topics_too(self, directory: Path, message: mq.MessageExt) -> None:
         with mq.open(directory, auto_create_topics=False, message_delay_level="30ms 60ms") as broker:
-            broker.send_back(message, "billing", delay_level=1)
+            assigned.send_back(broker, message, "billing", delay_level=1)
             assert self.came(broker, "%RETRY%billing").body == message.body
 
 
@@ -230,4 +231,4 @@ def test_whoever_only_reads_hands_nothing_back(directory: Path) -> None:
     with mq.open(directory, read_only=True) as broker:
         (message,) = broker.topic("orders").queues[0].read(0).messages
         with pytest.raises(mq.NotPermitted, match="read_only"):
-            broker.send_back(message, "billing")
+            assigned.send_back(broker, message, "billing")

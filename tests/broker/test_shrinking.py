@@ -15,6 +15,7 @@ from mq.broker.check import notes
 from mq.broker.local import LocalBroker
 from mq.broker.topics.registry import Catalog, UnreadIn
 from mq.broker.topics.unread import Unread, in_words, unread
+from tests.support import assigned
 from tests.support.appending import append_one
 
 SOON = 60.0
@@ -66,7 +67,7 @@ def test_rocketmq_reads_all_queues_of_a_topic_that_shrinks(broker: LocalBroker, 
     settings = written(directory)
     assert (settings["readQueueNums"], settings["writeQueueNums"], settings["mqReadQueueNums"]) == (8, 4, 4)
     for queue in broker.topic("orders").queues:
-        broker.commit("billing", queue.message_queue, 10)
+        assigned.commit(broker, "billing", queue.message_queue, 10)
     broker._catalog.finish_shrinking(broker._groups.unread)
     settings = written(directory)
     assert (settings["readQueueNums"], settings["writeQueueNums"]) == (4, 4)
@@ -89,7 +90,7 @@ def test_the_process_that_has_the_duties_ends_it(
     monkeypatch.setattr(Catalog, "finish_shrinking", finished)
     with mq.open(directory):
         for queue in broker.topic("orders").queues:
-            broker.commit("billing", queue.message_queue, 10)
+            assigned.commit(broker, "billing", queue.message_queue, 10)
         assert is_done.wait(SOON)
 
 
@@ -99,15 +100,15 @@ def test_it_goes_on_after_the_store_was_closed(directory: Path, broker: LocalBro
     with mq.open(directory, duties=False) as again:
         assert queue_count(again) == 8
         for queue in again.topic("orders").queues:
-            again.commit("billing", queue.message_queue, 10)
+            assigned.commit(again, "billing", queue.message_queue, 10)
         again._catalog.finish_shrinking(again._groups.unread)
         assert queue_count(again) == 4
 
 
 def test_a_live_broadcasting_group_keeps_the_queues(broker: LocalBroker) -> None:
     for queue in broker.topic("orders").queues:
-        broker.commit("billing", queue.message_queue, 10)
-    membership = broker.join(
+        assigned.commit(broker, "billing", queue.message_queue, 10)
+    membership = broker.consumer_groups.join(
         "caches",
         client_id="one",
         model="broadcasting",

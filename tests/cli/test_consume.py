@@ -76,7 +76,7 @@ def test_what_is_refused(run: Run, arguments: tuple[str, ...], status: int) -> N
 
 def test_other_members_of_the_group_subscribe_to_the_same(run: Run, directory: Path) -> None:
     with mq.open(directory) as broker:
-        member = broker.join(
+        member = broker.consumer_groups.join(
             "billing",
             client_id="me",
             model="clustering",

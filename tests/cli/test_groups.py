@@ -36,7 +36,7 @@ def broker(directory: Path) -> Iterator[mq.LocalBroker]:
 
 @contextmanager
 def member(broker: mq.Broker, client_id: str = "me", group: str = "billing") -> Iterator[Membership]:
-    joined = broker.join(
+    joined = broker.consumer_groups.join(
         group,
         client_id=client_id,
         model="clustering",

@@ -7,6 +7,7 @@ import pytest
 
 import mq
 from tests.cli.conftest import Run
+from tests.support import assigned
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def broker(directory: Path) -> Iterator[mq.LocalBroker]:
         for number in range(3):
             topic.send(b"order", tags="ab"[number % 2], properties={"price": str(number)})
         for message in topic.queues[0].read(0).messages:
-            broker.send_back(message, "billing", delay_level=-1)
+            assigned.send_back(broker, message, "billing", delay_level=-1)
         yield broker
 
 
@@ -73,7 +74,7 @@ def test_a_topic_that_is_closed_is_said(run: Run, broker: mq.LocalBroker) -> Non
 
 
 def test_groups_count_what_was_not_sent_back(run: Run, broker: mq.LocalBroker) -> None:
-    broker.commit("billing", broker.readable("orders")[0], 3)
+    assigned.commit(broker, "billing", broker.readable("orders")[0], 3)
     [billing] = run("groups", "--json").objects
     assert (billing["group"], billing["dead_letters"]) == ("billing", 3)
     assert "3 dead letters" in run("groups", "billing").out

@@ -13,6 +13,7 @@ import mq
 from mq.store.native import lib
 from mq.store.shared.leader_lock import is_taken
 from tests.cli.conftest import ENVIRONMENT, Run, Start
+from tests.support import assigned
 from tests.support.store.small_store import fill, log_files, open_small
 
 COUNT = 120
@@ -25,8 +26,8 @@ def filled(directory: Path) -> Path:
         broker.create_topic("A", 1)
         fill(broker, "A", COUNT)
         (queue,) = broker.readable("A")
-        broker.commit("billing", queue, 10)
-        broker.commit("audit", queue, COUNT)
+        assigned.commit(broker, "billing", queue, 10)
+        assigned.commit(broker, "audit", queue, COUNT)
     moment = time.time() - 100 * 3600
     for file in log_files(directory):
         os.utime(file, (moment, moment))
@@ -151,7 +152,7 @@ def test_what_a_command_sends_is_on_disk_though_nobody_does_duties(
         assert run("send", "orders", "two").status == 0
         assert flushed()
         (message,) = bystander.topic("orders").queues[0].read(0, count_max=1).messages
-        bystander.send_back(message, "billing", delay_level=-1)
+        assigned.send_back(bystander, message, "billing", delay_level=-1)
         assert not flushed()
         assert run("redrive", "billing").out == "1 message sent back\n"
         assert flushed()
@@ -174,11 +175,11 @@ def test_what_consume_has_committed_is_kept(run: Run, directory: Path, topic: No
     with mq.open(directory, duties=False) as bystander:
         assert run("consume", "orders", "--group", "g", "--wait", "0").status == 0
         (queue,) = bystander.readable("orders")
-        assert bystander.committed("g", queue) == 1
+        assert assigned.committed(bystander, "g", queue) == 1
     # The one that closes last has it in config/consumerOffset.json, whatever it did meanwhile.
     shutil.rmtree(directory / "mq" / "groups")
     with mq.open(directory) as broker:
-        assert broker.committed("g", queue) == 1
+        assert assigned.committed(broker, "g", queue) == 1
 
 
 def test_a_recall_needs_no_application(run: Run, topic: None) -> None:

@@ -17,6 +17,7 @@ import pytest
 import mq
 from mq.cli.verbs.groups import SILENT
 from tests.cli.conftest import ROOT, Run
+from tests.support import assigned
 
 EXPLAINED = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
 PATIENCE = 60.0
@@ -109,7 +110,7 @@ def test_what_failed_is_shown_until_it_is_consumed(run: Run, broker: mq.LocalBro
 
 
 def test_a_queue_that_does_not_move_without_a_word(run: Run, broker: mq.LocalBroker) -> None:
-    membership = broker.join(
+    membership = broker.consumer_groups.join(
         "billing",
         client_id="silent",
         model="clustering",
@@ -185,7 +186,7 @@ def test_a_function_that_shares_out_nonsense(run: Run, broker: mq.LocalBroker) -
 def test_a_queue_that_another_one_has_to_release(run: Run, broker: mq.LocalBroker) -> None:
     queue = broker.readable("orders")[0]
     has_it, wants_it = (
-        broker.join(
+        broker.consumer_groups.join(
             "billing",
             client_id=client_id,
             model="clustering",
@@ -203,7 +204,7 @@ def test_a_queue_that_another_one_has_to_release(run: Run, broker: mq.LocalBroke
 
 def test_an_offset_beyond_the_end(run: Run, broker: mq.LocalBroker) -> None:
     queue = broker.readable("orders")[0]
-    broker.commit("billing", queue, 1000)
+    assigned.commit(broker, "billing", queue, 1000)
     [state] = broker.group("billing").states("orders")
     assert state.reason.startswith("committed 1,000 is beyond the end 10")
     assert "beyond the end" in run("groups", "billing").out

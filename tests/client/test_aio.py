@@ -23,6 +23,7 @@ from mq.aio.producer import OUTBOX_COUNT_MAX
 from mq.client.engine import send_back
 from mq.client.producer import ASYNC_COUNT_MAX
 from mq.client.retry import Retry
+from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
 
@@ -68,7 +69,7 @@ def send(broker: mq.Broker, *bodies: bytes, queue_id: int = 0, tags: str | None 
 
 
 def committed(broker: mq.Broker, group: str = "billing") -> list[int | None]:
-    return [broker.committed(group, queue.message_queue) for queue in broker.topic("orders").queues]
+    return [assigned.committed(broker, group, queue.message_queue) for queue in broker.topic("orders").queues]
 
 
 def left(broker: mq.Broker, group: str = "billing") -> list[bytes]:
@@ -650,8 +651,8 @@ def test_a_close_that_is_cancelled_closes_without_the_listeners(broker: mq.Broke
     assert left(broker) == [b"1"]
 
 
-def test_a_message_is_stored_once_under_its_key(broker: mq.Broker) -> None:
-    async def main() -> None:
+def test_a_message_is_stored_once_under_its_key(directory: Path) -> None:
+    async def main(broker: mq.Broker) -> None:
         async with mq.aio.Producer(broker, dedup_window=600.0, timeout=SOON) as producer:
             message = mq.Message("orders", b"paid")
             sends = [producer.send(message, dedup_key="order-1") for _ in range(5)]
@@ -660,8 +661,10 @@ def test_a_message_is_stored_once_under_its_key(broker: mq.Broker) -> None:
             other = await producer.send(message, dedup_key="order-2")
             assert other.offset_msg_id != results[0].offset_msg_id
 
-    run(main)
-    assert left(broker) == [b"paid", b"paid"]
+    with mq.open(directory) as broker:
+        broker.create_topic("orders", 2)
+        run(partial(main, broker))
+        assert left(broker) == [b"paid", b"paid"]
 
 
 def test_a_queue_goes_to_another_member_only_when_its_listener_has_ended(broker: mq.Broker) -> None:

@@ -88,14 +88,14 @@ def test_while_it_is_blocked_the_queue_says_so() -> None:
 
     heard = Heard(act)
     with consuming(broker, heard, ordered=True, suspend_ms=3000):
-        eventually(lambda: broker.group_states("g", "orders")[0].reason.startswith("suspended until "))
-        said = re.search(r": attempt (\d+) failed$", broker.group_states("g", "orders")[0].reason)
+        eventually(lambda: broker.group("g").states("orders")[0].reason.startswith("suspended until "))
+        said = re.search(r": attempt (\d+) failed$", broker.group("g").states("orders")[0].reason)
         # A slow machine may see a later attempt than the first.
         assert said is not None
         assert 1 <= int(said[1]) <= len(heard.messages)
         fails = False
         eventually(lambda: committed(broker) == 2)
-        assert broker.group_states("g", "orders")[0].reason == ""
+        assert broker.group("g").states("orders")[0].reason == ""
     assert heard.bodies == [b"bad"] * (len(heard.messages) - 1) + [b"next"]
     assert len(heard.messages) > int(said[1]) + 1
 

@@ -18,6 +18,7 @@ import mq
 from mq.api.group import Subscription
 from mq.client import pull_consumer
 from mq.client.pull_consumer import PullConsumer
+from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
 
@@ -88,7 +89,7 @@ def drained(consumer: PullConsumer) -> list[bytes]:
 
 
 def offsets(broker: mq.Broker) -> list[int | None]:
-    return [broker.committed("billing", queue_of(broker, queue_id)) for queue_id in (0, 1)]
+    return [assigned.committed(broker, "billing", queue_of(broker, queue_id)) for queue_id in (0, 1)]
 
 
 def test_polls_hand_out_every_message_once_and_a_queue_in_its_order(broker: mq.Broker, make: Make) -> None:
@@ -289,7 +290,7 @@ def test_two_topics_and_one_given_up(broker: mq.Broker, make: Make) -> None:
     assert bodies(consumer.poll(0)) == [b"p"]
     consumer.unsubscribe("parcels")
     assert {queue.topic for queue in consumer.assignment()} == {"orders"}
-    assert broker.committed("billing", queue_of(broker, 0, "parcels")) == 1
+    assert assigned.committed(broker, "billing", queue_of(broker, 0, "parcels")) == 1
     with pytest.raises(ValueError, match="'parcels' is none of"):
         consumer.unsubscribe("parcels")
 
@@ -321,10 +322,10 @@ def test_a_queue_that_has_gone_since_it_was_listed_is_none(
     assert consumer.poll(0) == []
     puller = broker.puller
 
-    def puller_of_what_is_there(queue: mq.MessageQueue, claim: Any = None) -> Any:
+    def puller_of_what_is_there(queue: mq.MessageQueue) -> Any:
         if queue.queue_id == 7:
             raise ValueError("no such queue")
-        return puller(queue, claim)
+        return puller(queue)
 
     monkeypatch.setattr(broker, "puller", puller_of_what_is_there)
     monkeypatch.setattr(broker, "readable", lambda _: listed)
@@ -600,7 +601,7 @@ def test_a_reset_with_the_member_online_is_heeded_at_once(broker: mq.Broker, mak
 
 def test_an_offset_beyond_the_end_is_corrected(broker: mq.Broker, make: Make) -> None:
     send(broker, b"1", b"2")
-    broker.commit("billing", queue_of(broker), 99)
+    assigned.commit(broker, "billing", queue_of(broker), 99)
     consumer = make()
     assert consumer.poll(0) == []
     assert consumer.committed(queue_of(broker)) == 2
@@ -759,7 +760,7 @@ def test_of_a_topic_made_anew_every_message_is_consumed(
     send(broker, b"new1", b"new2", b"new3", b"new4")
     assert bodies(consumer.poll(timeout)) == [b"new1", b"new2", b"new3", b"new4"]
     consumer.close()
-    assert broker.committed("billing", queue_of(broker)) == 4
+    assert assigned.committed(broker, "billing", queue_of(broker)) == 4
 
 
 def test_of_a_topic_made_anew_in_a_loop_every_message_is_consumed(broker: mq.Broker, make: Make) -> None:
@@ -777,7 +778,7 @@ def test_of_a_topic_made_anew_in_a_loop_every_message_is_consumed(broker: mq.Bro
             consumer.commit()
             break
     assert seen == [b"old1", b"new1", b"new2"]
-    assert broker.committed("billing", queue_of(broker)) == 2
+    assert assigned.committed(broker, "billing", queue_of(broker)) == 2
 
 
 def test_a_waiting_poll_of_assigned_queues_sees_a_topic_made_anew(broker: mq.Broker, make: Make) -> None:
@@ -826,7 +827,7 @@ def test_a_seek_of_one_consumer_leaves_another_with_the_same_queue_where_it_is(
     second.commit()
     first.seek(queue_of(broker), 1)
     first.commit()
-    assert broker.committed("billing", queue_of(broker)) == 1
+    assert assigned.committed(broker, "billing", queue_of(broker)) == 1
     assert bodies(first.poll(SOON)) == [b"2", b"3"]
     assert second.poll(0) == []
     assert second.position(queue_of(broker)) == 3

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import mq
-from mq.api.group import Claim, Subscription
+from mq.api.group import Subscription
 from mq.api.results import MessageQueue
+from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.memory.broker import DELAYS_MS, MemoryBroker
 from tests.support.memory.groups import MemoryMembership, MemoryWaiter
@@ -282,7 +283,6 @@ class Refusing(MemoryBroker):
         *,
         delay_level: int = 0,
         max_reconsume_times: int = 16,
-        claim: Claim | None = None,
     ) -> bool:
         self.asked += 1
         if self.refuses:
@@ -292,7 +292,6 @@ class Refusing(MemoryBroker):
             group,
             delay_level=delay_level,
             max_reconsume_times=max_reconsume_times,
-            claim=claim,
         )
 
 
@@ -420,8 +419,12 @@ def test_a_listener_may_close_its_own_consumer() -> None:
     consumer.close()
 
 
+def states(broker: mq.Broker) -> list[mq.QueueState]:
+    return broker.group("g").states("orders")
+
+
 def owners(broker: MemoryBroker, topic: str = "orders") -> list[str | None]:
-    return [state.owner.client_id if state.owner else None for state in broker.group_states("g", topic)]
+    return [state.owner.client_id if state.owner else None for state in broker.group("g").states(topic)]
 
 
 def test_members_that_come_and_go_in_good_order_make_nothing_come_twice() -> None:
@@ -524,7 +527,7 @@ def test_a_late_commit_does_not_undo_a_reset() -> None:
 def test_an_offset_beyond_the_end_is_corrected(caplog: pytest.LogCaptureFixture) -> None:
     broker = make()
     send(broker, *numbered(3))
-    broker.commit("g", MessageQueue("orders", "mq", 0), 500)
+    assigned.commit(broker, "g", MessageQueue("orders", "mq", 0), 500)
     heard = Heard()
     with consuming(broker, heard):
         eventually(lambda: committed(broker) == 3)
@@ -652,10 +655,10 @@ def test_a_pull_that_fails_is_tried_again_later_and_says_so_once(
     send(broker, "one")
     heard = Heard()
     with consuming(broker, heard):
-        eventually(lambda: broker.group_states("g", "orders")[0].reason == "cannot be read: no answer")
+        eventually(lambda: states(broker)[0].reason == "cannot be read: no answer")
         broker.error = None
         heard.wait(1)
-        eventually(lambda: broker.group_states("g", "orders")[0].reason == "")
+        eventually(lambda: states(broker)[0].reason == "")
     assert caplog.text.count("orders/0 cannot be read: no answer") == 1
 
 
@@ -689,11 +692,11 @@ def test_an_allocation_that_is_nonsense_changes_nothing_and_is_reported(
         for nonsense in (17, [MessageQueue("else", "mq", 0)], ["orders"]):
             answers[0] = nonsense
             broker.create_topic(f"change-{len(caplog.records)}")
-            eventually(lambda: "allocate failed" in broker.group_states("g", "orders")[0].reason)
+            eventually(lambda: "allocate failed" in states(broker)[0].reason)
             assert len(consumer.assignment()) == 2
             answers[0] = None
             broker.create_topic(f"change-back-{len(caplog.records)}")
-            eventually(lambda: broker.group_states("g", "orders")[0].reason == "")
+            eventually(lambda: states(broker)[0].reason == "")
         send(broker, "still here")
         heard.wait(1)
     assert "keeps the queues it has: allocate failed for orders: ValueError" in caplog.text
@@ -705,11 +708,11 @@ def test_a_full_cache_is_not_pulled_into_and_says_so() -> None:
     gate = threading.Event()
     heard = Heard(lambda _message: gate.wait(PATIENCE))
     with consuming(broker, heard, threads=2, pull_threshold_for_queue=100, pull_count=32):
-        eventually(lambda: broker.group_states("g", "orders")[0].reason.startswith("flow control: 12"))
+        eventually(lambda: states(broker)[0].reason.startswith("flow control: 12"))
         gate.set()
         heard.wait(500)
         eventually(lambda: committed(broker) == 500)
-        assert broker.group_states("g", "orders")[0].reason == ""
+        assert states(broker)[0].reason == ""
     assert len(heard.messages) == 500
 
 
@@ -719,7 +722,7 @@ def test_what_is_far_from_the_first_is_not_pulled() -> None:
     gate = threading.Event()
     heard = Heard(lambda message: gate.wait(PATIENCE) if message.body == b"0" else None)
     with consuming(broker, heard, consume_message_span=50):
-        eventually(lambda: broker.group_states("g", "orders")[0].reason.startswith("flow control: "))
+        eventually(lambda: states(broker)[0].reason.startswith("flow control: "))
         eventually(lambda: len(heard.messages) >= 50)
         assert len(heard.messages) <= 96
         gate.set()
@@ -734,12 +737,12 @@ def test_suspended_it_calls_no_listener_and_keeps_its_queues() -> None:
         heard.wait(1)
         consumer.suspend()
         send(broker, "two")
-        eventually(lambda: broker.group_states("g", "orders")[0].reason == "paused")
+        eventually(lambda: states(broker)[0].reason == "paused")
         assert heard.bodies == [b"one"]
         assert len(consumer.assignment()) == 1
         consumer.resume()
         heard.wait(2)
-        eventually(lambda: broker.group_states("g", "orders")[0].reason == "")
+        eventually(lambda: states(broker)[0].reason == "")
 
 
 def test_a_listener_that_takes_too_long_loses_its_message_to_the_retry_topic(

@@ -12,6 +12,7 @@ import pytest
 
 import mq
 from mq.api.results import MessageQueue
+from tests.support import assigned
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -114,7 +115,7 @@ def prepared(directory: Path, body: bytes) -> None:
 
 def check_committed(directory: Path, offset: int) -> None:
     with mq.open(directory) as broker:
-        assert broker.committed("g", MessageQueue("orders", "mq", 0)) == offset
+        assert assigned.committed(broker, "g", MessageQueue("orders", "mq", 0)) == offset
         assert broker.group("g").members() == []
 
 

@@ -38,7 +38,7 @@ def local(directory: Path) -> Iterator[mq.LocalBroker]:
 
 
 def join(broker: mq.Broker, group: str, name: str) -> Membership:
-    return broker.join(
+    return broker.consumer_groups.join(
         group,
         client_id=name,
         model="clustering",

@@ -13,6 +13,7 @@ import pytest
 
 import mq
 from mq.errors import SubscriptionConflict
+from tests.support import assigned
 from tests.support.appending import append_one
 
 PATIENCE = 60.0  # seconds; a machine under load takes its time, and that proves nothing
@@ -200,7 +201,7 @@ def test_a_reset_of_a_broadcasting_group_is_each_consumers(
     for heard, of in zip(all_heard, (broker, other), strict=True):
         push(heard, of=of, model="broadcasting")
         heard.wait(20)
-    broker.reset_offsets("billing", {mq.MessageQueue("orders", "mq", 0): 15})
+    broker.consumer_groups.reset("billing", {mq.MessageQueue("orders", "mq", 0): 15})
     send(broker, *numbers(1, 20))
     again = {b"%03d" % each for each in range(15, 21)}
     eventually(lambda: [set(heard.bodies[20:]) for heard in all_heard] == [again, again])
@@ -381,7 +382,7 @@ def test_who_seeks_reads_again_and_commits_there(broker: mq.Broker, other: mq.Br
         consumer.subscribe("orders")
         assert len(consumer.poll(PATIENCE)) == 6
         consumer.commit()
-        assert other.committed("billing", queue.message_queue) == 6
+        assert assigned.committed(other, "billing", queue.message_queue) == 6
         consumer.seek(queue, 2)
         assert [message.queue_offset for message in consumer.poll(PATIENCE)] == [2, 3, 4, 5]
 

@@ -1,4 +1,4 @@
-"""Messages that are stored once, and keys that a group handles once: the same for every broker."""
+"""Messages that are stored once, and keys that a group handles once: for every broker of a directory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 
 import mq
+from mq.api.local import directory
 from mq.client.once import Handling
 from tests.contract.conftest import Open
+from tests.support import assigned
 
 ID = "C0A80001000118B4AAC2000000000001"
 WINDOW = 3600.0
+
+
+@pytest.fixture(params=["local", "local-sync"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def body_count(broker: mq.Broker, topic: str = "orders") -> int:
@@ -185,13 +192,9 @@ def test_a_key_counts_before_a_unique_id(broker: mq.Broker, producer: mq.Produce
     assert body_count(broker) == 1
 
 
-def test_a_window_ends(opened: Open, kind: str) -> None:
+def test_a_window_ends(broker: mq.Broker) -> None:
     now = [1_700_000_000_000]
-    if kind == "memory":
-        broker = opened(clock=lambda: now[0])
-    else:
-        broker = opened()
-        broker._dedup._clock_ms = lambda: now[0]  # type: ignore[attr-defined]  # no option sets a clock
+    broker._dedup._clock_ms = lambda: now[0]  # type: ignore[attr-defined]  # no option sets a clock
     with mq.Producer(broker, dedup_window=10.0) as producer:
         first = producer.send(order(), dedup_key="order-1")
         now[0] += 9_999
@@ -353,6 +356,7 @@ def test_a_producer_without_a_window_knows_no_keys(broker: mq.Broker) -> None:
     [
         ({"key": None}, ValueError),
         ({"window_ms": -1}, ValueError),
+        ({"window_ms": 0}, ValueError),
         ({"window_ms": 1.5}, TypeError),
         ({"window_ms": True}, TypeError),
     ],
@@ -363,7 +367,7 @@ def test_the_border_refuses_what_makes_no_sense(
     queue = broker.publishable("orders")[0]
     arguments: dict[str, Any] = {"key": "order-1", "window_ms": 1000, **options}
     with pytest.raises(error):
-        broker.append_once(queue, order(), b"one", 0, **arguments)
+        directory(broker, "append_once").append_once(queue, order(), b"one", 0, **arguments)
 
 
 # Once.
@@ -436,7 +440,7 @@ def test_a_message_keeps_its_key_through_retries(broker: mq.Broker, once: mq.Onc
         producer.send(order(), dedup_key="order-1")
     messages = received(broker)
     for message in messages:
-        broker.send_back(message, "billing", delay_level=-1)
+        assigned.send_back(broker, message, "billing", delay_level=-1)
     dead = received(broker, "%DLQ%billing")
     assert sorted(map(once.key, dead)) == sorted(map(once.key, messages))
 

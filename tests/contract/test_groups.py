@@ -15,6 +15,7 @@ import mq
 from mq.api.group import Claim, Membership, Subscription
 from mq.errors import SubscriptionConflict
 from mq.filter.tags import tag_hash
+from tests.support import assigned
 from tests.support.appending import append_one
 
 ORDERS = Subscription("orders")
@@ -51,7 +52,7 @@ def join(broker: mq.Broker) -> Iterator[Join]:
             "ordered": False,
             "subscriptions": [ORDERS],
         }
-        membership = of.join(group, client_id=client_id, **{**usual, **given})
+        membership = of.consumer_groups.join(group, client_id=client_id, **{**usual, **given})
         members.append(membership)
         return membership
 
@@ -164,8 +165,8 @@ def test_groups_do_not_know_each_other(broker: mq.Broker, join: Join) -> None:
 
 
 def test_rocketmqs_own_groups_are_not_listed(broker: mq.Broker) -> None:
-    broker.commit("CID_RMQ_SYS_TRANS", queue_of(broker), 0)
-    assert broker.committed("CID_RMQ_SYS_TRANS", queue_of(broker)) == 0
+    assigned.commit(broker, "CID_RMQ_SYS_TRANS", queue_of(broker), 0)
+    assert assigned.committed(broker, "CID_RMQ_SYS_TRANS", queue_of(broker)) == 0
     assert broker.groups() == []
 
 
@@ -279,12 +280,12 @@ def test_who_leaves_gives_up_all_queues(broker: mq.Broker, other: mq.Broker, joi
 
 def test_a_commit_is_seen_everywhere(broker: mq.Broker, other: mq.Broker, join: Join) -> None:
     send(broker, 1, count=9)
-    first, second = join("a"), join("b", of=other)
+    first = join("a")
     queue = queue_of(broker, 1)
     claim = claimed(first, queue)
     assert claim.commit(7)
-    assert [claim.committed(), first.committed(queue), second.committed(queue)] == [7, 7, 7]
-    assert other.committed("billing", queue) == 7
+    assert [claim.committed(), assigned.committed(broker, "billing", queue)] == [7, 7]
+    assert assigned.committed(other, "billing", queue) == 7
     assert other.group("billing").offsets("orders") == {queue_of(broker, 0): 0, queue: 7}
     assert other.group("billing").lag("orders") == 2
 
@@ -313,10 +314,10 @@ def test_a_reset_refuses_commits_until_it_is_seen(broker: mq.Broker, other: mq.B
     claim = claimed(join("a"), queue_of(broker))
     untouched = claimed(join("b", of=other), queue_of(broker, 1))
     claim.commit(8)
-    other.reset_offsets("billing", {queue_of(broker): 3})
+    other.consumer_groups.reset("billing", {queue_of(broker): 3})
     assert not claim.commit(9)
     assert not claim.commit(9)
-    assert broker.committed("billing", queue_of(broker)) == 3
+    assert assigned.committed(broker, "billing", queue_of(broker)) == 3
     assert claim.committed() == 3
     assert claim.commit(4)
     assert claim.committed() == 4
@@ -326,7 +327,7 @@ def test_a_reset_refuses_commits_until_it_is_seen(broker: mq.Broker, other: mq.B
 def test_a_claim_after_a_reset_starts_there(broker: mq.Broker, join: Join) -> None:
     send(broker, 0, count=9)
     claimed(join("a"), queue_of(broker)).release()
-    broker.reset_offsets("billing", {queue_of(broker): 3})
+    broker.consumer_groups.reset("billing", {queue_of(broker): 3})
     claim = claimed(join("b"), queue_of(broker))
     assert claim.committed() == 3
     assert claim.commit(4)
@@ -354,10 +355,10 @@ def test_a_group_is_reset_by_name_or_time(broker: mq.Broker, other: mq.Broker, j
 
 def test_who_assigns_queues_commits_without_joining(broker: mq.Broker, other: mq.Broker) -> None:
     queue = queue_of(broker)
-    assert broker.committed("billing", queue) is None
+    assert assigned.committed(broker, "billing", queue) is None
     for offset in (4, 2):
-        assert broker.commit("billing", queue, offset) == (offset == 4)
-        assert other.committed("billing", queue) == 4
+        assigned.commit(broker, "billing", queue, offset)
+        assert assigned.committed(other, "billing", queue) == 4
     assert other.groups() == ["billing"]
     assert other.group("billing").topics() == ["orders"]
 
@@ -375,8 +376,10 @@ def test_a_new_group_starts_where_it_wants_to(broker: mq.Broker, join: Join, sta
     consume_from, expected = STARTS[start]
     send(broker, 0, count=3)
     send(broker, 1, count=1)
-    membership = join("a", consume_from=consume_from)
-    assert [membership.committed(queue_of(broker, queue_id)) for queue_id in range(2)] == expected
+    join("a", consume_from=consume_from)
+    assert [
+        assigned.committed(broker, "billing", queue_of(broker, queue_id)) for queue_id in range(2)
+    ] == expected
     send(broker, 0)
     assert broker.group("billing").lag("orders") == 5 - sum(expected)
 
@@ -385,8 +388,8 @@ def test_a_group_starts_once(broker: mq.Broker, other: mq.Broker, join: Join) ->
     send(broker, 0, count=3)
     join("a", consume_from="last").leave()
     send(broker, 0, count=3)
-    membership = join("b", of=other, consume_from="last")
-    assert membership.committed(queue_of(broker, 0)) == 3
+    join("b", of=other, consume_from="last")
+    assert assigned.committed(broker, "billing", queue_of(broker, 0)) == 3
 
 
 def test_a_queue_made_later_is_consumed_from_its_first_message(broker: mq.Broker, join: Join) -> None:
@@ -394,7 +397,7 @@ def test_a_queue_made_later_is_consumed_from_its_first_message(broker: mq.Broker
     broker.create_topic("orders", 3)
     send(broker, 2, count=2)
     membership = join("b", consume_from="last")
-    assert membership.committed(queue_of(broker, 2)) is None
+    assert assigned.committed(broker, "billing", queue_of(broker, 2)) is None
     assert claimed(membership, queue_of(broker, 2)).committed() is None
     assert broker.group("billing").lag("orders") == 2
 
@@ -405,7 +408,7 @@ def test_a_topic_subscribed_to_later_starts_where_the_group_wants_to(broker: mq.
     message = mq.Message("events", b"x")
     append_one(broker, "events", 0, message, message.body, 0)
     membership.subscribe([ORDERS, Subscription("events")])
-    assert membership.committed(queue_of(broker, 0, "events")) == 1
+    assert assigned.committed(broker, "billing", queue_of(broker, 0, "events")) == 1
 
 
 def test_a_topic_that_is_not_there_yet_is_no_error(broker: mq.Broker, join: Join) -> None:
@@ -413,7 +416,7 @@ def test_a_topic_that_is_not_there_yet_is_no_error(broker: mq.Broker, join: Join
     before = membership.version()
     broker.create_topic("events", 1)
     assert membership.version() > before
-    assert membership.committed(queue_of(broker, 0, "events")) is None
+    assert assigned.committed(broker, "billing", queue_of(broker, 0, "events")) is None
 
 
 def test_a_deleted_topic_takes_its_offsets_with_it(broker: mq.Broker, other: mq.Broker, join: Join) -> None:

@@ -29,6 +29,7 @@ import mq
 from mq.api.group import Claim, Membership, Subscription
 from mq.store.check import problems
 from tests.contract.conftest import open_broker
+from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.memory.broker import DELAYS_MS
 
@@ -106,7 +107,7 @@ class Machine(RuleBasedStateMachine):
     def join(self, name: str) -> None:
         if name in self.members:
             return
-        membership = self.broker.join(
+        membership = self.broker.consumer_groups.join(
             GROUP,
             client_id=name,
             model="clustering",
@@ -197,7 +198,7 @@ class Machine(RuleBasedStateMachine):
             self.offsets[queue] = max(held.position, self.offsets.get(queue, 0))
 
     def hand_back(self, message: mq.MessageExt, level: int) -> None:
-        self.broker.send_back(message, GROUP, delay_level=level, max_reconsume_times=TIMES_MAX)
+        assigned.send_back(self.broker, message, GROUP, delay_level=level, max_reconsume_times=TIMES_MAX)
         times = message.reconsume_times
         if level < 0 or times >= TIMES_MAX:
             self.dead.append((message.body, times + 1))
@@ -240,7 +241,7 @@ class Machine(RuleBasedStateMachine):
     def reset(self, data: st.DataObject) -> None:
         queue = data.draw(st.sampled_from(sorted(self.queues)))
         offset = data.draw(st.integers(0, len(self.queues[queue])))
-        self.broker.reset_offsets(GROUP, {queue: offset})
+        self.broker.consumer_groups.reset(GROUP, {queue: offset})
         self.offsets[queue] = offset
         self.resets[queue] = self.resets.get(queue, 0) + 1
         self.begun = True
@@ -261,7 +262,7 @@ class Machine(RuleBasedStateMachine):
         queue = data.draw(st.sampled_from(sorted(self.queues)))
         if self.owner(queue) is None:
             offset = data.draw(st.integers(0, len(self.queues[queue])))
-            self.broker.commit(GROUP, queue, offset)
+            assigned.commit(self.broker, GROUP, queue, offset)
             self.offsets[queue] = max(offset, self.offsets.get(queue, 0))
             self.begun = True
 

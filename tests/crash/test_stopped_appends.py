@@ -21,6 +21,7 @@ from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.shared.process_state import process_state
 from tests.crash.stopped import TOPIC, bulk
+from tests.support import assigned
 from tests.support.appending import prepare_one
 from tests.support.processes.fail_build import TREE, fail_build, fail_points
 from tests.support.processes.nursery import Nursery, Process
@@ -65,8 +66,8 @@ def calls_that_store(broker: LocalBroker, producer: mq.Producer) -> Calls:
         "first of a topic": lambda: producer.send(mq.Message("fresh", b"refused")),
         "half message": lambda: prepare_one(broker, queue, "payers", refused, b"refused", 0),
         "bulk": lambda: bulk(broker, TOPIC, [b"refused"] * 2),
-        "hand back": lambda: broker.send_back(dead, "readers"),
-        "dead letter": lambda: broker.send_back(dead, "readers", delay_level=-1),
+        "hand back": lambda: assigned.send_back(broker, dead, "readers"),
+        "dead letter": lambda: assigned.send_back(broker, dead, "readers", delay_level=-1),
     }
 
 
@@ -79,7 +80,7 @@ def other_calls(broker: LocalBroker) -> Calls:
     return {
         "read": lambda: queue.read(0),
         "query": lambda: broker.query("read", "kept"),
-        "commit": lambda: broker.commit("readers", queue.message_queue, 1),
+        "commit": lambda: assigned.commit(broker, "readers", queue.message_queue, 1),
         "lag": lambda: broker.group("readers").lag("read"),
         "flush": broker.flush,
         "expire": broker.expire,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.groups.retry import redrive
 from mq.store.native import lib
 from tests.damage.filling import ways_to_send
+from tests.support import assigned
 
 
 @pytest.mark.parametrize("sync", ["sync", "async"])
@@ -24,7 +24,7 @@ def test_a_first_send_to_a_poisoned_store_leaves_no_topic_behind(tmp_path: Path,
         for way in ("send", "key", "prepare"):
             ways[way](mq.Message("older", b"x"))
         found = broker.query("older", "older", count_max=10)
-        broker.send_back(found[0], "others", delay_level=-1)
+        assigned.send_back(broker, found[0], "others", delay_level=-1)
         there = broker.topics()
         assert broker._store.control is not None
         broker._store.control.set(lib.MQ_POISONED_WORD, 1)
@@ -34,10 +34,10 @@ def test_a_first_send_to_a_poisoned_store_leaves_no_topic_behind(tmp_path: Path,
             assert broker.topics() == there, way
         for level in (0, 1, -1):
             with pytest.raises(mq.StorePoisoned):
-                broker.send_back(found[0], "readers", delay_level=level)
+                assigned.send_back(broker, found[0], "readers", delay_level=level)
             assert broker.topics() == there
         with pytest.raises(mq.StorePoisoned):
-            redrive(broker, "others")
+            broker.redrive("others")
         assert broker.topics() == there
         with mq.open(broker.path, duties=False) as other:
             assert other.topics() == there == ["%DLQ%others", "older"]

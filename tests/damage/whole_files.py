@@ -18,6 +18,7 @@ from typing import Any
 import mq
 from mq.broker.check import problems
 from tests.damage.harm import Snapshot
+from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.processes.children import Child, call, hear, say
 
@@ -55,7 +56,7 @@ def use(broker: mq.LocalBroker, number: int) -> None:
         producer.send(mq.Message("others", b"once"), dedup_key=f"key-{number}")
     with mq.Once(broker, "billing", size=20)(f"key-{number}"):
         pass
-    broker.commit("billing", broker.topic("others").queues[0].message_queue, 1)
+    assigned.commit(broker, "billing", broker.topic("others").queues[0].message_queue, 1)
     with mq.TransactionProducer(broker, "writers", undecided) as writer:
         writer.send(mq.Message("others", b"half"), lambda *_: mq.TransactionState.COMMIT)
 
@@ -94,7 +95,7 @@ def third_part(broker: mq.LocalBroker) -> None:
     for number in range(87, 90):
         send(broker, "events", 0, number)
     for queue in broker.topic("orders").queues:
-        broker.commit("billing", queue.message_queue, 5)
+        assigned.commit(broker, "billing", queue.message_queue, 5)
     broker.query("events", "key-89")
 
 

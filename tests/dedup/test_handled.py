@@ -26,6 +26,7 @@ from mq.store.check import problems
 from mq.store.directory.config_file import write_config
 from tests.dedup import dedup_actors
 from tests.dedup.dedup_actors import SMALL
+from tests.support import assigned
 from tests.support.processes.children import Child
 
 SIZE = 50
@@ -174,7 +175,7 @@ def test_another_thing_in_its_place_is_named(marked: Path) -> None:
         with pytest.raises(mq.StoreCorrupted, match="billing"):
             mq.Once(broker, "billing")
         broker.create_topic("orders", 1).send(b"one")
-        broker.commit("billing", broker.topic("orders").queues[0].message_queue, 1)
+        assigned.commit(broker, "billing", broker.topic("orders").queues[0].message_queue, 1)
         assert broker._groups.save(), "what others commit is written all the same"
     path.rmdir()
     path.symlink_to("/dev/null")
@@ -230,7 +231,7 @@ def test_marks_are_on_disk_before_the_offsets_of_their_messages(
             with once(message) as is_fresh:
                 assert is_fresh
             keys.append(once.key(message))
-            broker.commit("billing", queue.message_queue, message.queue_offset + 1)
+            assigned.commit(broker, "billing", queue.message_queue, message.queue_offset + 1)
 
         while len(keys) < 50:
             for _ in range(1 + len(keys) % 3):
@@ -263,7 +264,7 @@ def test_offsets_are_not_written_where_marks_cannot_be(
         broker.topic("orders").send(b"one")
         handle(mq.Once(broker, "billing"), "key")
         monkeypatch.setattr(os, "fdatasync", sync)
-        broker.commit("billing", queue, 1)
+        assigned.commit(broker, "billing", queue, 1)
         for _ in range(2):
             with pytest.raises(mq.StorePoisoned, match="billing"):
                 broker._groups.save()

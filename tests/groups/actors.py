@@ -12,7 +12,7 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +214,7 @@ def observer(root: str, trace: str, *, sizes: Sizes, groups: Sequence[str]) -> N
         while not stopping:
             for number, group in enumerate(groups):
                 for topic in (TOPIC, RETRY + group):
-                    for queue, offset in broker.group_offsets(group, topic).items():
+                    for queue, offset in broker.consumer_groups.offsets(group, topic).items():
                         if known.get((number, queue)) != offset:
                             known[number, queue] = offset
                             place = queue.queue_id if topic == TOPIC else -1 - queue.queue_id
@@ -262,14 +262,14 @@ def dies_after_hand_back(root: str, trace: str, process: int, *, sizes: Sizes, g
     """Its listener fails; it dies when the message is handed back and the offset not yet committed."""
     log = Trace(trace, process)
     with mq.open(root, **sizes) as broker:
-        send_back: Callable[..., bool] = broker.send_back
+        send_back = broker._groups.send_back
 
-        def send_back_and_die(*arguments: Any, **options: Any) -> bool:
-            is_stored = send_back(*arguments, **options)
+        def send_back_and_die(*arguments: Any) -> bool:
+            is_stored = send_back(*arguments)
             os.kill(os.getpid(), signal.SIGKILL)
             return is_stored
 
-        broker.send_back = send_back_and_die  # type: ignore[method-assign] # for this is the moment to die
+        vars(broker._groups)["send_back"] = send_back_and_die
 
         def fail(message: mq.MessageExt) -> None:
             log.of(Kind.ENTERED, message)

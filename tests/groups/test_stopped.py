@@ -101,7 +101,7 @@ def send(broker: mq.Broker, body: bytes, count: int = 1) -> None:
 
 
 def committed(broker: mq.Broker, group: str) -> list[int]:
-    return [offset for _, offset in sorted(broker.group_offsets(group, TOPIC).items())]
+    return [offset for _, offset in sorted(broker.consumer_groups.offsets(group, TOPIC).items())]
 
 
 def owners(broker: mq.Broker, group: str) -> set[int]:

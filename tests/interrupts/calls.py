@@ -15,9 +15,9 @@ from itertools import count
 from typing import Any
 
 import mq
-from mq.broker.groups.retry import redrive
 from mq.broker.local import LocalBroker
 from mq.errors import MQError
+from tests.support import assigned
 from tests.support.store.small_store import SMALL
 
 PATIENCE = 60.0
@@ -100,13 +100,13 @@ def deleted(broker: LocalBroker) -> Call:
 
 def committed(broker: LocalBroker) -> Call:
     queue = broker.topic("orders").queues[0].message_queue
-    return lambda number: broker.commit(GROUP, queue, number)
+    return lambda number: assigned.commit(broker, GROUP, queue, number)
 
 
 def reset(broker: LocalBroker) -> Call:
     broker.topic("orders").send(b"reset")
     queue = broker.topic("orders").queues[0].message_queue
-    return lambda _number: broker.reset_offsets(GROUP, {queue: 0})
+    return lambda _number: broker.consumer_groups.reset(GROUP, {queue: 0})
 
 
 def read(broker: LocalBroker) -> Call:
@@ -298,8 +298,8 @@ def redriven(broker: LocalBroker) -> Call:
     def die_and_redrive(number: int) -> None:
         topic.send(b"dead", keys=f"dead-{number}")
         (message,) = broker.query("orders", f"dead-{number}", count_max=1)
-        broker.send_back(message, GROUP, max_reconsume_times=0)
-        redrive(broker, GROUP)
+        assigned.send_back(broker, message, GROUP, max_reconsume_times=0)
+        broker.redrive(GROUP)
 
     return die_and_redrive
 

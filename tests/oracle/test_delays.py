@@ -18,7 +18,7 @@ import mq
 from mq.store.directory.delay_levels import LEVELS, parse_levels
 from tests.oracle.agreement import assert_library_looks_up, messages_of, string_hash
 from tests.oracle.sending import SIZES, open_store
-from tests.support import oracle
+from tests.support import assigned, oracle
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 
@@ -36,8 +36,8 @@ def waiting(directory: Path) -> Path:
                 message = mq.Message("orders", b"%d" % level, tags="t", keys=f"k{level}", delay_level=level)
                 producer.send(message, queue=queue)
         (came,) = topic.queues[1].read(0, wait=60.0).messages
-        broker.send_back(came, "billing")
-        broker.send_back(came, "billing", delay_level=-1)
+        assigned.send_back(broker, came, "billing")
+        assigned.send_back(broker, came, "billing", delay_level=-1)
     return directory
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 import mq
-from mq.broker.delay.pending import Delayed
+from mq.api.local import Delayed
 from mq.store.check import problems
 from tests.oracle.crossing import (
     FAILING,

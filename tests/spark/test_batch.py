@@ -18,6 +18,7 @@ from mq.spark.source import key_pruning
 from mq.spark.target import broker as broker_of
 from mq.spark.target import locate
 from tests.spark.reading import batch_rows, send, source, struct
+from tests.support import assigned
 from tests.support.appending import append_one
 
 
@@ -130,7 +131,7 @@ def test_a_key_that_many_messages_have(
 def test_from_where_a_group_is(broker: LocalBroker, directory: Path) -> None:
     send(broker, "orders", 0, *[b"%d" % number for number in range(5)])
     send(broker, "orders", 1, b"of a queue without offset")
-    broker.commit("g", mq.MessageQueue("orders", "mq", 0), 3)
+    assigned.commit(broker, "g", mq.MessageQueue("orders", "mq", 0), 3)
     found = bodies(directory, startingOffsets="group", group="g")
     assert found == [b"3", b"4", b"of a queue without offset"]
     assert broker.group("g").offsets("orders") == {mq.MessageQueue("orders", "mq", 0): 3}

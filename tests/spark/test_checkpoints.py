@@ -14,6 +14,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.spark.errors import Refusal
 from tests.spark.reading import Query, forget_brokers, send
+from tests.support import assigned
 from tests.support.store.small_store import open_small
 
 EARLIEST = {"topic": "orders", "startingOffsets": "earliest"}
@@ -137,7 +138,9 @@ def test_queues_taken_away(broker: LocalBroker, directory: Path) -> None:
         send(broker, "orders", queue_id, b"x")
     assert len(strict.all()) == len(lenient.all()) == 2
     for queue in broker.topic("orders").queues:
-        broker.commit("g", queue.message_queue, queue.max_offset)  # A queue goes once it is consumed.
+        assigned.commit(
+            broker, "g", queue.message_queue, queue.max_offset
+        )  # A queue goes once it is consumed.
     broker.create_topic("orders", 1)
     refused(strict, "queue 1 of topic orders was to be read from offset 1 on, but it is not there any more")
     send(broker, "orders", 0, b"y")

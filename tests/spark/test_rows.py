@@ -16,7 +16,7 @@ from hypothesis import given, settings
 
 import mq
 from mq.api.broker import queue_of_key
-from mq.broker.delay.pending import Delayed
+from mq.api.local import Delayed
 from mq.broker.local import LocalBroker
 from mq.errors import MessageInvalid
 from mq.properties import RESERVED_NAMES, decode

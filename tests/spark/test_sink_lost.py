@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mq.broker.bulk import Bulk
+from mq.broker.bulk import LocalBulk
 from mq.broker.local import LocalBroker
 from mq.spark import abandon
 from mq.spark.errors import Refusal
@@ -192,6 +192,7 @@ import gc, sys
 from pathlib import Path
 import pyarrow as pa
 import mq
+from mq.broker.bulk import LocalBulk
 from mq.spark.sink.append import append_batches
 from mq.spark.sink.staging import StagedBatch
 from tests.support.store.small_store import open_small
@@ -246,10 +247,10 @@ def test_a_flush_that_cannot_begin_fails_no_commit(
     semantics: str,
     error: Exception,
 ) -> None:
-    def refuses(_: Bulk) -> None:
+    def refuses(_: LocalBulk) -> None:
         raise error
 
-    monkeypatch.setattr(Bulk, "flush_unattended", refuses)
+    monkeypatch.setattr(LocalBulk, "flush_unattended", refuses)
     to = writer(directory, stream=False, topic=TOPIC, semantics=semantics)
     to.commit([to.write_task(batches(b"x"), to._run, 0, 0, 0)])
     assert bodies_of(broker) == [b"x"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mq.broker.local import LocalBroker
 from mq.spark.target import broker, locate
 from mq.store.native import lib
 from mq.store.shared.leader_lock import is_taken
@@ -47,7 +48,9 @@ def test_the_duties_are_the_application_s(unattended: Path) -> None:
 def test_a_commit_flushes_where_nobody_else_does(unattended: Path, semantics: str) -> None:
     sink = writer(unattended, semantics=semantics)
     written = sink.write_task(batches(b"a", b"b", b"c"), "query", 0, 0, 0)
-    word = broker(locate(str(unattended)), writable=True)._store.word
+    here = broker(locate(str(unattended)), writable=True)
+    assert isinstance(here, LocalBroker)
+    word = here._store.word
     if semantics == "at_least_once":
         assert word(lib.MQ_FLUSHED_END) < word(lib.MQ_LOG_END)
     sink.commit([written], 0)

@@ -20,6 +20,7 @@ from mq.spark import lag
 from mq.spark.errors import Refusal
 from mq.spark.source.offset_planner import Survey
 from tests.spark.reading import Query, forget_brokers, rows, send, source, struct
+from tests.support import assigned
 from tests.support.store.small_store import open_small
 
 EARLIEST = {"topic": "orders", "startingOffsets": "earliest"}
@@ -162,7 +163,7 @@ def test_a_group_shows_what_was_finished(broker: LocalBroker, directory: Path) -
 def test_a_group_to_begin_at_and_to_leave_alone(broker: LocalBroker, directory: Path) -> None:
     send(broker, "orders", 0, *numbered(0, 5))
     queue = mq.MessageQueue("orders", "mq", 0)
-    broker.commit("g", queue, 3)
+    assigned.commit(broker, "g", queue, 3)
     options = {"topic": "orders", "startingOffsets": "group", "group": "g"}
     assert Query(directory, **options, commitToGroup="false").all() == numbered(3, 5)
     assert broker.group("g").offsets("orders") == {queue: 3}

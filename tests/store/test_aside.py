@@ -247,7 +247,7 @@ def test_who_delivers_is_woken_by_what_is_due_before_he_looks(
     topics = broker._catalog
     store = broker._store
     asides = delayed_append.Asides(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
-    writer = Writer(store, topics.version, topics, asides, broker._keyed())
+    writer = Writer(store, topics.version, topics, asides, broker._writer.keyed)
     for wake_in_ms, rings in ((-1, False), (500, False), (60_000, True)):
         heard.words[delayed_append.WAKE_PLACE] = now_ms() + wake_in_ms
         for _ in range(2):

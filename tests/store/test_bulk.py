@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 
 import mq
+from mq.api.bulk import Stored
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
-from mq.store.log.multi_append import Stored
 from tests.support.appending import append_one
 from tests.support.processes.fail_build import fail_build, fail_points
 from tests.support.store.small_store import open_small

@@ -25,6 +25,7 @@ from mq.store.shared.group_slots import (
     use_of,
 )
 from mq.store.shared.queue_table import Numbers
+from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.processes.fail_build import fail_build, fail_points
 
@@ -74,10 +75,10 @@ def test_a_queue_in_the_place_of_another_has_its_own_messages_and_offsets(direct
                 for each in (other, broker):
                     found = each.topic(topic).queues[queue.queue_id].read(0).messages
                     assert [message.body for message in found] == [body, body]
-                assert broker.committed("g", queue.message_queue) is None
+                assert assigned.committed(broker, "g", queue.message_queue) is None
             assert broker.group("g").lag(topic) == 2 * len(queues[:: MANY // 50])
             for queue in queues[:: MANY // 50]:
-                broker.commit("g", queue.message_queue, 1)
+                assigned.commit(broker, "g", queue.message_queue, 1)
             assert set(other.group("g").offsets(topic).values()) == {1}
             assert len(other.group("g").offsets(topic)) == len(queues[:: MANY // 50])
             for number in (Numbers(broker._store).find(topic, queue.queue_id) for queue in queues):
@@ -124,7 +125,7 @@ def test_a_late_commit_for_a_deleted_queue_is_none_for_the_next_one(directory: P
     with mq.open(directory) as broker:
         old = numbers_of(broker, "old", MANY)
         for queue in broker.topic("old").queues:
-            broker.commit("g", queue.message_queue, 0)
+            assigned.commit(broker, "g", queue.message_queue, 0)
         broker.delete_topic("old")
         new = numbers_of(broker, "new", MANY)
         file = GroupFile.existing(broker._store, directory / "mq" / "groups" / "g")

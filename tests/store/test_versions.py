@@ -94,7 +94,7 @@ def test_keys_that_another_version_keeps_are_left_alone(directory: Path) -> None
     head = handled_keys.HEAD.pack(b"mqonce07", 64)
     path.write_bytes(head + xxhash.xxh3_64_digest(head) + whole[handled_keys.HEAD_SIZE :])
     with open_small(directory) as broker, pytest.raises(mq.VersionMismatch, match="layout 7, and 1 in this"):
-        broker.handled("g")
+        broker.handled_keys.of("g")
     assert path.read_bytes()[handled_keys.HEAD_SIZE :] == whole[handled_keys.HEAD_SIZE :]
     path.write_bytes(whole)
     with open_small(directory) as broker, mq.Once(broker, "g")("key") as is_fresh:

@@ -9,6 +9,7 @@ from typing import Any
 
 import mq
 from mq.api.results import MessageQueue
+from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
 
@@ -80,7 +81,7 @@ def send(
 
 
 def committed(broker: MemoryBroker, queue_id: int = 0, topic: str = "orders", group: str = "g") -> int | None:
-    return broker.committed(group, MessageQueue(topic, "mq", queue_id))
+    return assigned.committed(broker, group, MessageQueue(topic, "mq", queue_id))
 
 
 def dead_letters(broker: MemoryBroker, group: str = "g") -> list[mq.MessageExt]:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.broadcast.offsets import BroadcastOffsets
 from mq.broker.broadcast.text_format import TopicOffsets, parse, parse_of_client, write_out
@@ -61,7 +62,7 @@ class BroadcastGroups:
             return []
 
     def offsets(self, group: str, client_id: str | None, directory: Path | None) -> BroadcastOffsets:
-        """See Broker.broadcast_offsets."""
+        """See ConsumerGroups.broadcast_offsets."""
         self._groups.check_writable()
         check_group(group)
         base = self._directory / group
@@ -72,7 +73,7 @@ class BroadcastGroups:
         return BroadcastOffsets(base, group, client_id, _Source(self, group, earlier))
 
     def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """See Broker.reset_offsets: of a broadcasting group, those of each consumer."""
+        """See ConsumerGroups.reset: of a broadcasting group, those of each consumer."""
         members = self._groups.members(group)
         is_known = (self._directory / group).is_dir()
         if not any(each.model == "broadcasting" for each in members) and (members or not is_known):
@@ -125,6 +126,9 @@ class BroadcastGroups:
 
     def ends(self, topic: str) -> dict[int, int]:
         return {queue.queue_id: self._reader.max_offset(queue) for queue in self._catalog.readable(topic)}
+
+    def puller(self, queue: MessageQueue) -> Puller:
+        return self._reader.puller(queue)
 
     def earlier(self, file: Path) -> dict[str, dict[int, int]]:
         """What a file of an earlier version says of topics of this store, if it can be of this store."""
@@ -185,6 +189,9 @@ class _Source:
 
     def ends(self, topic: str) -> dict[int, int]:
         return self.groups.ends(topic)
+
+    def puller(self, queue: MessageQueue) -> Puller:
+        return self.groups.puller(queue)
 
 
 def _home() -> Path | None:

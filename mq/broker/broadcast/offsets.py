@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from mq.api.group import Membership
+from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.broadcast.text_format import TopicOffsets, parse, write_out
 from mq.errors import (
@@ -34,6 +35,7 @@ from mq.errors import (
     StoreCorrupted,
     TopicNotFound,
 )
+from mq.message import MessageExt
 from mq.store.directory.config_file import write_config
 from mq.store.directory.file_locks import open_own_file
 from mq.store.directory.owner import make_directory
@@ -69,6 +71,10 @@ class Source(Protocol):
 
     def ends(self, topic: str) -> dict[int, int]:
         """Where the queues end. Raises TopicNotFound, NotPermitted."""
+        ...
+
+    def puller(self, queue: MessageQueue) -> Puller:
+        """What pulls from a queue."""
         ...
 
 
@@ -146,7 +152,7 @@ class BroadcastOffsets:
 
     def claim(self, queue: MessageQueue, membership: Membership) -> BroadcastClaim:
         """See BroadcastOffsets.claim."""
-        return BroadcastClaim(self, queue, membership.version)
+        return BroadcastClaim(self, queue, membership.version, self._source.puller)
 
     def get(self, queue: MessageQueue) -> int | None:
         """Where a queue is now; None for its first message. Raises TopicNotFound."""
@@ -281,8 +287,15 @@ os.register_at_fork(after_in_child=_close_in_child)
 class BroadcastClaim:
     """A queue of a broadcasting consumer: see mq.api.group.Claim. Nobody else commits on it."""
 
-    def __init__(self, offsets: BroadcastOffsets, queue: MessageQueue, version: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        offsets: BroadcastOffsets,
+        queue: MessageQueue,
+        version: Callable[[], int],
+        puller: Callable[[MessageQueue], Puller],
+    ) -> None:
         self.queue = queue
+        self._puller = puller
         self.reason = ""
         self._offsets = offsets
         self._version = version
@@ -305,6 +318,16 @@ class BroadcastClaim:
         """See Claim.correct."""
         if self.is_current():
             self._offsets.put(self.queue, offset, downwards=True)
+
+    def puller(self) -> Puller:
+        """See Claim.puller."""
+        return self._puller(self.queue)
+
+    def send_back(self, message: MessageExt, *, delay_level: int = 0, max_reconsume_times: int = 16) -> bool:
+        """See Claim.send_back."""
+        raise NotPermitted(
+            f"message {message.msg_id} cannot be sent back: a broadcasting group has no retry topic"
+        )
 
     def note(self, reason: str) -> None:
         self.reason = reason

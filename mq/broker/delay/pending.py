@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from mq.api.recall import RecallHandle
+from mq.api.local import Delayed
 from mq.api.results import MessageQueue, PullStatus
 from mq.broker.delay.levels import SCHEDULE_TOPIC, destination
 from mq.broker.delay.recall import MARKS
@@ -22,29 +21,10 @@ from mq.properties import number_of, value_of
 from mq.store.queue.reader import Reader
 from mq.store.store import Store
 
-__all__ = ["Delayed", "delayed"]
+__all__ = ["delayed"]
 
 READ_COUNT, READ_SIZE = 256, 1 << 20
 LATE_MS = 10_000  # Nobody delivers, if so long passes; that is looked at every 5 s when nothing is due.
-
-
-class Delayed(NamedTuple):
-    """A message that waits: which, where it goes, and when."""
-
-    due_ms: int
-    queue: MessageQueue
-    msg_id: str
-    delay_level: int
-    """0 for one that is due at a time of its own."""
-    out_ms: int
-    """The slot of such a one, else 0."""
-
-    @property
-    def recall_handle(self) -> str | None:
-        """For broker.recall; None of a message with a delay level."""
-        if not self.out_ms:
-            return None
-        return str(RecallHandle(self.queue.topic, self.queue.broker_name, self.out_ms, self.msg_id))
 
 
 def delayed(

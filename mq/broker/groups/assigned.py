@@ -7,10 +7,14 @@ number: the offsets that its consumer knows are those of the old one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from mq.api.queues import Puller
 from mq.api.results import MessageQueue
+from mq.broker.groups.offsets import check_offset
+from mq.message import MessageExt
 from mq.names import check_group
 from mq.store.shared.group_slots import RESETS, slot_word
 from mq.store.shared.waiting import Futex
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["AssignedClaim", "LocalAssigned"]
 
 T = TypeVar("T")
+
+log = logging.getLogger("mq.groups")
 
 
 class LocalAssigned:
@@ -43,6 +49,7 @@ class LocalAssigned:
 
     def raise_to(self, queue: MessageQueue, offset: int) -> int:
         """Commit an offset unless a greater one is; what is committed then."""
+        check_offset(offset)
         file, number = self._groups.made(self._group).file, self._groups.number(queue)
         with file.changing():
             file.raise_to(number, offset)
@@ -72,6 +79,7 @@ class AssignedClaim:
         self._groups = groups
         self._group = group
         self._seen = self._state()
+        self._has_told = False  # that a smaller offset than is committed was ignored
 
     def _state(self) -> tuple[int, int]:
         """Which queue of its name this is, and how often its offset was reset; -1: never committed."""
@@ -94,10 +102,24 @@ class AssignedClaim:
         """See Claim.commit."""
         if not self.is_current():
             return False
-        self._assigned.raise_to(self.queue, offset)
+        committed = self._assigned.raise_to(self.queue, offset)
+        if committed > offset and not self._has_told:
+            self._has_told = True
+            log.warning(
+                "group %s: a commit of offset %d of %s/%d is ignored: %d is committed, and reset() goes back",
+                *(self._group, offset, self.queue.topic, self.queue.queue_id, committed),
+            )
         if self._seen[1] < 0:
             self._seen = self._state()
         return True
+
+    def puller(self) -> Puller:
+        """See Claim.puller."""
+        return self._groups.puller(self.queue, None)
+
+    def send_back(self, message: MessageExt, *, delay_level: int = 0, max_reconsume_times: int = 16) -> bool:
+        """See Claim.send_back."""
+        return self._groups.send_back(message, self._group, delay_level, max_reconsume_times, lambda: None)
 
     def is_lost(self) -> bool:
         """See Claim.is_lost."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.fastpath import commit_slot, while_unchanged
+from mq.message import MessageExt
 from mq.store.log.reappend import Turn, TurnOver
 from mq.store.shared.group_slots import (
     NOTE_SIZE,
@@ -74,6 +76,14 @@ class LocalClaim:
             return False
         words, at, _, _ = self._slot
         return bool(words[at + RESETS] == self._seen)
+
+    def puller(self) -> Puller:
+        """See Claim.puller."""
+        return self._membership.puller(self.queue)
+
+    def send_back(self, message: MessageExt, *, delay_level: int = 0, max_reconsume_times: int = 16) -> bool:
+        """See Claim.send_back."""
+        return self._membership.send_back(message, delay_level, max_reconsume_times, self.turn_of_it)
 
     def is_lost(self) -> bool:
         """See Claim.is_lost."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from mq.api.group import Member
 from mq.api.results import MessageQueue
-from mq.broker.groups.retry import RETRY_PREFIX
 from mq.errors import NotPermitted, TopicNotFound
+from mq.names import RETRY_PREFIX
 from mq.store.queue.reader import Reader
 from mq.store.shared.group_file import GroupFile
 

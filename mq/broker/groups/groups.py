@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from mq.api.group import Member, QueueState, Subscription
+from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.groups.assigned import LocalAssigned
 from mq.broker.groups.first_offsets import FirstOffsets
@@ -28,6 +29,7 @@ from mq.broker.groups.member import LocalMembership
 from mq.broker.groups.member_table import Roster, log_deaths, role_of
 from mq.broker.groups.offsets import Offsets, check_offset
 from mq.broker.groups.queue_status import Owner, owned, queue_state, stopped, unowned_reason
+from mq.broker.groups.retry import SendBack
 from mq.broker.groups.seat import Seat
 from mq.broker.groups.takeover import Takeover
 from mq.broker.topics.unread import Unread, hidden_states, unread
@@ -53,6 +55,7 @@ class Groups:
     """The consumer groups of one store, for one broker.
 
     readable(topic) are the queues to read from, exists(topic) whether there is such a topic at all.
+    puller(queue, member) is what pulls from a queue for its owner, send_back(...) what claims do by it.
     before_save() has on disk what no offset that is saved may be ahead of.
     """
 
@@ -64,9 +67,14 @@ class Groups:
         takeover: Takeover,
         readable: Callable[[str], Sequence[MessageQueue]],
         exists: Callable[[str], bool],
+        *,
+        puller: Callable[[MessageQueue, LocalMembership | None], Puller],
+        send_back: SendBack,
         before_save: Callable[[], object] = lambda: None,
     ) -> None:
         self.store = store
+        self.puller: Final = puller
+        self.send_back: Final = send_back
         self._name = name
         self._reader = reader
         self.takeover: Final = takeover
@@ -140,7 +148,7 @@ class Groups:
         return sorted(name for name in found if not is_system_group(name))
 
     def members(self, group: str) -> list[Member]:
-        """See Broker.group_members."""
+        """See ConsumerGroups.members."""
         check_group(group)
         roster = self.roster(group)
         if roster is None:
@@ -149,7 +157,7 @@ class Groups:
             return sorted(roster.living(fd).values(), key=lambda member: member.client_id)
 
     def topics(self, group: str) -> list[str]:
-        """See Broker.group_topics."""
+        """See ConsumerGroups.topics."""
         wanted = {each.topic for member in self.members(group) for each in member.subscriptions}
         return sorted(wanted | set(self._table_of(group)))
 
@@ -162,13 +170,13 @@ class Groups:
         return found
 
     def offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
-        """See Broker.group_offsets."""
+        """See ConsumerGroups.offsets."""
         check_topic(topic)
         ids = self._table_of(group).get(topic, {})
         return {MessageQueue(topic, self._name, queue_id): offset for queue_id, offset in sorted(ids.items())}
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """See Broker.committed."""
+        """What is committed of one queue; None where nothing is."""
         check_group(group)
         roster = self.roster(group)
         if roster is None:
@@ -176,22 +184,16 @@ class Groups:
         return roster.file.committed(self.numbers.find(queue.topic, queue.queue_id))
 
     def commit(self, group: str, queue: MessageQueue, offset: int) -> bool:
-        """See Broker.commit."""
-        check_offset(offset)
-        committed = self.assigned(group).raise_to(queue, offset)
-        if committed > offset:
-            log.warning(
-                "group %s: a commit of offset %d of %s/%d is ignored: %d is committed, and reset() goes back",
-                *(group, offset, queue.topic, queue.queue_id, committed),
-            )
-        return committed <= offset
+        """Raise an offset, for a group of RocketMQ's own that has no members. False: a greater one is
+        committed, which stays."""
+        return self.assigned(group).raise_to(queue, offset) <= offset
 
     def assigned(self, group: str) -> LocalAssigned:
-        """See Broker.assigned."""
+        """See ConsumerGroups.assigned."""
         return LocalAssigned(self, group)
 
     def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """See Broker.reset_offsets, of a clustering group."""
+        """See ConsumerGroups.reset, of a clustering group."""
         check_group(group)
         numbers = self.check_reset(offsets)
         file = self.made(group).file
@@ -243,7 +245,7 @@ class Groups:
         subscriptions: Sequence[Subscription],
         consume_from: str | int = "first",
     ) -> LocalMembership:
-        """See Broker.join."""
+        """See ConsumerGroups.join."""
         self.check_writable()
         check_group(group)
         check_consumer(client_id, model, consume_type, consume_from)
@@ -334,7 +336,7 @@ class Groups:
     # Why it is stuck.
 
     def states(self, group: str, topic: str) -> list[QueueState]:
-        """See Broker.group_states."""
+        """See ConsumerGroups.states."""
         queues, committed = self._readable(topic), self.offsets(group, topic)
         roster = self.roster(group)
         if roster is None:

@@ -21,10 +21,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from mq.api.group import Member, Subscription
+from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.groups.claim import LocalClaim
 from mq.errors import NotPermitted, TopicNotFound
+from mq.message import MessageExt
 from mq.store.directory.file_locks import lock_byte, unlock_byte
+from mq.store.log.reappend import Turn
 from mq.store.shared.group_file import NEWS, REFUSED, GroupFile, place_word
 from mq.store.shared.group_slots import (
     NOTE_AT,
@@ -215,11 +218,19 @@ class LocalMembership:
             start = slot_word(number) * 8 + NOTE_AT
             self._file.bytes[start : start + NOTE_SIZE] = text.ljust(NOTE_SIZE, b"\0")
 
-    def committed(self, queue: MessageQueue) -> int | None:
-        """See Membership.committed."""
-        with self._lock:
-            self._live()
-        return self._file.committed(self._groups.numbers.find(queue.topic, queue.queue_id))
+    def puller(self, queue: MessageQueue) -> Puller:
+        """For the owner of a queue."""
+        return self._groups.puller(queue, self)
+
+    def send_back(
+        self,
+        message: MessageExt,
+        delay_level: int,
+        max_reconsume_times: int,
+        turn: Callable[[], Turn | None],
+    ) -> bool:
+        """For the owner of a queue, by its turn."""
+        return self._groups.send_back(message, self.group, delay_level, max_reconsume_times, turn)
 
     def words(self) -> tuple[tuple[Futex, int], tuple[Futex, int]]:
         """The words that change when there is something to do for this member, and what they say now."""

@@ -36,6 +36,7 @@ from mq.broker.delay.timer import TIMER_TOPIC
 from mq.broker.once.dedup_table import BUCKET_COUNT, CLAIMED, EVER, Bucket, SentKeys, digest_of
 from mq.broker.topics.config import TopicSettings
 from mq.errors import MessageInvalid, MQError, NotPermitted
+from mq.fastpath import time_left
 from mq.message import Message, MessageExt
 from mq.properties import PROPERTIES_SIZE_MAX, encode, number_of, value_of
 from mq.store.directory.root import BEGIN_MEMBER
@@ -118,7 +119,7 @@ class Dedup:
         unique_id: str | None = None,
         wait: float = WAIT,
     ) -> SendResult:
-        """See Queues.append_once. Raises what append does, and RequestTimeout."""
+        """See Directory.append_once. Raises what append does, and RequestTimeout."""
         self._store.live()
         topic = queue.topic
         _check_window(window_ms)
@@ -136,12 +137,6 @@ class Dedup:
         digest = digest_of(*sought)
         number = keys.number(digest)
         with time_limit(wait), keys.among_threads(number, wait), keys.among_processes(number, wait):
-            if not window_ms:
-                keys.bucket(number).doubt(digest, self._clock_ms())
-                try:
-                    return self._append(queue, message, body, sys_flag, unique_id)
-                finally:
-                    keys.bucket(number).doubt(digest, self._clock_ms())
             bucket = keys.bucket(number)
             now_ms = self._clock_ms()
             first = self._sent_since(now_ms - window_ms, sought, keys, bucket, digest)
@@ -159,6 +154,23 @@ class Dedup:
             # The append may have taken long: it counts from when it is stored, in the index too.
             bucket.put(digest, max(now_ms, self._clock_ms()), result._placed()[1][0])
             return result
+
+    def append(
+        self, queue: MessageQueue, message: Message, body: bytes, sys_flag: int, unique_id: str | None = None
+    ) -> SendResult:
+        """Store a message that has a dedup key in any case; those who look for the key know of it. Raises
+        what append does, and RequestTimeout."""
+        key = message.dedup_key
+        assert key is not None
+        keys = self._keys or self._opened()
+        digest = digest_of("key", queue.topic, key)
+        number, wait = keys.number(digest), WAIT if (left := time_left()) is None else left
+        with keys.among_threads(number, wait), keys.among_processes(number, wait):
+            keys.bucket(number).doubt(digest, self._clock_ms())
+            try:
+                return self._append(queue, message, body, sys_flag, unique_id)
+            finally:
+                keys.bucket(number).doubt(digest, self._clock_ms())
 
     def _sent_since(
         self, begin_ms: int, sought: _Sought, keys: SentKeys, bucket: Bucket, digest: bytes
@@ -292,8 +304,8 @@ def with_dedup_key(message: Message, key: str) -> Message:
 def _check_window(window_ms: int) -> None:
     if isinstance(window_ms, bool) or not isinstance(window_ms, int):
         raise TypeError(f"window_ms is an int, not {type(window_ms).__name__}")
-    if not 0 <= window_ms < WINDOW_MAX_MS:
-        raise ValueError(f"window_ms is {window_ms}: it must be 0 or more, and less than {WINDOW_MAX_MS}")
+    if not 0 < window_ms < WINDOW_MAX_MS:
+        raise ValueError(f"window_ms is {window_ms}: it must be more than 0, and less than {WINDOW_MAX_MS}")
 
 
 def _check_id(unique_id: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from mq.broker.once.handled_keys import SIZE_MAX, HandledKeys
+from mq.broker.once.handled_keys import SIZE_MAX, LocalHandled
 from mq.errors import NotPermitted, StorePoisoned
 from mq.names import check_group
 from mq.store.directory.owner import opened_file
@@ -22,12 +22,12 @@ class OnceFiles:
         self._store = store
         self._directory = store.root / "mq" / "once"
         self._lock = threading.Lock()  # guards what follows
-        self._open: dict[str, HandledKeys] = {}
+        self._open: dict[str, LocalHandled] = {}
         self._failed: str | None = None
         store.let_go_with(self._forked)
 
-    def handled(self, group: str, size: int | None = None) -> HandledKeys:
-        """See Broker.handled."""
+    def of(self, group: str, size: int | None = None) -> LocalHandled:
+        """See HandledKeys.of."""
         self._store.live()
         check_group(group)
         if size is not None:
@@ -41,11 +41,11 @@ class OnceFiles:
             keys = uninterrupted(lambda: self._opened(group, size), of=self._store)
         return keys
 
-    def _opened(self, group: str, size: int | None) -> HandledKeys:
+    def _opened(self, group: str, size: int | None) -> LocalHandled:
         with self._lock:
             keys = self._open.get(group)
             if keys is None or size not in (None, keys.size):
-                keys = HandledKeys(self._store, self._directory / group, size)
+                keys = LocalHandled(self._store, self._directory / group, size)
                 self._open[group] = keys
             return keys
 

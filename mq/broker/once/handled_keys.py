@@ -60,7 +60,7 @@ from mq.store.os_errors import named_errors
 from mq.store.shared.lock_guards import byte_lock, locked_by_others
 from mq.store.store import Store
 
-__all__ = ["SIZE", "SIZE_MAX", "HandledKeys"]
+__all__ = ["SIZE", "SIZE_MAX", "LocalHandled"]
 
 SIZE = 100_000
 SIZE_MAX = 10_000_000
@@ -80,7 +80,7 @@ assert HEAD.size + 8 == HEAD_SIZE
 log = logging.getLogger("mq.groups")
 
 
-class HandledKeys:
+class LocalHandled:
     """See mq.api.handled_keys.Handled. One object for all callers that ask one broker for a group's."""
 
     def __init__(self, store: Store, path: Path, size: int | None) -> None:

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from mq.api.broker import MessageQueue
-from mq.broker.groups.retry import DEAD_PREFIX, RETRY_PREFIX
+from mq.api.results import MessageQueue
 from mq.broker.options import QUEUE_COUNT_MAX, check_count
 from mq.broker.topics.config import (
     PERM_INHERIT,
@@ -25,7 +24,7 @@ from mq.broker.topics.config import (
 )
 from mq.broker.topics.unread import Unread, in_words
 from mq.errors import MQError, NotPermitted, TopicNotFound
-from mq.names import UNSENDABLE_TOPICS, check_topic, is_system_topic
+from mq.names import DEAD_PREFIX, RETRY_PREFIX, UNSENDABLE_TOPICS, check_topic, is_system_topic
 from mq.store.directory.root import AUTO_MEMBER, BEGIN_MEMBER
 from mq.store.store import Store
 from mq.uninterrupted import uninterrupted

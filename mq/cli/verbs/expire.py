@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import click
 
 import mq
-from mq.broker.retention import Expiring
+from mq.api.local import directory
+from mq.api.retention import Expiring, Retention
 from mq.cli.printing import counted, emit_json, emit_table, visible
 from mq.cli.session import RETENTION_HOURS_MAX, Session, with_json
 
@@ -38,9 +39,9 @@ def expire(session: Session, hours: float | None, dry_run: bool, within_hours: f
         raise click.UsageError("say how much is kept: --hours HOURS; or --dry-run, to see what would go")
     if within_hours and not dry_run:
         raise click.UsageError("--within goes with --dry-run")
-    with session.open() as broker:
+    with session.open_directory("expire") as broker:
         if dry_run:
-            warn_if_held(broker)
+            warn_if_held(broker.retention)
             _show(session, broker.retention.expiring(hours=hours, within_hours=within_hours))
             return
         count = broker.expire(retention_hours=hours)
@@ -50,24 +51,33 @@ def expire(session: Session, hours: float | None, dry_run: bool, within_hours: f
             click.echo(f"{count} files of the commit log deleted")
 
 
-def warn_if_held(broker: mq.LocalBroker) -> None:
+def retention_of(broker: mq.Broker) -> Retention | None:
+    """How long messages are kept, where that is the user's affair."""
+    try:
+        return directory(broker, "retention").retention
+    except mq.NotSupported:
+        return None
+
+
+def warn_if_held(kept: Retention | None) -> None:
     """Say that nothing is deleted, and how that is changed."""
-    if why := broker.retention.held:
+    if kept is not None and (why := kept.held):
         click.echo(f"mq: {why}: nothing is deleted before mq DIR retention --confirm", err=True)
 
 
-def expiring_by_group(broker: mq.LocalBroker) -> Counter[str]:
+def expiring_by_group(kept: Retention | None) -> Counter[str]:
     """How many messages of each group will soon be deleted that it has not read."""
     found: Counter[str] = Counter()
-    for each in broker.retention.warned().unread:
+    for each in kept.warned().unread if kept is not None else ():
         found[each.group] += each.count
     return found
 
 
-def warn_of_expiring(broker: mq.LocalBroker, group: str, expiring: Mapping[str, int]) -> None:
+def warn_of_expiring(kept: Retention | None, group: str, expiring: Mapping[str, int]) -> None:
     """Say what will be deleted that the group has not read, if anything is."""
-    if count := expiring.get(group, 0):
-        hours = f"{broker.retention.warned_hours:g}"
+    count = expiring.get(group, 0)
+    if count and kept is not None:
+        hours = f"{kept.warned_hours:g}"
         click.echo(
             f"{counted(count, 'message')} that {visible(group)} has not read will be deleted within"
             f" {hours} h: see mq DIR expire --dry-run --within {hours}"

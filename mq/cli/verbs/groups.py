@@ -12,12 +12,12 @@ import mq
 from mq.api.consumer_groups import Group
 from mq.api.group import Member, QueueState
 from mq.api.results import MessageQueue
-from mq.broker.groups.retry import DEAD_PREFIX, REDRIVE_GROUP
+from mq.api.retention import Retention
 from mq.cli.printing import counted, emit_json, emit_table, moment, span, visible
 from mq.cli.session import Session, with_json
 from mq.cli.session import moment as time_of
-from mq.cli.verbs.expire import expiring_by_group, warn_if_held, warn_of_expiring
-from mq.names import RETRY_PREFIX
+from mq.cli.verbs.expire import expiring_by_group, retention_of, warn_if_held, warn_of_expiring
+from mq.names import DEAD_PREFIX, REDRIVE_GROUP, RETRY_PREFIX
 
 LOOK_SECONDS = 1.0  # between two looks at what should move
 SILENT = "nothing was consumed for a second, and its consumer does not say why: look again"
@@ -34,10 +34,11 @@ def groups(session: Session, group: str | None) -> int:
     not consumed, and why it does not move.
     """
     with session.open() as broker:
-        warn_if_held(broker)
-        expiring = expiring_by_group(broker)
+        kept = retention_of(broker)
+        warn_if_held(kept)
+        expiring = expiring_by_group(kept)
         if group is None:
-            _list(session, broker, expiring)
+            _list(session, broker, kept, expiring)
             return 0
         found = broker.group(group)
         if not known(broker, group):
@@ -60,7 +61,7 @@ def groups(session: Session, group: str | None) -> int:
             )
         else:
             _show(broker, found, members, states, speeds)
-            warn_of_expiring(broker, group, expiring)
+            warn_of_expiring(kept, group, expiring)
     return 0
 
 
@@ -127,10 +128,8 @@ def dead_letters(broker: mq.Broker, group: str) -> int:
         queues = broker.readable(DEAD_PREFIX + group)
     except (mq.TopicNotFound, mq.NotPermitted):
         return 0
-    return sum(
-        broker.max_offset(queue) - max(broker.min_offset(queue), broker.committed(REDRIVE_GROUP, queue) or 0)
-        for queue in queues
-    )
+    sent = broker.consumer_groups.offsets(REDRIVE_GROUP, DEAD_PREFIX + group)
+    return sum(broker.max_offset(each) - max(broker.min_offset(each), sent.get(each, 0)) for each in queues)
 
 
 def member_facts(member: Member) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def queue_facts(state: QueueState, speed: float | None = None) -> dict[str, Any]
     }
 
 
-def _list(session: Session, broker: mq.LocalBroker, expiring: Mapping[str, int]) -> None:
+def _list(session: Session, broker: mq.Broker, kept: Retention | None, expiring: Mapping[str, int]) -> None:
     rows: list[tuple[str, ...]] = []
     for name in broker.groups():
         group = broker.group(name)
@@ -203,7 +202,7 @@ def _list(session: Session, broker: mq.LocalBroker, expiring: Mapping[str, int])
             below=("topic",),
         )
     for name in () if session.json else sorted(expiring):
-        warn_of_expiring(broker, name, expiring)
+        warn_of_expiring(kept, name, expiring)
 
 
 def _sum_of(name: str, lags: Mapping[str, int], retrying: Mapping[str, int]) -> int:

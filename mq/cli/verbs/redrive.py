@@ -2,12 +2,11 @@
 
 import click
 
-from mq.broker.groups.retry import DEAD_PREFIX
-from mq.broker.groups.retry import redrive as send_back
 from mq.cli.printing import counted, emit_json, visible
 from mq.cli.session import Session, with_json
 from mq.cli.verbs.groups import known
 from mq.filter.selection import Selection
+from mq.names import DEAD_PREFIX
 
 
 @click.command()
@@ -37,12 +36,12 @@ def redrive(
     if sql is not None and expression != "*":
         raise click.UsageError("--tags and --sql exclude each other")
     selection = Selection.of(expression, sql)
-    with session.open() as broker:
+    with session.open_directory("redrive") as broker:
         if not known(broker, group) and DEAD_PREFIX + group not in broker.topics():
             click.echo(f"mq: there is no group {visible(group)}", err=True)
             return 1
-        done = send_back(
-            broker, group, selection=selection, count_max=limit, dry_run=dry_run, all_groups=all_groups
+        done = broker.redrive(
+            group, selection=selection, count_max=limit, dry_run=dry_run, all_groups=all_groups
         )
         if done.sent and not dry_run:
             broker.flush()  # Perhaps no application is there that does.

@@ -25,7 +25,7 @@ def retention(session: Session, hours: float | None, disk_ratio_max: float | Non
     It counts for all processes, from within 10 s on. What is kept in a directory that is a copy of another
     one, or has lost its settings, is held until you --confirm that it may go.
     """
-    with session.open() as broker:
+    with session.open_directory("retention") as broker:
         kept = broker.retention
         if hours is not None or disk_ratio_max is not None:
             kept.change(hours=hours, disk_ratio_max=disk_ratio_max)
@@ -47,7 +47,7 @@ def retention(session: Session, hours: float | None, disk_ratio_max: float | Non
         if kept.away:
             begin, end = map(moment, kept.away)
             click.echo(f"no process had the store open from {begin} to {end}, which does not count")
-        warn_if_held(broker)
+        warn_if_held(kept)
 
 
 @click.command()
@@ -57,7 +57,7 @@ def retention(session: Session, hours: float | None, disk_ratio_max: float | Non
 def settings(session: Session, changes: tuple[str, ...]) -> None:
     """Show the options that the store keeps for all processes, or change some."""
     wanted = dict(map(_change, changes))
-    with session.open() as broker:
+    with session.open_directory("settings") as broker:
         if wanted:
             broker.change_settings(**wanted)
         found = broker.kept_settings()

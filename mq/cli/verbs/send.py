@@ -160,7 +160,7 @@ def _send_lines(
 
 
 @contextmanager
-def _flushed(broker: mq.LocalBroker) -> Iterator[threading.Event]:
+def _flushed(broker: mq.Broker) -> Iterator[threading.Event]:
     """Have on disk what is sent inside, a moment after the event was set and at the end.
 
     A command takes no part in the duties, and perhaps no application is there that flushes.

@@ -24,7 +24,7 @@ def sinks(session: Session, every: bool) -> int:
     the bytes that tasks have staged and no commit has appended yet. If files are lost that hold the rest of
     an epoch, which they are, and what can be done.
     """
-    with session.open() as broker:
+    with session.open_directory("sinks") as broker:
         found = sinks_of(broker)
     root = Path(session.target)
     shown = [sink for sink in found if every or sink.is_of_use]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import click
 
 import mq
-from mq.broker.delay.pending import Delayed
+from mq.api.local import Delayed
 from mq.cli.printing import emit_json, emit_table, moment, span
 from mq.cli.session import Session, with_json
 
@@ -28,7 +28,7 @@ def timers(session: Session, topic: str | None, each: bool, limit: int | None) -
     """
     if limit is not None and not each:
         raise click.UsageError("--limit is for --list")
-    with session.open() as broker:
+    with session.open_directory("timers") as broker:
         if topic is not None:
             broker.topic(topic)
         found = sorted(one for one in broker.delayed() if topic is None or one.queue.topic == topic)

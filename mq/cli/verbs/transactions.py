@@ -36,7 +36,7 @@ def transactions(session: Session, resumed: tuple[str, ...]) -> int:
     return 0
 
 
-def _resume(session: Session, broker: mq.LocalBroker, ids: tuple[str, ...]) -> int:
+def _resume(session: Session, broker: mq.Broker, ids: tuple[str, ...]) -> int:
     missing = 0
     for msg_id in ids:
         try:

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from mq.api.local import no_directory
 from mq.broker.check import notes, problems
 from mq.cli.printing import emit_json, visible
 from mq.cli.session import Session, with_json
@@ -26,6 +27,8 @@ def verify(session: Session) -> int:
     A note says what is no problem: messages in queues that nobody reads, and what Spark's sinks have staged,
     and nobody has appended.
     """
+    if session.is_remote:
+        raise no_directory("verify", session.target)
     directory = Path(session.target)
     if not directory.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "not a directory", session.target)

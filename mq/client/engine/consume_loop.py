@@ -18,8 +18,9 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final
 
-from mq.api.group import Membership, Waiter
+from mq.api.group import Membership
 from mq.api.results import MessageQueue
+from mq.api.waiter import Waiter
 from mq.client.engine.assignment import Assignment
 from mq.client.engine.dispatcher import Dispatcher
 from mq.client.engine.options import PushOptions

@@ -91,7 +91,7 @@ class OwnedQueue:
         self.attempts = 0  # of the message at `attempts_at`, in order
         self.attempts_at = -1
         self._broker = broker
-        self._pull = broker.puller(self.queue, claim)
+        self._pull = claim.puller()
         self._is_retry = self.queue.topic.startswith(RETRY_PREFIX)
         self._is_sought = False
         self._noted: str | None = None

@@ -18,7 +18,8 @@ from time import strftime
 from typing import Final
 
 from mq.api.broker import Broker, MessageQueue
-from mq.api.group import Assigned, Membership, Subscription, Versioned
+from mq.api.group import Assigned, Membership, Subscription
+from mq.api.waiter import Versioned
 from mq.client.engine.assignment import Assignment
 from mq.client.engine.delivery import Delivery, Listener, unheard
 from mq.client.engine.options import PullOptions
@@ -141,7 +142,7 @@ class PollLoop:
         for topic in {queue.topic for queue in queues}:
             self._deliveries[topic] = Delivery(topic, selection, self._listener)
         if self.assigned is None:
-            self.assigned = self._broker.assigned(self._options.group)
+            self.assigned = self._broker.consumer_groups.assigned(self._options.group)
         try:
             self._assignment.have(queues, self.assigned, self._first_offset)
         finally:
@@ -151,7 +152,7 @@ class PollLoop:
         with self._joining:
             if self.membership is None and not self.is_closed:
                 consume_from = self._options.consume_from
-                self.membership = self._broker.join(
+                self.membership = self._broker.consumer_groups.join(
                     self._options.group,
                     client_id=self.client_id,
                     model="clustering",
@@ -178,9 +179,11 @@ class PollLoop:
         """Let a group that has no offset of a topic begin with what comes from now on."""
         with suppress(TopicNotFound, NotPermitted):
             queues = self._broker.readable(topic)
-            if not self._broker.group_offsets(self._options.group, topic):
+            groups = self._broker.consumer_groups
+            if not groups.offsets(self._options.group, topic):
+                assigned = groups.assigned(self._options.group)
                 for queue in queues:
-                    self._broker.commit(self._options.group, queue, self._broker.max_offset(queue))
+                    assigned.claim(queue).commit(self._broker.max_offset(queue))
 
     def _first_offset(self, queue: MessageQueue) -> int:
         consume_from = self._options.consume_from

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final
 
-from mq.api.broker import Broker
 from mq.api.group import Claim
 from mq.client.engine.delivery import Failure
 from mq.client.engine.owned_queue import ALL_CONSUMED, ConsumeRequest, Unconsumed
@@ -33,7 +32,6 @@ class SendBack:
 
     def __init__(
         self,
-        broker: Broker,
         group: str,
         *,
         max_reconsume_times: int,
@@ -41,7 +39,6 @@ class SendBack:
         is_broadcasting: bool = False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._broker = broker
         self._group = group
         self._keeps = not is_broadcasting
         self._times_max = max_reconsume_times
@@ -108,9 +105,7 @@ class SendBack:
     def send_back(self, message: MessageExt, level: int, claim: Claim) -> bool:
         """Whether the broker has it now, or another member of the group."""
         try:
-            self._broker.send_back(
-                message, self._group, delay_level=level, max_reconsume_times=self._times_max, claim=claim
-            )
+            claim.send_back(message, delay_level=level, max_reconsume_times=self._times_max)
         except Exception:
             logger.exception(
                 "group %s: message %s could not be sent back, it comes again in %g s",

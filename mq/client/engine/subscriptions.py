@@ -23,7 +23,7 @@ def subscription_of(topic: str, expression: str | None, sql: str | None) -> tupl
 
 def check_agreement(broker: Broker, group: str, wanted: Subscription) -> None:
     """Raises SubscriptionConflict where a live member of the group subscribes to the topic otherwise."""
-    for member in broker.group_members(group):
+    for member in broker.consumer_groups.members(group):
         for other in member.subscriptions:
             if other.topic == wanted.topic and other != wanted:
                 raise SubscriptionConflict(

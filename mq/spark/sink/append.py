@@ -6,14 +6,14 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from mq.api.broker import DirectoryBroker
 from mq.api.results import MessageQueue
-from mq.broker.local import LocalBroker
 from mq.spark.sink.staging import StagedBatch
 
 __all__ = ["append_batches"]
 
 
-def append_batches(broker: LocalBroker, batches: Sequence[StagedBatch], *, sync: bool = False) -> None:
+def append_batches(broker: DirectoryBroker, batches: Sequence[StagedBatch], *, sync: bool = False) -> None:
     """Append rows together. Bodies and properties are not copied: they are read where Arrow has them."""
     queues: dict[MessageQueue, int] = {}
     places = array("i")

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from mq.broker.local import LocalBroker
+from mq.api.broker import DirectoryBroker
 from mq.errors import MQError
 from mq.spark.sink.ledger import key_of, way_out
 from mq.spark.sink.sinks import Sink, StagedFile, sinks
 from mq.spark.sink.staging import AGE_MAX, directory
+from mq.spark.target import opened
 
 __all__ = ["lost", "problems", "remains"]
 
@@ -38,11 +39,11 @@ def remains(root: Path) -> Iterator[str]:
     yield from _each(root, _left)
 
 
-def _each(root: Path, look: Callable[[LocalBroker], Iterator[str]]) -> Iterator[str]:
+def _each(root: Path, look: Callable[[DirectoryBroker], Iterator[str]]) -> Iterator[str]:
     if not os.path.lexists(root / "mq" / "spark"):
         return
     try:
-        with LocalBroker(root, read_only=True, create=False) as broker:
+        with opened(root, read_only=True) as broker:
             yield from look(broker)
     except (MQError, OSError) as error:
         yield f"{root / 'mq' / 'spark'} cannot be looked at: {error}"
@@ -72,7 +73,7 @@ def _is_other(kind: Callable[[int], bool], path: Path) -> bool:
         return False
 
 
-def _of_files(broker: LocalBroker) -> Iterator[str]:
+def _of_files(broker: DirectoryBroker) -> Iterator[str]:
     for sink in sinks(broker):
         if found := lost(broker.path, sink):
             # Somebody may have appended the rest meanwhile, and removed them.
@@ -123,7 +124,7 @@ def _wrong(path: Path) -> str | None:
     return None if tail == MAGIC else f"at {end} it does not end as a staged file does"
 
 
-def _left(broker: LocalBroker) -> Iterator[str]:
+def _left(broker: DirectoryBroker) -> Iterator[str]:
     now = time.time()
     for sink in sinks(broker):
         last = sink.last

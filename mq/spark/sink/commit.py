@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+from mq.api.broker import DirectoryBroker
 from mq.api.results import MessageQueue, PullStatus
-from mq.broker.local import LocalBroker
 from mq.errors import MQError
 from mq.properties import encode
 from mq.spark.errors import Refusal
@@ -61,13 +61,13 @@ TIDIED_MAX = 100  # directories, each time
 ABORT_TIMEOUT = 2.0  # seconds: whoever has the lock finishes what there is to finish, and later commits sweep
 
 # By transaction id: the newest entry, and where in the ledger to read on.
-_known: WeakKeyDictionary[LocalBroker, dict[str, tuple[Entry | None, int]]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[DirectoryBroker, dict[str, tuple[Entry | None, int]]] = WeakKeyDictionary()
 
 _log = logging.getLogger(__name__)
 
 
 def commit_epoch(
-    broker: LocalBroker,
+    broker: DirectoryBroker,
     txn: str,
     query_id: str,
     epoch: int,
@@ -118,7 +118,7 @@ def _compare(last: Entry, epoch: int, rows: int) -> None:
         )
 
 
-def discard_epoch(broker: LocalBroker, txn: str, staged: Sequence[Staged]) -> None:
+def discard_epoch(broker: DirectoryBroker, txn: str, staged: Sequence[Staged]) -> None:
     """After a commit that failed, or none: remove what was staged, but for an epoch that the log has a part
     of, which is finished. An abort may come because a commit has waited for the lock in vain, so it does
     not wait as long again. Raises Refusal if another one has it."""
@@ -132,7 +132,7 @@ def discard_epoch(broker: LocalBroker, txn: str, staged: Sequence[Staged]) -> No
             drop(place, [one.file for one in staged if one.file not in needed])
 
 
-def tidy(root: Path, broker: Callable[[], LocalBroker]) -> None:
+def tidy(root: Path, broker: Callable[[], DirectoryBroker]) -> None:
     """What others left behind: finish the epochs of which the log has a part, and remove what the dead have
     staged. Some of it at a time; never raises for what is not one's own."""
     try:
@@ -158,7 +158,7 @@ def tidy(root: Path, broker: Callable[[], LocalBroker]) -> None:
             _log.warning("%s: what is left there stays for now: %s", place, error)
 
 
-def _finish(broker: LocalBroker, place: Path, txn: str) -> None:
+def _finish(broker: DirectoryBroker, place: Path, txn: str) -> None:
     """Append the rest of an epoch of which the log has a part. The lock is held."""
     last = last_entry(broker, txn)
     if last is not None and not last.is_whole:
@@ -174,7 +174,7 @@ def _finish(broker: LocalBroker, place: Path, txn: str) -> None:
             sweep(place, last.epoch)
 
 
-def last_entry(broker: LocalBroker, txn: str) -> Entry | None:
+def last_entry(broker: DirectoryBroker, txn: str) -> Entry | None:
     """The newest entry of a transaction id: looked up by its key once in a process, then read along."""
     if TOPIC not in broker.topics():
         return None
@@ -203,7 +203,7 @@ def last_entry(broker: LocalBroker, txn: str) -> Entry | None:
     return entry
 
 
-def _append(broker: LocalBroker, place: Path, last: Entry, chunk_bytes: int) -> None:
+def _append(broker: DirectoryBroker, place: Path, last: Entry, chunk_bytes: int) -> None:
     """Append what is missing of the epoch of an entry, chunk by chunk. The lock is held."""
     said, files = last, last.files
     try:
@@ -225,7 +225,7 @@ def _append(broker: LocalBroker, place: Path, last: Entry, chunk_bytes: int) -> 
         ) from None
 
 
-def _say(broker: LocalBroker, said: Entry, chunk: Sequence[StagedBatch]) -> None:
+def _say(broker: DirectoryBroker, said: Entry, chunk: Sequence[StagedBatch]) -> None:
     """Append a chunk of an epoch with the ledger's word on it, which is on disk afterwards if it is the last
     one."""
     if TOPIC not in broker.topics():
@@ -237,7 +237,7 @@ def _say(broker: LocalBroker, said: Entry, chunk: Sequence[StagedBatch]) -> None
     append_batches(broker, [entry, *chunk], sync=said.is_whole)
 
 
-def abandon_rest(broker: LocalBroker, txn: str) -> list[Path]:
+def abandon_rest(broker: DirectoryBroker, txn: str) -> list[Path]:
     """Of an epoch of which the log has a part, append what can still be read, and have the epoch count as
     whole without the rest; the files that were given up. Raises Refusal for what is no sink."""
     place = directory(Path(broker.path), key_of(txn))

@@ -29,9 +29,8 @@ from typing import Any
 
 import xxhash
 
-from mq.api.broker import Broker
+from mq.api.broker import Broker, DirectoryBroker
 from mq.api.results import MessageQueue
-from mq.broker.local import LocalBroker
 from mq.errors import MQError, TopicNotFound
 from mq.names import is_system_topic
 from mq.spark.columns import TYPES
@@ -94,7 +93,7 @@ class RowEncoder:
     """Turns batches of rows into batches for single queues. `first` says with which queue a task begins."""
 
     def __init__(
-        self, broker: LocalBroker, topic: str | None, first: int, clock_ms: Callable[[], int] = _now_ms
+        self, broker: DirectoryBroker, topic: str | None, first: int, clock_ms: Callable[[], int] = _now_ms
     ) -> None:
         self._broker = broker
         self._topic = topic

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from mq.api.broker import DirectoryBroker
 from mq.api.results import MessageQueue, PullStatus
-from mq.broker.local import LocalBroker
 from mq.broker.topics.sink_ledger import TOPIC, Entry
 from mq.errors import StoreCorrupted
 from mq.spark.sink.ledger import txn_of
@@ -45,7 +45,7 @@ class Sink(NamedTuple):
         return bool(self.staged) or self.last is None or self.last.lasting or not self.last.is_whole
 
 
-def sinks(broker: LocalBroker) -> list[Sink]:
+def sinks(broker: DirectoryBroker) -> list[Sink]:
     """All that the ledger knows and all that have staged something, by transaction id."""
     found = _of_ledger(broker)
     for place in _places(broker.path):
@@ -55,7 +55,7 @@ def sinks(broker: LocalBroker) -> list[Sink]:
     return sorted(Sink(txn, *facts) for txn, facts in found.items() if facts[0] is not None or facts[2])
 
 
-def _of_ledger(broker: LocalBroker) -> dict[str, tuple[Entry | None, int, tuple[StagedFile, ...]]]:
+def _of_ledger(broker: DirectoryBroker) -> dict[str, tuple[Entry | None, int, tuple[StagedFile, ...]]]:
     newest: dict[str, Entry] = {}
     rows: dict[str, dict[int, int]] = {}  # of the chunks of that epoch: an entry may be there twice
     for entry in _entries(broker):
@@ -70,7 +70,7 @@ def _of_ledger(broker: LocalBroker) -> dict[str, tuple[Entry | None, int, tuple[
     return {txn: (entry, sum(rows[txn].values()), ()) for txn, entry in newest.items()}
 
 
-def _entries(broker: LocalBroker) -> Iterator[Entry]:
+def _entries(broker: DirectoryBroker) -> Iterator[Entry]:
     """All that can be read of the ledger, in its order."""
     if TOPIC not in broker.topics():
         return

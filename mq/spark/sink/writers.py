@@ -15,7 +15,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from mq.broker.local import LocalBroker
+from mq.api.broker import DirectoryBroker
 from mq.errors import MQError
 from mq.spark.errors import Refusal
 from mq.spark.sink.append import append_batches
@@ -89,7 +89,7 @@ class _Writer:
             # The rows are in the log: a caller that took that for a failure would write them again.
             _log.warning("%s: what was appended is not flushed now: %s", here, error)
 
-    def _commit_epoch(self, here: LocalBroker, written: Sequence[Written], epoch: int) -> None:
+    def _commit_epoch(self, here: DirectoryBroker, written: Sequence[Written], epoch: int) -> None:
         commit_epoch(
             here,
             self._options.txn or written[0].query_id,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from mq.api.broker import DirectoryBroker
 from mq.api.results import MessageQueue
-from mq.broker.local import LocalBroker
 from mq.spark.source.ranges import Range
 
 __all__ = ["narrowed"]
@@ -17,7 +17,7 @@ __all__ = ["narrowed"]
 HITS_MAX = 4096
 
 
-def narrowed(broker: LocalBroker, spans: Sequence[Range], key: str) -> list[Range]:
+def narrowed(broker: DirectoryBroker, spans: Sequence[Range], key: str) -> list[Range]:
     """Pieces of these ranges, in their order, that hold every message with this key, or unique id."""
     # First how far the index reaches, then what it says: it may only know more by then.
     known = {span.queue: broker.bulk.first_not_indexed(*span) for span in spans}

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
+from mq.api.broker import DirectoryBroker
 from mq.api.results import MessageQueue, PullStatus
-from mq.broker.local import LocalBroker
 from mq.errors import NotPermitted, StoreCorrupted, TopicNotFound
 from mq.message import MessageExt
 from mq.names import is_system_topic
@@ -63,7 +63,7 @@ class View:
 class Survey:
     """Looks at the queues of one broker, for the options of one source. May be kept."""
 
-    def __init__(self, broker: LocalBroker, options: SourceOptions) -> None:
+    def __init__(self, broker: DirectoryBroker, options: SourceOptions) -> None:
         self._broker = broker
         self._options = options
         self._known: tuple[int, bool, Sequence[MessageQueue], Mapping[str, int]] | None = None
@@ -142,17 +142,23 @@ class Survey:
         """The offsets that a bound names, which a queue need not have."""
         if bound.kind in {"offsets", "times"}:
             self._check_places(bound, limits)
-        return {queue: self._place(bound, queue, limit) for queue, limit in limits.items()}
+        committed: dict[MessageQueue, int] = {}
+        if bound.kind == "group":
+            assert self._options.group is not None
+            for topic in {queue.topic for queue in limits}:
+                committed |= self._broker.consumer_groups.offsets(self._options.group, topic)
+        return {
+            queue: committed.get(queue, limit.oldest)
+            if bound.kind == "group"
+            else self._place(bound, queue, limit)
+            for queue, limit in limits.items()
+        }
 
     def _place(self, bound: Bound, queue: MessageQueue, limit: Limits) -> int:
         if bound.kind == "earliest":
             return limit.oldest
         if bound.kind == "latest":
             return limit.end
-        if bound.kind == "group":
-            assert self._options.group is not None
-            committed = self._broker.committed(self._options.group, queue)
-            return limit.oldest if committed is None else committed
         if bound.kind == "offsets":
             offset = bound.places[queue.topic][queue.queue_id]
             return {LATEST: limit.end, EARLIEST: limit.oldest}.get(offset, offset)

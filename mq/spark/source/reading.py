@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mq.broker.local import LocalBroker
+from mq.api.broker import DirectoryBroker
 from mq.errors import NotPermitted, StoreCorrupted, TopicNotFound
 from mq.spark.errors import Refusal
 from mq.spark.source.offset_planner import refuse_losses
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_ranges(
-    broker: LocalBroker,
+    broker: DirectoryBroker,
     ranges: Sequence[Range],
     begins: Mapping[str, int],
     options: SourceOptions,
@@ -66,7 +66,7 @@ def _together(batches: list[Any]) -> Iterator[Any]:
 
 class _Reader:
     def __init__(
-        self, broker: LocalBroker, begins: Mapping[str, int], options: SourceOptions, schema: Any
+        self, broker: DirectoryBroker, begins: Mapping[str, int], options: SourceOptions, schema: Any
     ) -> None:
         from mq.filter.sql import compiled
         from mq.filter.tags import parse

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from mq.api.broker import DirectoryBroker
 from mq.api.results import MessageQueue
-from mq.broker.local import LocalBroker
 from mq.errors import MQError
 from mq.spark.errors import Refusal, planning
 from mq.spark.source.batch import MqPartition
@@ -54,7 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._clock = clock
-        self._survey: tuple[LocalBroker, Survey] | None = None
+        self._survey: tuple[DirectoryBroker, Survey] | None = None
         self._offsets: list[tuple[dict[str, Any], Offset]] = []
         self._idle: tuple[View, Offset] | None = None  # what was looked at last, and had nothing new
         self._latest: tuple[View, dict[str, Any]] | None = None
@@ -198,7 +198,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Nothing is held that the end of the process would not give back."""
 
-    def _broker(self) -> LocalBroker:
+    def _broker(self) -> DirectoryBroker:
         return broker(self._store, writable=self._options.shows_progress)
 
     def _surveyed(self) -> Survey:
@@ -234,11 +234,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         group = self._options.group
         if group is None or not self._options.shows_progress or positions is self._mirrored:
             return
+        assigned = self._broker().consumer_groups.assigned(group)
         for queue, offset in positions.items():
             if self._mirrored.get(queue) == offset:
                 continue
             try:
-                self._broker().commit(group, queue, offset)
+                assigned.claim(queue).commit(offset)
             except (MQError, ValueError) as error:  # ValueError: the queue is gone.
                 _log.warning("the offset of %s is not said in group %s: %s", queue, group, error)
                 return

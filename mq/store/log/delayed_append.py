@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple, Protocol
 
-from mq.api.broker import MessageQueue
+from mq.api.results import MessageQueue
 from mq.errors import MessageInvalid
 from mq.fastpath import Asides as Usual
 from mq.message import Message

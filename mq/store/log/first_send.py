@@ -27,7 +27,8 @@ class Targets(Protocol):
 class FirstSend:
     """In the place of an appender, or a preparer, of a queue whose topic is still to be made.
 
-    check(message, body) raises what forbids the message wherever it goes; send stores it.
+    check(message, body) raises what forbids the message wherever it goes; send stores it. One with a dedup
+    key is left to keyed_send, if there is one.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class FirstSend:
         queue: MessageQueue,
         check: Callable[[MessageQueue, Message, bytes], None],
         send: Callable[..., SendResult],
+        keyed_send: Callable[..., SendResult] | None = None,
     ) -> None:
         self._targets = targets
         self._queue = queue
         self._check = check
         self._send = send
+        self._keyed_send = keyed_send
 
     def __call__(
         self, message: Message, body: bytes, sys_flag: int, unique_id: str | None = None
@@ -49,5 +52,7 @@ class FirstSend:
         if not self._targets.is_new(topic, queue_id):
             return None
         self._check(self._queue, message, body)
+        if self._keyed_send is not None and not message.plain and message.dedup_key is not None:
+            return self._keyed_send(message, body, sys_flag, unique_id)
         with self._targets.first_send([(topic, queue_id)]):
             return self._send(message, body, sys_flag, unique_id)

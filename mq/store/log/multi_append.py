@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from mq.api.broker import MessageQueue
+from mq.api.bulk import Stored
+from mq.api.results import MessageQueue
 from mq.store.log.size_limits import bulk_too_large
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
-__all__ = ["PLAIN", "TIMED", "BulkWriter", "Stored", "begin_writing"]
+__all__ = ["PLAIN", "TIMED", "BulkWriter", "begin_writing"]
 
 FLUSH_TIMEOUT_MS = 60_000
 INT32 = "int32_t[]"
 PLAIN: int = lib.MQ_BULK_PLAIN  # in place of a delay
 TIMED: int = lib.MQ_BULK_TIMED
-
-
-class Stored(NamedTuple):
-    """Where a bulk begins and ends in the log, and when it was stored."""
-
-    log_offset: int
-    end: int
-    store_time_ms: int
 
 
 class _Pieces(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -47,12 +47,26 @@ class Marker(Protocol):
         ...
 
 
+class Keyed(Protocol):
+    """Knows which messages were sent under a dedup key: see mq/broker/once/append_once.py."""
+
+    def append(
+        self, queue: MessageQueue, message: Message, body: bytes, sys_flag: int, unique_id: str | None
+    ) -> SendResult:
+        """Store a message that has a key, for others to know of, by Writer.appender(queue, told=True)."""
+        ...
+
+    def doubt(self, topic: str, key: str, *, for_good: bool = False) -> None:
+        """A message with a key is about to be stored, in a batch; or as a half message, for good."""
+        ...
+
+
 class Writer:
     """Appends to the queues of one store, from any thread.
 
     What forbids a message in a queue is asked of `targets`, again after every change of a topic.
-    keyed(topic, key, for_good=False) is told of the dedup keys of a batch before it is stored, and of those
-    of half messages. With a marker, messages get extensions with its bits: see mq/store/queue/extensions.py.
+    `keyed` is told of dedup keys. With a marker, messages get extensions with its bits: see
+    mq/store/queue/extensions.py.
     """
 
     def __init__(
@@ -61,7 +75,7 @@ class Writer:
         version: Any,
         targets: Targets,
         asides: Asides,
-        keyed: Callable[..., None],
+        keyed: Keyed,
         marker: Marker | None = None,
     ) -> None:
         self._store = store
@@ -77,15 +91,21 @@ class Writer:
         self._line = Line(log, int(ffi.cast("uintptr_t", log)))
         store.let_go_with(self._line.let_go)
 
-    def appender(self, queue: MessageQueue) -> Appender:
-        """See Queues.appender. It raises StoreFull, StorePoisoned, MessageTooLarge, and what forbids it."""
+    def appender(self, queue: MessageQueue, *, told: bool = False) -> Appender:
+        """See Queues.appender. It raises StoreFull, StorePoisoned, MessageTooLarge, and what forbids it.
+
+        told: whoever is told of dedup keys has it store the messages that have one.
+        """
         # The version first: a change that comes between the two is noticed by the first append.
         version = self._version[0]
         topic, _, queue_id = queue
         if self._targets.is_new(topic, queue_id):
-            return FirstSend(self._targets, queue, self.check, partial(Appenders(self.appender), queue))
+            send = partial(Appenders(partial(self.appender, told=told)), queue)
+            keyed_send = None if told else partial(self.keyed.append, queue)
+            return FirstSend(self._targets, queue, self.check, send, keyed_send)
         number = self._number(queue)
-        unusual = partial(self._append_unusual, queue, number, version)
+        append = self._append_told if told else self._append_unusual
+        unusual = partial(append, queue, number, version)
         if self._marker is not None:
             return unusual
         flushed = self._flushed if self._store.sync else None
@@ -111,6 +131,21 @@ class Writer:
         unique_id: str | None = None,
     ) -> SendResult | None:
         """An append that asks for more than most, or fails; None if the queue's number is out of date."""
+        if not message.plain and message.dedup_key is not None:
+            return self.keyed.append(queue, message, body, sys_flag, unique_id)
+        return self._append_told(queue, number, version, message, body, sys_flag, unique_id)
+
+    def _append_told(
+        self,
+        queue: MessageQueue,
+        number: int,
+        version: int,
+        message: Message,
+        body: bytes,
+        sys_flag: int,
+        unique_id: str | None = None,
+    ) -> SendResult | None:
+        """The same, where all that must be is told of the message's key."""
         log = self._store.live()
         encoded, envelope, out_ms = message.encoded, ffi.NULL, 0
         waiting = None if message.plain else self._asides.waiting(queue, message, body)
@@ -208,7 +243,7 @@ class Writer:
             packed, flags, wait = _packed_slowly(messages)
             for message in messages:
                 if not message.plain and (key := message.dedup_key) is not None:
-                    self.keyed(topic, key)
+                    self.keyed.doubt(topic, key)
         bodies, body_sizes, properties, properties_sizes = packed
         count = len(messages)
         envelope, _kept = ffi.NULL, None

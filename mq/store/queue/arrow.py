@@ -15,15 +15,16 @@ Needs pyarrow, the extra `arrow`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from mq.api.broker import MessageQueue
+from mq.api.bulk import Batch
+from mq.api.results import MessageQueue
 from mq.compression import decompress
 from mq.errors import MessageInvalid, MQError, StoreCorrupted
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
-__all__ = ["COLUMNS", "ArrowReader", "Batch", "Scan"]
+__all__ = ["COLUMNS", "ArrowReader", "Scan"]
 
 COLUMNS = (
     "topic",
@@ -59,16 +60,6 @@ PLAIN_FACTOR = 16
 ROOMS = {"id": 56, "tags": 64, "keys": 128, "encoded": 256, "entries": 4, "names": 64, "values": 128}
 ONE_MESSAGE = 70_000  # what one message's properties may need
 ALIGNMENT = 64  # as Arrow advises
-
-
-class Batch(NamedTuple):
-    """What one read found: go on at next_offset. is_out says that the queue does not have the offset."""
-
-    records: Any
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    is_out: bool
 
 
 class ArrowReader:

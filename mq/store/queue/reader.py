@@ -11,7 +11,8 @@ from itertools import accumulate
 from time import monotonic
 from typing import Any
 
-from mq.api.broker import MessageQueue, Puller, PullResult, PullStatus
+from mq.api.queues import Puller
+from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.errors import StoreCorrupted
 from mq.fastpath import Line, bind
 from mq.message import MessageExt
@@ -86,8 +87,8 @@ class Reader:
             puller = self._pullers[queue] = self.puller(queue)
         return puller(offset, count_max, byte_max, tag_hashes, wait)
 
-    def puller(self, queue: MessageQueue, _claim: object = None) -> Puller:
-        """See Queues.puller. Whoever claims it gets all."""
+    def puller(self, queue: MessageQueue) -> Puller:
+        """See Queues.puller."""
         return self._line.puller(queue, self._name, partial(self._pull_unusual, queue), self.place)
 
     def marked_pull(

@@ -191,7 +191,7 @@ class TransactionTable:
                 " transaction, and have whoever consumes its message send one that is"
             )
         if not message.plain and (key := message.dedup_key) is not None:
-            self._writer.keyed(queue.topic, key, for_good=True)
+            self._writer.keyed.doubt(queue.topic, key, for_good=True)
         encoded = message.encoded
         receipt = ffi.new("mq_receipt *")
         name = ffi.NULL if unique_id is None else ffi.new("char[]", unique_id.encode())

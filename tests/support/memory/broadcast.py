@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mq.api.queues import Puller
+from mq.api.results import MessageQueue
 from mq.broker.broadcast.text_format import TopicOffsets
 
 if TYPE_CHECKING:
@@ -40,3 +42,6 @@ class MemorySource:
 
     def ends(self, topic: str) -> dict[int, int]:
         return {queue.queue_id: self.broker.max_offset(queue) for queue in self.broker.readable(topic)}
+
+    def puller(self, queue: MessageQueue) -> Puller:
+        return self.broker.puller(queue)

@@ -8,7 +8,6 @@ this file put together, and not what the code under test did.
 from __future__ import annotations
 
 import struct
-import tempfile
 import threading
 import time
 import zlib
@@ -18,34 +17,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mq.api.broker import Appender, Group, Puller, Topic
-from mq.api.group import Claim, Member, Membership, QueueState, Subscription
+from mq.api.broker import Appender, Broker, Puller, Topic
 from mq.api.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
-from mq.broker.broadcast.offsets import BroadcastOffsets
 from mq.errors import BrokerClosed, MessageNotFound, NotPermitted, TopicNotFound
 from mq.filter.tags import tag_hash
 from mq.message import Message, MessageExt
 from mq.names import SYSTEM_TOPICS, UNSENDABLE_TOPICS, check_group, check_topic, is_system_topic
-from tests.support.memory.broadcast import MemorySource
-from tests.support.memory.groups import (
-    RETRY_PREFIX,
-    MemoryAssigned,
-    MemoryGroups,
-    MemoryWaiter,
-    Position,
-    new_member,
-    raised,
-)
-from tests.support.memory.once import MemoryDedup, MemoryOnce
-from tests.support.memory.timers import TIMER_TOPIC, MemoryTimers
+from tests.support.memory.consumer_groups import MemoryConsumerGroups
+from tests.support.memory.groups import RETRY_PREFIX, MemoryGroups, MemoryWaiter, Position
+from tests.support.memory.timers import MemoryTimers
 from tests.support.memory.transactions import MemoryTransactions
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 STORE_HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
 AUTO_QUEUES_MAX = 8  # what RocketMQ's template topic has
@@ -157,7 +143,7 @@ class _TopicState:
         return self.read_queue_count, self.write_queue_count, self.perm, self.ordered, self.shrink_to
 
 
-class MemoryBroker:
+class MemoryBroker(Broker):
     """See mq.api.broker.Broker."""
 
     def __init__(
@@ -173,10 +159,8 @@ class MemoryBroker:
         transaction_check_interval: float = 30.0,
         transaction_check_max: int = 15,
     ) -> None:
-        self.name = "mq"
         self._clock = clock
-        self.message_size_max = message_size_max
-        self.may_wait = True  # So that both ways are taken by the tests.
+        self._size_max = message_size_max
         self._auto_create = auto_create_topics
         self._default_queue_count = default_queue_count
         self._changed = threading.Condition()  # guards all below
@@ -185,22 +169,19 @@ class MemoryBroker:
         self._log_end = 0
         self._version = 0
         self._closed = False
-        self._directory: tempfile.TemporaryDirectory[str] | None = None  # of broadcasting consumers
         # A queue for each level, as in RocketMQ's SCHEDULE_TOPIC_XXXX, and how far each was delivered.
         self._schedule: list[list[MessageExt]] = [[] for _ in DELAYS_MS]
         self._delivered = [0] * len(DELAYS_MS)
         self._groups = MemoryGroups(self, self._changed)
-        self.append_once = MemoryDedup(self, self._changed, clock).append_once
-        self.handled = MemoryOnce(self._check_open).handled
-        self._timers = timers = MemoryTimers(
+        self._consumer_groups = MemoryConsumerGroups(self, self._groups, clock)
+        self._timers = MemoryTimers(
             self,
             self._changed,
             clock,
             precision_ms=timer_precision_ms,
             delay_max_ms=timer_max_delay_ms,
         )
-        self.recall = timers.recall
-        self.transactions = MemoryTransactions(
+        self._transactions = MemoryTransactions(
             self,
             self._changed,
             clock,
@@ -210,23 +191,37 @@ class MemoryBroker:
             check_max=transaction_check_max,
         )
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def name(self) -> str:
+        return "mq"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    @property
+    def message_size_max(self) -> int:
+        return self._size_max
+
+    @property
+    def may_wait(self) -> bool:
+        return True  # So that both ways are taken by the tests.
+
+    @property
+    def transactions(self) -> MemoryTransactions:
+        return self._transactions
+
+    @property
+    def consumer_groups(self) -> MemoryConsumerGroups:
+        return self._consumer_groups
+
+    def recall(self, handle: str) -> str:
+        return self._timers.recall(handle)
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            if self._directory is not None:
-                self._directory.cleanup()
+            self._consumer_groups.close()
 
     def flush(self) -> None:
-        self._check_open()
+        self.check_open()
 
     def create_topic(
         self,
@@ -248,7 +243,7 @@ class MemoryBroker:
         if is_system_topic(name):
             raise NotPermitted(f"{name} is a system topic")
         with self._changed:
-            self._check_open()
+            self.check_open()
             known = self._topics.get(name)
             old = known or _TopicState(4, 4, "rw", False, self._log_end)
             final = old.shrink_to or old.read_queue_count
@@ -288,7 +283,7 @@ class MemoryBroker:
 
     def delete_topic(self, name: str) -> None:
         with self._changed:
-            self._check_open()
+            self.check_open()
             if is_system_topic(name):
                 raise NotPermitted(f"{name} is a system topic")
             if self._topics.pop(name, None) is None:
@@ -299,7 +294,7 @@ class MemoryBroker:
 
     def topics(self) -> list[str]:
         with self._changed:
-            self._check_open()
+            self.check_open()
             return sorted(self._topics)
 
     def topic(self, name: str) -> Topic:
@@ -311,7 +306,7 @@ class MemoryBroker:
 
     def publishable(self, topic: str) -> Sequence[MessageQueue]:
         with self._changed:
-            self._check_open()
+            self.check_open()
             count = self._target(topic).write_queue_count
             return [MessageQueue(topic, self.name, queue_id) for queue_id in range(count)]
 
@@ -357,7 +352,7 @@ class MemoryBroker:
 
         return append
 
-    def puller(self, queue: MessageQueue, claim: Claim | None = None) -> Puller:
+    def puller(self, queue: MessageQueue) -> Puller:
         return partial(self.pull, queue)
 
     def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
@@ -400,9 +395,6 @@ class MemoryBroker:
                 if result.status is PullStatus.NO_NEW_MESSAGE:
                     self._changed.wait(min(left, self.until_due()))
 
-    def read_arrow(self, queue: MessageQueue, offset: int, count_max: int, byte_max: int) -> Any:
-        raise NotPermitted("the broker in memory makes no Arrow batches")
-
     def min_offset(self, queue: MessageQueue) -> int:
         with self._changed:
             self._queue(queue)
@@ -422,7 +414,7 @@ class MemoryBroker:
 
     def message(self, msg_id: str) -> MessageExt:
         with self._changed:
-            self._check_open()
+            self.check_open()
             for message in reversed(self._log.values()):
                 if msg_id in {message.msg_id, message.offset_msg_id}:
                     return message
@@ -434,7 +426,7 @@ class MemoryBroker:
         if count_max < 1:
             raise ValueError(f"count_max is {count_max}")
         with self._changed:
-            self._check_open()
+            self.check_open()
             found = [
                 message
                 for _, message in sorted(self._log.items(), reverse=True)
@@ -447,47 +439,11 @@ class MemoryBroker:
 
     def groups(self) -> list[str]:
         with self._changed:
-            self._check_open()
+            self.check_open()
             return self._groups.names()
-
-    def group(self, name: str) -> Group:
-        check_group(name)
-        self._check_open()
-        return Group(self, name)
-
-    def join(
-        self,
-        group: str,
-        *,
-        client_id: str,
-        model: str,
-        consume_type: str,
-        ordered: bool,
-        subscriptions: Sequence[Subscription],
-        consume_from: str | int = "first",
-    ) -> Membership:
-        with self._changed:
-            self._check_open()
-            member = new_member(client_id, self._clock(), model, consume_type, ordered)
-            return self._groups.join(group, member, subscriptions, consume_from)
-
-    def broadcast_offsets(
-        self, group: str, client_id: str | None, directory: Path | None
-    ) -> BroadcastOffsets:
-        self._check_open()
-        if directory is None:
-            self._directory = self._directory or tempfile.TemporaryDirectory()
-            directory = Path(self._directory.name)
-        base = directory / "memory" / group
-        return BroadcastOffsets(base, group, client_id, MemorySource(self, self._groups, group))
 
     def made_at(self, topic: str) -> int:
         return self._state(topic).made_at
-
-    def assigned(self, group: str) -> MemoryAssigned:
-        with self._changed:
-            self._check_open()
-            return MemoryAssigned(self._groups, group)
 
     def waiter(self) -> MemoryWaiter:
         return MemoryWaiter(self._groups)
@@ -499,11 +455,11 @@ class MemoryBroker:
         *,
         delay_level: int = 0,
         max_reconsume_times: int = 16,
-        claim: Claim | None = None,
     ) -> bool:
+        """See Claim.send_back."""
         check_group(group)
         with self._changed:
-            self._check_open()
+            self.check_open()
             original = self._log.get(message.log_offset)
             if original is None:
                 raise MessageNotFound(message.offset_msg_id)
@@ -528,66 +484,27 @@ class MemoryBroker:
             self._changed.notify_all()
             return True
 
-    def group_members(self, group: str) -> list[Member]:
-        with self._changed:
-            self._check_open()
-            return self._groups.members(group)
-
-    def group_topics(self, group: str) -> list[str]:
-        with self._changed:
-            self._check_open()
-            return self._groups.topics(group)
-
-    def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
-        with self._changed:
-            self._check_open()
-            return self._groups.offsets(group, topic)
-
-    def group_states(self, group: str, topic: str) -> list[QueueState]:
-        with self._changed:
-            self._check_open()
-            return self._groups.states(group, topic)
-
-    def group_retrying(self, group: str) -> dict[str, int]:
+    def retrying(self, group: str, offsets: Mapping[MessageQueue, int]) -> dict[str, int]:
+        """See ConsumerGroups.retrying; the lock is held."""
         retry_topic = RETRY_PREFIX + group
-        with self._changed:
-            self._check_open()
-            waiting = [
-                each
-                for queue, delivered in zip(self._schedule, self._delivered, strict=True)
-                for each in queue[delivered:]
-                if each.properties["REAL_TOPIC"] == retry_topic
-            ]
-            if retry_topic in self._topics:
-                offsets = self._groups.state(group).offsets
-                for queue_id, stored in self._topics[retry_topic].queues.items():
-                    committed = offsets.get(MessageQueue(retry_topic, self.name, queue_id), 0)
-                    waiting += stored[committed:]
-            return dict(Counter(each.properties["RETRY_TOPIC"] for each in waiting))
+        waiting = [
+            each
+            for queue, delivered in zip(self._schedule, self._delivered, strict=True)
+            for each in queue[delivered:]
+            if each.properties["REAL_TOPIC"] == retry_topic
+        ]
+        if retry_topic in self._topics:
+            for queue_id, stored in self._topics[retry_topic].queues.items():
+                committed = offsets.get(MessageQueue(retry_topic, self.name, queue_id), 0)
+                waiting += stored[committed:]
+        return dict(Counter(each.properties["RETRY_TOPIC"] for each in waiting))
 
-    def reset_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        with self._changed:
-            self._check_open()
-            self._groups.reset(group, offsets)
-
-    def committed(self, group: str, queue: MessageQueue) -> int | None:
-        with self._changed:
-            self._check_open()
-            return self._groups.state(group).offsets.get(queue)
-
-    def commit(self, group: str, queue: MessageQueue, offset: int) -> bool:
-        with self._changed:
-            self._check_open()
-            offsets = self._groups.state(group).offsets
-            raised(offsets, queue, offset)
-            return offsets[queue] <= offset
-
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if self._closed:
             raise BrokerClosed("this broker is closed")
 
     def _state(self, topic: str) -> _TopicState:
-        self._check_open()
+        self.check_open()
         if topic in SYSTEM_TOPICS:
             raise NotPermitted(f"{topic} is a system topic")
         try:
@@ -597,7 +514,7 @@ class MemoryBroker:
 
     def _target(self, topic: str) -> _TopicState:
         """A topic to send to, or what the first message makes."""
-        self._check_open()
+        self.check_open()
         if topic in UNSENDABLE_TOPICS:
             raise NotPermitted(f"{topic} is a system topic")
         state = self._topics.get(topic)
@@ -736,16 +653,6 @@ class MemoryBroker:
                 _Header(waiting.flag, waiting.sys_flag, waiting.born_time_ms, waiting.reconsume_times),
             )
 
-    # What is asked about keys: see memory_once.Log.
-
-    def all_kept(self) -> Iterator[MessageExt]:
-        for queue in self._schedule:
-            yield from queue
-        yield from (message for message in self._log.values() if message.topic == TIMER_TOPIC)
-        for state in self._topics.values():
-            for queue in state.queues.values():
-                yield from queue
-
     # What timers and transactions ask: see memory_timers.Log and memory_transactions.Log.
 
     def ids_in(self, topic: str) -> set[str]:
@@ -800,7 +707,7 @@ class MemoryBroker:
 
     def until_due(self) -> float:
         """Seconds until the next delivery."""
-        self._check_open()
+        self.check_open()
         waiting = [level for level, queue in enumerate(self._schedule) if self._delivered[level] < len(queue)]
         return min([self._due_in(level) / 1000 for level in waiting] + [self._timers.until_due()])
 

@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from mq.api.group import Member, QueueState, Subscription, Versioned
+from mq.api.group import Member, QueueState, Subscription
+from mq.api.queues import Puller
 from mq.api.results import MessageQueue
+from mq.api.waiter import Versioned
 from mq.broker.broadcast.text_format import TopicOffsets
 from mq.errors import GroupInvalid, NotPermitted, SubscriptionConflict, TopicNotFound
 from mq.message import MessageExt
@@ -40,6 +42,10 @@ class Queues(Protocol):
     def route_version(self) -> int: ...
     def made_at(self, topic: str) -> int: ...
     def until_due(self) -> float: ...
+    def puller(self, queue: MessageQueue) -> Puller: ...
+    def send_back(
+        self, message: MessageExt, group: str, *, delay_level: int, max_reconsume_times: int
+    ) -> bool: ...
 
 
 @dataclass
@@ -233,10 +239,6 @@ class MemoryMembership:
             self._groups.touch(self._state)
             return claim
 
-    def committed(self, queue: MessageQueue) -> int | None:
-        with self._groups.changed:
-            return self._state.offsets.get(queue)
-
     def leave(self) -> None:
         with self._groups.changed:
             for claim in [claim for claim in self._state.owners.values() if claim.member is self]:
@@ -326,6 +328,14 @@ class MemoryClaim:
     def correct(self, offset: int) -> None:
         with self._groups.changed:
             self._state.offsets[self.queue] = offset
+
+    def puller(self) -> Puller:
+        return self._groups.broker.puller(self.queue)
+
+    def send_back(self, message: MessageExt, *, delay_level: int = 0, max_reconsume_times: int = 16) -> bool:
+        return self._groups.broker.send_back(
+            message, self._state.name, delay_level=delay_level, max_reconsume_times=max_reconsume_times
+        )
 
     def note(self, reason: str) -> None:
         self.reason = reason

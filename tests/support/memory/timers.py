@@ -19,7 +19,8 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 class Keeps(Protocol):
     """A broker that stores what others have waiting, its lock held."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def keep(
         self,

@@ -1,0 +1,75 @@
+"""The consumer groups of a store: see mq.api.consumer_groups.ConsumerGroups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mq.api.consumer_groups import ConsumerGroups
+from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, QueueState, Subscription
+from mq.api.results import MessageQueue
+from mq.broker.broadcast.groups import BroadcastGroups
+from mq.broker.groups.groups import Groups
+from mq.broker.groups.retry_counts import Retries
+
+__all__ = ["LocalConsumerGroups"]
+
+
+class LocalConsumerGroups(ConsumerGroups):
+    """Clustering and broadcasting groups, and what waits for another attempt of theirs."""
+
+    def __init__(self, groups: Groups, broadcast: BroadcastGroups, retries: Retries) -> None:
+        self._groups = groups
+        self._broadcast = broadcast
+        self._retries = retries
+
+    def names(self) -> list[str]:
+        """See Broker.groups."""
+        return sorted({*self._groups.names(), *self._broadcast.names()})
+
+    def join(
+        self,
+        group: str,
+        *,
+        client_id: str,
+        model: str,
+        consume_type: str,
+        ordered: bool,
+        subscriptions: Sequence[Subscription],
+        consume_from: str | int = "first",
+    ) -> Membership:
+        return self._groups.join(
+            group,
+            client_id=client_id,
+            model=model,
+            consume_type=consume_type,
+            ordered=ordered,
+            subscriptions=subscriptions,
+            consume_from=consume_from,
+        )
+
+    def assigned(self, group: str) -> Assigned:
+        return self._groups.assigned(group)
+
+    def broadcast_offsets(
+        self, group: str, client_id: str | None, directory: Path | None
+    ) -> BroadcastOffsets:
+        return self._broadcast.offsets(group, client_id, directory)
+
+    def members(self, group: str) -> list[Member]:
+        return self._groups.members(group)
+
+    def topics(self, group: str) -> list[str]:
+        return self._groups.topics(group)
+
+    def offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        return self._groups.offsets(group, topic)
+
+    def states(self, group: str, topic: str) -> list[QueueState]:
+        return self._groups.states(group, topic)
+
+    def retrying(self, group: str) -> dict[str, int]:
+        return self._retries.of(group)
+
+    def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        self._broadcast.reset(group, offsets)
