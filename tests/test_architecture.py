@@ -137,6 +137,26 @@ def test_a_package_imports_only_from_lower_floors() -> None:
     assert wrong == []
 
 
+def test_no_circle_joins_two_files() -> None:
+    """Whoever has to know one of them has to know all; what only a type checker imports counts too."""
+    above = {
+        module_name(path): {imported for _, imported in imports(path)} - {module_name(path)}
+        for path in sources()
+    }
+    assert len(above) > 200
+    # What imports no module that is left is taken away, until all that is left is in a circle or above one.
+    # Then the same from the other end.
+    for _ in range(2):
+        while done := {name for name, imported in above.items() if not imported & above.keys()}:
+            above = {name: imported for name, imported in above.items() if name not in done}
+        below: dict[str, set[str]] = {name: set() for name in above}
+        for name, imported in above.items():
+            for each in imported & above.keys():
+                below[each].add(name)
+        above = below
+    assert {name: sorted(imported) for name, imported in above.items()} == {}
+
+
 def test_only_the_store_imports_the_native_module() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}"

@@ -31,7 +31,8 @@ from mq.filter.bloom import BloomFilter
 from mq.store.directory.config_file import write_config
 from mq.store.directory.owner import make_directory
 from mq.store.directory.root import sync_names
-from mq.store.queue.extensions import Marks, filters_changed, filters_version
+from mq.store.queue.extensions import Marks
+from mq.store.queue.filters_version import filters_changed, filters_version
 from mq.store.queue.reader import Reader
 from mq.store.shared.lock_guards import file_lock
 from mq.store.store import Store

@@ -17,7 +17,8 @@ from mq.broker.filter_bitmaps import BLOOM, ConsumerFilters
 from mq.broker.local import LocalBroker
 from mq.filter.sql import compiled
 from mq.store.native import ffi, lib
-from mq.store.queue.extensions import Extension, Marks, filters_version, read_extension
+from mq.store.queue.extensions import Extension, Marks, read_extension
+from mq.store.queue.filters_version import filters_version
 from tests.support.appending import append_many, append_one
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import SMALL, log_offset_of

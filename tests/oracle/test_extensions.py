@@ -13,7 +13,8 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.native import ffi, lib
-from mq.store.queue.extensions import Extension, filters_version, read_extension
+from mq.store.queue.extensions import Extension, read_extension
+from mq.store.queue.filters_version import filters_version
 from tests.oracle.agreement import messages_of, string_hash
 from tests.oracle.sending import open_store
 from tests.support import oracle

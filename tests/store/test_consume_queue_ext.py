@@ -22,10 +22,9 @@ from mq.store.queue.extensions import (
     Extension,
     Marks,
     extension_files,
-    filters_changed,
-    filters_version,
     read_extension,
 )
+from mq.store.queue.filters_version import filters_changed, filters_version
 from mq.store.shared.waiting import Wait
 from tests.support.appending import append_many
 from tests.support.store.peer import Peer

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
+from mq.broker.groups.group_files import GroupFiles
 from mq.broker.groups.offsets import check_offset
 from mq.message import MessageExt
 from mq.names import check_group
 from mq.store.shared.group_slots import RESETS, slot_word
 from mq.store.shared.waiting import Futex
-
-if TYPE_CHECKING:
-    from mq.broker.groups.groups import Groups
 
 __all__ = ["AssignedClaim", "LocalAssigned"]
 
@@ -32,7 +30,7 @@ log = logging.getLogger("mq.groups")
 class LocalAssigned:
     """See mq.api.group.Assigned. Made by Groups.assigned."""
 
-    def __init__(self, groups: Groups, group: str) -> None:
+    def __init__(self, groups: GroupFiles, group: str) -> None:
         check_group(group)
         self._groups = groups
         self._group = group
@@ -73,7 +71,7 @@ class LocalAssigned:
 class AssignedClaim:
     """See mq.api.group.Claim."""
 
-    def __init__(self, assigned: LocalAssigned, groups: Groups, group: str, queue: MessageQueue) -> None:
+    def __init__(self, assigned: LocalAssigned, groups: GroupFiles, group: str, queue: MessageQueue) -> None:
         self.queue = queue
         self._assigned = assigned
         self._groups = groups

@@ -7,14 +7,15 @@ gets a message only while it is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
 
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.fastpath import commit_slot, while_unchanged
 from mq.message import MessageExt
 from mq.store.log.reappend import Turn, TurnOver
+from mq.store.shared.group_file import GroupFile
 from mq.store.shared.group_slots import (
     NOTE_SIZE,
     RESETS,
@@ -25,9 +26,6 @@ from mq.store.shared.group_slots import (
     slot_word,
 )
 
-if TYPE_CHECKING:
-    from mq.broker.groups.member import LocalMembership
-
 __all__ = ["LocalClaim"]
 
 T = TypeVar("T")
@@ -37,13 +35,33 @@ NO_SLOT: tuple[Any, int, Any, int] = EMPTY, 0, NOWHERE, slot_address(NOWHERE, 0)
 DROPPED, LOST = -1, -2  # instead of how many resets were seen
 
 
+class Owner(Protocol):
+    """What a claim asks of the membership that made it: see LocalMembership."""
+
+    file: GroupFile
+    topics: Any
+
+    def puller(self, queue: MessageQueue) -> Puller: ...
+    def send_back(
+        self,
+        message: MessageExt,
+        delay_level: int,
+        max_reconsume_times: int,
+        turn: Callable[[], Turn | None],
+    ) -> bool: ...
+    def write_note(self, number: int, text: bytes) -> None: ...
+    def give_up(self, claim: LocalClaim) -> None: ...
+    def moved(self, claim: LocalClaim) -> bool: ...
+    def check_open(self) -> None: ...
+
+
 class LocalClaim:
     """See mq.api.group.Claim."""
 
-    def __init__(self, membership: LocalMembership, queue: MessageQueue, number: int, turn: int) -> None:
+    def __init__(self, membership: Owner, queue: MessageQueue, number: int, turn: int) -> None:
         self.queue = queue
         self._membership = membership
-        self._file = membership._file
+        self._file = membership.file
         self._noted = ""
         self.settle(number, turn)
 
@@ -54,7 +72,7 @@ class LocalClaim:
         # One value, since drop() may come in between where another thread closes the broker.
         words, at, kept = self._file.words, slot_word(number), self._file.pointer
         self._slot: tuple[Any, int, Any, int] = words, at, kept, slot_address(kept, at)
-        self._topics: Any = self._membership._topics
+        self._topics: Any = self._membership.topics
         self._topics_seen = self._topics[0]
         # As it was taken: whatever was reset before is what committed() says.
         seen = self._file.apply_reset(number, turn)

@@ -18,12 +18,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mq.api.group import Member, Subscription
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.groups.claim import LocalClaim
+from mq.broker.groups.group_files import GroupFiles
+from mq.broker.groups.member_table import Roster
+from mq.broker.groups.seat import Seat
 from mq.errors import NotPermitted, TopicNotFound
 from mq.message import MessageExt
 from mq.store.directory.file_locks import lock_byte, unlock_byte
@@ -41,11 +44,6 @@ from mq.store.shared.group_slots import (
 from mq.store.shared.queue_table import topics_view
 from mq.store.shared.waiting import Futex
 
-if TYPE_CHECKING:
-    from mq.broker.groups.groups import Groups
-    from mq.broker.groups.member_table import Roster
-    from mq.broker.groups.seat import Seat
-
 __all__ = ["LocalMembership"]
 
 LOOK_AGAIN = 1.0  # seconds after which it is looked whether all that are listed live
@@ -60,7 +58,7 @@ class LocalMembership:
 
     def __init__(
         self,
-        groups: Groups,
+        groups: GroupFiles,
         group: str,
         roster: Roster,
         member: Member,
@@ -74,7 +72,7 @@ class LocalMembership:
         self.roster = roster
         self._groups = groups
         self._store = groups.store
-        self._file: GroupFile = roster.file
+        self.file: GroupFile = roster.file
         self._change = subscribe
         self._again = again
         self._lock = threading.RLock()  # of the claims
@@ -83,9 +81,9 @@ class LocalMembership:
         self._refused: set[MessageQueue] = set()
         self._refused_at = -1
         self._looked = monotonic()
-        self._counters: Any = self._file.counters
-        self._words: Any = self._file.words
-        self._topics: Any = topics_view(self._store)
+        self._counters: Any = self.file.counters
+        self._words: Any = self.file.words
+        self.topics: Any = topics_view(self._store)
         self.left = False
         self._end_of_renewal: Callable[[], None] = lambda: None
         self._sit_down(seat)
@@ -94,7 +92,7 @@ class LocalMembership:
         self.seat = seat
         self.place = seat.place
         self._fd = seat.fd
-        self._bell = self._file.bell(seat.place)
+        self._bell = self.file.bell(seat.place)
         self._bell_seen = self._bell.value
         self._news = seat.at + NEWS
 
@@ -125,7 +123,7 @@ class LocalMembership:
         seat = self._again(self)
         self._sit_down(seat)
         self._store.closed_here(before.fd)  # What it had locked is of no use since it was evicted.
-        self._file.changed()
+        self.file.changed()
         log.warning(
             "group %s: %s has no queue any more, and joins again: this process was stopped, or did not run,"
             " for longer than its lease of %g s, and others have taken over",
@@ -135,7 +133,7 @@ class LocalMembership:
 
     def version(self) -> int:
         """See Membership.version."""
-        return int(self._counters[VERSION_WORD] + self._words[self._news] + self._topics[0])
+        return int(self._counters[VERSION_WORD] + self._words[self._news] + self.topics[0])
 
     def members(self) -> list[Member]:
         """See Membership.members."""
@@ -189,7 +187,7 @@ class LocalMembership:
             self._refused_at = version
             self._refused.clear()
         self._refused.add(queue)
-        self._file.ready(number)
+        self.file.ready(number)
         self._words[place_word(self.place) + REFUSED] = len(self._refused)
 
     def take(self, number: int) -> int | None:
@@ -197,7 +195,7 @@ class LocalMembership:
         words, at = self._words, slot_word(number)
         while True:
             turn, owner = words[at + TURN], words[at + OWNER]
-            if not self._file.has(number):
+            if not self.file.has(number):
                 return None  # Its topic was deleted just now, and the slot is another queue's.
             if not lock_byte(self._fd, queue_byte(number, turn)):
                 words[at + WANTED_BY] = self.place + 1
@@ -205,18 +203,18 @@ class LocalMembership:
                     return None
                 continue
             # In one step, since this process may be stopped here, and another one be the owner by then.
-            is_owner = self._file.swap(at + OWNER, owner, self.place + 1)
+            is_owner = self.file.swap(at + OWNER, owner, self.place + 1)
             if is_owner and words[at + TURN] == turn:
                 words[at + WANTED_BY] = 0
                 self.write_note(number, b"")
                 return int(turn)
-            self._file.swap(at + OWNER, self.place + 1, 0)
+            self.file.swap(at + OWNER, self.place + 1, 0)
             unlock_byte(self._fd, queue_byte(number, turn))
 
     def write_note(self, number: int, text: bytes) -> None:
-        if self._file.has(number):
+        if self.file.has(number):
             start = slot_word(number) * 8 + NOTE_AT
-            self._file.bytes[start : start + NOTE_SIZE] = text.ljust(NOTE_SIZE, b"\0")
+            self.file.bytes[start : start + NOTE_SIZE] = text.ljust(NOTE_SIZE, b"\0")
 
     def puller(self, queue: MessageQueue) -> Puller:
         """For the owner of a queue."""
@@ -234,7 +232,7 @@ class LocalMembership:
 
     def words(self) -> tuple[tuple[Futex, int], tuple[Futex, int]]:
         """The words that change when there is something to do for this member, and what they say now."""
-        word = self._file.version
+        word = self.file.version
         return (word, word.value), (self._bell, self._bell_seen)
 
     def heard(self) -> None:
@@ -261,9 +259,9 @@ class LocalMembership:
         claimed = {claim.number for claim in self._claims.values()}
         for number in list(self._between - claimed):
             at = slot_word(number)
-            if self._file.has(number) and self._words[at + OWNER] == self.place + 1:
+            if self.file.has(number) and self._words[at + OWNER] == self.place + 1:
                 self.write_note(number, b"")
-                self._file.swap(at + OWNER, self.place + 1, 0)
+                self.file.swap(at + OWNER, self.place + 1, 0)
             # If another member has the queue by now, this does not touch its lock.
             unlock_byte(self._fd, queue_byte(number, int(self._words[at + TURN])))
         self._between.clear()
@@ -272,17 +270,17 @@ class LocalMembership:
     def _unlock(self, number: int, turn: int) -> None:
         at = slot_word(number)
         # Unless it is another's by now.
-        if self._file.has(number) and self._words[at + TURN] == turn:
+        if self.file.has(number) and self._words[at + TURN] == turn:
             self.write_note(number, b"")
-            self._file.swap(at + OWNER, self.place + 1, 0)
+            self.file.swap(at + OWNER, self.place + 1, 0)
         unlock_byte(self._fd, queue_byte(number, turn))
 
     def _tell(self) -> None:
         """The version grows for all; only members that wait for a queue are woken."""
-        self._file.version.add()
-        for place in self._file.taken():
+        self.file.version.add()
+        for place in self.file.taken():
             if place != self.place and self._words[place_word(place) + REFUSED]:
-                self._file.ring(place)
+                self.file.ring(place)
 
     def moved(self, claim: LocalClaim) -> bool:
         """After a change of topics: whether the claim is of a queue that is gone. It is taken to the queue of
@@ -292,7 +290,7 @@ class LocalMembership:
             return False
         with suppress(TopicNotFound, NotPermitted, ValueError), self._lock:
             number = self._groups.number(queue)
-            self._file.ready(number)
+            self.file.ready(number)
             turn = self.take(number)
             if turn is not None:
                 self._unlock(claim.number, claim.turn)
@@ -328,7 +326,7 @@ class LocalMembership:
             self._groups.left(self)
             fd, self._fd = self._fd, -1
             self._store.closed_here(fd)  # From here on everything is free.
-            self._file.changed()
+            self.file.changed()
             self._bell.add()
             self._bell.wake()
             self._let_go()
@@ -345,6 +343,6 @@ class LocalMembership:
         self._claims = {}
 
     def _let_go(self) -> None:
-        self._counters = self._words = self._topics = EMPTY
+        self._counters = self._words = self.topics = EMPTY
         self._news = 0
         self._bell = Futex(bytearray(4))

@@ -25,14 +25,10 @@ from __future__ import annotations
 
 import struct
 from struct import Struct
-from typing import TYPE_CHECKING
 
 from mq.errors import RemotingError
-from mq.remoting.codec.json_header import Header
+from mq.remoting.codec.json_header import Headed, Header
 from mq.remoting.codec.language import language_of
-
-if TYPE_CHECKING:
-    from mq.remoting.codec.frame import Frame
 
 __all__ = ["CODE_LIMIT", "decode", "encode"]
 
@@ -43,7 +39,7 @@ _NAME_SIZE = Struct(">h")
 _NAME_SIZE_MAX = 32_767
 
 
-def encode(frame: Frame) -> bytes:
+def encode(frame: Headed) -> bytes:
     if not -CODE_LIMIT <= frame.code < CODE_LIMIT:
         raise RemotingError(f"code {frame.code} has no room in a binary header: send it with a JSON header")
     remark = frame.remark.encode()

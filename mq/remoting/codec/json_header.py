@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import json
 from json.encoder import encode_basestring as quote
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from mq.errors import RemotingError
 from mq.remoting.codec.language import Language, language_of
 
-if TYPE_CHECKING:
-    from mq.remoting.codec.frame import Frame
-
-__all__ = ["Header", "decode", "encode"]
+__all__ = ["Headed", "Header", "decode", "encode"]
 
 # code, fields, no body yet, opaque, flags, remark, language, version: as Frame takes them.
 Header = tuple[int, dict[str, str], bytes, int, int, str, Language, int]
@@ -29,7 +26,26 @@ _NAMES_MAX = 1000
 _names: dict[str, str] = {}
 
 
-def encode(frame: Frame) -> bytes:
+class Headed(Protocol):
+    """What a header says of its frame: see frame.py."""
+
+    @property
+    def code(self) -> int: ...
+    @property
+    def fields(self) -> dict[str, str]: ...
+    @property
+    def opaque(self) -> int: ...
+    @property
+    def flags(self) -> int: ...
+    @property
+    def remark(self) -> str: ...
+    @property
+    def language(self) -> Language: ...
+    @property
+    def version(self) -> int: ...
+
+
+def encode(frame: Headed) -> bytes:
     pieces = [f'{{"code":{frame.code}']
     if frame.fields:
         inside = ",".join([f"{_quoted(name)}:{quote(value)}" for name, value in frame.fields.items()])

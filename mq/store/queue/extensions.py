@@ -28,22 +28,16 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mq.store.log.commitlog import segment_files
 from mq.store.native import check, ffi, lib
-from mq.store.shared.lock_guards import append_lock
-
-if TYPE_CHECKING:
-    from mq.store.store import Store
 
 __all__ = [
     "Extension",
     "Marks",
     "discard_extensions",
     "extension_files",
-    "filters_changed",
-    "filters_version",
     "load_extensions",
     "read_extension",
     "remove_old_extensions",
@@ -62,20 +56,6 @@ class Marks(NamedTuple):
     positions: tuple[int, ...]
     bitmap_size: int  # bytes; a bitmap of another size says nothing
     since: int  # log offset; nor does one of a message before
-
-
-def filters_version(store: Store) -> int:
-    """Of the set of filters that bitmaps are made by, in all processes of a store."""
-    return store.word(lib.MQ_FILTERS_VERSION)
-
-
-def filters_changed(store: Store) -> int:
-    """Let nobody store a bitmap that was made before; the log offset where later ones begin."""
-    log, control = store.live(), store.control
-    assert control is not None
-    with append_lock(log, store.root):
-        control.add(lib.MQ_FILTERS_VERSION)
-        return control.get(lib.MQ_LOG_END)
 
 
 def extension_files(root: Path, topic: str, queue_id: int) -> list[Path]:
