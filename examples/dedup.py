@@ -9,7 +9,7 @@ with mq.open("var/orders") as broker, mq.Producer(broker, dedup_window=600) as p
             producer.send(order, dedup_key=f"order-{number}")
 
     once = mq.Once(broker, "billing")
-    billed = []
+    billed: list[str] = []
     for _ in range(2):  # as after a crash that lost the offset
         for queue in broker.topic("orders").queues:
             for message in queue.read(0).messages:

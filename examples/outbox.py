@@ -14,7 +14,7 @@ too. Lines of the outbox may go when they are older than any check (transaction_
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 
 import mq
@@ -30,7 +30,7 @@ class TooLate(Exception):
 @contextmanager
 def together(
     producer: mq.TransactionProducer, message: mq.Message, database: sqlite3.Connection
-) -> Iterator[str]:
+) -> Generator[str, None, None]:
     """Commits what the body does to the database together with the message; an exception rolls both back.
 
     Gives the id of the message. Raises TooLate before the body is run.

@@ -350,7 +350,7 @@ class Run:
         return sum(group.lag(TOPIC) for group in self._groups.values())
 
     def outcome(self) -> Outcome:
-        deliveries = {}
+        deliveries: dict[str, list[Delivery]] = {}
         for group, journal in self._journals.items():
             with Path(journal).open() as lines:
                 deliveries[group] = [Delivery(*json.loads(line)) for line in lines]

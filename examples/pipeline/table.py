@@ -8,7 +8,7 @@ the one of the latest micro-batch is the sum, in whatever order they come: that 
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Table:
         self._database.executescript(SCHEMA)
 
     @contextmanager
-    def filled_from(self, broker: mq.Broker) -> Iterator[None]:
+    def filled_from(self, broker: mq.Broker) -> Generator[None, None, None]:
         """Fill it with what comes, meanwhile."""
         with mq.PushConsumer(broker, GROUP, threads=2) as consumer:
             consumer.subscribe(RESULTS, listener=self._add)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from mq.api.beginning import Beginning, first_or_last
 from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, QueueState, Subscription
 from mq.api.queues import Queues
 from mq.api.results import MessageQueue
@@ -124,19 +125,18 @@ class Group:
             return unconsumed  # What lies there counts for the topic that it was sent to as well.
         return unconsumed + self.retrying().get(topic, 0)
 
-    def reset(self, topic: str, *, to_ms: int | None = None, to: str | None = None) -> None:
+    def reset(self, topic: str, *, to_ms: int | None = None, to: Beginning | None = None) -> None:
         """Have the group consume from elsewhere: the messages stored at to_ms or later, or to "earliest" or
-        "latest". Members that are at work go on from there at once. Of a broadcasting group every consumer
-        does, those that are not at work when they start."""
+        "latest" ("first" and "last" say the same). Members that are at work go on from there at once. Of a
+        broadcasting group every consumer does, those that are not at work when they start."""
         if (to is None) == (to_ms is None):
             raise ValueError("give either to_ms, or to: 'earliest' or 'latest'")
-        if to not in (None, "earliest", "latest"):
-            raise ValueError(f"to is {to!r}: give 'earliest' or 'latest'")
+        word = None if to is None else first_or_last("to", to)
         known = self._queues
         queues = known.readable(topic)
         if to_ms is not None:
             offsets = {queue: known.offset_at(queue, to_ms) for queue in queues}
-        elif to == "earliest":
+        elif word == "first":
             offsets = {queue: known.min_offset(queue) for queue in queues}
         else:
             offsets = {queue: known.max_offset(queue) for queue in queues}

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Iterable
 from functools import partial
 
+from mq.api.beginning import Beginning
 from mq.api.broker import Broker, MessageQueue, Queue
 from mq.client.engine.assignment import AssignmentListener
-from mq.client.engine.options import PullOptions
+from mq.client.engine.options import PullOptions, begin_from
 from mq.client.engine.poll_loop import PollLoop
 from mq.client.engine.rebalance import AnyStrategy
 from mq.errors import BrokerClosed
@@ -29,7 +30,7 @@ class PollingConsumer:
         group: str,
         *,
         auto_commit: bool = True,
-        consume_from: str | int = "first",
+        consume_from: Beginning | int = "first",
         pull_count: int = 32,
         auto_commit_interval: float = 5.0,
         allocate: AnyStrategy = "averagely",
@@ -39,7 +40,7 @@ class PollingConsumer:
         options = PullOptions(
             group=group,
             auto_commit=auto_commit,
-            consume_from=consume_from,
+            consume_from=begin_from(consume_from),
             pull_count=pull_count,
             auto_commit_interval=auto_commit_interval,
             allocate=allocate,

@@ -16,13 +16,14 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from mq.api.beginning import Beginning
 from mq.api.broker import Broker
 from mq.api.group import BroadcastOffsets, Membership, Subscription
 from mq.api.results import MessageQueue
 from mq.client.engine.assignment import Assignment, AssignmentListener
 from mq.client.engine.consume_loop import ConsumeLoop
 from mq.client.engine.delivery import Delivery, Listener, RetryDelivery
-from mq.client.engine.options import PushOptions, check_int
+from mq.client.engine.options import PushOptions, begin_from, check_int
 from mq.client.engine.rebalance import AnyStrategy
 from mq.client.engine.send_back import SendBack
 from mq.client.engine.subscriptions import check_agreement, subscription_of
@@ -69,7 +70,7 @@ class PushConsumer:
         group: str,
         *,
         model: str = "clustering",
-        consume_from: str | int = "first",
+        consume_from: Beginning | int = "first",
         ordered: bool = False,
         threads: int = 20,
         pull_count: int = 32,
@@ -89,7 +90,7 @@ class PushConsumer:
         self._options = PushOptions(
             group=group,
             model=model,
-            consume_from=consume_from,
+            consume_from=begin_from(consume_from),
             ordered=ordered,
             threads=threads,
             pull_count=pull_count,

@@ -36,8 +36,8 @@ SOON = 20.0
 QUEUES = [mq.MessageQueue("orders", "mq", queue_id) for queue_id in range(4)]
 JOIN = (
     "from mq.api.group import Subscription\n"
-    "member = broker.join('billing', client_id={!r}, model='clustering', consume_type='push', ordered=False,"
-    " subscriptions=[Subscription('orders')])\n"
+    "member = broker.consumer_groups.join('billing', client_id={!r}, model='clustering',"
+    " consume_type='push', ordered=False, subscriptions=[Subscription('orders')])\n"
     "queues = [queue.message_queue for queue in broker.topic('orders').queues]\n"
     "claims = [member.claim(queues[queue_id]) for queue_id in {}]\n"
 )
@@ -395,9 +395,9 @@ def test_a_damaged_header_under_live_members_costs_them_nothing(
     overwrite(group_file(directory), 0, b"damaged!")
     peer = peers("peer", 0)
     assert peer.ask("claims") == [None]
-    assert peer.ask("broker.committed('billing', queues[0])") == 7
+    assert peer.ask("broker.group('billing').offsets('orders')[queues[0]]") == 7
     assert claim.commit(8)
-    assert peer.ask("broker.committed('billing', queues[0])") == 8
+    assert peer.ask("broker.group('billing').offsets('orders')[queues[0]]") == 8
     assert client_ids(broker) == ["here", "peer"]
 
 
@@ -565,8 +565,8 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with mq.open({str(tmp_path / "store")!r}, **SMALL) as broker:
     broker.create_topic("orders", 4)
     def join():
-        return broker.join("billing", client_id="a", model="clustering", consume_type="push", ordered=False,
-                           subscriptions=[Subscription("orders")])
+        return broker.consumer_groups.join("billing", client_id="a", model="clustering", consume_type="push",
+                                           ordered=False, subscriptions=[Subscription("orders")])
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:

@@ -111,8 +111,8 @@ def test_a_member_that_is_evicted_can_leave(broker: LocalBroker, peers: Callable
     peer.do("member.leave()")
     assert client_ids(broker) == ["here"]
     assert claim.commit(0)
-    peer.do("member = broker.join('billing', client_id='peer', model='clustering', consume_type='push',"
-            " ordered=False, subscriptions=[Subscription('orders')])")  # fmt: skip
+    peer.do("member = broker.consumer_groups.join('billing', client_id='peer', model='clustering',"
+            " consume_type='push', ordered=False, subscriptions=[Subscription('orders')])")  # fmt: skip
     assert client_ids(broker) == ["here", "peer"]
 
 

@@ -20,12 +20,14 @@ import mq
 import mq.aio
 from mq.aio import waiter
 from mq.aio.producer import OUTBOX_COUNT_MAX
+from mq.broker.groups.claim import LocalClaim
 from mq.client.engine import send_back
 from mq.client.producer import ASYNC_COUNT_MAX
 from mq.client.retry import Retry
 from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
+from tests.support.memory.groups import MemoryClaim
 
 SOON = 30.0  # for what is to happen at once; a machine under load takes its time
 
@@ -567,7 +569,8 @@ def test_what_cannot_be_sent_back_stays_and_comes_again(
 
     async def main() -> None:
         monkeypatch.setattr(send_back, "RETRY_SECONDS", 0.001)
-        monkeypatch.setattr(broker, "send_back", full)
+        for claim in (LocalClaim, MemoryClaim):
+            monkeypatch.setattr(claim, "send_back", full)
         send(broker, b"1")
         listener = Failing(subscribed(broker), LookupError("no"), 3)
         await listener.consumer.run(listener)

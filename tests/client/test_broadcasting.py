@@ -95,7 +95,7 @@ def test_a_client_id_is_one_consumers_at_a_time(tmp_path: Path) -> None:
         assert again.client_id == "box"
 
 
-@pytest.mark.parametrize(("consume_from", "expected"), [("first", [b"old", b"new"]), ("last", [b"new"])])
+@pytest.mark.parametrize(("consume_from", "expected"), [("earliest", [b"old", b"new"]), ("latest", [b"new"])])
 def test_it_begins_where_it_is_told_to(tmp_path: Path, consume_from: str, expected: list[bytes]) -> None:
     broker = make(1)
     send(broker, "old")

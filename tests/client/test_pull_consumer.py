@@ -547,7 +547,15 @@ def test_wakeup_ends_one_poll_with_nothing(make: Make) -> None:
     waker.join()
 
 
-@pytest.mark.parametrize(("consume_from", "expected"), [("first", [b"1", b"2", b"3"]), ("last", [b"3"])])
+@pytest.mark.parametrize(
+    ("consume_from", "expected"),
+    [
+        ("first", [b"1", b"2", b"3"]),
+        ("earliest", [b"1", b"2", b"3"]),
+        ("last", [b"3"]),
+        ("latest", [b"3"]),
+    ],
+)
 def test_where_a_new_group_begins(
     broker: mq.Broker, make: Make, consume_from: str, expected: list[bytes]
 ) -> None:

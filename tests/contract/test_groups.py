@@ -341,10 +341,11 @@ def test_a_group_is_reset_by_name_or_time(broker: mq.Broker, other: mq.Broker, j
     end = 1 + max(
         message.store_time_ms for queue in broker.topic("orders").queues for message in queue.read(0).messages
     )
-    for where in ({"to": "latest"}, {"to": "earliest"}, {"to_ms": end}, {"to_ms": 0}):
+    wheres: list[dict[str, Any]] = [{"to": "latest"}, {"to": "earliest"}, {"to": "last"}, {"to": "first"}]
+    for where in (*wheres, {"to_ms": end}, {"to_ms": 0}):
         group.reset("orders", **where)
         offsets.append([offset for _, offset in sorted(group.offsets("orders").items())])
-    assert offsets == [[3, 2], [0, 0], [3, 2], [0, 0]]
+    assert offsets == [[3, 2], [0, 0]] * 3
     assert group.lag("orders") == 5
     for wrong in ({}, {"to": "earliest", "to_ms": 0}, {"to": "middle"}):
         with pytest.raises(ValueError, match="to"):

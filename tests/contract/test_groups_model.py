@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 )
 
 import mq
+from mq.api.beginning import Beginning
 from mq.api.group import Claim, Membership, Subscription
 from mq.store.check import problems
 from tests.contract.conftest import open_broker
@@ -247,12 +248,12 @@ class Machine(RuleBasedStateMachine):
         self.begun = True
         self.changed()
 
-    @rule(to=st.sampled_from(["earliest", "latest"]))
-    def reset_all(self, to: str) -> None:
+    @rule(to=st.sampled_from(["earliest", "latest", "first", "last"]))
+    def reset_all(self, to: Beginning) -> None:
         self.broker.group(GROUP).reset(TOPIC, to=to)
         for queue, stored in self.queues.items():
             if queue.topic == TOPIC:
-                self.offsets[queue] = len(stored) if to == "latest" else 0
+                self.offsets[queue] = len(stored) if to in ("latest", "last") else 0
                 self.resets[queue] = self.resets.get(queue, 0) + 1
         self.begun = True
         self.changed()

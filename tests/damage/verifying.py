@@ -13,6 +13,7 @@ from mq.broker.topics.sink_ledger import TOPIC, Entry
 from mq.spark.sink import check as sinks
 from tests.damage import harm
 from tests.damage.known import SIZES
+from tests.support import assigned
 from tests.support.appending import append_one
 from tests.support.processes.children import say
 
@@ -31,7 +32,7 @@ def make(root: str) -> None:
             with handled(f"key-{number}"):
                 pass
         topic.send(b"later", delay_level=18)
-        broker.commit("billing", topic.queues[0].message_queue, 3)
+        assigned.commit(broker, "billing", topic.queues[0].message_queue, 3)
         broker.create_topic(TOPIC, 1)
         body = Entry("app", "query", 1, 0, 5, ("1/a.arrow", "1/b.arrow")).encode()
         append_one(broker, TOPIC, 0, mq.Message(TOPIC, body), body, 0)

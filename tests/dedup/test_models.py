@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -47,7 +48,7 @@ class Sends(RuleBasedStateMachine):
             broker._store,
             broker.name,
             broker._reader,
-            Appenders(broker._writer.appender),
+            Appenders(partial(broker._writer.appender, told=True)),
             broker._catalog.current,
             bucket_count=2,
         )

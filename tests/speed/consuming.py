@@ -54,7 +54,7 @@ class Consuming(ours.Sending):
         return consumer
 
     def consumed(self) -> int:
-        return sum(self._broker.consumer_groups.offsets(GROUP, ours.TOPIC).values())
+        return sum(self._broker.group(GROUP).offsets(ours.TOPIC).values())
 
     def drain_rate(self, **options: Any) -> float:
         """Messages a second of a consumer that takes all there is, from the first look at which it had taken
@@ -189,7 +189,7 @@ class Pipeline:
                     assert time.perf_counter() < until, f"consumer {place} does not get its queues"
                     time.sleep(LOOK_SECONDS)
                 ready()
-                while sum(broker.consumer_groups.offsets(GROUP, ours.TOPIC).values()) < total:
+                while sum(broker.group(GROUP).offsets(ours.TOPIC).values()) < total:
                     assert time.perf_counter() < until, f"consumer {place} waits for the rest"
                     time.sleep(LOOK_SECONDS)
                 ready()

@@ -5,6 +5,7 @@ import sys
 import click
 
 import mq
+from mq.api.beginning import BEGINNINGS, Beginning
 from mq.cli.printing import as_json, emit_json, emit_line, visible
 from mq.cli.session import Session, with_json
 from mq.cli.session import moment as time_of
@@ -14,9 +15,9 @@ POLL_SECONDS = 20.0
 COUNT_MAX = 32
 
 
-def _place(text: str) -> str | int:
-    """`first`, `last`, or a moment."""
-    return text if text in {"first", "last"} else time_of(text)
+def _place(text: str) -> Beginning | int:
+    """`first`, `last`, or a moment; `earliest` and `latest` say the same as in `reset`."""
+    return BEGINNINGS.get(text) or time_of(text)
 
 
 @click.command()
@@ -43,7 +44,7 @@ def consume(
     group: str,
     expression: str,
     sql: str | None,
-    consume_from: str | int,
+    consume_from: Beginning | int,
     count: int | None,
     wait: float | None,
 ) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 import mq
+from mq.api.beginning import BEGINNINGS, first_or_last
 from mq.api.consumer_groups import Group
 from mq.api.group import Member, QueueState
 from mq.api.results import MessageQueue
@@ -284,8 +285,8 @@ def subscribed(member: Member) -> str:
 
 
 def _place(text: str) -> str | int:
-    """`earliest`, `latest`, or a moment."""
-    return text if text in {"earliest", "latest"} else time_of(text)
+    """`earliest`, `latest`, or a moment; `first` and `last` say the same as in `consume`."""
+    return text if text in BEGINNINGS else time_of(text)
 
 
 @click.command()
@@ -319,7 +320,7 @@ def reset(session: Session, group: str, topic: str, place: str | int, create: bo
         if isinstance(place, int):
             found.reset(topic, to_ms=place)
         else:
-            found.reset(topic, to=place)
+            found.reset(topic, to=first_or_last("--to", place))
         after = found.offsets(topic)
         if session.json and not after:
             emit_json({"group": group, "topic": topic, "model": "broadcasting"})

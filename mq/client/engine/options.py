@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from mq.api.beginning import first_or_last
 from mq.client.engine.assignment import AssignmentListener
 from mq.client.engine.flow_control import Limits
 from mq.client.engine.rebalance import AnyStrategy, strategy_of
@@ -14,7 +15,7 @@ from mq.client.listener import check_function
 from mq.errors import GroupInvalid
 from mq.names import check_group
 
-__all__ = ["PullOptions", "PushOptions", "check_int"]
+__all__ = ["PullOptions", "PushOptions", "begin_from", "check_int"]
 
 COUNT_MAX: Final = 65_536  # messages that are asked for at a time
 INT_MAX: Final = (1 << 31) - 1
@@ -129,7 +130,6 @@ def check_count(name: str, value: int) -> None:
 
 def _check_shared(options: PullOptions | PushOptions) -> None:
     check_group(options.group)
-    _check_from(options.consume_from)
     strategy_of(options.allocate)
     if options.assignment_listener is not None:
         check_function("assignment_listener", options.assignment_listener)
@@ -137,13 +137,15 @@ def _check_shared(options: PullOptions | PushOptions) -> None:
         _check_client_id(options.client_id)
 
 
-def _check_from(consume_from: Any) -> None:
+def begin_from(consume_from: Any) -> str | int:
+    """The word `first` or `last`, or a time in ms, for what a user gave."""
     if isinstance(consume_from, bool) or not isinstance(consume_from, (int, str)):
         raise TypeError(
             f"consume_from is 'first', 'last', or a time in ms, not a {type(consume_from).__name__}"
         )
-    if consume_from not in ("first", "last") and not (isinstance(consume_from, int) and consume_from >= 0):
-        raise ValueError(f"consume_from is {consume_from!r}: give 'first', 'last', or a time in ms")
+    if isinstance(consume_from, str) or consume_from < 0:
+        return first_or_last("consume_from", consume_from)
+    return consume_from
 
 
 def _check_client_id(client_id: Any) -> None:

@@ -1,0 +1,28 @@
+"""Where a group begins in a queue, in words: the same ones wherever a user may say it.
+
+"first", or "earliest", is the oldest message that is kept; "last", or "latest", is what comes from now on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+__all__ = ["BEGINNINGS", "Beginning", "first_or_last"]
+
+Beginning = Literal["first", "last", "earliest", "latest"]
+BEGINNINGS: Final[dict[str, Literal["first", "last"]]] = {
+    "first": "first",
+    "earliest": "first",
+    "last": "last",
+    "latest": "last",
+}
+
+
+def first_or_last(option: str, word: Any) -> Literal["first", "last"]:
+    """The one word of two that say the same. Raises ValueError for another."""
+    found = BEGINNINGS.get(word) if isinstance(word, str) else None
+    if found is None:
+        raise ValueError(
+            f"{option} is {word!r}: give 'first' (or 'earliest'), 'last' (or 'latest'), or a time in ms"
+        )
+    return found

@@ -1,0 +1,47 @@
+"""mq.open: an option that is none names the nearest one."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mq
+from mq.broker.options import Options
+from mq.opening import RemoteOptions
+
+CLUSTER = "rocketmq://127.0.0.1:9876"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("retention_hour", "retention_hours"),
+        ("flush_intervall", "flush_interval"),
+        ("auto_create_topic", "auto_create_topics"),
+        ("readonly", "read_only"),
+        ("default_queues_count", "default_queue_count"),
+    ],
+)
+def test_an_unknown_option_of_a_directory_names_the_nearest(directory: Path, wrong: str, meant: str) -> None:
+    given: dict[str, Any] = {wrong: 1}
+    with pytest.raises(TypeError, match=f"'{wrong}' is no option of mq.open for a directory: .*'{meant}'"):
+        mq.open(directory, **given)
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("secretkey", "secret_key"), ("time_out", "timeout")])
+def test_an_unknown_option_of_a_cluster_names_the_nearest(wrong: str, meant: str) -> None:
+    given: dict[str, Any] = {wrong: "x"}
+    with pytest.raises(TypeError, match=f"'{wrong}' is no option of mq.open for a cluster: .*'{meant}'"):
+        mq.open(CLUSTER, **given)
+
+
+@pytest.mark.parametrize("kind", [Options, RemoteOptions])
+def test_where_none_is_near_all_are_named(directory: Path, kind: type) -> None:
+    given: dict[str, Any] = {"zzz": 1}
+    with pytest.raises(TypeError, match="there are ") as caught:
+        mq.open(directory if kind is Options else CLUSTER, **given)
+    assert all(name in str(caught.value) for name in inspect.signature(kind).parameters)
