@@ -313,7 +313,7 @@ def test_what_another_member_has_by_now_is_not_handed_back(broker: LocalBroker, 
     claim = member.claim(QUEUES[0])
     assert isinstance(claim, LocalClaim)
     # So that all is there that this takes.
-    assert assigned.send_back(broker, message, "g", delay_level=delay_level)
+    assert assigned.send_back(broker, message, "billing", delay_level=delay_level)
     end, stored = broker._store.end(), list[bool]()
 
     def hand_back() -> None:
