@@ -58,7 +58,7 @@ class Joiner:
         self.claim: Claim | None = None
 
     def join(self) -> None:
-        self.membership = self._broker.join(
+        self.membership = self._broker.consumer_groups.join(
             GROUP,
             client_id="stopped",
             model="clustering",

@@ -24,6 +24,7 @@ from mq.broker.groups.member_table import Roster
 from mq.broker.local import LocalBroker
 from mq.store.shared.process_state import process_state
 from tests.groups.stopping import GROUP, STEPS, TOPIC
+from tests.support import assigned
 from tests.support.eventually import eventually
 from tests.support.processes.outcomes import Calls, outcome, outcomes
 from tests.support.store.peer import Peer
@@ -56,7 +57,7 @@ def peer(broker: LocalBroker) -> Iterator[Peer]:
 
 
 def joined(broker: LocalBroker, name: str) -> Membership:
-    return broker.join(
+    return broker.consumer_groups.join(
         GROUP,
         client_id=name,
         model="clustering",
@@ -94,7 +95,7 @@ def calls(broker: LocalBroker, other: Membership) -> Calls:
         "members of the group": group.members,
         "states": lambda: group.states(TOPIC),
         "lag": lambda: group.lag(TOPIC),
-        "commit": lambda: broker.commit(GROUP, queue, 1),
+        "commit": lambda: assigned.commit(broker, GROUP, queue, 1),
         "reset": lambda: group.reset(TOPIC, to="earliest"),
         "another group": lambda: joined_elsewhere(broker),
         "send": lambda: broker.topic("beside").send(b"beside"),
