@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from mq.api.broker import Broker
 from mq.broker.local import LocalBroker
 from mq.broker.options import Options, known_options
-from mq.errors import RemotingError
 from mq.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -115,15 +114,30 @@ def open(target: str | os.PathLike[str], **options: Any) -> Broker:  # noqa: A00
     namespace: put before the names of topics and groups. timeout: seconds for each request.
 
     Raises TypeError for another option, TypeError and ValueError for a value out of range, ConfigMismatch,
-    StoreLocked, StoreCorrupted, VersionMismatch, and RemotingError for a cluster: the TCP transport is not in
-    this release.
+    StoreLocked, StoreCorrupted, VersionMismatch, and ValueError for what is no address. A cluster is
+    connected to when it is first used.
     """
     if isinstance(target, str) and target.startswith(SCHEME):
-        known_options(options, RemoteOptions, "mq.open for a cluster")
-        raise RemotingError(
-            f"{target}: the TCP transport is not in this release: open a directory on this machine instead"
-        )
+        given = RemoteOptions(**known_options(options, RemoteOptions, "mq.open for a cluster"))
+        return _open_cluster(target.removeprefix(SCHEME), given)
     return uninterrupted(lambda: LocalBroker(target, **options), LocalBroker.close)
+
+
+def _open_cluster(name_servers: str, options: RemoteOptions) -> Broker:
+    # Loaded when it is first used: a program that opens directories alone needs none of it.
+    from mq.remoting.client.broker import RemoteBroker
+    from mq.remoting.client.options import RemotingOptions, tls_context
+    from mq.remoting.codec.signature import Credentials
+
+    if (options.access_key is None) != (options.secret_key is None):
+        raise ValueError("access_key and secret_key belong together: give both, or none")
+    if options.timeout <= 0:
+        raise ValueError(f"timeout is {options.timeout} s, must be over 0")
+    credentials = None
+    if options.access_key is not None and options.secret_key is not None:
+        credentials = Credentials(options.access_key, options.secret_key)
+    remoting = RemotingOptions(timeout=options.timeout, tls=tls_context(options.tls), credentials=credentials)
+    return uninterrupted(lambda: RemoteBroker(name_servers, remoting, options.namespace), RemoteBroker.close)
 
 
 def _signature() -> inspect.Signature:

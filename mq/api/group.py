@@ -67,7 +67,8 @@ class QueueState:
 class Claim(Protocol):
     """A queue that a member owns, exclusively in its group, over all processes."""
 
-    queue: MessageQueue
+    @property
+    def queue(self) -> MessageQueue: ...
 
     def committed(self) -> int | None:
         """What is committed, None where nothing is. Acknowledges a reset."""
@@ -135,7 +136,8 @@ class Assigned(Versioned, Protocol):
 class Membership(Versioned, Protocol):
     """One consumer's place in a group."""
 
-    client_id: str
+    @property
+    def client_id(self) -> str: ...
 
     def members(self) -> list[Member]:
         """The live ones, this one included, by client_id."""
@@ -163,8 +165,12 @@ class Membership(Versioned, Protocol):
 class BroadcastOffsets(Protocol):
     """How far one consumer of a broadcasting group is; nobody else has its client id until close()."""
 
-    client_id: str
-    is_dirty: bool  # whether there is something to save
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is something to save."""
+        ...
 
     def begin(self, topic: str, consume_from: str | int) -> None:
         """Set where the consumer begins with a topic that it has no offset of, or that was made anew."""

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from mq.api.queues import Appender
-from mq.api.results import MessageQueue
+from mq.api.results import MessageQueue, SendResult
 from mq.message import MessageExt
 from mq.properties import value_of
 
@@ -114,10 +114,17 @@ class Ender(Protocol):
     """Ends transactions of one group: see Transactions.ender."""
 
     def __call__(
-        self, log_offset: int, queue_offset: int, state: TransactionState, from_check: bool = False, /
+        self,
+        log_offset: int,
+        queue_offset: int,
+        state: TransactionState,
+        from_check: bool = False,
+        of: SendResult | Check | None = None,
+        /,
     ) -> None:
         """End the transaction of a half message: with COMMIT its message is stored, once, whichever process
-        says so and how often; UNKNOWN changes nothing. from_check: it is the answer to a Check.
+        says so and how often; UNKNOWN changes nothing. from_check: it is the answer to a Check. of: the
+        result of the half message, or the Check, for a broker of which there are several.
 
         Raises MessageNotFound if there is no half message at this place, NotPermitted if it is of another
         group or has ended the other way; a half message with a CHECK_IMMUNITY_TIME_IN_SECONDS that is over

@@ -114,7 +114,7 @@ class Answers:
             return
         if state is COMMIT or state is ROLLBACK:
             try:
-                self._end(asked.log_offset, asked.queue_offset, state, True)
+                self._end(asked.log_offset, asked.queue_offset, state, True, asked)
             except NotPermitted as error:
                 # Its own producer, or another check, was faster, and of another opinion.
                 logger.warning(

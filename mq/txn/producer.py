@@ -310,7 +310,7 @@ class _Course:
     def finish(self, result: SendResult, state: TransactionState) -> None:
         log_offset = int(result.offset_msg_id[-16:], 16)
         try:
-            self._end(log_offset, result.queue_offset, state)
+            self._end(log_offset, result.queue_offset, state, False, result)
         except Exception as error:  # noqa: BLE001 - which may be raised again
             self.unended(result, state, error)
 

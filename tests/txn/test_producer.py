@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import mq
-from mq.api.broker import Appender, Check, Ender
+from mq.api.broker import Appender, Check, Ender, SendResult
 from tests.support.memory.broker import MemoryBroker
 
 GROUP = "payers"
@@ -75,7 +75,12 @@ class Troubled(MemoryBroker):
         usual = ender(group)
 
         def end(
-            log_offset: int, queue_offset: int, state: mq.TransactionState, from_check: bool = False, /
+            log_offset: int,
+            queue_offset: int,
+            state: mq.TransactionState,
+            from_check: bool = False,
+            of: SendResult | Check | None = None,
+            /,
         ) -> None:
             if from_check:
                 if self.check_failures:
@@ -84,7 +89,7 @@ class Troubled(MemoryBroker):
                 self.states.append(state)
                 if self.end_failure is not None:
                     raise self.end_failure
-            usual(log_offset, queue_offset, state, from_check)
+            usual(log_offset, queue_offset, state, from_check, of)
 
         return end
 

@@ -16,8 +16,8 @@ from functools import partial
 from typing import NoReturn, cast
 
 from mq.api.queues import Appender, Appenders
-from mq.api.results import MessageQueue
-from mq.api.transactions import Ender, HalfMessage, TransactionState, Undecided
+from mq.api.results import MessageQueue, SendResult
+from mq.api.transactions import Check, Ender, HalfMessage, TransactionState, Undecided
 from mq.broker.delay.levels import SCHEDULE_TOPIC, destination
 from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import TIMER_TOPIC
@@ -152,6 +152,7 @@ class LocalTransactions:
         queue_offset: int,
         state: TransactionState,
         from_check: bool = False,
+        of: SendResult | Check | None = None,
     ) -> None:
         """See Ender."""
         if not isinstance(state, TransactionState):

@@ -16,9 +16,9 @@ from mq.errors import MQError
 from mq.remoting.client.answers import checked
 from mq.remoting.client.name_servers import NameServers
 from mq.remoting.client.remoting import Remoting
-from mq.remoting.codec.bodies.route import MASTER_ID, BrokerAddresses, TopicRoute
+from mq.remoting.codec.bodies.route import MASTER_ID, BrokerAddresses, ClusterInfo, TopicRoute
 from mq.remoting.codec.json_body import from_json
-from mq.remoting.codec.requests.name_servers import GetRoute
+from mq.remoting.codec.requests.name_servers import GetClusterInfo, GetRoute
 from mq.remoting.codec.response_codes import ResponseCode
 
 __all__ = ["Cluster"]
@@ -44,6 +44,7 @@ class Cluster:
         self._needed_at: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
         self._brokers: dict[str, BrokerAddresses] = {}
+        self._others: dict[str, BrokerAddresses] = {}  # those that everything() found
         self._is_failing = False
         self._refreshing: asyncio.Task[None] | None = None
         remoting.events.post(self._start)
@@ -99,6 +100,14 @@ class Cluster:
             return None
         return broker.broker_addrs[min(broker.broker_addrs)]
 
+    def everything(self) -> ClusterInfo:
+        """All brokers there are, in routes or not. Asks a name server."""
+        answer = checked(self._name_servers.call(GetClusterInfo()), GetClusterInfo, self._name_servers.chosen)
+        info = from_json(ClusterInfo, answer.body)
+        self._others = info.broker_addr_table
+        self._gather()
+        return info
+
     async def _ask(self, topic: str) -> TopicRoute | None:
         request = GetRoute(topic, accept_standard_json_only=True)
         answer = await self._name_servers.request(request)
@@ -121,11 +130,14 @@ class Cluster:
             changed(topic, route)
 
     def _gather(self) -> None:
-        """The brokers in all routes."""
+        """The brokers in all routes, and others that were found."""
         self._brokers = {
-            broker.broker_name: broker
-            for route in list(self._routes.values())
-            for broker in route.broker_datas
+            **self._others,
+            **{
+                broker.broker_name: broker
+                for route in list(self._routes.values())
+                for broker in route.broker_datas
+            },
         }
 
     def _start(self) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import socket
 
-from mq.store.native import lib
+from mq.store.native import ffi, lib
 
-__all__ = ["seed_ids"]
+__all__ = ["new_unique_id", "seed_ids"]
+
+UNIQUE_ID_SIZE = 32
 
 
 def _address() -> bytes:
@@ -31,3 +33,15 @@ def seed_ids() -> None:
     """What the unique ids of this process begin with: address, pid, and a constant of this start."""
     prefix = _address() + (os.getpid() & 0xFFFF).to_bytes(2, "big") + os.urandom(4)
     lib.mq_unique_seed(prefix.hex().upper().encode())
+
+
+def new_unique_id() -> str:
+    """One for a message that is stored elsewhere; what is stored here gets its own in C."""
+    made = ffi.new("char[]", UNIQUE_ID_SIZE)
+    lib.mq_unique_id(made)
+    text: bytes = ffi.unpack(made, UNIQUE_ID_SIZE)
+    return text.decode()
+
+
+seed_ids()
+os.register_at_fork(after_in_child=seed_ids)

@@ -1,0 +1,105 @@
+"""What wakes consumers of a cluster: answers to pulls that arrived, and changes of what they look at.
+
+A pull runs in the background (see groups/claim_puller.py); its answer is an arrival of its queue. A thread
+that waits is told of the arrivals of its queues, and of changes of its members, which it finds by comparing
+versions: nothing is looked for meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from mq.api.results import MessageQueue
+from mq.api.waiter import Versioned
+
+__all__ = ["Arrivals", "RemoteWaiter"]
+
+UNPULLED_SECONDS = 1.0  # at which a queue is looked at that nobody pulls from in the background
+
+Position = tuple[MessageQueue, int, "frozenset[int] | bytes | None"]
+
+
+class Arrivals:
+    """Those of one broker object. From any thread; listeners are called by it, and are quick."""
+
+    def __init__(self) -> None:
+        self._counts: dict[MessageQueue, int] = {}
+        self._listeners: set[Callable[[], object]] = set()
+        self._lock = threading.Lock()
+
+    def count(self, queue: MessageQueue) -> int | None:
+        """How many there were; None for a queue of which there are none."""
+        return self._counts.get(queue)
+
+    def expect(self, queue: MessageQueue) -> None:
+        """There will be some of this queue."""
+        with self._lock:
+            self._counts.setdefault(queue, 0)
+
+    def arrived(self, queue: MessageQueue) -> None:
+        with self._lock:
+            self._counts[queue] = self._counts.get(queue, 0) + 1
+        self.changed()
+
+    def changed(self) -> None:
+        """Something else is to be looked at."""
+        for listener in tuple(self._listeners):
+            listener()
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        with self._lock:
+            self._listeners = self._listeners | {listener}
+
+    def forget(self, listener: Callable[[], object]) -> None:
+        with self._lock:
+            self._listeners = self._listeners - {listener}
+
+
+class RemoteWaiter:
+    """See mq.api.waiter.Waiter. Waits by one thread at a time."""
+
+    def __init__(self, arrivals: Arrivals, check_open: Callable[[], object]) -> None:
+        self._arrivals = arrivals
+        self._check_open = check_open
+        self._bell = threading.Event()
+        self._seen: dict[MessageQueue, int] = {}
+        self._is_woken = False
+
+    def wait(
+        self, positions: Sequence[Position], members: Sequence[tuple[Versioned, int]], timeout: float
+    ) -> MessageQueue | None:
+        """See Waiter.wait."""
+        self._check_open()
+        counts = {queue: self._arrivals.count(queue) for queue, _, _ in positions}
+        if None in counts.values():
+            timeout = min(timeout, UNPULLED_SECONDS)
+        deadline = monotonic() + timeout
+        self._arrivals.listen(self._bell.set)
+        try:
+            while True:
+                self._bell.clear()
+                found = self._arrived(positions)
+                if found is not None or self._is_woken or any(one.version() != seen for one, seen in members):
+                    self._is_woken = False
+                    return found
+                if not self._bell.wait(deadline - monotonic()):
+                    return None
+                self._check_open()
+        finally:
+            self._arrivals.forget(self._bell.set)
+
+    def _arrived(self, positions: Sequence[Position]) -> MessageQueue | None:
+        """A queue of which there were arrivals since it was looked at last."""
+        for queue, _, _ in positions:
+            count = self._arrivals.count(queue)
+            if count is not None and count != self._seen.get(queue, 0):
+                self._seen[queue] = count
+                return queue
+        return None
+
+    def wakeup(self) -> None:
+        """See Waiter.wakeup."""
+        self._is_woken = True
+        self._bell.set()

@@ -1,0 +1,102 @@
+"""Requests to brokers by their name: which address that is, and the answer or one named error."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, TypeVar
+
+from mq.errors import MQError, RemotingError
+from mq.remoting.client.answers import SUCCESS_ONLY, checked, framed
+from mq.remoting.client.cluster import Cluster
+from mq.remoting.client.remoting import Remoting
+from mq.remoting.codec.bodies.route import MASTER_ID
+from mq.remoting.codec.fields import Answer, Request, decode_fields
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.json_body import JsonBody
+from mq.remoting.codec.requests.offsets import OffsetAnswer
+from mq.remoting.codec.response_codes import ResponseCode
+
+__all__ = ["Brokers"]
+
+Declared = TypeVar("Declared", bound=Answer)
+
+
+class Brokers:
+    """The brokers of a cluster, over the connections of one client of it."""
+
+    def __init__(self, remoting: Remoting, cluster: Cluster) -> None:
+        self.remoting: Final = remoting
+        self.cluster: Final = cluster
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
+        """Raises RemotingError for a broker that has no such address, or is in no known route."""
+        address = self.cluster.address(broker_name, broker_id)
+        if address is None:
+            known = ", ".join(sorted(self.cluster.brokers)) or "none"
+            which = "master" if broker_id == MASTER_ID else f"slave {broker_id}"
+            raise RemotingError(
+                f"broker {broker_name!r} has no {which} in any route now; the brokers known are: {known}"
+            )
+        return address
+
+    def ask(
+        self,
+        broker_name: str,
+        request: Request,
+        body: bytes | JsonBody = b"",
+        *,
+        timeout: float | None = None,
+        also: Collection[int] = SUCCESS_ONLY,
+    ) -> Frame:
+        """The answer of a broker's master, if its code is SUCCESS or one of `also`. Raises RemotingError,
+        RequestTimeout."""
+        address = self.address(broker_name)
+        answer = self.remoting.call(address, framed(request, body), timeout)
+        return checked(answer, type(request), address, also)
+
+    def ask_first(
+        self,
+        broker_names: Collection[str],
+        request: Request,
+        body: bytes | JsonBody = b"",
+        *,
+        also: Collection[int] = SUCCESS_ONLY,
+    ) -> Frame:
+        """The answer of the first of several brokers that gives one. Raises what the last one did."""
+        failure: MQError = RemotingError(f"there is no broker to be asked for {request.NAME}")
+        for name in broker_names:
+            try:
+                return self.ask(name, request, body, also=also)
+            except MQError as error:
+                failure = error
+        raise failure
+
+    def all_names(self) -> list[str]:
+        """The names of all brokers of the cluster that have a master. Asks a name server."""
+        found = self.cluster.everything().broker_addr_table
+        return sorted(name for name, broker in found.items() if broker.master is not None)
+
+    def cluster_names(self) -> set[str]:
+        """The names of clusters, which brokers have topics of."""
+        return set(self.cluster.everything().cluster_addr_table)
+
+    def offset(self, broker_name: str, request: Request) -> int:
+        """The offset that a broker answers with."""
+        return self.fields(OffsetAnswer, self.ask(broker_name, request)).offset
+
+    def offset_or_none(self, broker_name: str, request: Request) -> int | None:
+        """The same; None where the broker has none."""
+        answer = self.ask(broker_name, request, also=(ResponseCode.QUERY_NOT_FOUND,))
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return self.fields(OffsetAnswer, answer).offset
+
+    def tell(self, broker_name: str, request: Request, body: bytes | JsonBody = b"") -> None:
+        """Send what is not answered; nothing to a broker that is in no route now. From any thread."""
+        address = self.cluster.address(broker_name)
+        if address is not None:
+            self.remoting.oneway(address, framed(request, body))
+
+    @staticmethod
+    def fields(declared: type[Declared], answer: Frame) -> Declared:
+        return decode_fields(declared, answer.fields)

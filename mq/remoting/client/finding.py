@@ -1,0 +1,125 @@
+"""Finding messages of a cluster: by offset id, by unique id, by key; and taking delayed ones back.
+
+RocketMQ: client/impl/MQAdminImpl.java.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+from mq.api.recall import RecallHandle
+from mq.errors import MessageNotFound, MQError, NotPermitted, RemotingError, TopicNotFound
+from mq.message import MessageExt
+from mq.properties import value_of
+from mq.remoting.client.answers import checked, framed
+from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.namespace import Namespace
+from mq.remoting.client.sending import PRODUCER_GROUP
+from mq.remoting.client.topics import RemoteTopics
+from mq.remoting.codec.fields import decode_fields
+from mq.remoting.codec.records import decode_records
+from mq.remoting.codec.requests.consuming import QueryMessage, ViewMessageById
+from mq.remoting.codec.requests.sending import RecallAnswer, RecallMessage
+from mq.remoting.codec.response_codes import ResponseCode
+
+__all__ = ["Finding"]
+
+UNIQUE_ID_HOURS = 36  # for which RocketMQ looks back for a unique id
+_OFFSET_ID = re.compile(r"[0-9A-F]{32}|[0-9A-F]{56}")
+
+
+class Finding:
+    """Of one broker object."""
+
+    def __init__(self, brokers: Brokers, namespace: Namespace, topics: RemoteTopics) -> None:
+        self._brokers = brokers
+        self._namespace = namespace
+        self._topics = topics
+
+    def message(self, msg_id: str) -> MessageExt:
+        """See Broker.message. A unique id is looked for in all topics."""
+        found = self._by_offset_id(msg_id)
+        if found is not None:
+            return found
+        for topic in self._topics.names():
+            newest = self.query(topic, msg_id, count_max=32, begin_ms=0, end_ms=None)
+            for message in newest:
+                if message.msg_id == msg_id:
+                    return message
+        raise MessageNotFound(f"no broker of the cluster has a message with the id {msg_id!r}")
+
+    def query(
+        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int | None
+    ) -> list[MessageExt]:
+        """See Broker.query. A broker indexes a message some ms after it was stored."""
+        if not self._topics.exists(topic):
+            raise TopicNotFound(topic)
+        end_ms = time.time_ns() // 1_000_000 + 60_000 if end_ms is None else end_ms
+        found: dict[str, MessageExt] = {}
+        wire_topic = self._namespace.wire(topic)
+        names = sorted({queue.broker_name for queue in self._topics.readable(topic)})
+        for name in names:
+            for is_unique_key in (False, True):
+                request = QueryMessage(wire_topic, key, count_max, begin_ms, end_ms, is_unique_key)
+                answer = self._brokers.ask(name, request, also=(ResponseCode.QUERY_NOT_FOUND,))
+                if answer.code == ResponseCode.SUCCESS:
+                    for message in decode_records(answer.body, name):
+                        found[message.offset_msg_id] = message
+        wanted = [
+            message
+            for message in found.values()
+            if begin_ms <= message.store_time_ms <= end_ms and _has(message, key)
+        ]
+        wanted.sort(key=lambda message: (message.store_time_ms, message.log_offset), reverse=True)
+        return wanted[:count_max]
+
+    def recall(self, handle: str) -> str:
+        """See Broker.recall."""
+        named = RecallHandle.of(handle)
+        request = RecallMessage(self._namespace.wire(named.topic), handle, PRODUCER_GROUP)
+        try:
+            answer = self._brokers.ask(self._broker_of(named), request)
+        except RemotingError as error:
+            if error.code == ResponseCode.ILLEGAL_OPERATION:
+                raise NotPermitted(f"message {named.unique_id} cannot be recalled: {error}") from error
+            raise
+        return decode_fields(RecallAnswer, answer.fields).msg_id
+
+    def _broker_of(self, named: RecallHandle) -> str:
+        if self._brokers.cluster.address(named.broker_name) is None:
+            self._brokers.all_names()
+        return named.broker_name
+
+    def _by_offset_id(self, msg_id: str) -> MessageExt | None:
+        if not _OFFSET_ID.fullmatch(msg_id):
+            return None
+        packed = bytes.fromhex(msg_id)
+        host, port = packed[:-12], int.from_bytes(packed[-12:-8], "big")
+        offset = int.from_bytes(packed[-8:], "big")
+        if len(host) == 4:
+            address = f"{'.'.join(map(str, host))}:{port}"
+        else:
+            address = f"[{':'.join(host[at : at + 2].hex() for at in range(0, 16, 2))}]:{port}"
+        name = self._name_of(address)
+        if name is None:
+            return None  # A unique id looks the same.
+        try:
+            answer = self._brokers.remoting.call(address, framed(ViewMessageById(offset)))
+            checked(answer, ViewMessageById, address)
+            messages = decode_records(answer.body, name)
+        except MQError:
+            return None
+        return messages[0] if messages and messages[0].log_offset == offset else None
+
+    def _name_of(self, address: str) -> str | None:
+        self._brokers.all_names()
+        for name, broker in self._brokers.cluster.brokers.items():
+            if address in broker.broker_addrs.values():
+                return name
+        return None
+
+
+def _has(message: MessageExt, key: str) -> bool:
+    """Whether it has this key, or this unique id: a broker finds by hashes."""
+    return message.msg_id == key or key in (value_of(message.encoded, b"KEYS\x01") or "").split()

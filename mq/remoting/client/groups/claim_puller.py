@@ -1,0 +1,199 @@
+"""Pulls from one queue for its owner, in the background: the broker holds a request until there is a message.
+
+A call never waits for the network. It takes the answer that is there, and the next request is sent at once,
+so one is always under way, and at most one answer waits. What was asked from another offset than is wanted
+now, after a seek, is dropped when it comes.
+
+A broker that refuses because it has not heard of the member yet is told again; after any other failure the
+next call raises it, and the one after that asks anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+from mq.api.group import Subscription
+from mq.api.results import MessageQueue, PullResult, PullStatus
+from mq.errors import MQError
+from mq.remoting.client.answers import framed
+from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.pulling import HOLD_SECONDS, pull_request, pulled
+from mq.remoting.codec.bodies.route import MASTER_ID
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.response_codes import ResponseCode
+
+__all__ = ["ClaimPuller", "PullTerms"]
+
+ANSWER_SECONDS = 30.0  # more than a broker holds a pull, a sweep of its waiting pulls included
+AGAIN_SECONDS = 1.0  # after a refusal that another heartbeat mends, or an answer that was not held
+NOT_KNOWN = frozenset({ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST})
+
+
+class PullTerms(Protocol):
+    """By what a claim pulls; asked for each request."""
+
+    def committed_offset(self) -> int | None:
+        """What is to be stored on the way, None for nothing."""
+        ...
+
+    def own_subscription(self) -> Subscription | None:
+        """What to filter by; None: what the heartbeat says."""
+        ...
+
+    def sub_version(self) -> int: ...
+
+    def not_known(self) -> None:
+        """The broker has no heartbeat with this subscription."""
+        ...
+
+
+class ClaimPuller:
+    """See mq.api.queues.Puller. `group` and `queue` as on the wire; `arrived` is called by the loop."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        group: str,
+        queue: MessageQueue,
+        terms: PullTerms,
+        arrived: Callable[[], object],
+    ) -> None:
+        self._brokers = brokers
+        self._group = group
+        self._queue = queue
+        self._terms = terms
+        self._arrived = arrived
+        self._lock = threading.Lock()  # guards what follows
+        self._asked = -1  # the offset of the request that is under way
+        self._round = 0  # of the request that counts
+        self._result: PullResult | None = None
+        self._result_of = -1
+        self._failure: MQError | None = None
+        self._broker_id = MASTER_ID
+        self._min_offset = self._max_offset = 0
+        self._is_closed = False
+
+    def __call__(
+        self, offset: int, count_max: int, byte_max: int, tag_hashes: frozenset[int] | None, wait: float, /
+    ) -> PullResult:
+        """See Puller. What is there, or nothing yet; `wait` is the caller's to do, by a Waiter."""
+        with self._lock:
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
+            result, self._result = self._result, None
+            if result is not None and self._result_of != offset:
+                result = None
+            if result is not None:
+                offset = result.next_offset
+                self._min_offset, self._max_offset = result.min_offset, result.max_offset
+        if not (result is not None and result.status is PullStatus.OFFSET_ILLEGAL):
+            self._ask(offset, count_max, byte_max)
+        if result is not None:
+            return result
+        return PullResult(PullStatus.NO_NEW_MESSAGE, [], offset, self._min_offset, self._max_offset)
+
+    def close(self) -> None:
+        """Ask for nothing more; what is under way is dropped when it comes."""
+        with self._lock:
+            self._is_closed = True
+            self._round += 1
+            self._result = None
+
+    def _ask(self, offset: int, count_max: int, byte_max: int) -> None:
+        """Have a request from this offset on under way."""
+        with self._lock:
+            if self._is_closed or self._asked == offset:
+                return
+            self._asked = offset
+            self._round += 1
+            this = self._round
+        terms, queue = self._terms, self._queue
+        try:
+            address = self._address()
+            request = pull_request(
+                self._group,
+                queue,
+                offset,
+                count_max,
+                byte_max,
+                hold=HOLD_SECONDS,
+                committed=terms.committed_offset() if self._broker_id == MASTER_ID else None,
+                subscription=terms.own_subscription(),
+                sub_version=terms.sub_version(),
+            )
+
+            sent_at = monotonic()
+
+            def again() -> None:
+                if monotonic() - sent_at < AGAIN_SECONDS:
+                    self._later(again)
+                else:
+                    self._ask_again(offset, count_max, byte_max)
+
+            def answered(answer: Frame | MQError) -> None:
+                self._answered(answer, this, offset, address, again)
+
+            self._brokers.remoting.call_async(address, framed(request), answered, ANSWER_SECONDS)
+        except BaseException:
+            self._drop(this)
+            raise
+
+    def _address(self) -> str:
+        """Of the broker that was suggested, as long as there is one; else the master's, or any slave's."""
+        cluster, name = self._brokers.cluster, self._queue.broker_name
+        address = cluster.address(name, self._broker_id)
+        if address is None:
+            self._broker_id = MASTER_ID
+            address = cluster.address(name) or cluster.any_address(name)
+        return address or self._brokers.address(name)
+
+    def _drop(self, this: int) -> bool:
+        """The request is not under way any more. False: another one is by now."""
+        with self._lock:
+            if this != self._round:
+                return False
+            self._asked = -1
+            return not self._is_closed
+
+    def _answered(
+        self, answer: Frame | MQError, this: int, offset: int, address: str, again: Callable[[], None]
+    ) -> None:
+        if not self._drop(this):
+            return
+        if isinstance(answer, Frame) and answer.code in NOT_KNOWN:
+            self._terms.not_known()
+            again()
+            return
+        try:
+            if isinstance(answer, MQError):
+                raise answer
+            result, self._broker_id = pulled(answer, self._queue, offset, address)
+        except MQError as error:
+            self._broker_id = MASTER_ID
+            with self._lock:
+                self._failure = error
+            self._arrived()
+            return
+        if result.status is PullStatus.NO_NEW_MESSAGE:
+            self._min_offset, self._max_offset = result.min_offset, result.max_offset
+            again()
+            return
+        with self._lock:
+            self._result, self._result_of = result, offset
+        self._arrived()
+
+    def _ask_again(self, offset: int, count_max: int, byte_max: int) -> None:
+        try:
+            self._ask(offset, count_max, byte_max)
+        except MQError as error:
+            with self._lock:
+                self._failure = error
+            self._arrived()
+
+    def _later(self, again: Callable[[], None]) -> None:
+        loop = self._brokers.remoting.events.loop
+        loop.call_later(AGAIN_SECONDS, again)

@@ -1,0 +1,216 @@
+"""A queue of a cluster that a consumer has: how far it is, its pulls, what is sent back, and its lock.
+
+Brokers of a cluster give no queue to one member alone: the members work out the same shares, and a queue may
+have two owners for a moment of a rebalance. For consumption in order its broker has a lock, which the owner
+renews; without it the claim is lost.
+
+RocketMQ: client/impl/consumer/RebalancePushImpl.java, ProcessQueue.java, ConsumeMessageOrderlyService.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from time import monotonic
+from typing import Final, Protocol, TypeVar
+
+from mq.api.group import Subscription
+from mq.api.queues import Puller
+from mq.api.results import MessageQueue
+from mq.errors import MQError
+from mq.message import MessageExt
+from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.groups.claim_puller import ClaimPuller
+from mq.remoting.client.groups.offsets import QueueOffset
+from mq.remoting.codec.requests.sending import SendMessageBack
+
+__all__ = ["ClaimOwner", "RemoteClaim"]
+
+log = logging.getLogger("mq.groups")
+
+LOCK_SECONDS = 30.0  # for which a lock that was not renewed is believed; its broker keeps it for 60
+SEND_BACK_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class ClaimOwner(Protocol):
+    """The member, or the consumer without a group, that has the claim."""
+
+    @property
+    def brokers(self) -> Brokers: ...
+    @property
+    def wire_group(self) -> str: ...
+    def wire_queue(self, queue: MessageQueue) -> MessageQueue: ...
+    def beginning(self, queue: MessageQueue) -> int | None:
+        """Where to begin where the group has no offset; None: at the oldest message."""
+        ...
+
+    def is_made_up(self, queue: MessageQueue) -> bool:
+        """Whether an offset of 0 is none at all."""
+        ...
+
+    def own_subscription(self, queue: MessageQueue) -> Subscription | None: ...
+    def sub_version(self, queue: MessageQueue) -> int: ...
+    def not_known(self) -> None: ...
+    def arrived(self, queue: MessageQueue) -> None: ...
+    def released(self, claim: RemoteClaim) -> None: ...
+
+
+class RemoteClaim:
+    """See mq.api.group.Claim. is_locked: it has the lock of the queue, as of now."""
+
+    def __init__(self, owner: ClaimOwner, queue: MessageQueue, *, is_locked: bool = False) -> None:
+        self.queue: Final = queue
+        self.reason = ""
+        self._owner = owner
+        self._wire_queue = owner.wire_queue(queue)
+        self._offset = QueueOffset(owner.brokers, owner.wire_group, self._wire_queue)
+        self._locked_at = monotonic() if is_locked else None
+        self._reset_to: int | None = None
+        self._is_lost = self._is_released = self._is_reset = False
+        self._pull: ClaimPuller | None = None
+
+    # What the consumer calls.
+
+    def committed(self) -> int | None:
+        """See Claim.committed."""
+        self._is_reset = False
+        reset_to, self._reset_to = self._reset_to, None
+        if reset_to is not None:
+            self._offset.set(reset_to)
+            return reset_to
+        offset = self._offset.query()
+        if offset is None or (offset == 0 and self._owner.is_made_up(self.queue)):
+            offset = self._owner.beginning(self.queue)
+            if offset is not None:
+                self._offset.set(offset)  # A member that comes after this one begins there too.
+        return offset
+
+    def is_current(self) -> bool:
+        """See Claim.is_current."""
+        return not self._is_reset and not self.is_lost()
+
+    def is_lost(self) -> bool:
+        """See Claim.is_lost."""
+        locked_at = self._locked_at
+        return self._is_lost or (locked_at is not None and monotonic() - locked_at > LOCK_SECONDS)
+
+    def while_held(self, messages: Iterator[T]) -> Iterator[T]:
+        """See Claim.while_held."""
+        if self._locked_at is None:
+            return messages
+        return self._while_locked(messages)
+
+    def _while_locked(self, messages: Iterator[T]) -> Iterator[T]:
+        for message in messages:
+            if self.is_lost():
+                return
+            yield message
+
+    def commit(self, offset: int) -> bool:
+        """See Claim.commit."""
+        if not self.is_current() or self._is_released:
+            return False
+        self._offset.raise_to(offset)
+        return True
+
+    def correct(self, offset: int) -> None:
+        """See Claim.correct."""
+        if self.is_current():
+            self._offset.set(offset)
+
+    def puller(self) -> Puller:
+        """See Claim.puller."""
+        if self._pull is None:
+            self._pull = ClaimPuller(
+                self._owner.brokers, self._owner.wire_group, self._wire_queue, self, self._arrived
+            )
+        return self._pull
+
+    def send_back(self, message: MessageExt, *, delay_level: int = 0, max_reconsume_times: int = 16) -> bool:
+        """See Claim.send_back."""
+        if self.is_lost():
+            return False
+        request = SendMessageBack(
+            offset=message.log_offset,
+            group=self._owner.wire_group,
+            delay_level=delay_level,
+            origin_msg_id=message.msg_id,
+            origin_topic=message.topic,
+            max_reconsume_times=max_reconsume_times,
+            broker_name=self.queue.broker_name,
+        )
+        self._owner.brokers.ask(self.queue.broker_name, request, timeout=SEND_BACK_SECONDS)
+        return True
+
+    def note(self, reason: str) -> None:
+        """See Claim.note."""
+        self.reason = reason
+
+    def release(self) -> None:
+        """See Claim.release."""
+        if self._is_released:
+            return
+        self._is_released = True
+        if self._pull is not None:
+            self._pull.close()
+        try:
+            if not self._is_lost:
+                self._offset.write_and_wait()
+        except MQError as error:
+            log.warning(
+                "group %s: the offset of %s/%d could not be written when it was given up, so messages may"
+                " come again: %s",
+                *(self._owner.wire_group, self.queue.topic, self.queue.queue_id, error),
+            )
+        finally:
+            self._owner.released(self)
+
+    # What the member calls, from any thread.
+
+    @property
+    def is_locked(self) -> bool:
+        return self._locked_at is not None
+
+    @property
+    def offset(self) -> int | None:
+        """What was committed here last."""
+        return self._offset.offset
+
+    def renewed(self) -> None:
+        """Its broker says that it still has the lock."""
+        self._locked_at = monotonic()
+
+    def lose(self) -> None:
+        """Another member has the queue."""
+        self._is_lost = True
+        if self._pull is not None:
+            self._pull.close()
+
+    def reset(self, offset: int) -> None:
+        """An operator set the offset."""
+        self._reset_to = offset
+        self._is_reset = True
+
+    def write_offset(self) -> None:
+        """Have the broker told what was committed."""
+        if not self._is_lost and not self._is_reset:
+            self._offset.write()
+
+    # What its pulls ask: see PullTerms.
+
+    def committed_offset(self) -> int | None:
+        return None if self._is_reset or self._is_lost else self._offset.offset
+
+    def own_subscription(self) -> Subscription | None:
+        return self._owner.own_subscription(self.queue)
+
+    def sub_version(self) -> int:
+        return self._owner.sub_version(self.queue)
+
+    def not_known(self) -> None:
+        self._owner.not_known()
+
+    def _arrived(self) -> None:
+        self._owner.arrived(self.queue)

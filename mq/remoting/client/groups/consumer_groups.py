@@ -1,0 +1,276 @@
+"""The consumer groups of a cluster: see mq.api.consumer_groups.
+
+A consumer of this process joins in a lane (lane.py); what depends on time is done for all of them here:
+offsets are written every 5 s, locks renewed every 20 s. The rest are questions that operators ask
+(administration.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from weakref import WeakSet
+
+from mq.api.group import BroadcastOffsets, Member, Membership, QueueState, Subscription
+from mq.api.queues import Puller, Queues
+from mq.api.results import MessageQueue
+from mq.errors import BrokerClosed, MQError
+from mq.names import check_group
+from mq.remoting.client.arrivals import Arrivals
+from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.groups.administration import Administration
+from mq.remoting.client.groups.assigned import RemoteAssigned
+from mq.remoting.client.groups.broadcast import RemoteBroadcastOffsets, default_directory
+from mq.remoting.client.groups.lane import Lane
+from mq.remoting.client.groups.membership import RemoteMembership, subscription_data
+from mq.remoting.client.groups.starting import Starting
+from mq.remoting.client.groups.told import Told
+from mq.remoting.client.heartbeats import Heartbeats
+from mq.remoting.client.namespace import Namespace
+from mq.remoting.client.remoting import Remoting
+from mq.remoting.codec.bodies.heartbeat import ClientCheck
+from mq.remoting.codec.bodies.route import TopicRoute
+from mq.remoting.codec.requests.groups import CheckClientConfig
+
+__all__ = ["RemoteConsumerGroups"]
+
+OFFSETS_SECONDS = 5.0
+LOCKS_SECONDS = 20.0
+
+
+class RemoteConsumerGroups:
+    """Of one broker object. queues are its queues; new_connections makes another Remoting like the first."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        namespace: Namespace,
+        arrivals: Arrivals,
+        queues: Queues,
+        new_connections: Callable[[], Remoting],
+    ) -> None:
+        self._brokers = brokers
+        self._namespace = namespace
+        self._arrivals = arrivals
+        self._queues = queues
+        self._new_connections = new_connections
+        self._administration = Administration(brokers, namespace, queues)
+        self._lock = threading.Lock()  # guards the lanes
+        self._lanes: list[Lane] = []
+        self._members: dict[Lane, list[RemoteMembership]] = {}
+        self._assigned: WeakSet[RemoteAssigned] = WeakSet()
+        self._first = self._add_lane(brokers)
+        brokers.cluster.changed.append(self._route_changed)
+        self._every(OFFSETS_SECONDS, self._write_offsets)
+        self._every(LOCKS_SECONDS, self._renew_locks)
+
+    # Consumers.
+
+    def join(
+        self,
+        group: str,
+        *,
+        client_id: str,
+        model: str,
+        consume_type: str,
+        ordered: bool,
+        subscriptions: Sequence[Subscription],
+        consume_from: str | int = "first",
+    ) -> Membership:
+        """See ConsumerGroups.join."""
+        check_group(group)
+        self._check_expressions(group, client_id, subscriptions)
+        lane = self._lane_for(group)
+        try:
+            queues = [] if model == "broadcasting" else self._known_queues(subscriptions)
+            starting = Starting(self._brokers, self._namespace, consume_from, queues)
+            member = RemoteMembership(
+                lane,
+                group,
+                client_id,
+                model=model,
+                consume_type=consume_type,
+                ordered=ordered,
+                subscriptions=subscriptions,
+                starting=starting,
+            )
+            self._members[lane].append(member)
+            try:
+                member.join()
+            except BaseException:
+                member.leave()
+                raise
+        except BaseException:
+            lane.groups.discard(group)
+            raise
+        return member
+
+    def assigned(self, group: str) -> RemoteAssigned:
+        """See ConsumerGroups.assigned."""
+        assigned = RemoteAssigned(self._first, group, self._queues.route_version)
+        self._assigned.add(assigned)
+        return assigned
+
+    def broadcast_offsets(
+        self, group: str, client_id: str | None, directory: Path | None
+    ) -> BroadcastOffsets:
+        """See ConsumerGroups.broadcast_offsets."""
+        check_group(group)
+        base = directory or default_directory(self._brokers.remoting.name)
+        return RemoteBroadcastOffsets(
+            base, group, client_id, self._queues.readable, self._beginning, _broadcast_puller
+        )
+
+    # Operators.
+
+    def members(self, group: str) -> list[Member]:
+        """See ConsumerGroups.members."""
+        return self._administration.members(group)
+
+    def topics(self, group: str) -> list[str]:
+        """See ConsumerGroups.topics."""
+        return self._administration.topics(group)
+
+    def offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        """See ConsumerGroups.offsets."""
+        self._write_offsets()
+        return self._administration.offsets(group, topic)
+
+    def states(self, group: str, topic: str) -> list[QueueState]:
+        """See ConsumerGroups.states."""
+        self._write_offsets()
+        return self._administration.states(group, topic)
+
+    def retrying(self, group: str) -> dict[str, int]:
+        """See ConsumerGroups.retrying. What still waits for its delay is not seen: a broker does not tell."""
+        self._write_offsets()
+        return self._administration.retrying(group)
+
+    def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """See ConsumerGroups.reset."""
+        self._administration.reset(group, offsets)
+
+    def groups(self) -> list[str]:
+        """See Broker.groups."""
+        return self._administration.groups()
+
+    def close(self) -> None:
+        """Leave every group."""
+        with self._lock:
+            members = [member for of_lane in self._members.values() for member in of_lane]
+            others = [lane for lane in self._lanes if lane is not self._first]
+        for member in members:
+            member.leave()
+        for assigned in list(self._assigned):
+            assigned.write_offsets()
+        for lane in others:
+            lane.brokers.remoting.close()
+
+    # Lanes.
+
+    def _lane_for(self, group: str) -> Lane:
+        """One in which the group has no member yet."""
+        with self._lock:
+            for lane in self._lanes:
+                if group not in lane.groups:
+                    break
+            else:
+                lane = self._add_lane(Brokers(self._new_connections(), self._brokers.cluster))
+            lane.groups.add(group)
+            return lane
+
+    def _add_lane(self, brokers: Brokers) -> Lane:
+        lane = Lane(
+            brokers,
+            Heartbeats(brokers.remoting, brokers.cluster),
+            self._arrivals,
+            self._namespace,
+            brokers.remoting.check_open,
+            self._left,
+        )
+        self._lanes.append(lane)
+        self._members[lane] = []
+        Told(brokers.remoting, lambda: tuple(self._members[lane]))
+        return lane
+
+    def _left(self, member: RemoteMembership) -> None:
+        for lane, members in self._members.items():
+            if member in members:
+                members.remove(member)
+                lane.groups.discard(member.group)
+
+    # What depends on time, and on brokers.
+
+    def _every(self, seconds: float, work: Callable[[], object]) -> None:
+        events = self._brokers.remoting.events
+
+        def again() -> None:
+            events.loop.call_later(seconds, again)
+            work()
+
+        events.post(lambda: events.loop.call_later(seconds, again))
+
+    def _all_members(self) -> list[RemoteMembership]:
+        return [member for members in list(self._members.values()) for member in list(members)]
+
+    def _write_offsets(self) -> None:
+        try:
+            for member in self._all_members():
+                member.write_offsets()
+            for assigned in list(self._assigned):
+                assigned.write_offsets()
+        except BrokerClosed:
+            pass
+
+    def _renew_locks(self) -> None:
+        for member in self._all_members():
+            try:
+                member.renew_locks()
+            except MQError:
+                continue
+
+    def _route_changed(self, wire_topic: str, _route: TopicRoute | None) -> None:
+        topic = self._namespace.plain(wire_topic)
+        for member in self._all_members():
+            member.route_changed(topic)
+        self._arrivals.changed()
+
+    def _known_queues(self, subscriptions: Sequence[Subscription]) -> list[MessageQueue]:
+        found: list[MessageQueue] = []
+        for each in subscriptions:
+            try:
+                found += self._queues.readable(each.topic)
+            except MQError:
+                continue  # Once the topic is there, all its messages come.
+        return found
+
+    def _beginning(self, queue: MessageQueue, consume_from: str | int) -> int:
+        """Where a broadcasting consumer begins."""
+        if consume_from == "first":
+            return self._queues.min_offset(queue)
+        if consume_from == "last":
+            return self._queues.max_offset(queue)
+        assert isinstance(consume_from, int)
+        return self._queues.offset_at(queue, consume_from)
+
+    def _check_expressions(self, group: str, client_id: str, subscriptions: Sequence[Subscription]) -> None:
+        """Raises RemotingError where a broker cannot filter by a subscription."""
+        for each in subscriptions:
+            if each.kind == "TAG":
+                continue
+            wire_topic = self._namespace.wire(each.topic)
+            route = self._brokers.cluster.route(wire_topic)
+            if route is None:
+                continue
+            data = subscription_data(wire_topic, each, 1)
+            body = ClientCheck(client_id, self._namespace.wire(group), data)
+            names = [broker.broker_name for broker in route.broker_datas if broker.master is not None]
+            for name in names[:1]:
+                self._brokers.ask(name, CheckClientConfig(), body)
+
+
+def _broadcast_puller(queue: MessageQueue, membership: Membership) -> Puller:
+    claim = membership.claim(queue)
+    assert claim is not None
+    return claim.puller()

@@ -1,0 +1,54 @@
+"""A namespace: what stands before every name of a topic or a group on the wire, and nowhere else.
+
+`orders` in namespace `shop` is `shop%orders` there, and `%RETRY%billing` is `%RETRY%shop%billing`. RocketMQ's
+own topics are of no namespace. RocketMQ: remoting/protocol/NamespaceUtil.java.
+"""
+
+from __future__ import annotations
+
+from mq.api.results import MessageQueue
+from mq.names import DEAD_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
+
+__all__ = ["Namespace"]
+
+SEPARATOR = "%"
+
+
+class Namespace:
+    """Of one broker object; "" is none, and leaves names as they are."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self._prefix = name + SEPARATOR if name else ""
+
+    def wire(self, name: str) -> str:
+        """The name on the wire of a topic or a group."""
+        kind, bare = _parts(name)
+        if not self._prefix or is_system_topic(bare) or is_system_group(bare):
+            return name
+        return name if bare.startswith(self._prefix) else kind + self._prefix + bare
+
+    def plain(self, name: str) -> str:
+        """The name that users know."""
+        kind, bare = _parts(name)
+        if self._prefix and bare.startswith(self._prefix):
+            return kind + bare[len(self._prefix) :]
+        return name
+
+    def wire_queue(self, queue: MessageQueue) -> MessageQueue:
+        return queue._replace(topic=self.wire(queue.topic)) if self._prefix else queue
+
+    def plain_queue(self, queue: MessageQueue) -> MessageQueue:
+        return queue._replace(topic=self.plain(queue.topic)) if self._prefix else queue
+
+    def holds(self, name: str) -> bool:
+        """Whether a name on the wire is of this namespace."""
+        return _parts(name)[1].startswith(self._prefix)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """The prefix of a retry or dead letter topic, and what follows."""
+    for kind in (RETRY_PREFIX, DEAD_PREFIX):
+        if name.startswith(kind):
+            return kind, name[len(kind) :]
+    return "", name

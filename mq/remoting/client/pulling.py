@@ -1,0 +1,98 @@
+"""What a pull asks for, and what its answer says. Pure.
+
+RocketMQ: client/impl/consumer/PullAPIWrapper.java, broker/processor/PullMessageProcessor.java.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mq.api.group import Subscription
+from mq.api.results import MessageQueue, PullResult, PullStatus
+from mq.errors import RemotingError
+from mq.remoting.client.answers import checked
+from mq.remoting.client.refusals import named
+from mq.remoting.codec.fields import decode_fields
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.records import decode_records
+from mq.remoting.codec.requests.consuming import PullAnswer, PullFlag, PullMessage
+from mq.remoting.codec.response_codes import ResponseCode
+
+__all__ = ["HOLD_SECONDS", "READER_GROUP", "Pulled", "pull_request", "pulled"]
+
+HOLD_SECONDS = 15.0  # for which a broker holds a pull that finds nothing
+READER_GROUP = "TOOLS_CONSUMER"  # RocketMQ's own, for what reads without being a consumer
+_STATUS = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MESSAGE,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MESSAGE,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+class Pulled(NamedTuple):
+    """What came of a pull, and the id of the broker, master or slave, to ask next."""
+
+    result: PullResult
+    broker_id: int
+
+
+def pull_request(
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    count_max: int,
+    byte_max: int,
+    *,
+    hold: float = 0.0,
+    committed: int | None = None,
+    subscription: Subscription | None = None,
+    sub_version: int = 0,
+) -> PullMessage:
+    """Names as on the wire. hold: seconds to wait for a message. committed: the group's offset, which is
+    stored on the way. subscription: filter by this, and not by what the group's heartbeat said."""
+    flags = PullFlag.SUSPEND if hold > 0 else 0
+    if committed is not None:
+        flags |= PullFlag.COMMIT
+    if subscription is not None:
+        flags |= PullFlag.SUBSCRIPTION
+    return PullMessage(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count_max,
+        sys_flag=flags,
+        commit_offset=committed or 0,
+        suspend_timeout_millis=int(hold * 1000),
+        sub_version=sub_version,
+        subscription=None if subscription is None else subscription.expression,
+        expression_type=None if subscription is None else subscription.kind,
+        max_msg_bytes=byte_max,
+        broker_name=queue.broker_name,
+    )
+
+
+def pulled(answer: Frame, queue: MessageQueue, offset: int, address: str) -> Pulled:
+    """What the answer to a pull from `offset` on says. Raises RemotingError, by its own name where it
+    has one (see refusals.py)."""
+    try:
+        checked(answer, PullMessage, address, _STATUS)
+    except RemotingError as error:
+        raise named(error, queue.topic) from None
+    fields = decode_fields(PullAnswer, answer.fields)
+    status = _STATUS[ResponseCode(answer.code)]
+    messages = []
+    next_offset = fields.next_begin_offset
+    if status is PullStatus.FOUND:
+        messages = decode_records(answer.body, queue.broker_name)
+        if not messages or next_offset <= offset:
+            raise RemotingError(
+                f"{address} found {len(messages)} messages of {queue.topic}/{queue.queue_id} at queue offset"
+                f" {offset}, and says to go on at {next_offset}",
+                address=address,
+            )
+    elif status is PullStatus.NO_NEW_MESSAGE:
+        next_offset = offset
+    result = PullResult(status, messages, next_offset, fields.min_offset, fields.max_offset)
+    return Pulled(result, fields.suggest_which_broker_id)

@@ -1,0 +1,172 @@
+"""Storing messages on a cluster's brokers: appenders, batches, half messages.
+
+A message gets its unique id before its first attempt, and an error carries it to the next one: a message that
+was stored although no answer came can be told from another.
+
+RocketMQ: client/impl/producer/DefaultMQProducerImpl.java, client/impl/MQClientAPIImpl.java.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+
+from mq.api.queues import Appender
+from mq.api.recall import RecallHandle
+from mq.api.results import MessageQueue, SendResult, SendStatus
+from mq.errors import RemotingError, RequestTimeout
+from mq.fastpath import time_left
+from mq.message import Message
+from mq.remoting.client.answers import checked, framed
+from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.namespace import Namespace
+from mq.remoting.client.refusals import named
+from mq.remoting.codec.batch import encode_batch
+from mq.remoting.codec.fields import decode_fields
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.requests.sending import SendAnswer, SendBatchMessage, SendFields, SendMessageV2
+from mq.remoting.codec.response_codes import ResponseCode
+from mq.store.log.unique_id import new_unique_id
+
+__all__ = ["PRODUCER_GROUP", "Sending"]
+
+PRODUCER_GROUP = "mq_producer"  # of what is sent without transactions: a broker counts by it
+INHERITED_TOPIC = "TBW102"  # whose settings a topic gets that the first message makes
+INHERITED_QUEUE_COUNT = 4
+TRANSACTION_PREPARED = 0x4  # of sys_flag
+_STATUS = {status.value: status for status in SendStatus}
+_OFFSET_ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
+
+
+class Sending:
+    """Of one broker object. version() grows when a topic changes: an appender of before is out of date."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        namespace: Namespace,
+        version: Callable[[], int],
+        forget: Callable[[str], object],
+    ) -> None:
+        self._brokers = brokers
+        self._namespace = namespace
+        self._version = version
+        self._forget = forget  # the route of a topic that a broker does not have any more
+
+    def appender(self, queue: MessageQueue) -> Appender:
+        """See Queues.appender."""
+        return self._appender(queue, PRODUCER_GROUP, b"", 0)
+
+    def preparer(self, queue: MessageQueue, group: str) -> Appender:
+        """See Transactions.preparer."""
+        wire_group = self._namespace.wire(group)
+        half = f"TRAN_MSG\x01true\x02PGROUP\x01{wire_group}\x02".encode()
+        return self._appender(queue, wire_group, half, TRANSACTION_PREPARED)
+
+    def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
+        """See Queues.append_batch."""
+        ids = [new_unique_id() for _ in messages]
+        body = encode_batch(
+            (message.body, with_unique_id(message.encoded, unique_id), message.flag)
+            for message, unique_id in zip(messages, ids, strict=True)
+        )
+        properties = "" if all(message.wait for message in messages) else "WAIT\x01false\x02"
+        request = self._request(
+            SendBatchMessage, queue, PRODUCER_GROUP, properties, sys_flag=0, flag=0, batch=True
+        )
+        return self._stored(self._call(queue, framed(request, body), None), queue, ids)
+
+    def _appender(self, queue: MessageQueue, group: str, added: bytes, added_flag: int) -> Appender:
+        self._brokers.address(queue.broker_name)  # Raises what forbids to write there.
+        version = self._version()
+
+        def append(
+            message: Message, body: bytes, sys_flag: int, unique_id: str | None = None, /
+        ) -> SendResult | None:
+            if self._version() != version:
+                return None
+            unique_id = unique_id or new_unique_id()
+            properties = with_unique_id(message.encoded + added, unique_id).decode()
+            request = self._request(
+                SendMessageV2, queue, group, properties, sys_flag=sys_flag | added_flag, flag=message.flag
+            )
+            return self._stored(self._call(queue, framed(request, body), unique_id), queue, [unique_id])
+
+        return append
+
+    def _request(
+        self,
+        kind: type[SendMessageV2 | SendBatchMessage],
+        queue: MessageQueue,
+        group: str,
+        properties: str,
+        *,
+        sys_flag: int,
+        flag: int,
+        batch: bool = False,
+    ) -> SendFields:
+        return kind(
+            producer_group=group,
+            topic=self._namespace.wire(queue.topic),
+            default_topic=INHERITED_TOPIC,
+            default_topic_queue_nums=INHERITED_QUEUE_COUNT,
+            queue_id=queue.queue_id,
+            sys_flag=sys_flag,
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=flag,
+            properties=properties,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=batch,
+            broker_name=queue.broker_name,
+        )
+
+    def _call(self, queue: MessageQueue, request: Frame, unique_id: str | None) -> Frame:
+        """The answer of a broker that has stored what the request has. What may have been stored although
+        this raises carries the unique id."""
+        address = self._brokers.address(queue.broker_name)
+        try:
+            answer = self._brokers.remoting.call(address, request, time_left())
+            return checked(answer, SendMessageV2, address, _STATUS)
+        except (RemotingError, RequestTimeout) as error:
+            if isinstance(error, RemotingError) and error.code is not None:
+                if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                    self._forget(queue.topic)
+                raise self._named(error, queue.topic, unique_id) from None
+            error.unique_id = unique_id
+            raise
+
+    def _named(self, error: RemotingError, topic: str, unique_id: str | None) -> RemotingError:
+        found = named(error, topic)
+        found.unique_id = unique_id
+        return found
+
+    def _stored(self, answer: Frame, queue: MessageQueue, ids: list[str]) -> SendResult:
+        fields = decode_fields(SendAnswer, answer.fields)
+        host, offsets = placed(fields.msg_id, len(ids))
+        handle = fields.recall_handle
+        return SendResult(
+            _STATUS[answer.code],
+            queue._replace(queue_id=fields.queue_id),
+            fields.queue_offset,
+            ids[0] if len(ids) == 1 else ids,
+            (host, offsets[0] if len(offsets) == 1 else offsets),
+            fields.transaction_id or ids[0],
+            RecallHandle.of(handle).out_ms if handle else 0,
+        )
+
+
+def with_unique_id(properties: bytes, unique_id: str) -> bytes:
+    """The property string of a message, with its unique id."""
+    return properties + f"UNIQ_KEY\x01{unique_id}\x02".encode()
+
+
+def placed(msg_id: str, count: int) -> tuple[bytes, list[int]]:
+    """The store host, and the log offset of each message, out of the offset ids that a broker answers with.
+    Raises RemotingError."""
+    ids = msg_id.split(",")
+    if len(ids) != count or not all(map(_OFFSET_ID.fullmatch, ids)):
+        raise RemotingError(f"a broker stored {count} messages, and says that their ids are {msg_id[:200]!r}")
+    packed = [bytes.fromhex(each) for each in ids]
+    return packed[0][:-8], [int.from_bytes(each[-8:], "big") for each in packed]

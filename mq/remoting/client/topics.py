@@ -1,0 +1,217 @@
+"""Topics of a cluster: their queues, making, changing and deleting them.
+
+A topic is made on every broker that has a master, with the same number of queues on each.
+RocketMQ: client/impl/factory/MQClientInstance.java, tools/admin/DefaultMQAdminExtImpl.java.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from time import monotonic, sleep
+
+from mq.api.results import MessageQueue
+from mq.errors import MQError, NotPermitted, RequestTimeout, TopicNotFound
+from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
+from mq.remoting.client.answers import checked
+from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.name_servers import NameServers
+from mq.remoting.client.namespace import Namespace
+from mq.remoting.client.routing import inherited_queues, readable_queues, writable_queues
+from mq.remoting.client.sending import INHERITED_QUEUE_COUNT, INHERITED_TOPIC
+from mq.remoting.codec.bodies.route import READ, WRITE, QueueCounts, TopicNames, TopicRoute
+from mq.remoting.codec.json_body import from_json
+from mq.remoting.codec.requests.name_servers import DeleteTopicInNameServer, GetTopicList
+from mq.remoting.codec.requests.topics import DeleteTopicInBroker, UpdateTopic
+
+__all__ = ["RemoteTopics"]
+
+QUEUE_COUNT = 4  # of a new topic
+ROUTE_SECONDS, ROUTE_LOOK_SECONDS = 10.0, 0.05
+PERMS = {"": 0, "r": READ, "w": WRITE, "rw": READ | WRITE}
+_OWN_PREFIXES = (RETRY_PREFIX, DEAD_PREFIX)
+
+
+class RemoteTopics:
+    """Of one broker object. From any thread."""
+
+    def __init__(self, brokers: Brokers, name_servers: NameServers, namespace: Namespace) -> None:
+        self._brokers = brokers
+        self._name_servers = name_servers
+        self._namespace = namespace
+        self._lock = threading.Lock()  # guards what follows
+        self._version = 0
+        self._inherited: set[str] = set()  # topics with no route yet, of which queues were given out
+        brokers.cluster.changed.append(self._route_changed)
+
+    def version(self) -> int:
+        """See Queues.route_version."""
+        return self._version
+
+    def publishable(self, topic: str) -> Sequence[MessageQueue]:
+        """See Queues.publishable."""
+        check_topic(topic)
+        route = self._route(topic)
+        if route is None:
+            return self._inherit(topic)
+        queues = writable_queues(topic, route)
+        if not queues:
+            raise NotPermitted(
+                f"topic {topic!r} may not be written on any broker of the cluster that is there"
+            )
+        return queues
+
+    def readable(self, topic: str) -> Sequence[MessageQueue]:
+        """See Queues.readable."""
+        check_topic(topic)
+        route = self._route(topic)
+        if route is None:
+            raise TopicNotFound(topic)
+        queues = readable_queues(topic, route)
+        if not queues:
+            raise NotPermitted(f"topic {topic!r} may not be read on any broker of the cluster")
+        return queues
+
+    def exists(self, topic: str) -> bool:
+        return self._fresh(topic) is not None
+
+    def names(self) -> list[str]:
+        """See Broker.topics."""
+        answer = self._name_servers.call(GetTopicList())
+        checked(answer, GetTopicList, self._name_servers.chosen)
+        own = set(self._brokers.all_names()) | self._brokers.cluster_names()
+        return sorted(
+            self._namespace.plain(name)
+            for name in from_json(TopicNames, answer.body).topic_list
+            if self._namespace.holds(name)
+            and name not in own
+            and not is_system_topic(name)
+            and not name.startswith(_OWN_PREFIXES)
+            and not name.endswith("_REPLY_TOPIC")
+        )
+
+    def create(
+        self,
+        topic: str,
+        read_count: int | None,
+        write_count: int | None,
+        perm: str | None,
+        ordered: bool | None,
+        *,
+        shrink: bool,
+    ) -> None:
+        """See Broker.create_topic; counts are those of each broker."""
+        check_topic(topic)
+        if perm is not None and perm not in PERMS:
+            raise ValueError(f"perm is {perm!r}: give 'rw', 'r', 'w' or ''")
+        for count in (read_count, write_count):
+            if count is not None and not 1 <= count <= 1024:
+                raise ValueError(f"a topic has 1 to 1,024 queues on each broker, not {count}")
+        if is_system_topic(topic):
+            raise NotPermitted(f"{topic} is RocketMQ's own")
+        route = self._fresh(topic)
+        known = {} if route is None else {each.broker_name: each for each in route.queue_datas}
+        names = self._brokers.all_names()
+        for name in names:
+            self._update(name, topic, known.get(name), read_count, write_count, perm, ordered, shrink=shrink)
+        self._wait_for_route(topic, names, read_count, write_count)
+
+    def delete(self, topic: str) -> None:
+        """See Broker.delete_topic."""
+        check_topic(topic)
+        if is_system_topic(topic):
+            raise NotPermitted(f"{topic} is RocketMQ's own: it cannot be deleted")
+        if self._fresh(topic) is None:
+            raise TopicNotFound(topic)
+        wire = self._namespace.wire(topic)
+        for name in self._brokers.all_names():
+            self._brokers.ask(name, DeleteTopicInBroker(wire))
+        for address, answer in self._name_servers.call_all(DeleteTopicInNameServer(wire)).items():
+            if isinstance(answer, MQError):
+                raise answer
+            checked(answer, DeleteTopicInNameServer, address)
+        self._fresh(topic)
+
+    def forget(self, topic: str) -> None:
+        """A broker does not have it any more: ask for its route anew."""
+        self._brokers.cluster.forget(self._namespace.wire(topic))
+        self._changed()
+
+    def _update(
+        self,
+        broker_name: str,
+        topic: str,
+        known: QueueCounts | None,
+        read_count: int | None,
+        write_count: int | None,
+        perm: str | None,
+        ordered: bool | None,
+        *,
+        shrink: bool,
+    ) -> None:
+        """What is not given stays as it is on this broker."""
+        reads = read_count or (known.read_queue_nums if known else QUEUE_COUNT)
+        writes = write_count or (known.write_queue_nums if known else QUEUE_COUNT)
+        if known is not None and reads < known.read_queue_nums and not shrink:
+            raise NotPermitted(
+                f"topic {topic!r} has {known.read_queue_nums} queues to read on broker {broker_name!r}: with"
+                f" {reads} nobody would read what the others hold; with shrink=True it is done all the same,"
+                " so have them consumed before"
+            )
+        request = UpdateTopic(
+            topic=self._namespace.wire(topic),
+            default_topic=INHERITED_TOPIC,
+            read_queue_nums=reads,
+            write_queue_nums=writes,
+            perm=PERMS[perm] if perm is not None else known.perm if known else READ | WRITE,
+            topic_filter_type="SINGLE_TAG",
+            order=bool(ordered),
+            topic_sys_flag=known.topic_sys_flag if known else 0,
+        )
+        self._brokers.ask(broker_name, request)
+
+    def _route(self, topic: str) -> TopicRoute | None:
+        return self._brokers.cluster.route(self._namespace.wire(topic))
+
+    def _fresh(self, topic: str) -> TopicRoute | None:
+        return self._brokers.cluster.refresh(self._namespace.wire(topic))
+
+    def _wait_for_route(
+        self, topic: str, names: Sequence[str], read_count: int | None, write_count: int | None
+    ) -> None:
+        """Until a name server tells of it: brokers register what changed at once, but beside their answer."""
+        deadline = monotonic() + ROUTE_SECONDS
+        while True:
+            route = self._fresh(topic)
+            counts = {} if route is None else {each.broker_name: each for each in route.queue_datas}
+            if all(
+                name in counts
+                and counts[name].read_queue_nums == (read_count or counts[name].read_queue_nums)
+                and counts[name].write_queue_nums == (write_count or counts[name].write_queue_nums)
+                for name in names
+            ):
+                break
+            if monotonic() > deadline:
+                raise RequestTimeout(
+                    f"the brokers have topic {topic!r}, but no name server tells of all its queues after"
+                    f" {ROUTE_SECONDS:g} s"
+                )
+            sleep(ROUTE_LOOK_SECONDS)
+        self._changed()
+
+    def _inherit(self, topic: str) -> Sequence[MessageQueue]:
+        route = self._brokers.cluster.route(INHERITED_TOPIC)
+        queues = [] if route is None else inherited_queues(topic, route, INHERITED_QUEUE_COUNT)
+        if not queues:
+            raise TopicNotFound(topic)
+        with self._lock:
+            self._inherited.add(topic)
+        return queues
+
+    def _route_changed(self, _topic: str, _route: TopicRoute | None) -> None:
+        self._changed()
+
+    def _changed(self) -> None:
+        with self._lock:
+            self._version += 1
+            self._inherited.clear()
