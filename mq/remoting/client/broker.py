@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mq.api.broker import Broker
-from mq.api.group import Subscription
-from mq.api.queues import READ_SIZE_MAX, Appender, Puller
-from mq.api.results import MessageQueue, PullResult, SendResult
+from mq.api.queues import Appender, Puller
+from mq.api.results import MessageQueue, SendResult
 from mq.api.topic import Topic
 from mq.api.waiter import Waiter
 from mq.errors import TopicNotFound
-from mq.fastpath import time_left
 from mq.message import Message, MessageExt
 from mq.names import check_topic
 from mq.remoting.client.addresses import parse_addresses
-from mq.remoting.client.answers import framed
 from mq.remoting.client.arrivals import Arrivals, RemoteWaiter
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.cluster import Cluster
@@ -30,7 +27,7 @@ from mq.remoting.client.heartbeats import Heartbeats
 from mq.remoting.client.name_servers import NameServers
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.options import RemotingOptions
-from mq.remoting.client.pulling import READER_GROUP, pull_request, pulled
+from mq.remoting.client.queue_puller import QueuePuller
 from mq.remoting.client.remoting import Remoting
 from mq.remoting.client.sending import Sending
 from mq.remoting.client.topics import RemoteTopics
@@ -150,32 +147,7 @@ class RemoteBroker(Broker):
         return self._sending.append_batch(queue, messages)
 
     def puller(self, queue: MessageQueue) -> Puller:
-        wire = self._namespace.wire_queue(queue)
-        everything = Subscription(wire.topic)
-
-        def pull(
-            offset: int,
-            count_max: int,
-            byte_max: int,
-            tag_hashes: frozenset[int] | None,  # noqa: ARG001 - a broker filters by expressions; the caller does here
-            wait: float,
-            /,
-        ) -> PullResult:
-            request = pull_request(
-                READER_GROUP,
-                wire,
-                offset,
-                count_max,
-                min(byte_max, READ_SIZE_MAX),
-                hold=wait,
-                subscription=everything,
-            )
-            address = self._brokers.address(queue.broker_name)
-            limit = (time_left() or self._options.timeout) + wait
-            answer = self._remoting.call(address, framed(request), limit)
-            return pulled(answer, queue, offset, address).result
-
-        return pull
+        return QueuePuller(self._brokers, queue, self._namespace.wire_queue(queue))
 
     def min_offset(self, queue: MessageQueue) -> int:
         wire = self._namespace.wire_queue(queue)

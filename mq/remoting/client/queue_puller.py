@@ -1,0 +1,74 @@
+"""Pulls from one queue for a reader that is no consumer: see mq.api.queues.Puller.
+
+A broker looks only every 5 s whether a pull that it holds is over its time, so it is this end that keeps the
+time: what is not answered then has found nothing, and its answer is dropped when it comes.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import TimeoutError as FutureTimeout
+from time import monotonic
+
+from mq.api.group import Subscription
+from mq.api.queues import READ_SIZE_MAX
+from mq.api.results import MessageQueue, PullResult, PullStatus
+from mq.fastpath import time_left
+from mq.remoting.client.answers import framed
+from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.pulling import HOLD_SECONDS, READER_GROUP, pull_request, pulled
+
+__all__ = ["QueuePuller"]
+
+ANSWER_SECONDS = 10.0  # on top of what a broker holds a pull
+
+
+class QueuePuller:
+    """`wire_queue` is the queue as on the wire. From any thread."""
+
+    def __init__(self, brokers: Brokers, queue: MessageQueue, wire_queue: MessageQueue) -> None:
+        self._brokers = brokers
+        self._queue = queue
+        self._wire_queue = wire_queue
+        self._all = Subscription(wire_queue.topic)
+
+    def __call__(
+        self,
+        offset: int,
+        count_max: int,
+        byte_max: int,
+        tag_hashes: frozenset[int] | None,
+        wait: float,
+        /,
+    ) -> PullResult:
+        """See Puller."""
+        deadline = monotonic() + wait
+        while True:
+            found = self._pull(offset, count_max, byte_max, max(0.0, deadline - monotonic()))
+            if found.status is not PullStatus.NO_NEW_MESSAGE or monotonic() >= deadline:
+                return found
+
+    def _pull(self, offset: int, count_max: int, byte_max: int, wait: float) -> PullResult:
+        hold = min(wait, HOLD_SECONDS)
+        request = pull_request(
+            READER_GROUP,
+            self._wire_queue,
+            offset,
+            count_max,
+            min(byte_max, READ_SIZE_MAX),
+            hold=hold,
+            subscription=self._all,
+        )
+        remoting, address = self._brokers.remoting, self._brokers.address(self._queue.broker_name)
+        limit = time_left() or remoting.options.timeout
+        if not hold:
+            answer = remoting.call(address, framed(request), limit)
+        else:
+            future = remoting.submit(address, framed(request), hold + ANSWER_SECONDS)
+            try:
+                answer = future.result(hold)
+            except FutureTimeout:
+                if future.done() and future.exception() is not None:
+                    raise
+                future.cancel()
+                return PullResult(PullStatus.NO_NEW_MESSAGE, [], offset, 0, offset)
+        return pulled(answer, self._queue, offset, address).result
