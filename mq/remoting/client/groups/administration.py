@@ -35,6 +35,7 @@ __all__ = ["Administration"]
 log = logging.getLogger("mq.groups")
 
 RETRIES_LOOKED_AT = 1000
+END_MS = 1 << 62  # later than any message
 
 
 class Administration:
@@ -124,8 +125,9 @@ class Administration:
         return {self._namespace.plain(topic): number for topic, number in counts.items()}
 
     def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """5.x notes each offset and applies it at the next pull. 4.9 tells the live members, by a time: that
-        of the message at the offset. Where none lives the offset is written."""
+        """5.x notes each offset and applies it at the next pull. 4.9 tells the live members, by a time and of
+        all queues of the broker: by that of the earliest message, so that none is left out. Where no member
+        lives the offset is written."""
         wire_group = self._wire_group(group)
         for queue, offset in offsets.items():
             end = self._queues.max_offset(queue)
@@ -136,12 +138,14 @@ class Administration:
             self._brokers.ask(queue.broker_name, update_request(wire_group, wire, offset))
         if not self.members(group):
             return
-        for queue, offset in offsets.items():
-            wire = self._namespace.wire_queue(queue)
+        times = {queue: self._time_of(queue, offset) for queue, offset in offsets.items()}
+        # The earliest last: to 4.9 it is the one that counts.
+        for queue in sorted(offsets, key=lambda queue: times[queue], reverse=True):
+            offset, wire = offsets[queue], self._namespace.wire_queue(queue)
             request = ResetConsumerOffset(
                 topic=wire.topic,
                 group=wire_group,
-                timestamp=self._time_of(queue, offset),
+                timestamp=times[queue] if times[queue] < END_MS else -1,
                 is_force=True,
                 queue_id=wire.queue_id,
                 offset=offset,
@@ -149,9 +153,9 @@ class Administration:
             self._brokers.ask(queue.broker_name, request, also=(ResponseCode.CONSUMER_NOT_ONLINE,))
 
     def _time_of(self, queue: MessageQueue, offset: int) -> int:
-        """When the message at an offset was stored, in ms; -1 for the end."""
+        """When the message at an offset was stored, in ms; END_MS for the end of the queue."""
         stored_ms = self._stored_ms(queue, offset)
-        return -1 if stored_ms is None else stored_ms
+        return END_MS if stored_ms is None else stored_ms
 
     def _stored_ms(self, queue: MessageQueue, offset: int) -> int | None:
         found = self._queues.puller(queue)(offset, 1, READ_SIZE_MAX, None, 0.0)
@@ -230,7 +234,7 @@ class _Owners:
 
 def _is_own(group: str) -> bool:
     """RocketMQ's own groups, which every broker has settings of."""
-    return is_system_group(group) or group in OWN_GROUPS
+    return is_system_group(group) or group in OWN_GROUPS or group.startswith("CID_ONS")
 
 
 OWN_GROUPS = frozenset(
