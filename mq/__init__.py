@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from mq.client.retry import Retry
     from mq.message import Message, MessageExt
     from mq.opening import open  # noqa: A004 - mq.open is the API
+    from mq.remoting.client.broker import RemoteBroker
     from mq.txn.producer import Transaction, TransactionProducer
 
 __version__ = "0.1.0"
@@ -102,6 +103,7 @@ __all__ = [
     "PushConsumer",
     "Queue",
     "QueueState",
+    "RemoteBroker",
     "RemotingError",
     "RequestTimeout",
     "Retry",
@@ -141,6 +143,7 @@ _MODULES = {
     "TransactionState": "mq.api.transactions",
     "LocalBroker": "mq.broker.local",
     "open": "mq.opening",
+    "RemoteBroker": "mq.remoting.client.broker",
     "Once": "mq.client.once",
     "Producer": "mq.client.producer",
     "PullConsumer": "mq.client.pull_consumer",

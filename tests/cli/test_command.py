@@ -97,10 +97,11 @@ def test_a_file_is_no_directory(bare: Run, tmp_path: Path) -> None:
     assert file.read_bytes() == b"not a store"
 
 
-def test_a_remote_target_is_refused_by_name(bare: Run) -> None:
-    answer = bare("rocketmq://127.0.0.1:9876", "topics")
+def test_a_cluster_that_is_not_there_is_one_line(bare: Run) -> None:
+    answer = bare("rocketmq://127.0.0.1:1", "topics")
     assert answer.status == 1
     assert len(answer.err.splitlines()) == 1
+    assert "127.0.0.1:1" in answer.err
 
 
 def test_json_is_understood_wherever_it_stands(bare: Run, directory: Path) -> None:
