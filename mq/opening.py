@@ -126,7 +126,7 @@ def open(target: str | os.PathLike[str], **options: Any) -> Broker:  # noqa: A00
 def _open_cluster(name_servers: str, options: RemoteOptions) -> Broker:
     # Loaded when it is first used: a program that opens directories alone needs none of it.
     from mq.remoting.client.broker import RemoteBroker
-    from mq.remoting.client.options import RemotingOptions, tls_context
+    from mq.remoting.client.connections.options import RemotingOptions, tls_context
     from mq.remoting.codec.signature import Credentials
 
     if (options.access_key is None) != (options.secret_key is None):

@@ -45,6 +45,7 @@ from mq.store.directory.topic_journal import listed_topics
 from mq.store.index.index import Index
 from mq.store.index.index_builder import bring_up, go_on, indexed_end
 from mq.store.log.commitlog import segment_files
+from mq.store.log.unique_id import seed_ids
 from mq.store.native import check, lib
 from mq.store.os_errors import named_errors
 from mq.store.queue.consumequeue import queue_directories, remove_queues
@@ -438,6 +439,7 @@ class Store:
 
 
 def _after_fork() -> None:
+    seed_ids()
     for store in list(_stores):
         store._forked()
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import pytest
 
 from mq.errors import MQError, RemotingError
-from mq.remoting.client.addresses import parse_addresses
-from mq.remoting.client.answers import checked, framed
-from mq.remoting.client.cluster import Cluster as Routes
-from mq.remoting.client.name_servers import NameServers
-from mq.remoting.client.options import RemotingOptions
-from mq.remoting.client.remoting import Remoting
+from mq.remoting.client.connections.addresses import parse_addresses
+from mq.remoting.client.connections.answers import checked, framed
+from mq.remoting.client.connections.cluster import Cluster as Routes
+from mq.remoting.client.connections.name_servers import NameServers
+from mq.remoting.client.connections.options import RemotingOptions
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame, HeaderEncoding
 from mq.remoting.codec.records import decode_records

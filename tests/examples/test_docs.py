@@ -43,6 +43,7 @@ asyncio.run(run(json.load(sys.stdin)))
 # For a page: code by the number of the block that it stands before; the last number is one after the page.
 GIVEN = {
     "README.md": {},
+    "docs/cluster.md": {0: "import mq", 1: "broker.close()"},
     "docs/groups.md": {},
     "docs/guide.md": {7: "assert newest.msg_id == sent.msg_id and older\nbroker.close()"},
     "docs/consumers.md": {
@@ -141,6 +142,7 @@ consumer = mq.aio.Consumer(broker, "charging")
 # What a page prints, wherever among the rest; consumers are in no order among themselves.
 SAYS = {
     "README.md": ["received hello, world plain"],
+    "docs/cluster.md": [],
     "docs/groups.md": ["bill for order 1001", "ship order 1002 paid", "expensive: 250.5", "report "],
     "docs/guide.md": ["0 paid b'...'"],
     "docs/consumers.md": ["charged for order 1001"],
@@ -193,5 +195,7 @@ def test_what_a_page_shows_is_what_happens(page: str, tmp_path: Path) -> None:
     )
     assert (completed.returncode, completed.stderr) == (0, "")
     assert [said for said in SAYS[page] if said not in completed.stdout] == []
+    if page == "docs/cluster.md":
+        return  # Nothing is connected before the first call, and no directory is made.
     [directory] = (tmp_path / "var").iterdir()
     assert [str(problem) for problem in problems(directory)] == []

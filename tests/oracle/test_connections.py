@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from mq.api.results import MessageQueue
-from mq.remoting.client.answers import checked, framed
-from mq.remoting.client.cluster import Cluster
-from mq.remoting.client.connection import Connection
-from mq.remoting.client.name_servers import NameServers
-from mq.remoting.client.options import RemotingOptions
-from mq.remoting.client.remoting import Remoting
+from mq.remoting.client.connections.answers import checked, framed
+from mq.remoting.client.connections.cluster import Cluster
+from mq.remoting.client.connections.connection import Connection
+from mq.remoting.client.connections.name_servers import NameServers
+from mq.remoting.client.connections.options import RemotingOptions
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.batch import encode_batch
 from mq.remoting.codec.bodies.consuming import ConsumerIds, LockedQueues, QueueLock
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat, ProducerGroup, Subscription

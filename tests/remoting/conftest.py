@@ -8,9 +8,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from mq.remoting.client import event_loop
-from mq.remoting.client.options import RemotingOptions
-from mq.remoting.client.remoting import Remoting
+from mq.remoting.client.connections import event_loop
+from mq.remoting.client.connections.options import RemotingOptions
+from mq.remoting.client.connections.remoting import Remoting
 from tests.support.remoting_peer import Peer, echo
 
 ECHO = 9001

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from mq.errors import BrokerClosed, ForkedBroker, RemotingError, RequestTimeout
-from mq.remoting.client.addresses import parse_address, parse_addresses
-from mq.remoting.client.answers import checked, framed
-from mq.remoting.client.cluster import Cluster
-from mq.remoting.client.name_servers import NameServers
-from mq.remoting.client.options import RemotingOptions, tls_context
-from mq.remoting.client.remoting import Remoting
+from mq.remoting.client.connections.addresses import parse_address, parse_addresses
+from mq.remoting.client.connections.answers import checked, framed
+from mq.remoting.client.connections.cluster import Cluster
+from mq.remoting.client.connections.name_servers import NameServers
+from mq.remoting.client.connections.options import RemotingOptions, tls_context
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.bodies.route import BrokerAddresses, QueueCounts, TopicRoute
 from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame

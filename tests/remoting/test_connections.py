@@ -13,10 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from mq.errors import BrokerClosed, ForkedBroker, MQError, RemotingError, RequestTimeout
-from mq.remoting.client import connection as connections
-from mq.remoting.client import remoting as remotings
-from mq.remoting.client.connection import Connection
-from mq.remoting.client.remoting import Remoting
+from mq.remoting.client.connections import connection as connections
+from mq.remoting.client.connections import remoting as remotings
+from mq.remoting.client.connections.connection import Connection
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.frame import Frame, HeaderEncoding, answer_to, encode
 from mq.remoting.codec.response_codes import ResponseCode
 from tests.remoting.conftest import ECHO, SILENT
@@ -78,7 +78,7 @@ def test_answers_find_their_requests_in_any_order(peer: Peer, remoting: Remoting
 
 
 def test_a_request_in_either_encoding(peer: Peer) -> None:
-    from mq.remoting.client.options import RemotingOptions
+    from mq.remoting.client.connections.options import RemotingOptions
 
     for encoding in HeaderEncoding:
         remoting = Remoting("rocketmq://tests", RemotingOptions(timeout=30, encoding=encoding))

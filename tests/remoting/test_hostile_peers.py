@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from mq.errors import RemotingError, RequestTimeout
-from mq.remoting.client.options import RemotingOptions
-from mq.remoting.client.remoting import Remoting
+from mq.remoting.client.connections.options import RemotingOptions
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.frame import Frame, answer_to, encode
 from tests.remoting.conftest import ECHO
 from tests.remoting.test_hostile_frames import mutated, sound_frames

@@ -17,18 +17,18 @@ from mq.api.waiter import Waiter
 from mq.errors import TopicNotFound
 from mq.message import Message, MessageExt
 from mq.names import check_topic
-from mq.remoting.client.addresses import parse_addresses
 from mq.remoting.client.arrivals import Arrivals, RemoteWaiter
 from mq.remoting.client.brokers import Brokers
-from mq.remoting.client.cluster import Cluster
+from mq.remoting.client.connections.addresses import parse_addresses
+from mq.remoting.client.connections.cluster import Cluster
+from mq.remoting.client.connections.name_servers import NameServers
+from mq.remoting.client.connections.options import RemotingOptions
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.client.finding import Finding
 from mq.remoting.client.groups.consumer_groups import RemoteConsumerGroups
 from mq.remoting.client.heartbeats import Heartbeats
-from mq.remoting.client.name_servers import NameServers
 from mq.remoting.client.namespace import Namespace
-from mq.remoting.client.options import RemotingOptions
 from mq.remoting.client.queue_puller import QueuePuller
-from mq.remoting.client.remoting import Remoting
 from mq.remoting.client.sending import Sending
 from mq.remoting.client.topics import RemoteTopics
 from mq.remoting.client.transactions import RemoteTransactions

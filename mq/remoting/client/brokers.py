@@ -6,9 +6,9 @@ from collections.abc import Collection
 from typing import Final, TypeVar
 
 from mq.errors import MQError, RemotingError
-from mq.remoting.client.answers import SUCCESS_ONLY, checked, framed
-from mq.remoting.client.cluster import Cluster
-from mq.remoting.client.remoting import Remoting
+from mq.remoting.client.connections.answers import SUCCESS_ONLY, checked, framed
+from mq.remoting.client.connections.cluster import Cluster
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.bodies.route import MASTER_ID
 from mq.remoting.codec.fields import Answer, Request, decode_fields
 from mq.remoting.codec.frame import Frame

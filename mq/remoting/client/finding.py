@@ -12,8 +12,8 @@ from mq.api.recall import RecallHandle
 from mq.errors import MessageNotFound, MQError, NotPermitted, RemotingError, TopicNotFound
 from mq.message import MessageExt
 from mq.properties import value_of
-from mq.remoting.client.answers import checked, framed
 from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.connections.answers import checked, framed
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.sending import PRODUCER_GROUP
 from mq.remoting.client.topics import RemoteTopics

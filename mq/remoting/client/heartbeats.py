@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from mq.errors import MQError
-from mq.remoting.client.answers import checked, framed
-from mq.remoting.client.cluster import Cluster
-from mq.remoting.client.connection import Connection
-from mq.remoting.client.remoting import Remoting
+from mq.remoting.client.connections.answers import checked, framed
+from mq.remoting.client.connections.cluster import Cluster
+from mq.remoting.client.connections.connection import Connection
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.bodies.heartbeat import (
     INNER_PRODUCER_GROUP,
     ConsumerGroup,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from mq.api.group import Subscription
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.errors import RemotingError
-from mq.remoting.client.answers import checked
+from mq.remoting.client.connections.answers import checked
 from mq.remoting.client.refusals import named
 from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame

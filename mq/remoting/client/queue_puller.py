@@ -13,8 +13,8 @@ from mq.api.group import Subscription
 from mq.api.queues import READ_SIZE_MAX
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.fastpath import time_left
-from mq.remoting.client.answers import framed
 from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.connections.answers import framed
 from mq.remoting.client.pulling import HOLD_SECONDS, READER_GROUP, pull_request, pulled
 
 __all__ = ["QueuePuller"]

@@ -18,8 +18,8 @@ from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.errors import RemotingError, RequestTimeout
 from mq.fastpath import time_left
 from mq.message import Message
-from mq.remoting.client.answers import checked, framed
 from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.connections.answers import checked, framed
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.refusals import named
 from mq.remoting.codec.batch import encode_batch

@@ -13,9 +13,9 @@ from time import monotonic, sleep
 from mq.api.results import MessageQueue
 from mq.errors import MQError, NotPermitted, RequestTimeout, TopicNotFound
 from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
-from mq.remoting.client.answers import checked
 from mq.remoting.client.brokers import Brokers
-from mq.remoting.client.name_servers import NameServers
+from mq.remoting.client.connections.answers import checked
+from mq.remoting.client.connections.name_servers import NameServers
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.routing import inherited_queues, readable_queues, writable_queues
 from mq.remoting.client.sending import INHERITED_QUEUE_COUNT, INHERITED_TOPIC

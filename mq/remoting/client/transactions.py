@@ -20,7 +20,7 @@ from mq.errors import NotSupported, RemotingError
 from mq.message import MessageExt
 from mq.names import check_group
 from mq.remoting.client.brokers import Brokers
-from mq.remoting.client.connection import Connection
+from mq.remoting.client.connections.connection import Connection
 from mq.remoting.client.heartbeats import Beating, Heartbeats
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.sending import Sending

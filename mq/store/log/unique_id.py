@@ -43,5 +43,4 @@ def new_unique_id() -> str:
     return text.decode()
 
 
-seed_ids()
-os.register_at_fork(after_in_child=seed_ids)
+seed_ids()  # of this process; forked children do it again, see store.py

@@ -141,6 +141,7 @@ class MemoryTransactions:
         queue_offset: int,
         state: TransactionState,
         from_check: bool = False,
+        of: SendResult | Check | None = None,
     ) -> None:
         check_group(group)
         if state is TransactionState.UNKNOWN:

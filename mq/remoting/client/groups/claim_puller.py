@@ -18,8 +18,8 @@ from typing import Protocol
 from mq.api.group import Subscription
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.errors import MQError
-from mq.remoting.client.answers import framed
 from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.connections.answers import framed
 from mq.remoting.client.pulling import HOLD_SECONDS, pull_request, pulled
 from mq.remoting.codec.bodies.route import MASTER_ID
 from mq.remoting.codec.frame import Frame

@@ -19,6 +19,7 @@ from mq.errors import BrokerClosed, MQError
 from mq.names import check_group
 from mq.remoting.client.arrivals import Arrivals
 from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.client.groups.administration import Administration
 from mq.remoting.client.groups.assigned import RemoteAssigned
 from mq.remoting.client.groups.broadcast import RemoteBroadcastOffsets, default_directory
@@ -28,7 +29,6 @@ from mq.remoting.client.groups.starting import Starting
 from mq.remoting.client.groups.told import Told
 from mq.remoting.client.heartbeats import Heartbeats
 from mq.remoting.client.namespace import Namespace
-from mq.remoting.client.remoting import Remoting
 from mq.remoting.codec.bodies.heartbeat import ClientCheck
 from mq.remoting.codec.bodies.route import TopicRoute
 from mq.remoting.codec.requests.groups import CheckClientConfig

@@ -15,7 +15,7 @@ from mq.api.results import MessageQueue
 from mq.errors import MQError
 from mq.filter.tags import parse, tag_hash
 from mq.names import RETRY_PREFIX
-from mq.remoting.client.answers import framed
+from mq.remoting.client.connections.answers import framed
 from mq.remoting.client.groups.claims import RemoteClaim
 from mq.remoting.client.groups.lane import Lane
 from mq.remoting.client.groups.starting import Starting

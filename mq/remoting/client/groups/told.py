@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 
 from mq.api.results import MessageQueue
 from mq.errors import RemotingError
-from mq.remoting.client.connection import Connection
+from mq.remoting.client.connections.connection import Connection
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.client.groups.membership import RemoteMembership
-from mq.remoting.client.remoting import Remoting
 from mq.remoting.codec.bodies.consuming import (
     ConsumersStatus,
     ProcessQueueStatus,

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from time import monotonic
 
 from mq.errors import MQError, RemotingError, RequestTimeout
-from mq.remoting.client.answers import framed
-from mq.remoting.client.remoting import Remoting
+from mq.remoting.client.connections.answers import framed
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.fields import Request
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import JsonBody

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from time import monotonic
 
 from mq.errors import MQError
-from mq.remoting.client.answers import checked
-from mq.remoting.client.name_servers import NameServers
-from mq.remoting.client.remoting import Remoting
+from mq.remoting.client.connections.answers import checked
+from mq.remoting.client.connections.name_servers import NameServers
+from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.bodies.route import MASTER_ID, BrokerAddresses, ClusterInfo, TopicRoute
 from mq.remoting.codec.json_body import from_json
 from mq.remoting.codec.requests.name_servers import GetClusterInfo, GetRoute

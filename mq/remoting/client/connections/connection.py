@@ -22,7 +22,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from mq.errors import MQError, RemotingError, RequestTimeout
-from mq.remoting.client.event_loop import EventLoop
+from mq.remoting.client.connections.event_loop import EventLoop
 from mq.remoting.codec.frame import Frame, FrameReader, answer_to, encode
 from mq.remoting.codec.response_codes import ResponseCode
 

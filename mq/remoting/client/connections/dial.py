@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 
 from mq.errors import RemotingError
-from mq.remoting.client.addresses import parse_address
+from mq.remoting.client.connections.addresses import parse_address
 
 __all__ = ["dial"]
 

@@ -20,10 +20,10 @@ from typing import Any
 from weakref import WeakSet
 
 from mq.errors import BrokerClosed, ForkedBroker, MQError, RemotingError, RequestTimeout
-from mq.remoting.client.connection import Answered, Connection, Handler, copied
-from mq.remoting.client.dial import dial
-from mq.remoting.client.event_loop import EventLoop
-from mq.remoting.client.options import RemotingOptions
+from mq.remoting.client.connections.connection import Answered, Connection, Handler, copied
+from mq.remoting.client.connections.dial import dial
+from mq.remoting.client.connections.event_loop import EventLoop
+from mq.remoting.client.connections.options import RemotingOptions
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import signed
@@ -263,7 +263,7 @@ class Remoting:
             before = self._failed.get(address)
             self._failed[address] = _Failed(error, before.attempts + 1 if before else 1)
             if before is None:
-                log.warning("%s", error)
+                log.info("%s", error)
             raise
         if self._refusal is not None:
             sock.close()
