@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.speed.peers.rocketmq_java import JavaClient
-from tests.speed.peers.rocketmq_python import CPP, measure
+from tests.speed.peers.rocketmq_python import CPP, GRPC, measure
+from tests.support.cluster.proxy import Proxy
 from tests.support.cluster.shared import SharedCluster, attached, unique_name
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(900)]
@@ -43,4 +45,16 @@ def test_latencies_are_measured(cluster: SharedCluster, topic: str) -> None:
 def test_the_python_client_with_the_library_in_c_is_measured(cluster: SharedCluster, topic: str) -> None:
     figures = measure(CPP, cluster.name_server, topic, 200, 1024)
     assert figures.keys() == {"send_rate", "send_cpu_us", "consume_rate", "consume_cpu_us"}
+    assert min(figures.values()) > 0
+
+
+def test_the_python_client_of_grpc_is_measured_through_a_proxy(
+    cluster: SharedCluster, topic: str, tmp_path: Path
+) -> None:
+    proxy = Proxy(tmp_path / "proxy", cluster.name_server)
+    try:
+        proxy.start()
+        figures = measure(GRPC, proxy.address, topic, 200, 1024)
+    finally:
+        proxy.close()
     assert min(figures.values()) > 0

@@ -1,6 +1,6 @@
-"""RocketMQ's Python client `rocketmq` with its C++ library, in an environment of its own.
+"""RocketMQ's Python clients: `rocketmq` with its C++ library, and the one for gRPC, which needs a proxy.
 
-That is made once, beside what else is cached: another distribution is imported by the same name.
+Both are imported as `rocketmq`, so each has an environment of its own, made once beside what else is cached.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from tests.support import maven
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "python_clients"
 CPP = ("rocketmq==0.4.4", "cpp_client.py")
+GRPC = ("rocketmq-python-client==5.1.2", "grpc_client.py")
 CALL_SECONDS_MAX = 900.0
 
 
 def measure(client: tuple[str, str], address: str, topic: str, count: int, size: int) -> dict[str, float]:
-    """Figures against a name server: send_rate, send_cpu_us, consume_rate, consume_cpu_us.
-
-    The topic exists already and is empty.
-    """
+    """Figures of CPP against a name server, or of GRPC against a proxy: send_rate, send_cpu_us, consume_rate,
+    consume_cpu_us. The topic exists already and is empty."""
     requirement, program = client
     command = [str(_environment(requirement)), str(PROGRAMS / program), address, topic, str(count), str(size)]
     done = subprocess.run(

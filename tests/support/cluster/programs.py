@@ -120,7 +120,7 @@ class Program:
 
 
 @cache
-def program(kind: Literal["servers", "clients"], version: Version) -> Program:
+def program(kind: Literal["servers", "clients", "proxy"], version: Version) -> Program:
     """Build the program unless that is done; raises MavenUnavailable."""
     maven.need("java")
     goals = ["package", "dependency:build-classpath"]
