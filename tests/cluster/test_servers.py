@@ -161,8 +161,12 @@ with Cluster() as cluster:
 """
 
 
-def test_no_server_outlives_the_process_that_started_it() -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, cwd=ROOT, text=True)
+def test_no_server_outlives_the_process_that_started_it(tmp_path: Path) -> None:
+    # It leaves its files behind.
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, cwd=ROOT, text=True, env=environment
+    )
     assert holder.stdout is not None
     pids = [int(pid) for pid in holder.stdout.readline().split()]
     assert len(pids) == 2
