@@ -6,7 +6,10 @@ Each of its parts is one room of this package; here they are made, and closed in
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mq.api.broker import Broker
@@ -14,10 +17,10 @@ from mq.api.queues import Appender, Puller
 from mq.api.results import MessageQueue, SendResult
 from mq.api.topic import Topic
 from mq.api.waiter import Waiter
-from mq.errors import TopicNotFound
+from mq.errors import MQError, TopicNotFound
 from mq.message import Message, MessageExt
 from mq.names import check_topic
-from mq.remoting.client.arrivals import Arrivals, RemoteWaiter
+from mq.remoting.client.arrivals import Arrivals
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.addresses import parse_addresses
 from mq.remoting.client.connections.cluster import Cluster
@@ -28,11 +31,11 @@ from mq.remoting.client.finding import Finding
 from mq.remoting.client.groups.consumer_groups import RemoteConsumerGroups
 from mq.remoting.client.heartbeats import Heartbeats
 from mq.remoting.client.namespace import Namespace
-from mq.remoting.client.queue_puller import QueuePuller
+from mq.remoting.client.queues import RemoteQueues
 from mq.remoting.client.sending import Sending
 from mq.remoting.client.topics import RemoteTopics
 from mq.remoting.client.transactions import RemoteTransactions
-from mq.remoting.codec.requests.offsets import GetMaxOffset, GetMinOffset, SearchOffsetByTimestamp
+from mq.uninterrupted import handed_over, left_open
 
 if TYPE_CHECKING:
     from mq.api.consumer_groups import ConsumerGroups
@@ -41,8 +44,6 @@ __all__ = ["RemoteBroker"]
 
 log = logging.getLogger("mq.remoting")
 
-MESSAGE_SIZE_MAX = 4 << 20  # RocketMQ's default; a broker that takes less says so
-
 
 class RemoteBroker(Broker):
     """The broker object of a cluster. Made by mq.open, which documents the options."""
@@ -50,39 +51,33 @@ class RemoteBroker(Broker):
     def __init__(self, name_servers: str, options: RemotingOptions, namespace: str = "") -> None:
         addresses = parse_addresses(name_servers)
         self._target = name_servers
-        self._options = options
-        self._remoting = Remoting(name_servers, options)
+        self._pid = os.getpid()
+        self._is_dropped = False
+        self._remoting = remoting = Remoting(name_servers, options)
         try:
-            self._namespace = Namespace(namespace)
-            self._name_servers = NameServers(self._remoting, addresses)
-            self._cluster = Cluster(self._remoting, self._name_servers)
-            self._brokers = Brokers(self._remoting, self._cluster)
-            self._topics = RemoteTopics(self._brokers, self._name_servers, self._namespace)
-            self._sending = Sending(self._brokers, self._namespace, self._topics.version, self._topics.forget)
-            self._arrivals = Arrivals()
-            self._heartbeats = Heartbeats(self._remoting, self._cluster)
-            self._transactions = RemoteTransactions(
-                self._brokers, self._namespace, self._heartbeats, self._sending
-            )
+            names = Namespace(namespace)
+            servers = NameServers(remoting, addresses)
+            cluster = Cluster(remoting, servers)
+            brokers = Brokers(remoting, cluster)
+            arrivals = Arrivals()
+            self._topics = topics = RemoteTopics(brokers, servers, names)
+            sending = Sending(brokers, names, topics.version, topics.forget)
+            self._queues = queues = RemoteQueues(brokers, names, topics, sending, arrivals)
+            heartbeats = Heartbeats(remoting, cluster)
+            self._transactions = RemoteTransactions(brokers, names, heartbeats, sending)
+            # None of the parts knows the broker object: it is closed when nobody has it any more.
             self._groups = RemoteConsumerGroups(
-                self._brokers, self._namespace, self._arrivals, self, self._more_connections
+                brokers,
+                names,
+                arrivals,
+                queues,
+                lambda: Remoting(name_servers, options, remoting.events),
             )
-            self._finding = Finding(self._brokers, self._namespace, self._topics)
+            self._finding = Finding(brokers, names, topics)
         except BaseException:
-            self._remoting.close()
+            remoting.close()
             raise
-
-    @property
-    def name(self) -> str:
-        return self._target
-
-    @property
-    def message_size_max(self) -> int:
-        return MESSAGE_SIZE_MAX
-
-    @property
-    def may_wait(self) -> bool:
-        return True
+        self._is_dropped = True  # once nobody has it, unless it is closed before
 
     @property
     def transactions(self) -> RemoteTransactions:
@@ -130,40 +125,47 @@ class RemoteBroker(Broker):
 
     # Queues.
 
+    @property
+    def name(self) -> str:
+        return self._queues.name
+
+    @property
+    def message_size_max(self) -> int:
+        return self._queues.message_size_max
+
+    @property
+    def may_wait(self) -> bool:
+        return self._queues.may_wait
+
     def route_version(self) -> int:
-        self._remoting.check_open()
-        return self._topics.version()
+        return self._queues.route_version()
 
     def publishable(self, topic: str) -> Sequence[MessageQueue]:
-        return self._topics.publishable(topic)
+        return self._queues.publishable(topic)
 
     def readable(self, topic: str) -> Sequence[MessageQueue]:
-        return self._topics.readable(topic)
+        return self._queues.readable(topic)
 
     def appender(self, queue: MessageQueue) -> Appender:
-        return self._sending.appender(queue)
+        return self._queues.appender(queue)
 
     def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
-        return self._sending.append_batch(queue, messages)
+        return self._queues.append_batch(queue, messages)
 
     def puller(self, queue: MessageQueue) -> Puller:
-        return QueuePuller(self._brokers, queue, self._namespace.wire_queue(queue))
+        return self._queues.puller(queue)
 
     def min_offset(self, queue: MessageQueue) -> int:
-        wire = self._namespace.wire_queue(queue)
-        return self._brokers.offset(queue.broker_name, GetMinOffset(wire.topic, wire.queue_id))
+        return self._queues.min_offset(queue)
 
     def max_offset(self, queue: MessageQueue) -> int:
-        wire = self._namespace.wire_queue(queue)
-        return self._brokers.offset(queue.broker_name, GetMaxOffset(wire.topic, wire.queue_id))
+        return self._queues.max_offset(queue)
 
     def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
-        wire = self._namespace.wire_queue(queue)
-        request = SearchOffsetByTimestamp(wire.topic, wire.queue_id, time_ms)
-        return self._brokers.offset(queue.broker_name, request)
+        return self._queues.offset_at(queue, time_ms)
 
     def waiter(self) -> Waiter:
-        return RemoteWaiter(self._arrivals, self._remoting.check_open)
+        return self._queues.waiter()
 
     # Messages.
 
@@ -190,17 +192,31 @@ class RemoteBroker(Broker):
         """Nothing: what a broker acknowledged is as safe as its own settings make it."""
         self._remoting.check_open()
 
+    @handed_over
     def close(self) -> None:
+        self._close()
+
+    @handed_over
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._is_dropped = False
+        if os.getpid() != self._pid:
+            return  # The connections are the parent's.
         try:
             self._transactions.close()
             self._groups.close()
-        except Exception:
-            log.exception("%s: not everything was told when it was closed", self._target)
+        except MQError as error:
+            log.warning("%s: not all that was to be told at the end was: %s", self._target, error)
         finally:
             self._remoting.close()
 
+    def __del__(self) -> None:
+        if getattr(self, "_is_dropped", False) and sys is not None and not sys.is_finalizing():
+            left_open(self._close, self, self._pid)
+
     def __repr__(self) -> str:
         return f"RemoteBroker({self._target!r})"
-
-    def _more_connections(self) -> Remoting:
-        return Remoting(self._target, self._options)

@@ -9,7 +9,6 @@ from mq.errors import MQError, RemotingError
 from mq.remoting.client.connections.answers import SUCCESS_ONLY, checked, framed
 from mq.remoting.client.connections.cluster import Cluster
 from mq.remoting.client.connections.remoting import Remoting
-from mq.remoting.codec.bodies.route import MASTER_ID
 from mq.remoting.codec.fields import Answer, Request, decode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import JsonBody
@@ -28,14 +27,19 @@ class Brokers:
         self.remoting: Final = remoting
         self.cluster: Final = cluster
 
-    def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
-        """Raises RemotingError for a broker that has no such address, or is in no known route."""
-        address = self.cluster.address(broker_name, broker_id)
+    def master(self, broker_name: str) -> str:
+        """The address to send to. Raises RemotingError for a broker that has no master in any route."""
+        return self._known(broker_name, self.cluster.address(broker_name), "master")
+
+    def address(self, broker_name: str) -> str:
+        """The address to ask: the master's, or a slave's while there is none. Raises RemotingError."""
+        return self._known(broker_name, self.cluster.any_address(broker_name), "address")
+
+    def _known(self, broker_name: str, address: str | None, what: str) -> str:
         if address is None:
             known = ", ".join(sorted(self.cluster.brokers)) or "none"
-            which = "master" if broker_id == MASTER_ID else f"slave {broker_id}"
             raise RemotingError(
-                f"broker {broker_name!r} has no {which} in any route now; the brokers known are: {known}"
+                f"broker {broker_name!r} has no {what} in any route now; the brokers known are: {known}"
             )
         return address
 
@@ -48,8 +52,8 @@ class Brokers:
         timeout: float | None = None,
         also: Collection[int] = SUCCESS_ONLY,
     ) -> Frame:
-        """The answer of a broker's master, if its code is SUCCESS or one of `also`. Raises RemotingError,
-        RequestTimeout."""
+        """The answer of a broker, or of its slave while it is not there, if its code is SUCCESS or one of
+        `also`. Raises RemotingError, RequestTimeout."""
         address = self.address(broker_name)
         answer = self.remoting.call(address, framed(request, body), timeout)
         return checked(answer, type(request), address, also)
@@ -93,7 +97,7 @@ class Brokers:
 
     def tell(self, broker_name: str, request: Request, body: bytes | JsonBody = b"") -> None:
         """Send what is not answered; nothing to a broker that is in no route now. From any thread."""
-        address = self.cluster.address(broker_name)
+        address = self.cluster.any_address(broker_name)
         if address is not None:
             self.remoting.oneway(address, framed(request, body))
 

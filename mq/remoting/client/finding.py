@@ -18,6 +18,7 @@ from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.sending import PRODUCER_GROUP
 from mq.remoting.client.topics import RemoteTopics
 from mq.remoting.codec.fields import decode_fields
+from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.records import decode_records
 from mq.remoting.codec.requests.consuming import QueryMessage, ViewMessageById
 from mq.remoting.codec.requests.sending import RecallAnswer, RecallMessage
@@ -64,7 +65,7 @@ class Finding:
                 request = QueryMessage(wire_topic, key, count_max, begin_ms, end_ms, is_unique_key)
                 answer = self._brokers.ask(name, request, also=(ResponseCode.QUERY_NOT_FOUND,))
                 if answer.code == ResponseCode.SUCCESS:
-                    for message in decode_records(answer.body, name):
+                    for message in self._decoded(answer, name):
                         found[message.offset_msg_id] = message
         wanted = [
             message
@@ -107,10 +108,13 @@ class Finding:
         try:
             answer = self._brokers.remoting.call(address, framed(ViewMessageById(offset)))
             checked(answer, ViewMessageById, address)
-            messages = decode_records(answer.body, name)
+            messages = self._decoded(answer, name)
         except MQError:
             return None
         return messages[0] if messages and messages[0].log_offset == offset else None
+
+    def _decoded(self, answer: Frame, broker_name: str) -> list[MessageExt]:
+        return self._namespace.plain_messages(decode_records(answer.body, broker_name))
 
     def _name_of(self, address: str) -> str | None:
         self._brokers.all_names()

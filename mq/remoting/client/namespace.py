@@ -7,11 +7,15 @@ own topics are of no namespace. RocketMQ: remoting/protocol/NamespaceUtil.java.
 from __future__ import annotations
 
 from mq.api.results import MessageQueue
+from mq.message import MessageExt
 from mq.names import DEAD_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
+from mq.properties import value_of
+from mq.remoting.codec.records import with_names
 
 __all__ = ["Namespace"]
 
 SEPARATOR = "%"
+TOPIC_PROPERTIES = (b"RETRY_TOPIC\x01", b"REAL_TOPIC\x01", b"DLQ_ORIGIN_TOPIC\x01")  # whose values are topics
 
 
 class Namespace:
@@ -40,6 +44,21 @@ class Namespace:
 
     def plain_queue(self, queue: MessageQueue) -> MessageQueue:
         return queue._replace(topic=self.plain(queue.topic)) if self._prefix else queue
+
+    def plain_messages(self, messages: list[MessageExt]) -> list[MessageExt]:
+        """The same messages, with the names that users know."""
+        return [self._plain(message) for message in messages] if self._prefix else messages
+
+    def _plain(self, message: MessageExt) -> MessageExt:
+        topic, properties = self.plain(message.topic), message.encoded
+        for name in TOPIC_PROPERTIES:
+            value = value_of(properties, name)
+            if value is not None:
+                plain = self.plain(value)
+                properties = properties.replace(
+                    name + value.encode() + b"\x02", name + plain.encode() + b"\x02"
+                )
+        return MessageExt(with_names(message.record, topic.encode(), properties), message.broker_name)
 
     def holds(self, name: str) -> bool:
         """Whether a name on the wire is of this namespace."""

@@ -11,6 +11,7 @@ from mq.api.group import Subscription
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.errors import RemotingError
 from mq.remoting.client.connections.answers import checked
+from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.refusals import named
 from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame
@@ -73,7 +74,7 @@ def pull_request(
     )
 
 
-def pulled(answer: Frame, queue: MessageQueue, offset: int, address: str) -> Pulled:
+def pulled(answer: Frame, queue: MessageQueue, offset: int, address: str, namespace: Namespace) -> Pulled:
     """What the answer to a pull from `offset` on says. Raises RemotingError, by its own name where it
     has one (see refusals.py)."""
     try:
@@ -85,7 +86,7 @@ def pulled(answer: Frame, queue: MessageQueue, offset: int, address: str) -> Pul
     messages = []
     next_offset = fields.next_begin_offset
     if status is PullStatus.FOUND:
-        messages = decode_records(answer.body, queue.broker_name)
+        messages = namespace.plain_messages(decode_records(answer.body, queue.broker_name))
         if not messages or next_offset <= offset:
             raise RemotingError(
                 f"{address} found {len(messages)} messages of {queue.topic}/{queue.queue_id} at queue offset"

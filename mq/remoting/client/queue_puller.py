@@ -15,6 +15,7 @@ from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.fastpath import time_left
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import framed
+from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.pulling import HOLD_SECONDS, READER_GROUP, pull_request, pulled
 
 __all__ = ["QueuePuller"]
@@ -23,13 +24,14 @@ ANSWER_SECONDS = 10.0  # on top of what a broker holds a pull
 
 
 class QueuePuller:
-    """`wire_queue` is the queue as on the wire. From any thread."""
+    """From any thread."""
 
-    def __init__(self, brokers: Brokers, queue: MessageQueue, wire_queue: MessageQueue) -> None:
+    def __init__(self, brokers: Brokers, queue: MessageQueue, namespace: Namespace) -> None:
         self._brokers = brokers
         self._queue = queue
-        self._wire_queue = wire_queue
-        self._all = Subscription(wire_queue.topic)
+        self._namespace = namespace
+        self._wire_queue = namespace.wire_queue(queue)
+        self._all = Subscription(self._wire_queue.topic)
 
     def __call__(
         self,
@@ -71,4 +73,4 @@ class QueuePuller:
                     raise
                 future.cancel()
                 return PullResult(PullStatus.NO_NEW_MESSAGE, [], offset, 0, offset)
-        return pulled(answer, self._queue, offset, address).result
+        return pulled(answer, self._queue, offset, address, self._namespace).result

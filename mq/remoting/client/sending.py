@@ -78,7 +78,7 @@ class Sending:
         return self._stored(self._call(queue, framed(request, body), None), queue, ids)
 
     def _appender(self, queue: MessageQueue, group: str, added: bytes, added_flag: int) -> Appender:
-        self._brokers.address(queue.broker_name)  # Raises what forbids to write there.
+        self._brokers.master(queue.broker_name)  # Raises what forbids to write there.
         version = self._version()
 
         def append(
@@ -125,7 +125,7 @@ class Sending:
     def _call(self, queue: MessageQueue, request: Frame, unique_id: str | None) -> Frame:
         """The answer of a broker that has stored what the request has. What may have been stored although
         this raises carries the unique id."""
-        address = self._brokers.address(queue.broker_name)
+        address = self._brokers.master(queue.broker_name)
         try:
             answer = self._brokers.remoting.call(address, request, time_left())
             return checked(answer, SendMessageV2, address, _STATUS)

@@ -132,14 +132,14 @@ class RemoteTransactions:
             log.warning("%s asks about a transaction that cannot be read: %s", connection.address, error)
             return
         for message in messages:
-            half = HalfMessage(message)
-            asked = [each for each in self._checkers if each.wire_group == half.group]
+            group = HalfMessage(message).group
+            asked = [each for each in self._checkers if each.wire_group == group]
             if not asked:
-                log.warning("%s asks group %s, which has no producer here", connection.address, half.group)
+                log.warning("%s asks group %s, which has no producer here", connection.address, group)
                 return
             check = Check(
-                half,
-                self._namespace.plain(half.group),
+                HalfMessage(self._namespace.plain_messages([message])[0]),
+                self._namespace.plain(group),
                 fields.commit_log_offset,
                 fields.tran_state_table_offset,
             )

@@ -50,9 +50,14 @@ class _Failed:
 
 
 class Remoting:
-    """`name` says in errors and in the thread's name whose it is. Used from any thread."""
+    """`name` says in errors and in the thread's name whose it is. Used from any thread.
 
-    def __init__(self, name: str, options: RemotingOptions | None = None) -> None:
+    events: the loop of another one, which is closed after this one; by default it has its own.
+    """
+
+    def __init__(
+        self, name: str, options: RemotingOptions | None = None, events: EventLoop | None = None
+    ) -> None:
         self.name = name
         self.options = options or RemotingOptions()
         self.handlers: dict[int, Handler] = {}
@@ -63,7 +68,8 @@ class Remoting:
         self._tasks: set[asyncio.Future[None]] = set()
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._failed: dict[str, _Failed] = {}
-        self.events = EventLoop(f"mq remoting {name}")
+        self._has_own_loop = events is None
+        self.events = EventLoop(f"mq remoting {name}") if events is None else events
         self.events.post(self._tick)
         _all.add(self)
 
@@ -174,7 +180,8 @@ class Remoting:
                 self.events.wait_for(self._end(), CLOSE_SECONDS * 5, f"closing {self.name}")
             except RequestTimeout:
                 log.warning("%s did not close in time", self.name)
-        self.events.close()
+        if self._has_own_loop:
+            self.events.close()
 
     def check_open(self) -> None:
         """Raises BrokerClosed or ForkedBroker where it is no longer of use."""

@@ -23,6 +23,7 @@ class RemoteAssigned:
     def __init__(self, lane: Lane, group: str, route_version: Callable[[], int]) -> None:
         check_group(group)
         self.brokers: Final = lane.brokers
+        self.namespace: Final = lane.namespace
         self.wire_group: Final = lane.namespace.wire(group)
         self._lane = lane
         self._route_version = route_version
@@ -46,9 +47,6 @@ class RemoteAssigned:
 
     # What its claims ask: see ClaimOwner.
 
-    def wire_queue(self, queue: MessageQueue) -> MessageQueue:
-        return self._lane.namespace.wire_queue(queue)
-
     def beginning(self, queue: MessageQueue) -> int | None:
         return None
 
@@ -56,7 +54,7 @@ class RemoteAssigned:
         return False
 
     def own_subscription(self, queue: MessageQueue) -> Subscription | None:
-        return Subscription(queue.topic)
+        return Subscription(self.namespace.wire(queue.topic))
 
     def sub_version(self, queue: MessageQueue) -> int:
         return 0
@@ -69,3 +67,9 @@ class RemoteAssigned:
 
     def released(self, claim: RemoteClaim) -> None:
         self._claims.discard(claim)
+
+    def is_silent(self, broker_name: str) -> bool:
+        return False
+
+    def was_silent(self, broker_name: str) -> None:
+        pass

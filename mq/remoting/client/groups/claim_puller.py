@@ -20,6 +20,7 @@ from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.errors import MQError
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import framed
+from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.pulling import HOLD_SECONDS, pull_request, pulled
 from mq.remoting.codec.bodies.route import MASTER_ID
 from mq.remoting.codec.frame import Frame
@@ -51,19 +52,22 @@ class PullTerms(Protocol):
 
 
 class ClaimPuller:
-    """See mq.api.queues.Puller. `group` and `queue` as on the wire; `arrived` is called by the loop."""
+    """See mq.api.queues.Puller. `group` as on the wire; `arrived` is called by the loop."""
 
     def __init__(
         self,
         brokers: Brokers,
         group: str,
         queue: MessageQueue,
+        namespace: Namespace,
         terms: PullTerms,
         arrived: Callable[[], object],
     ) -> None:
         self._brokers = brokers
         self._group = group
         self._queue = queue
+        self._wire_queue = namespace.wire_queue(queue)
+        self._namespace = namespace
         self._terms = terms
         self._arrived = arrived
         self._lock = threading.Lock()  # guards what follows
@@ -111,12 +115,12 @@ class ClaimPuller:
             self._asked = offset
             self._round += 1
             this = self._round
-        terms, queue = self._terms, self._queue
+        terms = self._terms
         try:
             address = self._address()
             request = pull_request(
                 self._group,
-                queue,
+                self._wire_queue,
                 offset,
                 count_max,
                 byte_max,
@@ -148,8 +152,8 @@ class ClaimPuller:
         address = cluster.address(name, self._broker_id)
         if address is None:
             self._broker_id = MASTER_ID
-            address = cluster.address(name) or cluster.any_address(name)
-        return address or self._brokers.address(name)
+            return self._brokers.address(name)
+        return address
 
     def _drop(self, this: int) -> bool:
         """The request is not under way any more. False: another one is by now."""
@@ -171,7 +175,7 @@ class ClaimPuller:
         try:
             if isinstance(answer, MQError):
                 raise answer
-            result, self._broker_id = pulled(answer, self._queue, offset, address)
+            result, self._broker_id = pulled(answer, self._queue, offset, address, self._namespace)
         except MQError as error:
             self._broker_id = MASTER_ID
             with self._lock:

@@ -17,11 +17,12 @@ from typing import Final, Protocol, TypeVar
 from mq.api.group import Subscription
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
-from mq.errors import MQError
+from mq.errors import MQError, RemotingError, RequestTimeout
 from mq.message import MessageExt
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.groups.claim_puller import ClaimPuller
 from mq.remoting.client.groups.offsets import QueueOffset
+from mq.remoting.client.namespace import Namespace
 from mq.remoting.codec.requests.sending import SendMessageBack
 
 __all__ = ["ClaimOwner", "RemoteClaim"]
@@ -41,7 +42,8 @@ class ClaimOwner(Protocol):
     def brokers(self) -> Brokers: ...
     @property
     def wire_group(self) -> str: ...
-    def wire_queue(self, queue: MessageQueue) -> MessageQueue: ...
+    @property
+    def namespace(self) -> Namespace: ...
     def beginning(self, queue: MessageQueue) -> int | None:
         """Where to begin where the group has no offset; None: at the oldest message."""
         ...
@@ -55,6 +57,11 @@ class ClaimOwner(Protocol):
     def not_known(self) -> None: ...
     def arrived(self, queue: MessageQueue) -> None: ...
     def released(self, claim: RemoteClaim) -> None: ...
+    def is_silent(self, broker_name: str) -> bool:
+        """Whether a broker did not answer just now: another wait for it is in vain."""
+        ...
+
+    def was_silent(self, broker_name: str) -> None: ...
 
 
 class RemoteClaim:
@@ -64,8 +71,7 @@ class RemoteClaim:
         self.queue: Final = queue
         self.reason = ""
         self._owner = owner
-        self._wire_queue = owner.wire_queue(queue)
-        self._offset = QueueOffset(owner.brokers, owner.wire_group, self._wire_queue)
+        self._offset = QueueOffset(owner.brokers, owner.wire_group, owner.namespace.wire_queue(queue))
         self._locked_at = monotonic() if is_locked else None
         self._reset_to: int | None = None
         self._is_lost = self._is_released = self._is_reset = False
@@ -80,12 +86,23 @@ class RemoteClaim:
         if reset_to is not None:
             self._offset.set(reset_to)
             return reset_to
-        offset = self._offset.query()
+        offset = self._queried()
         if offset is None or (offset == 0 and self._owner.is_made_up(self.queue)):
             offset = self._owner.beginning(self.queue)
             if offset is not None:
                 self._offset.set(offset)  # A member that comes after this one begins there too.
         return offset
+
+    def _queried(self) -> int | None:
+        owner, name = self._owner, self.queue.broker_name
+        if owner.is_silent(name):
+            # The queues of the other brokers do not wait for this one, once for each of its own.
+            raise RemotingError(f"broker {name!r} did not answer just now")
+        try:
+            return self._offset.query()
+        except RequestTimeout:
+            owner.was_silent(name)
+            raise
 
     def is_current(self) -> bool:
         """See Claim.is_current."""
@@ -123,8 +140,9 @@ class RemoteClaim:
     def puller(self) -> Puller:
         """See Claim.puller."""
         if self._pull is None:
+            owner = self._owner
             self._pull = ClaimPuller(
-                self._owner.brokers, self._owner.wire_group, self._wire_queue, self, self._arrived
+                owner.brokers, owner.wire_group, self.queue, owner.namespace, self, self._arrived
             )
         return self._pull
 
@@ -156,9 +174,14 @@ class RemoteClaim:
         if self._pull is not None:
             self._pull.close()
         try:
-            if not self._is_lost:
+            if self._is_lost:
+                return
+            if self._owner.is_silent(self.queue.broker_name):
+                self._offset.write()
+            else:
                 self._offset.write_and_wait()
         except MQError as error:
+            self._owner.was_silent(self.queue.broker_name)
             log.warning(
                 "group %s: the offset of %s/%d could not be written when it was given up, so messages may"
                 " come again: %s",

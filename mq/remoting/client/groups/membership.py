@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from math import inf
+from time import monotonic
 from typing import Final
 
 from mq.api.group import Member, Subscription
@@ -32,6 +34,7 @@ __all__ = ["RemoteMembership", "subscription_data"]
 
 LOCK_AGAIN_SECONDS = 1.0  # after another member had the lock of a queue
 LOCK_TIMEOUT = 1.0
+SILENT_SECONDS = 5.0  # for which a broker that did not answer is not waited for again
 
 
 class RemoteMembership:
@@ -52,6 +55,7 @@ class RemoteMembership:
         self.client_id: Final = client_id
         self.group: Final = group
         self.brokers: Final = lane.brokers
+        self.namespace: Final = lane.namespace
         self.wire_group: Final = lane.namespace.wire(group)
         self.claims: dict[MessageQueue, RemoteClaim] = {}
         self._lane = lane
@@ -64,6 +68,7 @@ class RemoteMembership:
         self._sub_version = self.since_ms
         self._subscriptions: dict[str, Subscription] = {each.topic: each for each in subscriptions}
         self._beating = Beating(client_id, self.consumer_group)
+        self._silent_at: dict[str, float] = {}  # when a broker did not answer, by its name
         self._is_gone = False
 
     def join(self) -> None:
@@ -174,10 +179,10 @@ class RemoteMembership:
     # What its claims ask: see ClaimOwner.
 
     def wire_queue(self, queue: MessageQueue) -> MessageQueue:
-        return self._lane.namespace.wire_queue(queue)
+        return self.namespace.wire_queue(queue)
 
     def plain_queue(self, queue: MessageQueue) -> MessageQueue:
-        return self._lane.namespace.plain_queue(queue)
+        return self.namespace.plain_queue(queue)
 
     def beginning(self, queue: MessageQueue) -> int | None:
         return self._starting.offset(queue)
@@ -203,6 +208,12 @@ class RemoteMembership:
         if claim.is_locked and not claim.is_lost():
             self.brokers.tell(claim.queue.broker_name, UnlockQueues(), self._queue_lock([claim.queue]))
 
+    def is_silent(self, broker_name: str) -> bool:
+        return monotonic() - self._silent_at.get(broker_name, -inf) < SILENT_SECONDS
+
+    def was_silent(self, broker_name: str) -> None:
+        self._silent_at[broker_name] = monotonic()
+
     def _lock(self, queue: MessageQueue) -> bool:
         answer = self.brokers.ask(
             queue.broker_name, LockQueues(), self._queue_lock([queue]), timeout=LOCK_TIMEOUT
@@ -227,7 +238,7 @@ class RemoteMembership:
 
     def _find_routes(self) -> None:
         for topic in self._topics():
-            self._lane.brokers.cluster.route(self._lane.namespace.wire(topic))
+            self._lane.brokers.cluster.route(self.namespace.wire(topic))
 
     def _topics(self) -> list[str]:
         takes_retries = self._model == "clustering" and self._consume_type == "push"
@@ -237,7 +248,7 @@ class RemoteMembership:
         """The brokers that have a topic of this member."""
         names = set[str]()
         for topic in self._topics():
-            route = self.brokers.cluster.route(self._lane.namespace.wire(topic))
+            route = self.brokers.cluster.route(self.namespace.wire(topic))
             if route is not None:
                 names.update(each.broker_name for each in route.broker_datas if each.master is not None)
         return sorted(names)
@@ -253,7 +264,7 @@ class RemoteMembership:
             ),
             consume_from_where=ConsumeFrom.FIRST_OFFSET,
             subscription_data_set=tuple(
-                subscription_data(self._lane.namespace.wire(topic), each, self._sub_version)
+                subscription_data(self.namespace.wire(topic), each, self._sub_version)
                 for topic, each in wanted.items()
             ),
         )

@@ -1,0 +1,87 @@
+"""The queues of a cluster's topics: see mq.api.queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mq.api.queues import Appender, Puller, Queues
+from mq.api.results import MessageQueue, SendResult
+from mq.api.waiter import Waiter
+from mq.message import Message
+from mq.remoting.client.arrivals import Arrivals, RemoteWaiter
+from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.namespace import Namespace
+from mq.remoting.client.queue_puller import QueuePuller
+from mq.remoting.client.sending import Sending
+from mq.remoting.client.topics import RemoteTopics
+from mq.remoting.codec.requests.offsets import GetMaxOffset, GetMinOffset, SearchOffsetByTimestamp
+
+__all__ = ["RemoteQueues"]
+
+MESSAGE_SIZE_MAX = 4 << 20  # RocketMQ's default; a broker that takes less says so
+
+
+class RemoteQueues(Queues):
+    """Those of one broker object, which the parts of it use as well."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        namespace: Namespace,
+        topics: RemoteTopics,
+        sending: Sending,
+        arrivals: Arrivals,
+    ) -> None:
+        self._brokers = brokers
+        self._namespace = namespace
+        self._topics = topics
+        self._sending = sending
+        self._arrivals = arrivals
+
+    @property
+    def name(self) -> str:
+        """The name servers. A queue, and a message, has the name of its own broker."""
+        return self._brokers.remoting.name
+
+    @property
+    def message_size_max(self) -> int:
+        return MESSAGE_SIZE_MAX
+
+    @property
+    def may_wait(self) -> bool:
+        return True
+
+    def route_version(self) -> int:
+        self._brokers.remoting.check_open()
+        return self._topics.version()
+
+    def publishable(self, topic: str) -> Sequence[MessageQueue]:
+        return self._topics.publishable(topic)
+
+    def readable(self, topic: str) -> Sequence[MessageQueue]:
+        return self._topics.readable(topic)
+
+    def appender(self, queue: MessageQueue) -> Appender:
+        return self._sending.appender(queue)
+
+    def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
+        return self._sending.append_batch(queue, messages)
+
+    def puller(self, queue: MessageQueue) -> Puller:
+        return QueuePuller(self._brokers, queue, self._namespace)
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        wire = self._namespace.wire_queue(queue)
+        return self._brokers.offset(queue.broker_name, GetMinOffset(wire.topic, wire.queue_id))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        wire = self._namespace.wire_queue(queue)
+        return self._brokers.offset(queue.broker_name, GetMaxOffset(wire.topic, wire.queue_id))
+
+    def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        wire = self._namespace.wire_queue(queue)
+        request = SearchOffsetByTimestamp(wire.topic, wire.queue_id, time_ms)
+        return self._brokers.offset(queue.broker_name, request)
+
+    def waiter(self) -> Waiter:
+        return RemoteWaiter(self._arrivals, self._brokers.remoting.check_open)

@@ -1,0 +1,235 @@
+"""The broker object of a cluster whose servers die, stop, refuse, or answer in pieces; and Java beside it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import mq
+from tests.support.cluster.access import Access, Account
+from tests.support.cluster.cluster import Cluster
+from tests.support.cluster.programs import Version
+from tests.support.cluster.settings import BrokerPlan, slave_of
+from tests.support.eventually import eventually
+from tests.support.fault_proxy import FaultProxy
+
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
+
+SEND, PULL = 310, 11
+
+
+def wait_until(what: Callable[[], bool], seconds: float = 120.0) -> None:
+    eventually(what, lambda: "it did not come true", seconds, 0.05)
+
+
+def opened(name_server: str, **options: object) -> mq.Broker:
+    broker: mq.Broker = mq.open("rocketmq://" + name_server, **options)  # type: ignore[call-overload]  # passed on
+    return broker
+
+
+@contextmanager
+def consuming(broker: mq.Broker, topic: str, group: str) -> Iterator[list[bytes]]:
+    got: list[bytes] = []
+    consumer = mq.PushConsumer(broker, group)
+    consumer.subscribe(topic, listener=lambda message: got.append(message.body))
+    consumer.start()
+    try:
+        yield got
+    finally:
+        consumer.close()
+
+
+class Load:
+    """Sends numbered messages until it is told to stop; what was acknowledged is in `sent`."""
+
+    def __init__(self, broker: mq.Broker, topic: str) -> None:
+        self.sent: list[bytes] = []
+        self.failures: list[mq.MQError] = []
+        self._producer = mq.Producer(broker, retries=3)
+        self._topic = topic
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+        self._thread.start()
+
+    def _send(self) -> None:
+        number = 0
+        while not self._is_over.is_set():
+            body = b"%d" % number
+            number += 1
+            try:
+                self._producer.send(mq.Message(self._topic, body))
+            except mq.MQError as error:
+                self.failures.append(error)
+            else:
+                self.sent.append(body)
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join(60.0)
+        assert not self._thread.is_alive(), "a send hangs"
+        self._producer.close()
+
+
+def test_a_killed_broker_and_a_killed_name_server_lose_nothing_acknowledged() -> None:
+    with (
+        Cluster([BrokerPlan("a"), BrokerPlan("b")], name_servers=2) as cluster,
+        opened(cluster.name_server) as broker,
+    ):
+        broker.create_topic("orders", 2)
+        with consuming(broker, "orders", "billing") as got:
+            load = Load(broker, "orders")
+            try:
+                wait_until(lambda: len(load.sent) >= 200)
+                cluster.brokers["a"].kill()
+                before = len(load.sent)
+                wait_until(lambda: len(load.sent) >= before + 200)
+                cluster.name_servers[0].kill()
+                before = len(load.sent)
+                wait_until(lambda: len(load.sent) >= before + 200)
+                cluster.brokers["a"].restart()
+                wait_until(lambda: len(load.sent) >= before + 400)
+            finally:
+                load.stop()
+            wait_until(lambda: set(got) >= set(load.sent))
+
+
+def test_a_broker_that_stands_still_costs_no_more_than_the_time_limit() -> None:
+    with Cluster() as cluster, opened(cluster.name_server, timeout=1.0) as broker:
+        broker.create_topic("orders", 1)
+        with mq.Producer(broker, timeout=1.0, retries=0) as producer:
+            producer.send(mq.Message("orders", b"1"))
+            cluster.brokers["a"].pause()
+            try:
+                started = time.monotonic()
+                with pytest.raises((mq.RequestTimeout, mq.SendFailed)):
+                    producer.send(mq.Message("orders", b"2"))
+                assert time.monotonic() - started < 10.0
+            finally:
+                cluster.brokers["a"].resume()
+            wait_until(lambda: sends(producer))
+
+
+def sends(producer: mq.Producer) -> bool:
+    try:
+        return producer.send(mq.Message("orders", b"3")).status is mq.SendStatus.SEND_OK
+    except mq.MQError:
+        return False
+
+
+def test_what_is_cut_or_refused_is_sent_again_under_the_same_id() -> None:
+    with Cluster() as cluster:
+        (name_server,) = cluster.name_servers
+        direct = cluster.brokers["a"].address
+        with (
+            FaultProxy(direct) as proxy,
+            FaultProxy(name_server.address, readdress={direct: proxy.address}) as front,
+            opened(front.address) as broker,
+        ):
+            broker.create_topic("orders", 1)
+            with mq.Producer(broker, retries=3) as producer:
+                producer.send(mq.Message("orders", b"0"))
+                proxy.answer_busy(SEND, number=1)
+                assert producer.send(mq.Message("orders", b"1")).status is mq.SendStatus.SEND_OK
+                proxy.cut_answer(SEND, after=10)
+                twice = producer.send(mq.Message("orders", b"2"))
+                proxy.heal()
+                (queue,) = broker.topic("orders").queues
+                found = queue.read(0).messages
+                assert [message.body for message in found] in ([b"0", b"1", b"2"], [b"0", b"1", b"2", b"2"])
+                assert {message.msg_id for message in found if message.body == b"2"} == {twice.msg_id}
+            with consuming(broker, "orders", "billing") as got:
+                wait_until(lambda: len(got) >= 3)
+                proxy.cut_answer(PULL, after=40)
+                broker.topic("orders").send(b"3")
+                wait_until(lambda: b"3" in got)
+
+
+@pytest.mark.parametrize("version", ["5.3", "4.9"])
+def test_a_slave_takes_over_reads(version: Version) -> None:
+    master = BrokerPlan("a", version)
+    with Cluster([master, slave_of(master)], version=version) as cluster:
+        with opened(cluster.name_server) as broker:
+            broker.create_topic("orders", 1)
+            for body in (b"1", b"2"):
+                broker.topic("orders").send(body)
+            slave = cluster.brokers["a-slave1"]
+            config = slave.store / "config" / "topics.json"
+            queue = slave.store / "consumequeue" / "orders"
+            wait_until(lambda: queue.exists() and config.exists() and "orders" in config.read_text())
+        cluster.brokers["a"].kill()
+        with opened(cluster.name_server) as broker:
+            (found,) = broker.topic("orders").queues
+            wait_until(lambda: [each.body for each in found.read(0).messages] == [b"1", b"2"])
+            with pytest.raises(mq.MQError):
+                broker.topic("orders").send(b"3")
+
+
+ALICE = Account("alice-key", "alice-secret", topics={"orders": "PUB|SUB"}, groups={"billing": "SUB"})
+
+
+@pytest.mark.parametrize("version", ["5.3", "4.9"])
+def test_access_is_granted_by_right_and_by_secret(version: Version) -> None:
+    with Cluster([BrokerPlan("a", version)], version=version, access=Access((ALICE,))) as cluster:
+        assert cluster.access is not None
+        admin = cluster.access.admin
+        keys = {"access_key": admin.access_key, "secret_key": admin.secret_key}
+        with opened(cluster.name_server, **keys) as broker:
+            for topic in ("orders", "salaries"):
+                broker.create_topic(topic, 1)
+        keys = {"access_key": ALICE.access_key, "secret_key": ALICE.secret_key}
+        with opened(cluster.name_server, **keys) as broker:
+            with mq.Producer(broker, retries=0) as producer:
+                producer.send(mq.Message("orders", b"1"))
+                with pytest.raises(mq.MQError) as refused:
+                    producer.send(mq.Message("salaries", b"2"))
+            with consuming(broker, "orders", "billing") as got:
+                wait_until(lambda: got == [b"1"])
+        wrong = {"access_key": ALICE.access_key, "secret_key": "another secret"}
+        with opened(cluster.name_server, **wrong) as broker, pytest.raises(mq.MQError) as denied:
+            broker.topic("orders").send(b"3")
+        for raised in (refused, denied):
+            assert code_of(raised.value) == (16 if version == "5.3" else 1)
+            assert "secret" not in str(raised.value)
+
+
+def code_of(error: BaseException | None) -> int | None:
+    while error is not None and not isinstance(error, mq.RemotingError):
+        error = error.__cause__
+    return None if error is None else error.code
+
+
+def test_everything_goes_through_tls() -> None:
+    with Cluster(tls="enforcing") as cluster:
+        assert cluster.certificates is not None
+        context = cluster.certificates.client_context()
+        with opened(cluster.name_server, tls=context) as broker:
+            broker.create_topic("orders", 1)
+            broker.topic("orders").send(b"sealed")
+            with consuming(broker, "orders", "billing") as got:
+                wait_until(lambda: got == [b"sealed"])
+        with opened(cluster.name_server, timeout=2.0) as plain, pytest.raises(mq.RemotingError):
+            plain.topics()
+
+
+def test_java_and_python_share_a_group() -> None:
+    with Cluster() as cluster, cluster.clients() as java, opened(cluster.name_server) as broker:
+        broker.create_topic("orders", 4)
+        java.consume("billing", ["orders"], route_ms=1000)
+        with consuming(broker, "orders", "billing") as got:
+            wait_until(lambda: len(broker.group("billing").members()) == 2)
+            wait_until(lambda: len(java.queues("billing")) > 0)
+            bodies = [b"%d" % number for number in range(400)]
+            with mq.Producer(broker) as producer:
+                for body in bodies:
+                    producer.send(mq.Message("orders", body))
+                    time.sleep(0.01)
+            wait_until(lambda: len(got) + len(java.received("billing", 0, 0.0)) >= len(bodies))
+            theirs = [message.body for message in java.received("billing", 0, 0.0)]
+        assert {*got, *theirs} == {*bodies}
+        assert got
+        assert theirs
