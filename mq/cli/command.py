@@ -17,16 +17,16 @@ from mq.cli.printing import visible
 from mq.cli.session import Session
 from mq.cli.verbs.bench import bench
 from mq.cli.verbs.consume import consume
+from mq.cli.verbs.copy import copy
 from mq.cli.verbs.expire import expire
 from mq.cli.verbs.groups import groups, reset
 from mq.cli.verbs.read import query, show
-from mq.cli.verbs.recall import recall
 from mq.cli.verbs.redrive import redrive
 from mq.cli.verbs.retention import retention, settings
 from mq.cli.verbs.send import send
 from mq.cli.verbs.sinks import sinks
 from mq.cli.verbs.tail import tail
-from mq.cli.verbs.timers import timers
+from mq.cli.verbs.timers import recall, timers
 from mq.cli.verbs.top import top
 from mq.cli.verbs.topics import create, delete, topics
 from mq.cli.verbs.transactions import transactions
@@ -108,7 +108,7 @@ for verb in (
     *(topics, create, delete, send, tail, query, show),
     *(timers, recall),
     *(groups, consume, reset, redrive, transactions, sinks, top),
-    *(verify, retention, settings, expire, bench),
+    *(verify, retention, settings, expire, copy, bench),
 ):
     command.add_command(verb)
 

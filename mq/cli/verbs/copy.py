@@ -1,0 +1,49 @@
+"""`copy`: topics to another directory, or to a cluster, and back."""
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import mq
+from mq.cli.printing import emit_json, visible
+from mq.cli.session import Session, with_json
+from mq.client.topic_copy import TopicCopy
+
+GROUP = "mq_copy"
+
+
+@click.command()
+@click.argument("target")
+@click.argument("topics", nargs=-1)
+@click.option(
+    "--group", default=GROUP, metavar="GROUP", help=f"Remembers how far the copy is, on DIR ({GROUP})."
+)
+@with_json
+@click.pass_obj
+def copy(session: Session, target: str, topics: tuple[str, ...], group: str) -> None:
+    """Copy TOPICS, or all, to TARGET: another directory, or rocketmq://HOST:PORT. DIR may be a cluster too.
+
+    Each queue keeps its order, each message its tag, keys, properties and unique id. A copy that was
+    interrupted goes on where it was when it is called again; nothing is copied twice. What is sent to DIR
+    meanwhile is not waited for: call it again. TARGET needs a topic of its own for each, which is made.
+    """
+    with session.open() as source, Session(target, session.json).open(create=True) as broker:
+        for topic in topics or source.topics():
+            _copy(session, source, broker, topic, group)
+
+
+def _copy(session: Session, source: mq.Broker, target: mq.Broker, topic: str, group: str) -> None:
+    console = Console(stderr=True)
+    columns = TextColumn(visible(topic)), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as shown:
+        task = shown.add_task(topic)
+        work = TopicCopy(
+            source, target, topic, group=group, progress=lambda count: shown.advance(task, count)
+        )
+        shown.update(task, total=work.total)
+        queues = work.run()
+    copied, there = sum(each.copied for each in queues), sum(each.there for each in queues)
+    if session.json:
+        emit_json({"topic": topic, "queues": len(queues), "copied": copied, "messages": there})
+    else:
+        click.echo(f"{visible(topic)}: {copied:,} copied, {there:,} there now, in {len(queues)} queues")

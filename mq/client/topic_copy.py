@@ -1,0 +1,186 @@
+"""Copying a topic from one broker to another: a directory to a cluster, and back.
+
+Each queue is copied into the queue of the same place in line, in its order, by one thread: body, tag, keys,
+properties and the unique id stay; times, offsets and what RocketMQ adds of its own are the target's. How far
+it is, is an offset of a consumer group on the source, which is committed after the target has acknowledged.
+What was acknowledged and not committed when a copy died is found by its unique id at the end of the target's
+queue, and not copied again. So the target's topic is this copy's alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from mq.api.broker import READ_SIZE_MAX, Broker, MessageQueue, PullStatus
+from mq.errors import NotPermitted, TopicNotFound
+from mq.message import Message, MessageExt
+from mq.properties import OWN_NAMES, RESERVED_NAMES, TRANSIENT_PREFIX
+
+__all__ = ["CopiedQueue", "TopicCopy"]
+
+BATCH_COUNT = 32
+THREADS_MAX = 8
+COMPRESSION_FLAGS = 0x701  # of sys_flag: whether the body is compressed, and how
+
+
+class CopiedQueue(NamedTuple):
+    """What became of one queue: messages copied now, and those there are in the target's queue."""
+
+    source: MessageQueue
+    target: MessageQueue
+    copied: int
+    there: int
+
+
+class TopicCopy:
+    """`group` is the consumer group on the source that remembers how far the copy is.
+
+    progress is called with a number of messages, now and then and from several threads, which are copied by
+    now, or were by an earlier run.
+    """
+
+    def __init__(
+        self,
+        source: Broker,
+        target: Broker,
+        topic: str,
+        *,
+        group: str,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._topic = topic
+        self._group = group
+        self._progress = progress
+        self._is_over = threading.Event()
+        self.queues: Final = self._paired()
+        self.ends: Final = {queue: source.max_offset(queue) for queue, _ in self.queues}
+        self.begins: Final = {queue: source.min_offset(queue) for queue, _ in self.queues}
+
+    @property
+    def total(self) -> int:
+        """How many messages there are to copy, those of earlier runs included."""
+        return sum(self.ends.values()) - sum(self.begins.values())
+
+    def run(self) -> list[CopiedQueue]:
+        """Copy what the source holds now. Raises NotPermitted where the target's topic has other messages,
+        or in the end another number; and what sending and reading do. The next run goes on from there."""
+        with ThreadPoolExecutor(min(THREADS_MAX, len(self.queues)), "mq-copy") as threads:
+            begun = [threads.submit(self._copy, *pair) for pair in self.queues]
+            try:
+                return [each.result() for each in begun]
+            except BaseException:
+                self._is_over.set()
+                raise
+
+    def _paired(self) -> list[tuple[MessageQueue, MessageQueue]]:
+        """The queues of both ends, in line. The target's topic is made where it is not there."""
+        sources = sorted(self._source.readable(self._topic))
+        try:
+            targets = sorted(self._target.topic(self._topic).queues, key=_name_of)
+        except TopicNotFound:
+            targets = sorted(self._target.create_topic(self._topic, len(sources)).queues, key=_name_of)
+        if len(targets) < len(sources):
+            raise NotPermitted(
+                f"topic {self._topic!r} has {len(targets)} queues on the target and {len(sources)} on the"
+                " source: give it as many, so that the order within each queue stays"
+            )
+        return list(zip(sources, (each.message_queue for each in targets), strict=False))
+
+    def _copy(self, source: MessageQueue, target: MessageQueue) -> CopiedQueue:
+        claim = self._source.consumer_groups.assigned(self._group).claim(source)
+        pull, append = self._source.puller(source), self._target.appender(target)
+        end = self.ends[source]
+        committed = claim.committed()
+        offset = max(self.begins[source], committed or 0)
+        before = self._target.max_offset(target) - self._target.min_offset(target)
+        last_id = self._last_id(target)
+        self._progress(offset - self.begins[source])
+        is_found = last_id is None
+        copied = 0
+        while offset < end and not self._is_over.is_set():
+            found = pull(offset, min(BATCH_COUNT, end - offset), READ_SIZE_MAX, None, 0.0)
+            if found.status is not PullStatus.FOUND:
+                if found.next_offset <= offset:
+                    break
+                offset = found.next_offset
+                continue
+            messages: Sequence[MessageExt] = found.messages
+            if not is_found:
+                messages = self._after(source, offset, messages, last_id)
+                is_found = True
+            for message in messages:
+                while append(*_sendable(message)) is None:
+                    append = self._target.appender(target)
+            copied += len(messages)
+            self._progress(found.next_offset - offset)
+            offset = found.next_offset
+            claim.commit(offset)
+        claim.release()
+        if not is_found and not self._is_over.is_set():
+            self._after(source, offset, (), last_id)  # Nothing is to be copied: is what is there from here?
+        there = self._target.max_offset(target) - self._target.min_offset(target)
+        if there != before + copied:
+            raise NotPermitted(
+                f"{target.topic}/{target.queue_id} had {before:,} messages, {copied:,} were copied, and it"
+                f" has {there:,}: somebody else sends to it, so the copy is no copy"
+            )
+        return CopiedQueue(source, target, copied, there)
+
+    def _last_id(self, target: MessageQueue) -> str | None:
+        """The unique id of the newest message that the target's queue has."""
+        end = self._target.max_offset(target)
+        if end == self._target.min_offset(target):
+            return None
+        found = self._target.puller(target)(end - 1, 1, READ_SIZE_MAX, None, 0.0)
+        return found.messages[-1].msg_id if found.messages else None
+
+    def _after(
+        self, source: MessageQueue, offset: int, messages: Sequence[MessageExt], last_id: str | None
+    ) -> Sequence[MessageExt]:
+        """Those of the messages, which begin at `offset`, that come after the newest one of the target."""
+        ids = [message.msg_id for message in messages]
+        if last_id in ids:
+            return messages[ids.index(last_id) + 1 :]
+        if offset > self.begins[source]:
+            before = self._source.puller(source)(offset - 1, 1, READ_SIZE_MAX, None, 0.0)
+            if before.messages and before.messages[0].msg_id == last_id:
+                return messages
+        raise NotPermitted(
+            f"topic {self._topic!r} of the target has messages that are not of this copy, {last_id} last:"
+            " copy to a target without the topic"
+        )
+
+
+def _name_of(queue: object) -> MessageQueue:
+    found: MessageQueue = queue.message_queue  # type: ignore[attr-defined]  # of a Queue
+    return found
+
+
+def _sendable(message: MessageExt) -> tuple[Message, bytes, int, str]:
+    """What an appender is given: the message as its producer had it, but for a delay, which is over; its
+    body as it is stored, how that is compressed, and its unique id."""
+    body = message.stored_body
+    sent = Message(
+        message.topic,
+        body,
+        tags=message.tags,
+        keys=message.keys,
+        properties=_own_properties(message),
+        flag=message.flag,
+        dedup_key=message.dedup_key,
+    )
+    return sent, body, message.sys_flag & COMPRESSION_FLAGS, message.msg_id
+
+
+def _own_properties(message: MessageExt) -> dict[str, str]:
+    """What the producer gave as such."""
+    return {
+        name: value
+        for name, value in message.properties.items()
+        if name not in RESERVED_NAMES and name not in OWN_NAMES and not name.startswith(TRANSIENT_PREFIX)
+    }
