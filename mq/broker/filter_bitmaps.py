@@ -1,4 +1,4 @@
-"""Who filters by SQL92: expressions that are evaluated once, when a message is sent, for whoever reads it.
+"""Filters in SQL92 that are evaluated once, when a message is sent, for all its readers.
 
 For brokers that write extensions of queue units (enable_consume_queue_ext=True): the outcome is kept beside
 the message as bits (mq/filter/bloom.py), and whoever does not want it passes over it without reading the log.

@@ -28,7 +28,7 @@ class GroupFiles(Protocol):
 
     @property
     def puller(self) -> Callable[[MessageQueue, Any], Puller]:
-        """What pulls from a queue, for the membership that owns it; None: for whoever."""
+        """What pulls from a queue, for the membership that owns it; None: for any reader."""
         ...
 
     @property

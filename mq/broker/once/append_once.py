@@ -158,7 +158,7 @@ class Dedup:
     def append(
         self, queue: MessageQueue, message: Message, body: bytes, sys_flag: int, unique_id: str | None = None
     ) -> SendResult:
-        """Store a message that has a dedup key in any case; those who look for the key know of it. Raises
+        """Store a message that has a dedup key in any case; senders that look for the key know of it. Raises
         what append does, and RequestTimeout."""
         key = message.dedup_key
         assert key is not None

@@ -25,7 +25,7 @@ FOUND_MAX = 32
 
 
 class Keepsakes:
-    """The ledger of one store, for whoever deletes old messages."""
+    """The ledger of one store, for the process that deletes old messages."""
 
     def __init__(
         self,

@@ -228,7 +228,7 @@ class ConsumeLoop:
     def _pull(self, owned: OwnedQueue, count_max: int, now: float) -> Pulled | None:
         """What comes next in a queue; None where there is nothing, or it cannot be read now.
 
-        A record that cannot be read is lost, and consumption goes on after it: whoever is on call needs one
+        A record that cannot be read is lost, and consumption goes on after it: the person on call needs one
         line about it, and not a queue that stands still behind it. One queue's trouble is not the others'.
         """
         try:

@@ -204,7 +204,7 @@ class OwnedQueue:
         return cache.can_take(now)
 
     def take(self, count_max: int, now: float) -> ConsumeRequest | None:
-        """The next messages, at most so many, to be finished by who takes them."""
+        """The next messages, at most so many, to be finished by the thread that takes them."""
         cache = self.cache
         if now < self.suspended_until or self.is_restarting or (cache.open and self.delivery.ordered):
             return None

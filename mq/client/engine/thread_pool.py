@@ -73,7 +73,7 @@ class ThreadPool(Generic[Request]):
         self._parked: list[Worker] = []
         self._leader: Worker | None = None
         self._watcher: Worker | None = None
-        self._brief: list[Request] = []  # what is being run by who leads: taken out by whom it belongs to
+        self._brief: list[Request] = []  # what the leader runs: taken out by the thread that it belongs to
         self._beat = 0  # counts those
         self._is_over = False
 
@@ -103,7 +103,7 @@ class ThreadPool(Generic[Request]):
         return was_left
 
     def yield_lead(self) -> None:
-        """Give the lead up, and wake another thread to take it. Under the lock, by who leads."""
+        """Give the lead up, and wake another thread to take it. Under the lock, by the leader."""
         self._leader = None
         self.wake()
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from mq.api.results import MessageQueue
 from mq.remoting.codec.bodies.route import READ, WRITE, TopicRoute
 
-__all__ = ["inherited_queues", "ordered_queues", "readable_queues", "writable_queues"]
+__all__ = ["ordered_queues", "readable_queues", "writable_queues"]
 
 QUEUE_COUNT_MAX = 1 << 16  # of one broker; a route that says more is not believed
 
 
-def writable_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
-    """Those of brokers with a master that may be written; in the order of an ordered topic, if it is one."""
+def writable_queues(topic: str, route: TopicRoute, count_max: int = QUEUE_COUNT_MAX) -> list[MessageQueue]:
+    """Those of brokers with a master that may be written, at most so many of each broker; in the order of an
+    ordered topic, if it is one."""
     if route.order_topic_conf:
         return ordered_queues(topic, route.order_topic_conf)
     masters = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
@@ -22,7 +23,7 @@ def writable_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
         MessageQueue(topic, each.broker_name, queue_id)
         for each in route.queue_datas
         if each.perm & WRITE and each.broker_name in masters
-        for queue_id in range(min(each.write_queue_nums, QUEUE_COUNT_MAX))
+        for queue_id in range(min(each.write_queue_nums, count_max))
     )
 
 
@@ -33,18 +34,6 @@ def readable_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
         for each in route.queue_datas
         if each.perm & READ
         for queue_id in range(min(each.read_queue_nums, QUEUE_COUNT_MAX))
-    )
-
-
-def inherited_queues(topic: str, route: TopicRoute, count_max: int) -> list[MessageQueue]:
-    """Those that a topic will have which its first message makes: of the topic it inherits from, at most so
-    many of each broker."""
-    masters = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
-    return sorted(
-        MessageQueue(topic, each.broker_name, queue_id)
-        for each in route.queue_datas
-        if each.perm & WRITE and each.broker_name in masters
-        for queue_id in range(min(each.write_queue_nums, count_max))
     )
 
 

@@ -17,7 +17,7 @@ from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import checked
 from mq.remoting.client.connections.name_servers import NameServers
 from mq.remoting.client.namespace import Namespace
-from mq.remoting.client.routing import inherited_queues, readable_queues, writable_queues
+from mq.remoting.client.routing import readable_queues, writable_queues
 from mq.remoting.client.sending import INHERITED_QUEUE_COUNT, INHERITED_TOPIC
 from mq.remoting.codec.bodies.route import READ, WRITE, QueueCounts, TopicNames, TopicRoute
 from mq.remoting.codec.json_body import from_json
@@ -201,7 +201,8 @@ class RemoteTopics:
 
     def _inherit(self, topic: str) -> Sequence[MessageQueue]:
         route = self._brokers.cluster.route(INHERITED_TOPIC)
-        queues = [] if route is None else inherited_queues(topic, route, INHERITED_QUEUE_COUNT)
+        # The first message makes it with as many as the topic that it inherits from, and no more than asked for.
+        queues = [] if route is None else writable_queues(topic, route, INHERITED_QUEUE_COUNT)
         if not queues:
             raise TopicNotFound(topic)
         with self._lock:

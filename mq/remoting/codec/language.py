@@ -1,4 +1,4 @@
-"""Who speaks: the language and the version of RocketMQ that each header names."""
+"""The sender of a frame: the language and the version of RocketMQ that each header names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sends a request: an access key, and a signature made with its secret.
+"""The sender of a request: an access key, and a signature made with its secret.
 
 The signature is Base64 of HMAC-SHA1, with the secret for a key, over the values of all fields in the order of
 their names, and the body. The same for 4.x and 5.x, but for one field: servers before 5.1 leave
@@ -37,7 +37,7 @@ class Credentials:
 def signed(
     fields: Mapping[str, str], body: bytes, credentials: Credentials, server_version: int
 ) -> dict[str, str]:
-    """The fields with those that say who sends them. server_version is 0 as long as it is not known."""
+    """The fields with those that name the sender. server_version is 0 as long as it is not known."""
     out = {**fields, ACCESS_KEY: credentials.access_key}
     if credentials.security_token:
         out[SECURITY_TOKEN] = credentials.security_token

@@ -43,7 +43,7 @@ class Turn(NamedTuple):
 
 
 class TurnOver(Exception):
-    """The queue is another consumer's by now, who gets the message. Nothing was stored."""
+    """The queue is another consumer's by now, which gets the message. Nothing was stored."""
 
 
 def changed(encoded: bytes, values: Mapping[str, str | None]) -> bytes:

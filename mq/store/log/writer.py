@@ -94,7 +94,7 @@ class Writer:
     def appender(self, queue: MessageQueue, *, told: bool = False) -> Appender:
         """See Queues.appender. It raises StoreFull, StorePoisoned, MessageTooLarge, and what forbids it.
 
-        told: whoever is told of dedup keys has it store the messages that have one.
+        told: the part that is told of dedup keys has it store the messages that have one.
         """
         # The version first: a change that comes between the two is noticed by the first append.
         version = self._version[0]

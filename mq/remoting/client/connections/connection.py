@@ -158,7 +158,7 @@ class Connection:
 
     def _closed(self) -> None:
         assert self._failure is not None
-        with self._lock:  # Whoever writes is done.
+        with self._lock:  # A write that was under way has ended.
             with contextlib.suppress(OSError, ValueError):
                 self._events.loop.remove_reader(self._sock.fileno())
                 self._events.loop.remove_writer(self._sock.fileno())
