@@ -201,7 +201,7 @@ class RemoteTopics:
 
     def _inherit(self, topic: str) -> Sequence[MessageQueue]:
         route = self._brokers.cluster.route(INHERITED_TOPIC)
-        # The first message makes it with as many as the topic that it inherits from, and no more than asked for.
+        # The first message makes the topic, with the queues of the one it inherits from, up to a limit.
         queues = [] if route is None else writable_queues(topic, route, INHERITED_QUEUE_COUNT)
         if not queues:
             raise TopicNotFound(topic)
