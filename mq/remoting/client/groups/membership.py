@@ -32,7 +32,7 @@ from mq.remoting.codec.response_codes import ResponseCode
 
 __all__ = ["RemoteMembership", "subscription_data"]
 
-LOCK_AGAIN_SECONDS = 1.0  # after another member had the lock of a queue
+LOOK_AGAIN_SECONDS = 1.0  # after another member had the lock of a queue, or no broker knew this one
 LOCK_TIMEOUT = 1.0
 SILENT_SECONDS = 5.0  # for which a broker that did not answer is not waited for again
 
@@ -81,15 +81,26 @@ class RemoteMembership:
 
     def members(self) -> list[Member]:
         """See Membership.members. Of the others a broker of RocketMQ's tells the client ids alone."""
-        request = GetConsumerList(self.wire_group)
-        answer = self.brokers.ask_first(self._broker_names(), request, also=(ResponseCode.SYSTEM_ERROR,))
-        client_ids = set[str]()
-        if answer.code == ResponseCode.SUCCESS:
-            client_ids.update(from_json(ConsumerIds, answer.body).consumer_id_list)
+        client_ids = self._client_ids()
         if self.client_id not in client_ids:
+            # No broker has the topics yet, or this one did not hear of the member: look again soon.
             self._lane.heartbeats.beat()
-            client_ids.add(self.client_id)
-        return [self._member(client_id) for client_id in sorted(client_ids)]
+            self._look_again()
+        return [self._member(client_id) for client_id in sorted({*client_ids, self.client_id})]
+
+    def _client_ids(self) -> Sequence[str]:
+        names = self._broker_names()
+        if not names:
+            return ()
+        request = GetConsumerList(self.wire_group)
+        answer = self.brokers.ask_first(names, request, also=(ResponseCode.SYSTEM_ERROR,))
+        if answer.code != ResponseCode.SUCCESS:
+            return ()
+        return from_json(ConsumerIds, answer.body).consumer_id_list
+
+    def _look_again(self) -> None:
+        events = self._lane.brokers.remoting.events
+        events.post(lambda: events.loop.call_later(LOOK_AGAIN_SECONDS, self.changed))
 
     def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """See Membership.subscribe."""
@@ -108,8 +119,7 @@ class RemoteMembership:
         """See Membership.claim. Only for consumption in order one member at a time has the queue for sure."""
         is_locked = self.is_ordered and self._model == "clustering"
         if is_locked and not self._lock(queue):
-            events = self._lane.brokers.remoting.events
-            events.post(lambda: events.loop.call_later(LOCK_AGAIN_SECONDS, self.changed))
+            self._look_again()
             return None
         claim = self.claims[queue] = RemoteClaim(self, queue, is_locked=is_locked)
         self._lane.arrivals.expect(queue)
