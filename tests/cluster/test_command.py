@@ -14,7 +14,7 @@ from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(300)]
 
-DIRECTORY_VERBS = [("expire",), ("timers",), ("retention",), ("settings",), ("redrive", "billing")]
+DIRECTORY_VERBS = [("expire", "--hours", "1"), ("timers",), ("retention",), ("settings",), ("redrive", "billing")]
 
 
 def mq_command(cluster: SharedCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +42,7 @@ def test_a_message_goes_through_the_verbs(cluster: SharedCluster) -> None:
     (shown,) = said(cluster, "show", sent["offset_msg_id"])
     assert shown["body"] == "hello"
     eventually(lambda: len(said(cluster, "query", topic, "k1")) == 1, lambda: "not indexed")
-    assert mq_command(cluster, "consume", topic, group, "--count", "1").returncode == 0
+    assert mq_command(cluster, "consume", topic, "--group", group, "--count", "1").returncode == 0
     assert group in [each["group"] for each in said(cluster, "groups")]
     assert mq_command(cluster, "reset", group, topic, "--to", "earliest").returncode == 0
 
