@@ -14,7 +14,13 @@ from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(300)]
 
-DIRECTORY_VERBS = [("expire", "--hours", "1"), ("timers",), ("retention",), ("settings",), ("redrive", "billing")]
+DIRECTORY_VERBS = [
+    ("expire", "--hours", "1"),
+    ("timers",),
+    ("retention",),
+    ("settings",),
+    ("redrive", "billing"),
+]
 
 
 def mq_command(cluster: SharedCluster, *arguments: str) -> subprocess.CompletedProcess[str]:

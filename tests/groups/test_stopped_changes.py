@@ -95,7 +95,8 @@ def calls(broker: LocalBroker, other: Membership) -> Calls:
         "members of the group": group.members,
         "states": lambda: group.states(TOPIC),
         "lag": lambda: group.lag(TOPIC),
-        "commit": lambda: assigned.commit(broker, GROUP, queue, 1),
+        # That it is refused, while the reset beside it is made, is an answer too.
+        "commit": lambda: assigned.claimed(broker, GROUP, queue).commit(1),
         "reset": lambda: group.reset(TOPIC, to="earliest"),
         "another group": lambda: joined_elsewhere(broker),
         "send": lambda: broker.topic("beside").send(b"beside"),

@@ -9,6 +9,7 @@ from mq.errors import MQError, RemotingError
 from mq.remoting.client.connections.answers import SUCCESS_ONLY, checked, framed
 from mq.remoting.client.connections.cluster import Cluster
 from mq.remoting.client.connections.remoting import Remoting
+from mq.remoting.client.refusals import named
 from mq.remoting.codec.fields import Answer, Request, decode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import JsonBody
@@ -53,10 +54,14 @@ class Brokers:
         also: Collection[int] = SUCCESS_ONLY,
     ) -> Frame:
         """The answer of a broker, or of its slave while it is not there, if its code is SUCCESS or one of
-        `also`. Raises RemotingError, RequestTimeout."""
+        `also`. Raises RemotingError, by its own name where it has one (refusals.py), and
+        RequestTimeout."""
         address = self.address(broker_name)
         answer = self.remoting.call(address, framed(request, body), timeout)
-        return checked(answer, type(request), address, also)
+        try:
+            return checked(answer, type(request), address, also)
+        except RemotingError as error:
+            raise named(error) from None
 
     def ask_first(
         self,

@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mq.api.results import MessageQueue
+from mq.errors import NotPermitted
 from mq.names import RETRY_PREFIX
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.codec.bodies.consuming import ConsumerOffsets
 from mq.remoting.codec.json_body import from_json
-from mq.remoting.codec.requests.offsets import GetAllConsumerOffset, GetMaxOffset, SearchOffsetByTimestamp
+from mq.remoting.codec.requests.offsets import (
+    GetAllConsumerOffset,
+    GetMaxOffset,
+    GetMinOffset,
+    SearchOffsetByTimestamp,
+)
 
 __all__ = ["Starting"]
 
@@ -39,7 +45,7 @@ class Starting:
     def offset(self, queue: MessageQueue) -> int | None:
         """Where to begin; None: at the oldest message. Raises RemotingError, RequestTimeout."""
         if self._is_first(queue):
-            return None
+            return self._first(queue)
         if self._consume_from == "last":
             return self._ends.get(queue)
         assert isinstance(self._consume_from, int)
@@ -58,6 +64,14 @@ class Starting:
 
     def _is_first(self, queue: MessageQueue) -> bool:
         return self._consume_from == "first" or queue.topic.startswith(RETRY_PREFIX)
+
+    def _first(self, queue: MessageQueue) -> int:
+        """The oldest message; 0 where one that may consume may not ask, and the first pull is put right."""
+        wire = self._namespace.wire_queue(queue)
+        try:
+            return self._brokers.offset(queue.broker_name, GetMinOffset(wire.topic, wire.queue_id))
+        except NotPermitted:
+            return 0
 
     def _end(self, queue: MessageQueue) -> int:
         wire = self._namespace.wire_queue(queue)
