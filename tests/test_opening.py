@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import mq
+from mq.api.local import directory as directory_of
 from mq.broker.options import Options
 from mq.opening import RemoteOptions
 
@@ -45,3 +46,16 @@ def test_where_none_is_near_all_are_named(directory: Path, kind: type) -> None:
     with pytest.raises(TypeError, match="there are ") as caught:
         mq.open(directory if kind is Options else CLUSTER, **given)
     assert all(name in str(caught.value) for name in inspect.signature(kind).parameters)
+
+
+@pytest.mark.parametrize(
+    "name", ["append_once", "bulk", "expire", "kept_settings", "read_arrow", "retention"]
+)
+def test_what_a_directory_alone_has_is_no_attribute_of_a_cluster(name: str) -> None:
+    with mq.open("rocketmq://127.0.0.1:1") as broker:
+        with pytest.raises(mq.NotSupported, match=f"broker.{name} needs the broker of a directory"):
+            getattr(broker, name)
+        assert not hasattr(broker, name)
+        assert not hasattr(broker, "no_such_name")
+        with pytest.raises(mq.NotSupported, match="tidying needs"):
+            directory_of(broker, "tidying")

@@ -1,20 +1,19 @@
 """Copying a topic from one broker to another: a directory to a cluster, and back.
 
 Each queue is copied into the queue of the same place in line, in its order, by one thread: body, tag, keys,
-properties and the unique id stay; times, offsets and what RocketMQ adds of its own are the target's. How far
-it is, is an offset of a consumer group on the source, which is committed after the target has acknowledged.
-What was acknowledged and not committed when a copy died is found by its unique id at the end of the target's
-queue, and not copied again. So the target's topic is this copy's alone.
+properties and the unique id stay; times, offsets and what RocketMQ adds of its own are the target's. A copy
+that died goes on after the message that the target's queue has last, which it finds on the source by its
+unique id: at the offset of a consumer group, as a rule. So the target's topic is this copy's alone.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from mq.api.broker import READ_SIZE_MAX, Broker, MessageQueue, PullStatus
+from mq.api.broker import READ_SIZE_MAX, Broker, MessageQueue
 from mq.errors import NotPermitted, TopicNotFound
 from mq.message import Message, MessageExt
 from mq.properties import OWN_NAMES, RESERVED_NAMES, TRANSIENT_PREFIX
@@ -81,48 +80,38 @@ class TopicCopy:
         """The queues of both ends, in line. The target's topic is made where it is not there."""
         sources = sorted(self._source.readable(self._topic))
         try:
-            targets = sorted(self._target.topic(self._topic).queues, key=_name_of)
+            topic = self._target.topic(self._topic)
         except TopicNotFound:
-            targets = sorted(self._target.create_topic(self._topic, len(sources)).queues, key=_name_of)
+            topic = self._target.create_topic(self._topic, len(sources))
+        targets = sorted(queue.message_queue for queue in topic.queues)
         if len(targets) < len(sources):
             raise NotPermitted(
                 f"topic {self._topic!r} has {len(targets)} queues on the target and {len(sources)} on the"
                 " source: give it as many, so that the order within each queue stays"
             )
-        return list(zip(sources, (each.message_queue for each in targets), strict=False))
+        return list(zip(sources, targets, strict=False))
 
     def _copy(self, source: MessageQueue, target: MessageQueue) -> CopiedQueue:
         claim = self._source.consumer_groups.assigned(self._group).claim(source)
         pull, append = self._source.puller(source), self._target.appender(target)
         end = self.ends[source]
-        committed = claim.committed()
-        offset = max(self.begins[source], committed or 0)
         before = self._target.max_offset(target) - self._target.min_offset(target)
-        last_id = self._last_id(target)
+        offset = self._resumed(source, target, claim.committed())
+        claim.correct(offset)
         self._progress(offset - self.begins[source])
-        is_found = last_id is None
         copied = 0
         while offset < end and not self._is_over.is_set():
             found = pull(offset, min(BATCH_COUNT, end - offset), READ_SIZE_MAX, None, 0.0)
-            if found.status is not PullStatus.FOUND:
-                if found.next_offset <= offset:
-                    break
-                offset = found.next_offset
-                continue
-            messages: Sequence[MessageExt] = found.messages
-            if not is_found:
-                messages = self._after(source, offset, messages, last_id)
-                is_found = True
-            for message in messages:
+            if found.next_offset <= offset:
+                break
+            for message in found.messages:
                 while append(*_sendable(message)) is None:
                     append = self._target.appender(target)
-            copied += len(messages)
+            copied += len(found.messages)
             self._progress(found.next_offset - offset)
             offset = found.next_offset
             claim.commit(offset)
         claim.release()
-        if not is_found and not self._is_over.is_set():
-            self._after(source, offset, (), last_id)  # Nothing is to be copied: is what is there from here?
         there = self._target.max_offset(target) - self._target.min_offset(target)
         if there != before + copied:
             raise NotPermitted(
@@ -131,6 +120,32 @@ class TopicCopy:
             )
         return CopiedQueue(source, target, copied, there)
 
+    def _resumed(self, source: MessageQueue, target: MessageQueue, committed: int | None) -> int:
+        """Where to go on: after the message that the target's queue has last. The committed offset says where
+        that probably is; a copy that was killed may have stored more, and the target may be another one."""
+        begin = self.begins[source]
+        last_id = self._last_id(target)
+        if last_id is None:
+            return begin
+        pull = self._source.puller(source)
+        if committed is not None and committed > begin:
+            found = pull(committed - 1, 1, READ_SIZE_MAX, None, 0.0)
+            if [message.msg_id for message in found.messages] == [last_id]:
+                return committed
+        offset = begin
+        while offset < self.ends[source]:
+            found = pull(offset, BATCH_COUNT, READ_SIZE_MAX, None, 0.0)
+            for message in found.messages:
+                if message.msg_id == last_id:
+                    return message.queue_offset + 1
+            if found.next_offset <= offset:
+                break
+            offset = found.next_offset
+        raise NotPermitted(
+            f"topic {self._topic!r} of the target has messages that are not of this copy, {last_id} last:"
+            " copy to a target without the topic"
+        )
+
     def _last_id(self, target: MessageQueue) -> str | None:
         """The unique id of the newest message that the target's queue has."""
         end = self._target.max_offset(target)
@@ -138,27 +153,6 @@ class TopicCopy:
             return None
         found = self._target.puller(target)(end - 1, 1, READ_SIZE_MAX, None, 0.0)
         return found.messages[-1].msg_id if found.messages else None
-
-    def _after(
-        self, source: MessageQueue, offset: int, messages: Sequence[MessageExt], last_id: str | None
-    ) -> Sequence[MessageExt]:
-        """Those of the messages, which begin at `offset`, that come after the newest one of the target."""
-        ids = [message.msg_id for message in messages]
-        if last_id in ids:
-            return messages[ids.index(last_id) + 1 :]
-        if offset > self.begins[source]:
-            before = self._source.puller(source)(offset - 1, 1, READ_SIZE_MAX, None, 0.0)
-            if before.messages and before.messages[0].msg_id == last_id:
-                return messages
-        raise NotPermitted(
-            f"topic {self._topic!r} of the target has messages that are not of this copy, {last_id} last:"
-            " copy to a target without the topic"
-        )
-
-
-def _name_of(queue: object) -> MessageQueue:
-    found: MessageQueue = queue.message_queue  # type: ignore[attr-defined]  # of a Queue
-    return found
 
 
 def _sendable(message: MessageExt) -> tuple[Message, bytes, int, str]:

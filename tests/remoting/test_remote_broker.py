@@ -82,6 +82,8 @@ def test_what_is_sent_is_read_by_offset_by_id_and_by_key(broker: mq.Broker, topi
     assert broker.message(results[3].offset_msg_id).body == b"3"
     wait_until(lambda: len(broker.query(topic, "k")) == 20)
     assert broker.message(results[4].msg_id).body == b"4"
+    with pytest.raises(mq.MessageNotFound, match=r"^no message has the id '0{32}'"):
+        broker.message("0" * 32)
 
 
 def test_a_batch_lies_side_by_side(broker: mq.Broker, topic: str) -> None:
@@ -294,6 +296,8 @@ def test_names_are_in_a_namespace(version: str) -> None:
         send(inside, "orders", 3)
         with Consumed(inside, "orders", "billing") as consumed:
             consumed.wait_for(3)
+        assert {message.topic for message in consumed.messages} == {"orders"}
+        assert {message.topic for message in all_of(inside, "orders")} == {"orders"}
         assert "billing" in inside.groups()
 
 
@@ -334,3 +338,15 @@ def test_a_cluster_that_is_not_there_is_one_error_in_time() -> None:
         broker.topics()
     assert "127.0.0.1:1" in str(raised.value)
     assert time.monotonic() - started < 10.0
+
+
+@pytest.mark.parametrize("version", ["5.3"])  # A broker of 4.9 never marks a topic as ordered.
+def test_what_is_not_given_of_a_topic_stays_as_it_is(broker: mq.Broker) -> None:
+    name, plain = unique_name("ledger"), unique_name("ledger")
+    broker.create_topic(name, 1, ordered=True)
+    broker.create_topic(plain, 1)
+    broker.create_topic(name, 2)
+    assert isinstance(broker, mq.RemoteBroker)
+    settings = broker._topics._settings(broker.readable(name)[0].broker_name, name)
+    assert settings is not None
+    assert (settings.order, settings.read_queue_nums) == (True, 2)

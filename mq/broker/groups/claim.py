@@ -113,8 +113,8 @@ class LocalClaim:
         )
 
     def turn_of_it(self) -> Turn | None:
-        """The turn for which it is owned, for what is to be done during that alone; None once it was
-        released. Raises TurnOver if it is lost."""
+        """The turn of this owner: what it guards is done while the turn lasts, and not after. None once the
+        claim was released. Raises TurnOver if it is lost."""
         if self.is_lost():
             raise TurnOver
         if self._seen == DROPPED:

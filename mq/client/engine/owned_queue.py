@@ -227,7 +227,7 @@ class OwnedQueue:
             self.cache.finish(run)
 
     def put_back(self) -> None:
-        """What is in hand is to be handed out again, and with it what came after."""
+        """Hand out again what is in hand, and what came after it."""
         if self.cache.open:
             self._replace_cache(self.cache.lowest)
 

@@ -62,7 +62,7 @@ class SendBack:
         return Unconsumed(messages, due=self._clock() + RETRY_SECONDS)
 
     def _concurrently(self, request: ConsumeRequest, failure: Failure) -> list[MessageExt]:
-        """Send back what failed. Returns what could not be, as it is to be delivered again."""
+        """Send back the messages that failed. Returns those that the broker did not take: they come again."""
         (first, *_), error = failure
         level = error.delay_level or 0 if isinstance(error, Retry) else 0
         if not self._keeps:

@@ -44,7 +44,7 @@ class Arrivals:
         self.changed()
 
     def changed(self) -> None:
-        """Something else is to be looked at."""
+        """Have every waiting thread look at its members again."""
         for listener in tuple(self._listeners):
             listener()
 

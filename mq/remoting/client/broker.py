@@ -10,14 +10,15 @@ import os
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from mq.api.broker import Broker
+from mq.api.local import Directory, no_directory
 from mq.api.queues import Appender, Puller
 from mq.api.results import MessageQueue, SendResult
 from mq.api.topic import Topic
 from mq.api.waiter import Waiter
-from mq.errors import MQError, TopicNotFound
+from mq.errors import MQError, NotSupported, TopicNotFound
 from mq.message import Message, MessageExt
 from mq.names import check_topic
 from mq.remoting.client.arrivals import Arrivals
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 __all__ = ["RemoteBroker"]
 
 log = logging.getLogger("mq.remoting")
+
+
+class NoDirectory(NotSupported, AttributeError):
+    """What only a directory has is no attribute of a cluster."""
 
 
 class RemoteBroker(Broker):
@@ -217,6 +222,13 @@ class RemoteBroker(Broker):
     def __del__(self) -> None:
         if getattr(self, "_is_dropped", False) and sys is not None and not sys.is_finalizing():
             left_open(self._close, self, self._pid)
+
+    if not TYPE_CHECKING:  # To type checkers these are no attributes at all.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if not name.startswith("_") and hasattr(Directory, name):
+                raise NoDirectory(str(no_directory(f"broker.{name}", repr(self))))
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"RemoteBroker({self._target!r})"

@@ -26,7 +26,6 @@ from mq.remoting.codec.response_codes import ResponseCode
 
 __all__ = ["Finding"]
 
-UNIQUE_ID_HOURS = 36  # for which RocketMQ looks back for a unique id
 _OFFSET_ID = re.compile(r"[0-9A-F]{32}|[0-9A-F]{56}")
 
 
@@ -44,11 +43,14 @@ class Finding:
         if found is not None:
             return found
         for topic in self._topics.names():
-            newest = self.query(topic, msg_id, count_max=32, begin_ms=0, end_ms=None)
+            try:
+                newest = self.query(topic, msg_id, count_max=32, begin_ms=0, end_ms=None)
+            except (TopicNotFound, NotPermitted):
+                continue  # It was deleted just now, or is not for this reader.
             for message in newest:
                 if message.msg_id == msg_id:
                     return message
-        raise MessageNotFound(f"no broker of the cluster has a message with the id {msg_id!r}")
+        raise MessageNotFound(msg_id)
 
     def query(
         self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int | None

@@ -20,9 +20,11 @@ from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.routing import readable_queues, writable_queues
 from mq.remoting.client.sending import INHERITED_QUEUE_COUNT, INHERITED_TOPIC
 from mq.remoting.codec.bodies.route import READ, WRITE, QueueCounts, TopicNames, TopicRoute
+from mq.remoting.codec.bodies.settings import TopicSettings, TopicTable
 from mq.remoting.codec.json_body import from_json
 from mq.remoting.codec.requests.name_servers import DeleteTopicInNameServer, GetTopicList
-from mq.remoting.codec.requests.topics import DeleteTopicInBroker, UpdateTopic
+from mq.remoting.codec.requests.topics import DeleteTopicInBroker, GetAllTopics, GetTopic, UpdateTopic
+from mq.remoting.codec.response_codes import ResponseCode
 
 __all__ = ["RemoteTopics"]
 
@@ -41,7 +43,6 @@ class RemoteTopics:
         self._namespace = namespace
         self._lock = threading.Lock()  # guards what follows
         self._version = 0
-        self._inherited: set[str] = set()  # topics with no route yet, of which queues were given out
         brokers.cluster.changed.append(self._route_changed)
 
     def version(self) -> int:
@@ -56,9 +57,7 @@ class RemoteTopics:
             return self._inherit(topic)
         queues = writable_queues(topic, route)
         if not queues:
-            raise NotPermitted(
-                f"topic {topic!r} may not be written on any broker of the cluster that is there"
-            )
+            raise NotPermitted(f"topic {topic!r} may not be written on any broker of the cluster")
         return queues
 
     def readable(self, topic: str) -> Sequence[MessageQueue]:
@@ -165,10 +164,26 @@ class RemoteTopics:
             write_queue_nums=writes,
             perm=PERMS[perm] if perm is not None else known.perm if known else READ | WRITE,
             topic_filter_type="SINGLE_TAG",
-            order=bool(ordered),
+            order=self._is_ordered(broker_name, topic) if known and ordered is None else bool(ordered),
             topic_sys_flag=known.topic_sys_flag if known else 0,
         )
         self._brokers.ask(broker_name, request)
+
+    def _is_ordered(self, broker_name: str, topic: str) -> bool:
+        settings = self._settings(broker_name, topic)
+        return settings is not None and settings.order
+
+    def _settings(self, broker_name: str, topic: str) -> TopicSettings | None:
+        """What a broker has; 4.9 tells of all topics at once."""
+        wire = self._namespace.wire(topic)
+        also = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.TOPIC_NOT_EXIST)
+        answer = self._brokers.ask(broker_name, GetTopic(wire), also=also)
+        if answer.code == ResponseCode.SUCCESS:
+            return from_json(TopicSettings, answer.body)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        answer = self._brokers.ask(broker_name, GetAllTopics())
+        return from_json(TopicTable, answer.body).topic_config_table.get(wire)
 
     def _route(self, topic: str) -> TopicRoute | None:
         return self._brokers.cluster.route(self._namespace.wire(topic))
@@ -205,8 +220,6 @@ class RemoteTopics:
         queues = [] if route is None else writable_queues(topic, route, INHERITED_QUEUE_COUNT)
         if not queues:
             raise TopicNotFound(topic)
-        with self._lock:
-            self._inherited.add(topic)
         return queues
 
     def _route_changed(self, _topic: str, _route: TopicRoute | None) -> None:
@@ -215,4 +228,3 @@ class RemoteTopics:
     def _changed(self) -> None:
         with self._lock:
             self._version += 1
-            self._inherited.clear()

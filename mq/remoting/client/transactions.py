@@ -103,15 +103,16 @@ class RemoteTransactions:
 
     def undecided(self) -> list[Undecided]:
         """See Transactions.undecided."""
-        raise NotSupported(
-            "a cluster does not tell which transactions are undecided: ask each broker's operator"
-        )
+        raise NotSupported("a cluster does not tell which transactions are undecided: its operator can see")
 
     def resume(self, msg_id: str) -> None:
         """See Transactions.resume."""
         raise NotSupported(
             f"transaction {msg_id} cannot be resumed from here: its operator can, with RocketMQ's tools"
         )
+
+    def check_open(self) -> None:
+        self._brokers.remoting.check_open()
 
     def close(self) -> None:
         for checker in list(self._checkers):
@@ -171,6 +172,7 @@ class RemoteChecker:
 
     def next(self, wait: float) -> Check | None:
         """See Checker.next."""
+        self._transactions.check_open()
         deadline = monotonic() + wait
         with self._arrived:
             while not self._waiting and not self._is_poked:

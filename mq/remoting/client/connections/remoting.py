@@ -184,7 +184,7 @@ class Remoting:
             self.events.close()
 
     def check_open(self) -> None:
-        """Raises BrokerClosed or ForkedBroker where it is no longer of use."""
+        """Raises BrokerClosed once this is closed, and ForkedBroker in a forked child."""
         if self._refusal is not None:
             raise type(self._refusal)(*self._refusal.args)
 

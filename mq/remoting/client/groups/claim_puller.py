@@ -37,7 +37,7 @@ class PullTerms(Protocol):
     """By what a claim pulls; asked for each request."""
 
     def committed_offset(self) -> int | None:
-        """What is to be stored on the way, None for nothing."""
+        """The offset that the broker stores on the way, None for nothing."""
         ...
 
     def own_subscription(self) -> Subscription | None:
@@ -133,6 +133,8 @@ class ClaimPuller:
             sent_at = monotonic()
 
             def again() -> None:
+                if this != self._round:
+                    return  # The owner went elsewhere meanwhile.
                 if monotonic() - sent_at < AGAIN_SECONDS:
                     self._later(again)
                 else:
