@@ -19,6 +19,7 @@ PARTS = (
     "append_pull",
     "delayed_append",
     "sender",
+    "methods",
     "batch",
     "transactions",
     "transaction_send",

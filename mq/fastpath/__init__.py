@@ -4,11 +4,11 @@ Each type here is the base of a class that has everything else in Python: SentFi
 StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. Line and what it makes call
 the data plane (mq/store/native), through addresses that the store hands in; Asides has it put aside what is
 to be delivered later. Halves is to half messages and their ends what Line is to messages. survey and pack go
-over a batch. Sender is what Producer.send does with the usual message, Transactor what TransactionProducer
-does; TransactionFields is the base of mq.Transaction. Guards are locks that no exception leaves locked.
-while_unchanged gives messages while a queue is owned, commit_slot commits then. HandedOver is a method that
-another thread does, which no interrupt comes before. What the classes in Python
-need is in classes.py.
+over a batch. Sender is the base of mq.Producer, whose send does the usual message in C; TransactionSender,
+with Transactor, is that of mq.TransactionProducer, and TransactionFields that of mq.Transaction. Guards are
+locks that no exception leaves locked. while_unchanged gives messages while a queue is owned, commit_slot
+commits then. HandedOver is a method that another thread does, which no interrupt comes before. What the
+classes in Python need is in classes.py.
 """
 
 from mq.fastpath._objects import (
@@ -23,6 +23,7 @@ from mq.fastpath._objects import (
     SentFields,
     StoredFields,
     TransactionFields,
+    TransactionSender,
     Transactor,
     bind,
     bind_calls,
@@ -44,7 +45,7 @@ from mq.fastpath._objects import (
     time_left,
     while_unchanged,
 )
-from mq.fastpath.classes import Signature, added_state
+from mq.fastpath.classes import Signature, added_state, in_c
 
 __all__ = [
     "Asides",
@@ -59,6 +60,7 @@ __all__ = [
     "Signature",
     "StoredFields",
     "TransactionFields",
+    "TransactionSender",
     "Transactor",
     "added_state",
     "bind",
@@ -71,6 +73,7 @@ __all__ = [
     "close_guarded_files",
     "commit_slot",
     "file_guard",
+    "in_c",
     "log_guard",
     "mutex_guard",
     "open_guard",

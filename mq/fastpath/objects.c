@@ -9,10 +9,12 @@
  *               PullFields    of PullResult     what one pull gave
  *   append_pull.c     Line, and the functions bound to a queue, which make most of the others
  *   delayed_append.c     Asides, where delayed messages are put
- *   sender.c    Sender, what a producer does with the usual message
+ *   sender.c    Sender  of mq.Producer, which sends the usual message
+ *   methods.c   methods in C in the place of methods in Python
  *   batch.c     passes over the messages of a batch
  *   transactions.c  Halves, and the functions that store a half message or end its transaction
- *   transaction_send.c    Transactor, a producer's usual transaction; TransactionFields  of mq.Transaction
+ *   transaction_send.c    TransactionSender  of mq.TransactionProducer; Transactor, its usual transaction;
+ *               TransactionFields  of mq.Transaction
  *   guards.c        locks that are given back whatever Python raises
  *   held.c          messages for a listener, as long as its consumer owns their queue
  *
@@ -130,6 +132,8 @@ static PyObject *bind(PyObject *module, PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS, "bind(name, value): tell what stands behind a name of mq_known"},
+    {"fast_method", mq_objects_fast_method, METH_VARARGS,
+     "fast_method(name, owner, text, otherwise): see methods.c"},
     {"survey", mq_objects_survey, METH_O, "survey(messages): see batch.c"},
     {"pack", mq_objects_pack, METH_O, "pack(messages): see batch.c"},
     {"bind_calls", mq_objects_bind_calls, METH_VARARGS,

@@ -38,6 +38,17 @@ typedef struct {
 extern mq_known mq_objects_known;
 extern PyObject *mq_asides_type;
 
+/* A method in C: see methods.c. */
+typedef struct {
+    const char *name;      /* for fast_method */
+    const char *attribute; /* in its class */
+    PyObject *(*function)(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
+    PyObject *base;      /* the type whose memory `function` knows */
+    PyObject *otherwise; /* the function in Python */
+} mq_fast_method;
+
+extern mq_fast_method mq_producer_send, mq_transaction_send, mq_transaction_begin;
+
 typedef struct {
     PyObject_HEAD PyObject *topic;
     PyObject *body;
@@ -101,6 +112,10 @@ int mq_objects_int64(PyObject *value, int64_t *number);
 int mq_objects_int32(PyObject *value, int32_t *number);
 /* Call a function of Python with arguments as METH_FASTCALL has them; NULL is one whose owner is gone. */
 PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names);
+PyObject *mq_objects_fast_method(PyObject *module, PyObject *args);
+/* Call the method in Python, with what the one in C is not for. */
+PyObject *mq_objects_call_otherwise(const mq_fast_method *method, PyObject *self, PyObject *const *args,
+                                    Py_ssize_t count, PyObject *names);
 int mq_objects_is_line(PyObject *value);
 /* The log of a Line, and what keeps it alive for one call; NULL without an error: it is let go of. */
 PyObject *mq_objects_hold(PyObject *line, mq_log **log);

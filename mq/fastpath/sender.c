@@ -1,25 +1,26 @@
 /* Producer.send of the usual message: checked, given to the queue whose turn it is, and nothing else.
  *
- *   Sender(otherwise, failed, before, after, size_max, timeout)
- *       .turns        {topic: iterator of (queue, appender)}, filled by `otherwise`, dropped with the topics
- *       .send         the bound function; what it is not for goes to otherwise(message, **options) as it came
- *       .stop()       everything goes there from now on
+ *   class Producer(Sender)
+ *       ._start(before, after, size_max, timeout)   called once, by __init__
+ *       ._turns       {topic: iterator of (queue, appender)}, filled by the send in Python, dropped with the
+ *                     topics; None once it is stopped
+ *       ._stop()      from now on everything is for the send in Python
+ *       .send         see methods.c
  *
- * `timeout` is how many seconds an append waits for a lock, at the most.
+ * `timeout` is how many seconds an append waits for a lock, at the most; with a hook in one of the lists
+ * `before` and `after` no message is usual.
  *
- * An append that fails is told to failed(message, queue, error, started), whose result or error is that of
- * the send; `started` is in seconds of the monotonic clock.
+ * An append that fails is told to _failed_once(message, queue, error, started), whose result or error is that
+ * of the send; `started` is in seconds of the monotonic clock.
  */
 #include "objects.h"
 
 #include <time.h>
 
 typedef struct {
-    PyObject_HEAD PyObject *otherwise;
-    PyObject *failed;
-    PyObject *before; /* lists of hooks: with any, the message is not for us */
+    PyObject_HEAD PyObject *before; /* lists of hooks */
     PyObject *after;
-    PyObject *turns;
+    PyObject *turns; /* NULL: it was stopped, or never started */
     PyObject *zero;
     long long size_max;
     int64_t timeout_ns;
@@ -28,8 +29,6 @@ typedef struct {
 static int sender_traverse(PyObject *self, visitproc visit, void *arg) {
     sender *of = (sender *)self;
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(of->otherwise);
-    Py_VISIT(of->failed);
     Py_VISIT(of->before);
     Py_VISIT(of->after);
     Py_VISIT(of->turns);
@@ -39,8 +38,6 @@ static int sender_traverse(PyObject *self, visitproc visit, void *arg) {
 static int sender_clear(PyObject *self) {
     sender *of = (sender *)self;
     Py_CLEAR(of->turns); /* first: without them nothing else is looked at */
-    Py_CLEAR(of->otherwise);
-    Py_CLEAR(of->failed);
     Py_CLEAR(of->before);
     Py_CLEAR(of->after);
     Py_CLEAR(of->zero);
@@ -54,16 +51,15 @@ static void sender_dealloc(PyObject *self) {
 }
 
 /* The error that is set, taken off and told. */
-static PyObject *tell(const sender *of, PyObject *message, PyObject *queue, const struct timespec *begin) {
+static PyObject *tell(PyObject *self, PyObject *message, PyObject *queue, const struct timespec *begin) {
     PyObject *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);
     PyErr_NormalizeException(&kind, &error, &trace);
     if (trace && error) PyException_SetTraceback(error, trace);
     PyObject *result = NULL;
-    if (!of->failed) PyErr_SetString(PyExc_RuntimeError, "this producer is gone");
-    else if (error)
-        result = PyObject_CallFunction(of->failed, "OOOd", message, queue, error,
-                                       (double)begin->tv_sec + (double)begin->tv_nsec / 1e9);
+    if (error)
+        result = PyObject_CallMethod(self, "_failed_once", "OOOd", message, queue, error,
+                                     (double)begin->tv_sec + (double)begin->tv_nsec / 1e9);
     Py_XDECREF(kind);
     Py_XDECREF(error);
     Py_XDECREF(trace);
@@ -71,7 +67,8 @@ static PyObject *tell(const sender *of, PyObject *message, PyObject *queue, cons
 }
 
 /* None where this is not for us after all. */
-static PyObject *send_in_turn(const sender *of, mq_sent *message, PyObject *turns) {
+static PyObject *send_in_turn(PyObject *self, mq_sent *message, PyObject *turns) {
+    const sender *of = (const sender *)self;
     PyObject *queues = PyDict_GetItemWithError(turns, message->topic);
     if (!queues || PyBytes_Size(message->body) > of->size_max)
         return PyErr_Occurred() ? NULL : mq_objects_shared(Py_None);
@@ -95,7 +92,7 @@ static PyObject *send_in_turn(const sender *of, mq_sent *message, PyObject *turn
                                                     message->body, of->zero, NULL);
     *deadline = outer;
     if (!result) {
-        result = tell(of, (PyObject *)message, queue, &begin);
+        result = tell(self, (PyObject *)message, queue, &begin);
     } else if (result == Py_None && PyDict_DelItem(turns, message->topic)) { /* some topic has changed */
         PyErr_Clear();                                                       /* another thread was faster */
     }
@@ -108,42 +105,38 @@ static PyObject *send(PyObject *self, PyObject *const *args, Py_ssize_t count, P
     if (count != 1 || (names && PyTuple_Size(names)) ||
         (PyObject *)Py_TYPE(args[0]) != mq_objects_known.message || !((mq_sent *)args[0])->plain ||
         ((mq_sent *)args[0])->keyed || !of->turns || PyList_Size(of->before) || PyList_Size(of->after))
-        return mq_objects_pass_on(of->otherwise, args, count, names);
+        return mq_objects_call_otherwise(&mq_producer_send, self, args, count, names);
     mq_sent *message = (mq_sent *)args[0];
     PyObject *turns = mq_objects_shared(of->turns); /* stop() may drop them meanwhile */
-    PyObject *result = send_in_turn(of, message, turns);
+    PyObject *result = send_in_turn(self, message, turns);
     Py_DECREF(turns);
     if (result != Py_None) return result;
     Py_DECREF(result);
-    return mq_objects_pass_on(of->otherwise, args, count, names);
+    return mq_objects_call_otherwise(&mq_producer_send, self, args, count, names);
 }
 
-static PyMethodDef send_method = {"send", (PyCFunction)(void (*)(void))send, METH_FASTCALL | METH_KEYWORDS,
-                                  "Store a message, and return where: see Producer.send."};
+mq_fast_method mq_producer_send = {"producer_send", "send", send, NULL, NULL};
 
-static PyObject *sender_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *usual, *failed, *before, *after;
+static PyObject *sender_start(PyObject *self, PyObject *args) {
+    sender *of = (sender *)self;
+    PyObject *before, *after;
     long long size_max;
     double timeout;
-    if (!PyArg_ParseTuple(args, "OOO!O!Ld:Sender", &usual, &failed, &PyList_Type, &before, &PyList_Type,
-                          &after, &size_max, &timeout))
+    if (!PyArg_ParseTuple(args, "O!O!Ld:_start", &PyList_Type, &before, &PyList_Type, &after, &size_max,
+                          &timeout))
         return NULL;
-    PyObject *self = PyType_GenericAlloc(type, 0);
-    if (!self) return NULL;
-    sender *of = (sender *)self;
-    of->otherwise = mq_objects_shared(usual);
-    of->failed = mq_objects_shared(failed);
+    if (of->before) {
+        PyErr_SetString(PyExc_RuntimeError, "a producer is made once");
+        return NULL;
+    }
     of->before = mq_objects_shared(before);
     of->after = mq_objects_shared(after);
     of->size_max = size_max;
     of->timeout_ns = timeout < 1e9 ? (int64_t)(timeout * 1e9) : (int64_t)1000000000 * 1000000000;
-    of->turns = PyDict_New();
     of->zero = PyLong_FromLong(0);
-    if (!of->turns || !of->zero) Py_CLEAR(self);
-    return self;
+    of->turns = of->zero ? PyDict_New() : NULL;
+    return of->turns ? mq_objects_shared(Py_None) : NULL;
 }
-
-static PyObject *sender_send(PyObject *self, void *unused) { return PyCFunction_New(&send_method, self); }
 
 static PyObject *sender_turns(PyObject *self, void *unused) {
     PyObject *turns = ((sender *)self)->turns;
@@ -155,13 +148,19 @@ static PyObject *sender_stop(PyObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+static PyObject *sender_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    return PyType_GenericAlloc(type, 0); /* the arguments are for __init__ */
+}
+
 static PyGetSetDef getset[] = {
-    {"send", sender_send, NULL, NULL, NULL},
-    {"turns", sender_turns, NULL, NULL, NULL},
+    {"_turns", sender_turns, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
-static PyMethodDef methods[] = {{"stop", sender_stop, METH_NOARGS, "Leave everything to `otherwise`."},
-                                {NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {
+    {"_start", sender_start, METH_VARARGS, NULL},
+    {"_stop", sender_stop, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
 static PyType_Slot slots[] = {
     {Py_tp_new, sender_new},
     {Py_tp_dealloc, sender_dealloc},
@@ -171,12 +170,11 @@ static PyType_Slot slots[] = {
     {Py_tp_methods, methods},
     {0, NULL},
 };
-static PyType_Spec spec = {"mq.fastpath.Sender", sizeof(sender), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                           slots};
+static PyType_Spec spec = {"mq.fastpath.Sender", sizeof(sender), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
 
 int mq_objects_add_sender(PyObject *module) {
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    int wrong = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
-    Py_XDECREF(type);
-    return wrong;
+    mq_producer_send.base = type; /* kept: it is never given back */
+    return type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
 }

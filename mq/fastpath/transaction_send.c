@@ -1,15 +1,17 @@
 /* TransactionProducer.send and begin of the usual message, and the end of what was begun.
  *
+ *   class TransactionProducer(TransactionSender)
+ *       ._start(transactor) called once, by __init__
+ *       .send, .begin       see methods.c
  *   Transactor(half, end, otherwise, made, commit, rollback)
- *       .send, .begin       the bound functions
  *       .begun(result)      what begin returns for a half message that was stored
  *   TransactionFields       the base of the class `made`: an undecided half message, a context manager
  *
  * `half` stores a half message and `end` ends its transaction: see transactions.c. `otherwise` has as methods
- * what is done with all else: send and begin, decide(result, message, execute, arg) and begun(result) for a
- * half message that may not be stored safely, executed(result, state, error) for what execute raised, or
- * returned that is no word, finish( result, state) for a result that is not from here, and unended(result,
- * state, error) for an end that failed.
+ * what is done with all else: decide(result, message, execute, arg) and begun(result) for a half message that
+ * may not be stored safely, executed(result, state, error) for what execute raised, or returned that is no
+ * word, finish(result, state) for a result that is not from here, and unended(result, state, error) for an
+ * end that failed.
  */
 #include "objects.h"
 
@@ -31,6 +33,10 @@ typedef struct {
     PyObject *state; /* NULL: not decided */
     PyObject *by;    /* the transactor */
 } transaction;
+
+typedef struct {
+    PyObject_HEAD transactor *usual; /* NULL: __init__ was not called, or it is being cleared */
+} transaction_sender;
 
 static PyObject **fields_of(PyObject *self) { return &((transactor *)self)->half; }
 
@@ -120,10 +126,10 @@ static int decide(const transactor *of, PyObject *result, PyObject *message, PyO
 }
 
 static PyObject *send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    const transactor *of = (const transactor *)self;
+    const transactor *of = ((const transaction_sender *)self)->usual;
     if ((names && PyTuple_Size(names)) || count < 2 || count > 3 || !is_usual(args[0]) ||
-        !PyCallable_Check(args[1]) || !of->half)
-        return pass_on(of, "send", args, count, names);
+        !PyCallable_Check(args[1]) || !of || !of->half)
+        return mq_objects_call_otherwise(&mq_transaction_send, self, args, count, names);
     PyObject *result = PyObject_CallFunctionObjArgs(of->half, args[0], NULL);
     if (!result) return NULL;
     PyObject *arg = count == 3 ? args[2] : Py_None;
@@ -151,21 +157,18 @@ static PyObject *begun(PyObject *self, PyObject *result) {
 }
 
 static PyObject *begin(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    const transactor *of = (const transactor *)self;
-    if ((names && PyTuple_Size(names)) || count != 1 || !is_usual(args[0]) || !of->half)
-        return pass_on(of, "begin", args, count, names);
+    transactor *of = ((const transaction_sender *)self)->usual;
+    if ((names && PyTuple_Size(names)) || count != 1 || !is_usual(args[0]) || !of || !of->half)
+        return mq_objects_call_otherwise(&mq_transaction_begin, self, args, count, names);
     PyObject *result = PyObject_CallFunctionObjArgs(of->half, args[0], NULL);
     if (!result) return NULL;
-    PyObject *made = is_ours(result) ? begun(self, result) : pass_on(of, "begun", &result, 1, NULL);
+    PyObject *made = is_ours(result) ? begun((PyObject *)of, result) : pass_on(of, "begun", &result, 1, NULL);
     Py_DECREF(result);
     return made;
 }
 
-static PyMethodDef send_method = {"send", (PyCFunction)(void (*)(void))send, METH_FASTCALL | METH_KEYWORDS,
-                                  "Store a half message, execute, and decide: see TransactionProducer.send."};
-static PyMethodDef begin_method = {
-    "begin", (PyCFunction)(void (*)(void))begin, METH_FASTCALL | METH_KEYWORDS,
-    "Store a half message, to be decided about: see TransactionProducer.begin."};
+mq_fast_method mq_transaction_send = {"transaction_send", "send", send, NULL, NULL};
+mq_fast_method mq_transaction_begin = {"transaction_begin", "begin", begin, NULL, NULL};
 
 static PyObject *transactor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *given[FIELD_COUNT];
@@ -177,31 +180,61 @@ static PyObject *transactor_new(PyTypeObject *type, PyObject *args, PyObject *kw
     return self;
 }
 
-static PyObject *transactor_send(PyObject *self, void *unused) { return PyCFunction_New(&send_method, self); }
-static PyObject *transactor_begin(PyObject *self, void *unused) {
-    return PyCFunction_New(&begin_method, self);
-}
-
-static PyGetSetDef transactor_getset[] = {
-    {"send", transactor_send, NULL, NULL, NULL},
-    {"begin", transactor_begin, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
 static PyMethodDef transactor_methods[] = {
     {"begun", begun, METH_O, "The transaction of a half message that was stored."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot transactor_slots[] = {
-    {Py_tp_new, transactor_new},
-    {Py_tp_dealloc, transactor_dealloc},
-    {Py_tp_traverse, transactor_traverse},
-    {Py_tp_clear, transactor_clear},
-    {Py_tp_getset, transactor_getset},
-    {Py_tp_methods, transactor_methods},
-    {0, NULL},
+    {Py_tp_new, transactor_new},           {Py_tp_dealloc, transactor_dealloc},
+    {Py_tp_traverse, transactor_traverse}, {Py_tp_clear, transactor_clear},
+    {Py_tp_methods, transactor_methods},   {0, NULL},
 };
 static PyType_Spec transactor_spec = {"mq.fastpath.Transactor", sizeof(transactor), 0,
                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, transactor_slots};
+
+/* TransactionSender. */
+
+static int sender_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((transaction_sender *)self)->usual);
+    return 0;
+}
+
+static int sender_clear(PyObject *self) {
+    Py_CLEAR(((transaction_sender *)self)->usual);
+    return 0;
+}
+
+static void sender_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    sender_clear(self);
+    mq_objects_free(self);
+}
+
+static PyObject *sender_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    return PyType_GenericAlloc(type, 0); /* the arguments are for __init__ */
+}
+
+static PyObject *transactor_type;
+
+static PyObject *sender_start(PyObject *self, PyObject *usual) {
+    transaction_sender *of = (transaction_sender *)self;
+    if (of->usual || (PyObject *)Py_TYPE(usual) != transactor_type) {
+        PyErr_SetString(PyExc_TypeError, "a producer is started once, with a Transactor");
+        return NULL;
+    }
+    of->usual = (transactor *)mq_objects_shared(usual);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef sender_methods[] = {{"_start", sender_start, METH_O, NULL}, {NULL, NULL, 0, NULL}};
+static PyType_Slot sender_slots[] = {
+    {Py_tp_new, sender_new},     {Py_tp_dealloc, sender_dealloc}, {Py_tp_traverse, sender_traverse},
+    {Py_tp_clear, sender_clear}, {Py_tp_methods, sender_methods}, {0, NULL},
+};
+static PyType_Spec sender_spec = {"mq.fastpath.TransactionSender", sizeof(transaction_sender), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+                                  sender_slots};
 
 /* TransactionFields. */
 
@@ -282,7 +315,12 @@ static PyType_Spec transaction_spec = {"mq.fastpath.TransactionFields", sizeof(t
                                        transaction_slots};
 
 int mq_objects_add_transactor(PyObject *module) {
-    return mq_objects_add_type(module, &transactor_spec) || mq_objects_add_type(module, &transaction_spec)
-               ? -1
-               : 0;
+    /* Both are kept: they are never given back. */
+    transactor_type = PyType_FromModuleAndSpec(module, &transactor_spec, NULL);
+    PyObject *sender_type = PyType_FromModuleAndSpec(module, &sender_spec, NULL);
+    mq_transaction_send.base = mq_transaction_begin.base = sender_type;
+    if (!transactor_type || !sender_type || PyModule_AddType(module, (PyTypeObject *)transactor_type) ||
+        PyModule_AddType(module, (PyTypeObject *)sender_type))
+        return -1;
+    return mq_objects_add_type(module, &transaction_spec);
 }

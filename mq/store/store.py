@@ -12,6 +12,7 @@
             gate         order of opening and closing            directory/open_lock.py
             members      one place for each open broker          shared/members.py
             duties       lock of the leader                      mq.broker.leader
+            follower     lock of the process that follows        shared/role.py
             groups/      members of groups, owners of queues     shared/group_file.py
             geometry.json    file sizes                          directory/file_sizes.py
             settings.json    identity, what all agree on         directory/settings.py
@@ -35,7 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mq.errors import BrokerClosed, ForkedBroker, MQError, StoreCorrupted, StoreFull
+from mq.errors import MQError, StoreFull
 from mq.store.directory.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.directory.file_sizes import agree, keep, validated
 from mq.store.directory.open_lock import Gate
@@ -44,17 +45,19 @@ from mq.store.directory.settings import Settings, SettingsFile
 from mq.store.directory.topic_journal import listed_topics
 from mq.store.index.index import Index
 from mq.store.index.index_builder import bring_up, go_on, indexed_end
-from mq.store.log.commitlog import segment_files
 from mq.store.log.unique_id import seed_ids
 from mq.store.native import check, lib
 from mq.store.os_errors import named_errors
 from mq.store.queue.consumequeue import queue_directories, remove_queues
 from mq.store.recovery.control_validation import Hint, believable, fresh_control, hint, open_log, shared
+from mq.store.recovery.log_files import cut_files
 from mq.store.recovery.losses import tell
 from mq.store.recovery.recover import Progress, Recovered, recover
+from mq.store.refusals import refusal
 from mq.store.shared.control import Control, Word
 from mq.store.shared.lock_guards import append_lock
 from mq.store.shared.members import Members
+from mq.store.shared.role import Role
 from mq.threads import start
 
 __all__ = ["Store"]
@@ -71,7 +74,8 @@ class Store:
     sync: readers of this store see what is on disk, and nothing else.
     settings: what the directory said of itself when it was opened; settle(settings): what to change then.
     recovered: what a recovery found, None if none was needed.
-    on_recovered: called after a recovery, before anybody else may come in.
+    on_recovered: called after a recovery, or when a replica becomes a master, before others may come in.
+    follow: be a replica, to which a master's log is appended: see shared/role.py.
     """
 
     def __init__(
@@ -81,6 +85,8 @@ class Store:
         create: bool = True,
         read_only: bool = False,
         sync: bool = False,
+        reserve_size: int = 0,
+        follow: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
         on_recovered: Callable[[Control], None] | None = None,
         settle: Callable[[Settings], Mapping[str, Any]] = lambda _settings: {},
@@ -92,6 +98,7 @@ class Store:
         self.root = Path(os.fspath(root)).absolute()
         self.read_only = read_only
         self.sync = sync
+        self.role = Role(self.root, follows=follow)
         self.settings = Settings()
         self.recovered: Recovered | None = None
         self._state = "opening"
@@ -116,6 +123,7 @@ class Store:
                 self._open(options, progress)
             if not read_only:
                 # It has the log alone: a store that is dropped is not kept by its thread.
+                lib.mq_log_set_reserve(self.log, reserve_size)
                 prepare_log = partial(lib.mq_log_prepare, self.log)
                 start(thread := threading.Thread(target=prepare_log, name="mq-prepare", daemon=True))
                 self._threads.append(thread)
@@ -149,10 +157,10 @@ class Store:
                 check(lib.mq_log_repair_tail(self.log, 1000), str(self.root))
         else:
             self._recover(path, checkpoint, hint(self.root, self.geometry, lock_mtime), progress)
-            assert self.control is not None
-            if self._on_recovered is not None and not self.read_only:
-                self._on_recovered(self.control)
         assert self.control is not None
+        changed = self.role.settle(self.control, alone=alone, read_only=self.read_only)
+        if self._on_recovered is not None and not self.read_only and (changed or old is None):
+            self._on_recovered(self.control)
         self.control.set(lib.MQ_LOCK_MTIME, lock_mtime)
         if self.read_only:
             # Not attached: the last writer closes cleanly beside a reader, and the first one recovers.
@@ -221,17 +229,16 @@ class Store:
         raise self.refusal()
 
     def refusal(self) -> MQError:
-        if self._state == "moved":
-            return StoreCorrupted(
-                f"{self.root} was moved, deleted or replaced while it was open here: what was sent is in the"
-                " directory that was opened, wherever it is now; call mq.open() again where it is",
-                path=str(self.root),
-            )
-        if self._state == "forked":
-            return ForkedBroker(
-                f"{self.root} was opened by the parent process: call mq.open() again in the forked child"
-            )
-        return BrokerClosed(f"the broker of {self.root} is closed: call mq.open() again")
+        return refusal(self.root, self._state)
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether a master's log is followed here, by another process: nothing may be appended."""
+        return not self.role.follows and self.role.is_replica(self.control)
+
+    def check_master(self) -> None:
+        """Raises NotPermitted for a replica: nothing may be appended, or changed."""
+        check(lib.MQ_FOLLOWS if self.is_replica else 0, str(self.root))
 
     def word(self, word: int) -> int:
         self.live()
@@ -374,15 +381,9 @@ class Store:
             say()
         self.index.sync()
         end = control.get(lib.MQ_LOG_END)
-        size = self.geometry.commitlog_file_size
         # First of all: what is not allocated any more must not be taken for it, should this be cut short.
         control.set(lib.MQ_ALLOCATED_END, end)
-        # The last one first, as in a recovery: the log never lacks a file between two others.
-        for file in reversed(segment_files(self.root / "commitlog")):
-            if int(file.name) >= end:
-                check(lib.mq_files_remove(lib.mq_log_files(self.log), int(file.name)), str(file))
-            elif int(file.name) + size > end:
-                check(lib.mq_files_clear(lib.mq_log_files(self.log), end), str(file))
+        cut_files(self.root, self.log, end, self.geometry.commitlog_file_size)
         for number, _, _ in control.queues():
             check(lib.mq_queue_seal(self.log, number), str(self.root))
         control.set(lib.MQ_CHECKSUM, lib.mq_control_checksum(control.handle))
@@ -401,6 +402,7 @@ class Store:
             self.members.close()
         if self._private is not None:
             self._private.cleanup()
+        self.role.close()
         self.gate.close()
         del self._holders[:], self._last_words[:]
 
@@ -433,6 +435,7 @@ class Store:
         for fd in self._descriptors:
             os.close(fd)
         self._descriptors.clear()
+        self.role.close()
         self.gate.close()
         if self.members is not None:
             self.members.close()

@@ -20,7 +20,7 @@ import pytest
 import mq
 from mq.client.retry import RetriedMessage
 from mq.fastpath import SentFields
-from tests.support.memory.broker import encode_record
+from tests.support.records import encode_record
 
 QUEUE = mq.MessageQueue("orders", "mq", 3)
 PROPERTIES = b"TAGS\x01paid\x02UNIQ_KEY\x01A0\x02"

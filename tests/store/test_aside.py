@@ -16,10 +16,10 @@ from mq.api.queues import Appenders
 from mq.broker.delay import level_progress
 from mq.broker.delay.timer import TIMER_TOPIC
 from mq.broker.local import LocalBroker
+from mq.due_time import slot_ms
 from mq.fastpath import Asides
 from mq.properties import PROPERTIES_SIZE_MAX
 from mq.store.log import delayed_append
-from mq.store.log.delayed_append import slot_ms
 from mq.store.log.writer import Writer
 from mq.store.timer import progress
 from tests.support.appending import append_one

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mq.store import store
 from mq.store.native import lib
+from mq.store.recovery import log_files as closing
 from mq.store.recovery import recover as recovery
 from tests.support.store.small_store import LOG_FILE_SIZE, bodies, crash_of, fill, log_files, open_small, send
 
@@ -47,7 +47,7 @@ def make_ahead(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("removals", range(AHEAD))
-@pytest.mark.parametrize("module", [recovery, store], ids=["recovery", "close"])
+@pytest.mark.parametrize("module", [recovery, closing], ids=["recovery", "close"])
 def test_the_log_never_lacks_a_file_between_two_others(
     tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, removals: int
 ) -> None:

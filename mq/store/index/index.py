@@ -59,8 +59,9 @@ class IndexFile:
     """One mapped file. Unmapped when the last reader lets go of it."""
 
     def __init__(self, path: Path, slot_count: int, unit_count: int, *, writable: bool) -> None:
-        handle = ffi.new("mq_index **")
-        result = lib.mq_index_open(bytes(path), slot_count, unit_count, writable, handle)
+        # Before it is opened: an interrupt may come between the return of the call and the next instruction.
+        self._opened = ffi.gc(ffi.new("mq_index **"), lib.mq_index_close)
+        result = lib.mq_index_open(bytes(path), slot_count, unit_count, writable, self._opened)
         if result == lib.MQ_MISSING:
             raise FileNotFoundError(path)
         if result == lib.MQ_CORRUPT:
@@ -71,7 +72,7 @@ class IndexFile:
             )
         check(result, str(path))
         self.path = path
-        self.handle = ffi.gc(handle[0], lib.mq_index_close)
+        self.handle = self._opened[0]
 
     def state(self) -> State:
         state = ffi.new("mq_index_state *")
@@ -110,12 +111,13 @@ class Index:
                 names = sorted(path.name for path in self._directory.iterdir() if NAME.fullmatch(path.name))
             except FileNotFoundError:
                 names = []
-            known, self._open = self._open, {}
+            opened: dict[str, IndexFile] = {}
             for name in names:
-                file = known.get(name) or self._map(self._directory / name)
+                file = self._open.get(name) or self._map(self._directory / name)
                 if file is not None:
-                    self._open[name] = file
-            return list(self._open.values())
+                    opened[name] = file
+            self._open = opened
+            return list(opened.values())
 
     def _map(self, path: Path) -> IndexFile | None:
         try:

@@ -20,6 +20,7 @@ import time
 from typing import Any, NamedTuple, Protocol
 
 from mq.api.results import MessageQueue
+from mq.due_time import due_ms, slot_ms
 from mq.errors import MessageInvalid
 from mq.fastpath import Asides as Usual
 from mq.message import Message
@@ -27,7 +28,7 @@ from mq.properties import PROPERTIES_SIZE_MAX
 from mq.store.log.size_limits import ROOM_MAX, message_too_large
 from mq.store.native import ffi
 
-__all__ = ["Alarm", "Asides", "Levels", "Timers", "Waiting", "belongs", "slot_ms"]
+__all__ = ["Alarm", "Asides", "Levels", "Timers", "Waiting", "belongs"]
 
 DUE_AFTER = 2  # The code of a unit that says when its message is due counts from the store time.
 ROOM = 256  # what a record has besides body, topic and properties
@@ -91,11 +92,6 @@ def belongs(queue: MessageQueue) -> bytes:
     return f"REAL_TOPIC\x01{queue.topic}\x02REAL_QID\x01{queue.queue_id}\x02".encode()
 
 
-def slot_ms(due_ms: int, precision_ms: int) -> int:
-    """RocketMQ's TIMER_OUT_MS: the last multiple of the precision before a message is due."""
-    return (due_ms - 1) // precision_ms * precision_ms
-
-
 class Asides:
     """Puts messages aside that go to one store.
 
@@ -116,14 +112,10 @@ class Asides:
             encoded += b"\x02"
         if level := message.delay_level:
             waiting = self._of_level(level, encoded + belongs(queue))
-        elif message.delay_ms is None and message.deliver_at_ms is None:
-            return None
+        elif due := due_ms(message, time.time_ns(), self._delay_max_ms):
+            waiting = self._of_time(encoded, message.delay_ms is not None, due, belongs(queue))
         else:
-            now = time.time_ns()
-            due_ms = _due_ms(message, now, self._delay_max_ms)
-            if due_ms <= now // 1_000_000:
-                return None
-            waiting = self._of_time(encoded, message.delay_ms is not None, due_ms, belongs(queue))
+            return None
         size = len(waiting.encoded)
         if size > PROPERTIES_SIZE_MAX:
             raise MessageInvalid(
@@ -141,35 +133,15 @@ class Asides:
         envelope = ffi.new("mq_append_options *", {"has_tags_code": DUE_AFTER, "tags_code": delay_ms})
         return Waiting(number, encoded, envelope, alarm, delay_ms, 0)
 
-    def _of_time(self, encoded: bytes, say_when: bool, due_ms: int, where: bytes) -> Waiting:
+    def _of_time(self, encoded: bytes, say_when: bool, due: int, where: bytes) -> Waiting:
         timers = self._timers
         number, alarm, precision_ms = timers.aside(), timers.alarm, timers.precision_ms
         self.usual.set_timers(number, precision_ms, self._delay_max_ms, _told(alarm))
-        out_ms = slot_ms(due_ms, precision_ms)
+        out_ms = slot_ms(due, precision_ms)
         if say_when:
-            encoded += b"TIMER_DELIVER_MS\x01%d\x02" % due_ms
+            encoded += b"TIMER_DELIVER_MS\x01%d\x02" % due
         encoded += b"TIMER_OUT_MS\x01%d\x02" % out_ms + where
-        return Waiting(number, encoded, ffi.NULL, alarm, due_ms, out_ms)
-
-
-def _due_ms(message: Message, now: int, limit: int) -> int:
-    """When a message is due, in ms; `now` is in ns. 0 where it waits for nothing."""
-    delay_ms, due_ms = message.delay_ms, message.deliver_at_ms
-    if delay_ms is not None:
-        if delay_ms > limit:
-            raise MessageInvalid(
-                f"delay_ms {delay_ms:,} is over the limit of {limit:,} ms (timer_max_delay_ms)"
-            )
-        # The whole delay is to pass: of the ms that has begun, nothing counts.
-        return -(-now // 1_000_000) + delay_ms if delay_ms else 0
-    assert due_ms is not None
-    ahead_ms = due_ms - now // 1_000_000
-    if ahead_ms > limit:
-        raise MessageInvalid(
-            f"deliver_at_ms {due_ms} is {ahead_ms:,} ms from now, over the limit of {limit:,} ms"
-            " (timer_max_delay_ms)"
-        )
-    return due_ms
+        return Waiting(number, encoded, ffi.NULL, alarm, due, out_ms)
 
 
 def _told(alarm: Alarm) -> tuple[memoryview, int, Any]:

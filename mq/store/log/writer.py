@@ -20,6 +20,7 @@ from mq.message import Message
 from mq.store.log.delayed_append import Asides, belongs
 from mq.store.log.first_send import FirstSend, Targets
 from mq.store.log.reappend import Copy
+from mq.store.log.replication import replicated
 from mq.store.log.size_limits import batch_too_large, check_size, message_too_large
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
@@ -36,7 +37,7 @@ bind_calls(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in ("
 
 
 class Marker(Protocol):
-    """Who tells which SQL92 consumers want a message: see mq/broker/filter_bitmaps.py."""
+    """Tells which SQL92 consumers want a message: see mq/broker/filter_bitmaps.py."""
 
     def version(self) -> int:
         """Of the set of filters that it knows."""
@@ -66,7 +67,7 @@ class Writer:
 
     What forbids a message in a queue is asked of `targets`, again after every change of a topic.
     `keyed` is told of dedup keys. With a marker, messages get extensions with its bits: see
-    mq/store/queue/extensions.py.
+    mq/store/queue/extensions.py. replicas: for how many followers a send waits, once it is on disk.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class Writer:
         asides: Asides,
         keyed: Keyed,
         marker: Marker | None = None,
+        replicas: int = 0,
     ) -> None:
         self._store = store
+        self._replicas = replicas
         self._targets = targets
         self._asides = asides
         self.keyed = keyed
@@ -237,7 +240,7 @@ class Writer:
             with self._targets.first_send([(topic, queue.queue_id)]):
                 return self.append_batch(queue, messages)
         flags, wait = ffi.NULL, True
-        messages = list(messages)  # Whoever gave them may change theirs, and C goes by their number.
+        messages = list(messages)  # The caller may change its list, and C goes by its length.
         packed = pack(messages)
         if packed is None:
             packed, flags, wait = _packed_slowly(messages)
@@ -330,7 +333,7 @@ class Writer:
             # It is stored all the same, and sent again it would be a duplicate.
             vars(error)["unique_id"] = receipt[ID_AT : ID_AT + 56].rstrip(b"\0").decode()
             raise
-        return SendStatus.SEND_OK
+        return replicated(self._store, end, self._replicas) if self._replicas else SendStatus.SEND_OK
 
     def failure(self, result: int, body_size: int, properties_size: int | None = None) -> Exception:
         if result == lib.MQ_TOO_LARGE:

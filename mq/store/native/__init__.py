@@ -91,6 +91,12 @@ def _error(result: int, number: int, path: str) -> Exception:
         return MQError(f"{where}: a topic was deleted while this was under way: look again")
     if result == lib.MQ_READ_ONLY:
         return NotPermitted("this broker was opened with read_only=True")
+    if result == lib.MQ_FOLLOWS:
+        return NotPermitted(
+            f"{where} is a replica: it follows a master, which alone appends to it. Send to the master; or,"
+            " to have this copy take its place, end the process that follows, and open the directory while"
+            " nobody else has it open"
+        )
     if result == lib.MQ_CLOSED:
         return BrokerClosed(f"{where} was closed meanwhile: call mq.open() again")
     if result == lib.MQ_TOO_LARGE:

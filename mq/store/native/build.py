@@ -36,6 +36,8 @@ HEADERS = (
     "timer/timer_log.h",
     "timer/timer.h",
     "control/group_slots.h",
+    "control/replication.h",
+    "log/follow.h",
 )
 SOURCES = (
     "base/linux.c",
@@ -77,6 +79,8 @@ SOURCES = (
     "timer/rebuild.c",
     "timer/timer.c",
     "control/group_slots.c",
+    "control/replication.c",
+    "log/follow.c",
 )
 
 kind = os.environ.get("MQ_BUILD", "")

@@ -14,8 +14,8 @@ Needs pyarrow, the extra `arrow`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from mq.api.bulk import Batch
 from mq.api.results import MessageQueue
@@ -24,7 +24,7 @@ from mq.errors import MessageInvalid, MQError, StoreCorrupted
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 
-__all__ = ["COLUMNS", "ArrowReader", "Scan"]
+__all__ = ["COLUMNS", "ArrowReader", "ColumnBatches", "Scan"]
 
 COLUMNS = (
     "topic",
@@ -95,30 +95,17 @@ class ArrowReader:
             import pyarrow as pa
         except ImportError:
             raise MQError("read_arrow needs pyarrow: pip install 'mq[arrow]'") from None
-        return Scan(pa, self._store, self._name, queue, number, tuple(columns), unit, hashes)
+        return Scan(ColumnBatches(pa, self._name, queue, columns, unit), self._store, number, hashes)
 
 
-class Scan:
-    """Reads batches of one queue. For one thread."""
+class ColumnBatches:
+    """Batches of one queue out of what C fills, one after the other: these columns, times in this unit. For
+    one thread."""
 
-    def __init__(
-        self,
-        pa: Any,
-        store: Store,
-        name: str,
-        queue: MessageQueue,
-        number: int,
-        columns: tuple[str, ...],
-        unit: str,
-        hashes: frozenset[int] | None,
-    ) -> None:
+    def __init__(self, pa: Any, name: str, queue: MessageQueue, columns: Sequence[str], unit: str) -> None:
+        self.queue = queue
         self._pa = pa
-        self._store = store
-        self._queue = queue
-        self._number = number
-        self._columns = columns
-        self._hashes = ffi.NULL if hashes is None else ffi.new("int32_t[]", list(hashes))
-        self._hash_count = -1 if hashes is None else len(hashes)
+        self._columns = tuple(columns)
         self._time_scale = TIME_SCALES[unit]
         moment = pa.timestamp(unit, tz="UTC")
         text, entry = pa.string(), pa.field("value", pa.string(), True)
@@ -135,57 +122,106 @@ class Scan:
         self._repeated: dict[str, Any] = {}
         self._needs = dict(ROOMS)  # bytes a message, by the batches so far
 
-    def read(self, offset: int, end: int, count_max: int, byte_max: int) -> Batch:
-        """Messages of [offset, end), at most count_max and about byte_max bytes of stored body, or of any
-        other column, at least one if there is one. Bodies that were compressed come to PLAIN_FACTOR times
-        that. Raises StoreCorrupted if the first one cannot be read, or decompressed."""
+    def read(
+        self, fill: Callable[[Any, int], int], result: Any, count_max: int, byte_max: int
+    ) -> tuple[int, Filling]:
+        """What fill(columns, count), a call of C, has to say, and what it has filled: at most count_max
+        messages, and about byte_max bytes of stored body, or of any other column, but at least one message.
+        Bodies that were compressed come to PLAIN_FACTOR times that."""
         count, size_max = min(count_max, COUNT_MAX), min(byte_max, BYTES_MAX)
         rooms = {name: min(count * need, size_max) + ONE_MESSAGE for name, need in self._needs.items()}
         rooms["body"] = size_max
-        result = ffi.new("mq_pull_result *", {"next_offset": offset, "status": lib.MQ_PULL_NO_NEW})
         while True:
             filled = _Filled(self._pa, self._columns, count, rooms, self._time_scale)
-            if self._number < 0:  # It never had a message.
+            code = fill(filled.struct, count)
+            if code != lib.MQ_ROOM:
                 break
-            code = lib.mq_pull_columns(
-                self._store.live(),
-                self._number,
-                offset,
-                end,
-                count,
-                self._hashes,
-                self._hash_count,
-                filled.struct,
-                result,
-            )
-            if code == lib.MQ_ROOM:
-                rooms = {name: max(room, int(result.bytes)) for name, room in rooms.items()}
-                continue
-            if code in (lib.MQ_CORRUPT, lib.MQ_MISSING):
-                raise self._damage(result)
-            check(code, str(self._store.root))
-            break
-        found, next_offset = int(result.count), int(result.next_offset)
-        if found:
+            rooms = {name: max(room, int(result.bytes)) for name, room in rooms.items()}
+        found, next_offset, error = int(result.count), int(result.next_offset), None
+        if code == 0 and found:
             self._learn(filled, found)
             whole, error = filled.unpack(found, min(size_max * PLAIN_FACTOR, BYTES_MAX))
             if whole < found:  # The rest comes with the next read.
                 found, next_offset = whole, int(filled.struct.queue_offset[whole])
-            if error is not None and not found:
-                raise self._undone(next_offset, error)
-        return Batch(
-            self._batch(filled, found),
-            next_offset,
-            int(result.min_offset),
-            int(result.max_offset),
-            result.status == lib.MQ_PULL_ILLEGAL,
-        )
+        return code, Filling(self._batch(filled, found if code == 0 else 0), next_offset, error)
 
     def _learn(self, filled: _Filled, count: int) -> None:
         """Have the next batch reserve what this one needed, and a quarter more."""
         for name in self._needs:
             if (used := filled.used(name, count)) is not None:
                 self._needs[name] = used * 5 // (4 * count) + 1
+
+    def _batch(self, filled: _Filled, count: int) -> Any:
+        arrays = [
+            self._constant(name, count) if name in CONSTANT else filled.array(name, self._types[name], count)
+            for name in self._columns
+        ]
+        return self._pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
+
+    def _constant(self, name: str, count: int) -> Any:
+        kept = self._repeated.get(name)
+        if kept is None or len(kept) < count:
+            kept = self._repeated[name] = self._pa.repeat(self._constants[name], count)
+        return kept.slice(0, count)
+
+
+class Filling(NamedTuple):
+    """A batch, the offset of the next message, and what is wrong with that one's body, if that is why the
+    batch ends there."""
+
+    records: Any
+    next_offset: int
+    error: MQError | None
+
+
+class Scan:
+    """Reads batches of one queue of a store. For one thread."""
+
+    def __init__(
+        self, batches: ColumnBatches, store: Store, number: int, hashes: frozenset[int] | None
+    ) -> None:
+        self._batches = batches
+        self._store = store
+        self._queue = batches.queue
+        self._number = number
+        self._hashes = ffi.NULL if hashes is None else ffi.new("int32_t[]", list(hashes))
+        self._hash_count = -1 if hashes is None else len(hashes)
+
+    def read(self, offset: int, end: int, count_max: int, byte_max: int) -> Batch:
+        """Messages of [offset, end), as many as ColumnBatches.read says. Raises StoreCorrupted if the first
+        one cannot be read, or decompressed."""
+        result = ffi.new("mq_pull_result *", {"next_offset": offset, "status": lib.MQ_PULL_NO_NEW})
+
+        def fill(columns: Any, count: int) -> int:
+            if self._number < 0:  # It never had a message.
+                return 0
+            return int(
+                lib.mq_pull_columns(
+                    self._store.live(),
+                    self._number,
+                    offset,
+                    end,
+                    count,
+                    self._hashes,
+                    self._hash_count,
+                    columns,
+                    result,
+                )
+            )
+
+        code, (records, next_offset, error) = self._batches.read(fill, result, count_max, byte_max)
+        if code in (lib.MQ_CORRUPT, lib.MQ_MISSING):
+            raise self._damage(result)
+        check(code, str(self._store.root))
+        if error is not None and not records.num_rows:
+            raise self._undone(next_offset, error)
+        return Batch(
+            records,
+            next_offset,
+            int(result.min_offset),
+            int(result.max_offset),
+            result.status == lib.MQ_PULL_ILLEGAL,
+        )
 
     def _damage(self, result: Any) -> StoreCorrupted:
         queue = self._queue
@@ -208,19 +244,6 @@ class Scan:
             queue=queue,
             queue_offset=offset,
         )
-
-    def _batch(self, filled: _Filled, count: int) -> Any:
-        arrays = [
-            self._constant(name, count) if name in CONSTANT else filled.array(name, self._types[name], count)
-            for name in self._columns
-        ]
-        return self._pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
-
-    def _constant(self, name: str, count: int) -> Any:
-        kept = self._repeated.get(name)
-        if kept is None or len(kept) < count:
-            kept = self._repeated[name] = self._pa.repeat(self._constants[name], count)
-        return kept.slice(0, count)
 
 
 class _Filled:

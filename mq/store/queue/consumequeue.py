@@ -26,7 +26,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["queue_directories", "remove_queues"]
+__all__ = ["queue_directories", "remove_queue", "remove_queues"]
 
 
 def queue_directories(root: Path, kind: str = "consumequeue") -> Iterator[tuple[str, int, Path]]:
@@ -50,6 +50,12 @@ def _directories(path: Path) -> list[str]:
     """The names of those in a directory, in their order."""
     with os.scandir(path) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def remove_queue(root: Path, topic: str, queue_id: int) -> None:
+    """Remove the files of one queue, as far as they can be."""
+    for kind in ("consumequeue", "consumequeue_ext"):
+        shutil.rmtree(root / kind / topic / str(queue_id), ignore_errors=True)
 
 
 def remove_queues(root: Path, topic: str) -> None:

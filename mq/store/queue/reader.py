@@ -24,7 +24,7 @@ from mq.store.store import Store
 
 __all__ = ["Reader"]
 
-COUNT_AT_ONCE = 4096  # messages of one pull; whoever asks for more gets that many
+COUNT_AT_ONCE = 4096  # messages of one pull; a caller that asks for more gets that many
 BUFFER_SIZE = 256 << 10
 PULLERS_MAX = 16_384  # kept at a time: topics come and go, and anybody may ask for queues that there are not
 STATUS = {

@@ -12,15 +12,16 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 from mq.errors import StoreCorrupted
 from mq.store.directory.owner import make_directory, open_made
 from mq.store.directory.raw_read import peek
 from mq.store.directory.root import sync_file, sync_names
 from mq.store.log.commitlog import segment_files
-from mq.store.native import lib
+from mq.store.native import check, lib
 
-__all__ = ["FILES_MISSING_MAX", "fill", "log_files", "missing", "set_aside", "write_blank"]
+__all__ = ["FILES_MISSING_MAX", "cut_files", "fill", "log_files", "missing", "set_aside", "write_blank"]
 
 FILES_MISSING_MAX = 100_000  # A number of files that asks for more is damaged.
 BLANK = struct.Struct(">ii")
@@ -109,3 +110,14 @@ def write_blank(root: Path, log_offset: int, size: int) -> None:
     with path.open("r+b", buffering=0) as file:
         os.pwrite(file.fileno(), BLANK.pack(min(room, BLANK_SIZE_MAX), lib.MQ_MAGIC_BLANK), log_offset % size)
         os.fsync(file.fileno())
+
+
+def cut_files(root: Path, log: Any, end: int, size: int) -> None:
+    """Have nothing of the log behind its end. The last file first, as in a recovery: the log never lacks a
+    file between two others."""
+    files = lib.mq_log_files(log)
+    for file in reversed(segment_files(root / "commitlog")):
+        if int(file.name) >= end:
+            check(lib.mq_files_remove(files, int(file.name)), str(file))
+        elif int(file.name) + size > end:
+            check(lib.mq_files_clear(files, end), str(file))

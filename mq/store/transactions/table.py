@@ -1,4 +1,4 @@
-"""What became of each transaction: mq/transactions, mapped by all who send half messages, end or check them.
+"""What became of each transaction: mq/transactions, mapped by all that send half messages, end or check them.
 
 On disk: mq/transactions, in native byte order:
 
@@ -13,16 +13,17 @@ On disk: mq/transactions, in native byte order:
         64     8  asked_begin  the copies of half messages that the last round of checks made: queue offsets
         72     8  asked_end
         80     8  round_ms     when that was
-        88     4  bell         futex: raised to wake who has the duties
+        88     4  bell         futex: raised to wake the leader
         92     4  rounds       futex: raised with every round that asks
 
 From byte 4096 on, 262,144 entries of 8 bytes; that of a transaction is at the queue offset of its first half
 message modulo their number. From the lowest bit on: 4 bits are the state (MQ_TRANSACTION_... of
-transactions.h), 22 the token of who is ending it, 28 that offset divided by 262,144, 10 a check of all these.
+transactions.h), 22 the token of the process that is ending it, 28 that offset divided by 262,144, 10 a check
+of all these.
 
 A broker's token is a number whose byte of the file it has locked, from TOKEN_BYTES on: an entry that is being
-ended by a token nobody locks has lost who did it. Byte 0 is locked while the table is made, byte 1 while a
-transaction without an entry is ended.
+ended by a token nobody locks has lost the process that did it. Byte 0 is locked while the table is made, byte
+1 while a transaction without an entry is ended.
 
 Nothing in it is needed after a reboot, or when a RocketMQ broker was here: it is emptied then.
 """
@@ -99,7 +100,7 @@ class TransactionTable:
         self._writer = writer
         self.path = path = store.root / "mq" / "transactions"
         self._is_ready = False
-        self._files = threading.RLock()  # held by who uses a descriptor: none is closed meanwhile
+        self._files = threading.RLock()  # held while a descriptor is used, which is not closed meanwhile
         self._fd = self._asking = -1
         try:
             with named_errors(path):
@@ -134,7 +135,7 @@ class TransactionTable:
                 self._asking, store.word(lib.MQ_EPOCH), boot_id(), timeout_ms, out
             )
             check(result, str(path))
-            # Unmapped when the last one who uses it lets go: a call in another thread, for instance.
+            # Unmapped when its last user lets go: a call in another thread, for instance.
             self.handle: Any = ffi.gc(out[0], lib.mq_transactions_close)
         return mmap.mmap(self._asking, HEADER_SIZE)
 
@@ -188,7 +189,7 @@ class TransactionTable:
         if message.delayed:
             raise MessageInvalid(
                 "a half message cannot be delayed (delay_level, delay_ms, deliver_at_ms): commit the"
-                " transaction, and have whoever consumes its message send one that is"
+                " transaction, and have the consumer of its message send one that is"
             )
         if not message.plain and (key := message.dedup_key) is not None:
             self._writer.keyed.doubt(queue.topic, key, for_good=True)
@@ -258,7 +259,7 @@ class TransactionTable:
     # Entries.
 
     def state(self, name: int) -> tuple[int, int]:
-        """Of a transaction, one of Entry; with the token of who is ending it."""
+        """Of a transaction, one of Entry; with the token of the process that is ending it."""
         return _entry(lib.mq_transaction_state(self.handle, name))
 
     def claim(self, name: int, *, insert: bool = False) -> tuple[int, int] | None:
@@ -267,7 +268,7 @@ class TransactionTable:
         return None if found == 0 else _entry(found)
 
     def inherit(self, name: int, token: int) -> bool:
-        """Go on with what one who is dead was ending; whether that is so."""
+        """Go on with what a dead process was ending; whether there is such."""
         return bool(lib.mq_transaction_inherit(self.handle, name, token) == 0)
 
     def settle(self, name: int, state: int) -> None:
@@ -332,7 +333,7 @@ class TransactionTable:
         lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_ROUND_TIME, time_ms)
 
     def ask(self, begin: int, end: int) -> None:
-        """Tell all who are asked that these are the copies of a round."""
+        """Tell all producers that these are the copies of a round."""
         self._check_duties()
         lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_ASKED_BEGIN, begin)
         lib.mq_transactions_set(self.handle, lib.MQ_TRANSACTIONS_ASKED_END, end)
@@ -352,7 +353,7 @@ class TransactionTable:
         return begin, end
 
     def ring(self) -> None:
-        """Wake who has the duties."""
+        """Wake the leader."""
         self.bell.add()
         self.bell.wake()
 

@@ -21,5 +21,6 @@ enum {
     MQ_STALE = -15,     /* a topic changed since the caller looked up where to append */
     MQ_UNSYNCED = -16,  /* a sync failed, and the kernel forgets what it failed to write: see errno */
     MQ_REENTERED = -17, /* this thread holds the lock already: a signal handler interrupted it there */
-    MQ_DEPOSED = -18    /* the duties are another process's by now: nothing was written */
+    MQ_DEPOSED = -18,   /* the duties are another process's by now: nothing was written */
+    MQ_FOLLOWS = -19    /* the log is a copy of a master's, which alone appends to it */
 };

@@ -6,9 +6,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -127,6 +129,12 @@ void mq_linux_will_need(const void *address, int64_t size) {
     int saved = errno;
     madvise((void *)page, (size_t)((uintptr_t)address - page) + (size_t)size, MADV_WILLNEED);
     errno = saved;
+}
+
+int64_t mq_linux_free_size(const char *path) {
+    struct statfs status;
+    if (statfs(path, &status) || status.f_type == TMPFS_MAGIC) return 0;
+    return (int64_t)status.f_bavail * (int64_t)status.f_bsize;
 }
 
 int64_t mq_linux_birth_ns(int fd) {

@@ -20,6 +20,8 @@ int mq_linux_wake(_Atomic uint32_t *word);
 int mq_linux_allocate(int fd, int64_t from, int64_t to);
 /* Give blocks back: the range reads as zeros. */
 int mq_linux_punch(int fd, int64_t from, int64_t to);
+/* Free bytes of the file system of `path`. 0 where blocks are memory, which nobody should hold. */
+int64_t mq_linux_free_size(const char *path);
 /* Write all of `bytes` into a file: 0, MQ_FULL or MQ_IO. */
 int mq_linux_write(int fd, const uint8_t *bytes, int64_t size, int64_t at);
 /* Have the disk begin with what was written there, without waiting for it. */

@@ -18,7 +18,7 @@ enum {
     HELPED_STEP = 1024,
     MUCH = 2048,
 #else
-    STEP = 64 << 10, /* small enough to stay in a processor's cache */
+    STEP = 512 << 10,
     HELPED_STEP = 512 << 10,
     MUCH = 4 << 20,
 #endif

@@ -21,7 +21,7 @@
  * needed to rebuild it.
  */
 enum {
-    MQ_CONTROL_LAYOUT = 12, /* raised when a field moves */
+    MQ_CONTROL_LAYOUT = 13, /* raised when a field moves */
     MQ_QUEUE_MAX = 131072,  /* queues at a time */
     /* a number is a place in the table and, above that, which use of the place it is */
     MQ_PLACE_BITS = 17,

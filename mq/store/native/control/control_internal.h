@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "control/replication.h"
+
 enum {
     MQ_MADE_KEPT = 4096,
     MQ_SHARED_WORDS = 32,
@@ -65,8 +67,15 @@ typedef struct {
     int64_t end;
     int64_t queue_offset;
     int64_t count;
-    int32_t new_file; /* the first unit opens a queue file of its own */
 } mq_intent;
+
+/* How far the followers of this store have its log: see replication.h. */
+typedef struct {
+    _Atomic int64_t acked[MQ_REPLICAS_MAX]; /* in falling order; -1: there are not as many */
+    _Atomic int64_t until;                  /* CLOCK_MONOTONIC, ns: what is said holds so long */
+    _Atomic uint32_t turn;                  /* futex word, raised whenever it changes */
+    _Atomic uint32_t sleepers;
+} mq_replication;
 
 typedef struct {
     char stamp[8];
@@ -80,6 +89,8 @@ typedef struct {
     } locks[4];
     _Alignas(64) _Atomic int64_t words[MQ_SHARED_WORDS];
     _Alignas(64) mq_intent intent;
+    /* the log is a copy of a master's; on the line that an append writes anyway */
+    _Atomic int32_t following;
     /* of readers that wait for more queues than one wait can name */
     _Alignas(64) mq_waiters any[MQ_NEWS_KINDS];
     _Atomic int64_t told_end; /* all that wait for flushed messages below have been told */
@@ -92,6 +103,7 @@ typedef struct {
     uint32_t flush_seen;             /* arrivals that earlier flushes served; holder of the flush lock */
     uint32_t flush_company;          /* how many the last flush served, and how many came while it ran */
     int64_t flush_cost_ns;           /* what the last flush took */
+    _Alignas(64) mq_replication replication;
     _Alignas(64) mq_shared_test tests[MQ_SHARED_TESTS];
     /* the places of the queues made last, by MQ_QUEUES_MADE */
     _Alignas(64) _Atomic int32_t made[MQ_MADE_KEPT];

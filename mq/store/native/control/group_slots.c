@@ -39,9 +39,10 @@ int64_t mq_slot_value(const int64_t *slot) {
     part one = part_of(get(slot, MQ_SLOT_COMMITTED), turn);
     part copy = part_of((int64_t)(0 - (uint64_t)get(slot, MQ_SLOT_CHECK)), turn);
     if (one.value < 0 || copy.value < 0) return one.value >= 0 ? one.value : copy.value >= 0 ? copy.value : 0;
-    /* One of an earlier owner: it died before it wrote the copy, or was stopped before and wrote it later. */
-    if (one.epoch != copy.epoch && one.epoch == (turn & EPOCH_MASK)) return one.value;
-    if (one.epoch != copy.epoch && copy.epoch == (turn & EPOCH_MASK)) return copy.value;
+    /* One of an earlier owner: it died before it wrote the copy, or was stopped before and wrote it later.
+     * The later owner's counts, though there may have been turns since in which nothing was committed. */
+    int64_t one_age = (turn - one.epoch) & EPOCH_MASK, copy_age = (turn - copy.epoch) & EPOCH_MASK;
+    if (one_age != copy_age) return one_age < copy_age ? one.value : copy.value;
     return one.value < copy.value ? one.value : copy.value;
 }
 

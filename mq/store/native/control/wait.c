@@ -253,6 +253,21 @@ int mq_wait(mq_log *log, mq_waiting *what, int64_t timeout_ns, int64_t spin_ns) 
     }
 }
 
+int64_t mq_log_wait(mq_log *log, int64_t seen, int64_t timeout_ns) {
+    mq_waiters *any = &log->shared->any[log->sync ? MQ_NEWS_FLUSHED : MQ_NEWS_APPENDED];
+    int64_t deadline = mq_linux_monotonic_ns() + (timeout_ns < TIMEOUT_MAX_NS ? timeout_ns : TIMEOUT_MAX_NS);
+    for (;;) {
+        _Atomic uint32_t *word;
+        uint32_t wake_seen;
+        want(any, MQ_EVERY_TAG, -1, &word, &wake_seen);
+        atomic_thread_fence(memory_order_seq_cst);
+        int64_t end = mq_log_visible(log);
+        int64_t left = deadline - mq_linux_monotonic_ns();
+        if (end > seen || left <= 0 || atomic_load(&log->stopping)) return end;
+        if (mq_linux_wait(word, wake_seen, left) == MQ_LINUX_SIGNAL) return end;
+    }
+}
+
 int mq_word_wait(const uint32_t *word, uint32_t seen, int64_t timeout_ns) {
     return mq_linux_wait((_Atomic uint32_t *)word, seen, timeout_ns);
 }

@@ -42,6 +42,10 @@ typedef struct {
  * over what nobody wants: a unit is looked at once, however often the sleeper wakes. */
 int mq_wait(mq_log *log, mq_waiting *what, int64_t timeout_ns, int64_t spin_ns);
 
+/* Wait until readers of this handle may see more of the log than `seen`: where they may see to by then, which
+ * is no more after the time, a signal, or the closing of this log. */
+int64_t mq_log_wait(mq_log *log, int64_t seen, int64_t timeout_ns);
+
 /* Wake every waiter, of queues and of any append: a topic has changed. */
 void mq_control_wake_readers(mq_control *control);
 /* The same, and ring the bell. For closing. */

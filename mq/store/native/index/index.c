@@ -147,7 +147,10 @@ int mq_index_open(const char *path, int32_t slot_count, int32_t unit_count, int 
     return result;
 }
 
-void mq_index_close(mq_index *index) {
+void mq_index_close(mq_index **opened) {
+    mq_index *index = *opened;
+    if (!index) return;
+    *opened = NULL;
     munmap(index->bytes, (size_t)index->size);
     if (index->fd >= 0) close(index->fd);
     free(index);

@@ -72,7 +72,8 @@ int mq_index_create(const char *path, int32_t slot_count, int32_t unit_count);
 
 /* Map a file. MQ_MISSING if there is none, MQ_CORRUPT if its length is another. */
 int mq_index_open(const char *path, int32_t slot_count, int32_t unit_count, int writable, mq_index **index);
-void mq_index_close(mq_index *index);
+/* Close what mq_index_open gave, if it gave any: what a caller that is interrupted just then can rely on. */
+void mq_index_close(mq_index **index);
 
 /* Write what is in memory to disk. */
 int mq_index_sync(mq_index *index);

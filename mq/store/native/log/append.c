@@ -10,12 +10,40 @@
 
 #include "base/fail.h"
 #include "base/linux.h"
+#include "base/sequential_writer.h"
 #include "log/append_internal.h"
 #include "log/record_builder.h"
 
-enum { ALLOCATE_STEP = 1 << 20, BLOCK = 4096, STACK_TAIL = 1024 };
+enum {
+    ALLOCATE_STEP = 1 << 20,
+    BLOCK = 4096,
+    STACK_TAIL = 1024,
+    COUNT_ON_MS = 100,
+/* A batch from this size on is written through the file: pages that its map would fault in, one by one, cost
+ * more than a copy of the batch. */
+#ifdef MQ_FAIL_POINTS
+    THROUGH_FILE_SIZE = 2048
+#else
+    THROUGH_FILE_SIZE = 256 << 10
+#endif
+};
 
-static int provide(mq_log *log, int64_t to, int64_t step, int (*reserve)(mq_files *, int64_t, int64_t)) {
+/* Blocks that no append counts on yet may be given back by another process, under the append lock: a caller
+ * that does not hold it makes sure of them once more before they count. */
+static int count_on(mq_log *log, int64_t from, int64_t until, int holds_lock) {
+    int result = 0;
+    if (!holds_lock) {
+        result = mq_log_lock(log, COUNT_ON_MS);
+        if (result) return result;
+        result = mq_files_reserve(log->files, from, until);
+    }
+    if (!result) mq_control_raise(log->control, MQ_ALLOCATED_END, until);
+    if (!holds_lock) mq_log_unlock(log);
+    return result;
+}
+
+static int provide(mq_log *log, int64_t to, int64_t step, int holds_lock,
+                   int (*reserve)(mq_files *, int64_t, int64_t)) {
     int64_t from = mq_control_get(log->control, MQ_ALLOCATED_END);
     if (from < 0 || to < 0 || to - from > (int64_t)1 << 40) return MQ_CORRUPT;
     int64_t wanted = (to + step - 1) / step * step;
@@ -26,27 +54,27 @@ static int provide(mq_log *log, int64_t to, int64_t step, int (*reserve)(mq_file
         if (made == 0) mq_fail_at(MQ_FAIL_NEW_LOG_FILE);
         if (made < 0) return made;
         int result = reserve(log->files, from, until);
+        if (!result) result = count_on(log, from, until, holds_lock);
         if (result) return result;
-        mq_control_raise(log->control, MQ_ALLOCATED_END, until);
         from = until;
     }
     return 0;
 }
 
 int mq_log_allocate(mq_log *log, int64_t to, int64_t step) {
-    return provide(log, to, step, mq_files_allocate);
+    return provide(log, to, step, 0, mq_files_allocate);
 }
 
-int mq_log_reserve_blocks(mq_log *log, int64_t to) { return provide(log, to, BLOCK, mq_files_reserve); }
+int mq_log_reserve_blocks(mq_log *log, int64_t to) { return provide(log, to, BLOCK, 1, mq_files_reserve); }
 
 /* Blocks for everything below `to`: in large steps as long as there is room, else just enough. */
 int mq_log_reserve(mq_log *log, int64_t to) {
     if (mq_control_get(log->control, MQ_ALLOCATED_END) >= to) return 0;
     int64_t step = log->file_size < ALLOCATE_STEP ? BLOCK : ALLOCATE_STEP;
-    int result = mq_log_allocate(log, to, step);
+    int result = provide(log, to, step, 1, mq_files_allocate);
     if (result != MQ_FULL) return result;
     if (mq_control_get(log->control, MQ_ALLOCATED_END) >= to) return 0;
-    return mq_log_allocate(log, to, BLOCK);
+    return provide(log, to, BLOCK, 1, mq_files_allocate);
 }
 
 static int64_t tags_code_of(const mq_draft *draft, const mq_append_options *options, int64_t store_time) {
@@ -72,7 +100,8 @@ typedef struct {
     int64_t new_end;
     int64_t first; /* queue offset of its first unit */
     int64_t store_time;
-    int has_units; /* prepared and rolled-back records have no place in a queue */
+    int has_units;    /* prepared and rolled-back records have no place in a queue */
+    uint8_t *records; /* one behind the other, to be written through the file; NULL: into its map */
     uint8_t *blank;
     uint8_t *bytes;
     mq_mapping *blank_pin;
@@ -85,6 +114,7 @@ static int is_over(int64_t now, int64_t turn) { return now != turn && now >> 32 
 /* Whether these records may be appended to this queue now. */
 static int check_allowed(mq_log *log, const mq_queue *queue, const mq_append_options *options) {
     if (mq_control_get(log->control, MQ_POISONED_WORD)) return MQ_POISONED;
+    if (atomic_load_explicit(&log->shared->following, memory_order_relaxed)) return MQ_FOLLOWS;
     if (atomic_load_explicit(&log->stopping, memory_order_relaxed)) return MQ_CLOSED;
     if (options && mq_duties_check(log->control, options->term)) return MQ_DEPOSED;
     const _Atomic int64_t *turn_at = options ? (const _Atomic int64_t *)options->turn_at : NULL;
@@ -109,10 +139,11 @@ static int find_room(mq_log *log, const mq_append_context *context, int64_t tota
     int transaction = context->sys_flag & MQ_FLAG_TRANSACTION;
     to->has_units = transaction == 0 || transaction == 8;
     to->first = to->has_units ? atomic_load_explicit(&entry->next, memory_order_relaxed) : 0;
+    to->blank = NULL;
+    if (to->records) return mq_log_reserve_blocks(log, to->new_end);
     int result = mq_log_reserve(log, to->new_end);
     if (result) return result;
     int64_t file_room;
-    to->blank = NULL;
     if (to->start > to->end) {
         result = mq_files_pin(log->files, to->end, &to->blank, &file_room, &to->blank_pin);
         if (result) return result;
@@ -135,11 +166,43 @@ static void arm_intent(mq_intent *intent, const mq_queue *queue, const write *to
     mq_fail_at(MQ_FAIL_ARMED);
 }
 
-static void write_records(mq_log *log, const mq_append_context *context, const mq_draft *drafts,
-                          int32_t count, const write *to) {
+static void put_blank(uint8_t *at, const write *to) {
+    mq_put32(at, (int32_t)(to->start - to->end));
+    mq_put32(at + 4, MQ_MAGIC_BLANK);
+}
+
+static int write_through_file(mq_log *log, const mq_append_context *context, const mq_draft *drafts,
+                              int32_t count, const write *to) {
+    mq_sequential_writer writer;
+    uint8_t blank[MQ_BLANK_SIZE];
+    int result = 0;
+    mq_sequential_writer_open(&writer, log->files, to->new_end - to->start);
+    if (to->start > to->end) {
+        put_blank(blank, to);
+        result = mq_sequential_writer_write(&writer, to->end, blank, sizeof blank);
+        if (!result) result = mq_sequential_writer_finish(&writer);
+        mq_fail_at(MQ_FAIL_BLANK);
+    }
+    uint8_t *record = to->records;
+    int64_t at = to->start;
+    for (int32_t i = 0; !result && i < count; i++) {
+        mq_draft_seal(log, record, &drafts[i], context, to->has_units ? to->first + i : 0, at,
+                      to->store_time);
+        result = mq_sequential_writer_write(&writer, at, record, drafts[i].size);
+        record += drafts[i].size;
+        at += drafts[i].size;
+    }
+    if (!result) result = mq_sequential_writer_finish(&writer);
+    mq_sequential_writer_close(&writer);
+    mq_fail_at(MQ_FAIL_RECORD);
+    return result;
+}
+
+static int write_records(mq_log *log, const mq_append_context *context, const mq_draft *drafts, int32_t count,
+                         const write *to) {
+    if (to->records) return write_through_file(log, context, drafts, count, to);
     if (to->blank) {
-        mq_put32(to->blank, (int32_t)(to->start - to->end));
-        mq_put32(to->blank + 4, MQ_MAGIC_BLANK);
+        put_blank(to->blank, to);
         mq_files_unpin(to->blank_pin);
         mq_fail_at(MQ_FAIL_BLANK);
     }
@@ -151,6 +214,7 @@ static void write_records(mq_log *log, const mq_append_context *context, const m
     }
     mq_files_unpin(to->pin);
     mq_fail_at(MQ_FAIL_RECORD);
+    return 0;
 }
 
 /* The units, and their extensions where the store has them: *ext_end is where these end. */
@@ -181,19 +245,29 @@ static void publish(mq_log *log, mq_queue_entry *entry, int32_t count, int64_t e
     mq_fail_at(MQ_FAIL_DISARMED);
 }
 
-/* Append drafts whose sizes sum to `total`. The lock is held; nothing is published on failure. */
-static int write_all(mq_log *log, const mq_append_context *context, const mq_draft *drafts, int32_t count,
-                     int64_t total, const mq_append_options *options, mq_receipt *receipt) {
+/* What is appended at once: drafts whose sizes sum to `total`. */
+typedef struct {
+    const mq_draft *drafts;
+    int64_t total;
+    uint8_t *records; /* as in a write */
+    int32_t count;
+} parcel;
+
+/* The lock is held; nothing is published on failure. */
+static int write_all(mq_log *log, const mq_append_context *context, const parcel *all,
+                     const mq_append_options *options, mq_receipt *receipt) {
     mq_queue *queue = context->queue;
-    write to;
+    const mq_draft *drafts = all->drafts;
+    int32_t count = all->count;
+    write to = {.records = all->records};
     int result = check_allowed(log, queue, options);
-    if (!result) result = find_room(log, context, total, &to);
+    if (!result) result = find_room(log, context, all->total, &to);
     if (result) return result;
     mq_fail_at(MQ_FAIL_LOCKED);
     arm_intent(&log->shared->intent, queue, &to, count);
-    write_records(log, context, drafts, count, &to);
+    result = write_records(log, context, drafts, count, &to);
     int64_t ext_end = atomic_load_explicit(&queue->entry->ext_end, memory_order_relaxed);
-    result = write_units(log, queue, drafts, count, options, &to, &ext_end);
+    if (!result) result = write_units(log, queue, drafts, count, options, &to, &ext_end);
     if (result) {
         int voided = mq_log_repair(log);
         return voided < 0 ? voided : result;
@@ -215,23 +289,24 @@ static uint32_t tags_of(const mq_draft *drafts, int32_t count, const mq_append_o
     return tags;
 }
 
-static int append(mq_log *log, const mq_append_context *context, const mq_draft *drafts, int32_t count,
-                  int64_t total, const mq_append_options *options, mq_receipt *receipt) {
-    if (total + MQ_BLANK_SIZE > log->file_size) return MQ_TOO_LARGE;
+static int append(mq_log *log, const mq_append_context *context, const parcel *all,
+                  const mq_append_options *options, mq_receipt *receipt) {
+    if (all->total + MQ_BLANK_SIZE > log->file_size) return MQ_TOO_LARGE;
     int result = mq_log_lock(log, MQ_LOCK_TIMEOUT_MS);
     if (result) return result;
-    result = write_all(log, context, drafts, count, total, options, receipt);
+    result = write_all(log, context, all, options, receipt);
     mq_log_unlock(log);
     if (result) return result;
     const mq_queue_entry *entry = context->queue->entry;
-    receipt->news = tags_of(drafts, count, options);
+    receipt->news = tags_of(all->drafts, all->count, options);
     /* On the line that mq_wake_queue looks at. */
     if ((atomic_load_explicit(&entry->waiters[MQ_NEWS_APPENDED].wanted, memory_order_relaxed) |
          atomic_load_explicit(&entry->waiters[MQ_NEWS_FLUSHED].wanted, memory_order_relaxed)) &
         MQ_BY_TEST)
-        receipt->news |= (uint64_t)mq_wake_refused(log->shared, entry, drafts, count) << 32;
+        receipt->news |= (uint64_t)mq_wake_refused(log->shared, entry, all->drafts, all->count) << 32;
     mq_wake_queue(log->shared, context->queue->entry, MQ_NEWS_APPENDED, receipt->news);
-    mq_log_want_prepared(log, receipt->end);
+    if (all->records) mq_log_want_reserved(log, receipt->end);
+    else mq_log_want_prepared(log, receipt->end);
     return 0;
 }
 
@@ -273,7 +348,8 @@ int mq_append(mq_log *log, int number, int64_t topics_version, int32_t flag, int
     int32_t fixed = mq_append_context_of(&context, log, queue, sys_flag, options);
     result = mq_draft_make(&record, queue, fixed, flag, body, body_size, properties, properties_size,
                            unique_id, tail, receipt->unique_id, sizeof receipt->unique_id);
-    if (!result) result = append(log, &context, &record, 1, record.size, options, receipt);
+    parcel one = {&record, record.size, NULL, 1};
+    if (!result) result = append(log, &context, &one, options, receipt);
     if (tail != stack) free(tail);
     return result;
 }
@@ -289,30 +365,42 @@ int mq_append_batch(mq_log *log, int number, int32_t count, const int32_t *flags
     mq_queue *queue = mq_log_open_queue(log, number, &result);
     if (!queue) return result;
     int64_t tails_size = 0;
+    int64_t bodies_size = 0;
     for (int32_t i = 0; i < count; i++) {
         if (properties_sizes[i] < 0 || properties_sizes[i] > MQ_PROPERTIES_SIZE_MAX || body_sizes[i] < 0)
             return MQ_TOO_LARGE;
         tails_size += mq_draft_room(queue, properties_sizes[i]);
+        bodies_size += body_sizes[i];
     }
-    mq_draft *drafts = malloc((size_t)count * sizeof *drafts);
-    char *tails = malloc((size_t)tails_size);
-    result = drafts && tails ? 0 : MQ_MEMORY;
     int32_t fixed = mq_append_context_of(&context, log, queue, sys_flag, options);
-    int64_t total = 0;
-    char *tail = tails;
+    int64_t whole_size = (int64_t)count * fixed + bodies_size + tails_size;
+    if (bodies_size > log->file_size) return MQ_TOO_LARGE;
+    /* In sync mode pages are on disk before they are needed: syncing new ones costs the file system a commit.
+     */
+    int is_whole = !log->sync && whole_size >= THROUGH_FILE_SIZE;
+    mq_draft *drafts = malloc((size_t)count * sizeof *drafts);
+    char *space = malloc((size_t)(is_whole ? whole_size : tails_size));
+    result = drafts && space ? 0 : MQ_MEMORY;
+    parcel all = {drafts, 0, is_whole ? (uint8_t *)space : NULL, count};
+    char *tail = space;
     for (int32_t i = 0; !result && i < count; i++) {
-        result = mq_draft_make(&drafts[i], queue, fixed, flags ? flags[i] : 0, bodies, body_sizes[i],
+        const char *body = bodies;
+        if (is_whole) {
+            body = memcpy(tail + fixed, bodies, (size_t)body_sizes[i]);
+            tail += fixed + body_sizes[i];
+        }
+        result = mq_draft_make(&drafts[i], queue, fixed, flags ? flags[i] : 0, body, body_sizes[i],
                                properties, properties_sizes[i], NULL, tail,
                                unique_ids + (int64_t)i * MQ_UNIQUE_ID_SIZE, MQ_UNIQUE_ID_SIZE);
         if (result) break;
         bodies += body_sizes[i];
         properties += properties_sizes[i];
         tail += drafts[i].tail_size;
-        total += drafts[i].size;
+        all.total += drafts[i].size;
     }
-    if (!result) result = append(log, &context, drafts, count, total, options, receipt);
+    if (!result) result = append(log, &context, &all, options, receipt);
     if (!result) memcpy(receipt->unique_id, unique_ids, MQ_UNIQUE_ID_SIZE);
     free(drafts);
-    free(tails);
+    free(space);
     return result;
 }

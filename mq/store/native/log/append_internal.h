@@ -5,7 +5,11 @@
 
 #include "log/record_builder.h"
 
-enum { MQ_INTENT_BULK = -2 }; /* in an intent's place for the queue: those that its records name */
+enum {
+    /* in an intent's place for the queue */
+    MQ_INTENT_BULK = -2, /* those that its records name */
+    MQ_INTENT_NONE = -3  /* none: what is written has no unit */
+};
 
 /* What records of one queue share; the size of their fixed part. */
 int32_t mq_append_context_of(mq_append_context *context, mq_log *log, mq_queue *queue, int32_t sys_flag,

@@ -68,6 +68,8 @@ void mq_log_set_host(mq_log *log, const uint8_t *address) {
     mq_put32(log->store_host + 4, MQ_STORE_PORT);
 }
 
+void mq_log_set_reserve(mq_log *log, int64_t size) { log->reserve_size = size; }
+
 mq_files *mq_log_files(mq_log *log) { return log->files; }
 
 int mq_log_lock(mq_log *log, int timeout_ms) {

@@ -99,6 +99,10 @@ int mq_log_flush_sent(mq_log *log, int64_t end, int queue, uint64_t news, int ti
 /* Write the units of all queues to disk that were appended since the last call. */
 int mq_log_flush_queues(mq_log *log);
 
+/* How many bytes of the disk may be held beyond the log's end for what is sent next, apart from prepared
+ * pages; none unless told. For before the thread below begins. */
+void mq_log_set_reserve(mq_log *log, int64_t size);
+
 /* Allocate and prepare pages ahead of the log's end until mq_log_stop. For a thread. */
 int mq_log_prepare(mq_log *log);
 /* End the thread above and waits; a thread that gets the append lock from now on appends no more:

@@ -43,7 +43,10 @@ struct mq_log {
     /* of numbers that are out of date: other threads may still be at them */
     mq_queue *retired;
     pthread_mutex_t queues_lock;
-    _Atomic int64_t prepare_at; /* an append that ends beyond wakes the thread that prepares pages */
+    int64_t reserve_size; /* blocks beyond the end that are found before they are needed, in bytes */
+    /* An append that ends beyond wakes the thread that prepares pages, … */
+    _Atomic int64_t prepare_at;
+    _Atomic int64_t reserve_at; /* … or finds blocks */
     _Atomic uint32_t prepare_wanted;
     _Atomic uint32_t stopping;
 };
@@ -155,6 +158,8 @@ int mq_log_poison(mq_log *log);
 
 /* Wake the preparing thread if the log's end came near to what it has prepared. */
 void mq_log_want_prepared(mq_log *log, int64_t end);
+/* The same for an append that goes through the file, and needs blocks alone. */
+void mq_log_want_reserved(mq_log *log, int64_t end);
 
 /* The first record at or after `offset` that starts below `limit`, pinned and verified; BLANKs are followed.
  * Returns the offset after it, and *at, where it is. MQ_GONE if the next one would start at *at, at or above

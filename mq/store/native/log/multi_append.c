@@ -111,6 +111,7 @@ static int write_all(mq_log *log, bulk *all, mq_receipt *receipt) {
     mq_control *control = log->control;
     mq_intent *intent = &log->shared->intent;
     if (mq_control_get(control, MQ_POISONED_WORD)) return MQ_POISONED;
+    if (atomic_load_explicit(&log->shared->following, memory_order_relaxed)) return MQ_FOLLOWS;
     if (atomic_load_explicit(&log->stopping, memory_order_relaxed)) return MQ_CLOSED;
     for (int32_t i = 0; i < all->part_count; i++) {
         mq_queue_entry *entry = all->parts[i].queue->entry;
@@ -309,6 +310,7 @@ static int append(mq_log *log, bulk *all, mq_receipt *receipt) {
         receipt->news |= all->parts[i].tags;
         mq_wake_queue(log->shared, all->parts[i].queue->entry, MQ_NEWS_APPENDED, all->parts[i].tags);
     }
+    mq_log_want_reserved(log, receipt->end);
     return 0;
 }
 

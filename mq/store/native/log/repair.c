@@ -44,6 +44,18 @@ static int intent_is_valid(mq_log *log, const mq_queue *queue, const mq_intent *
            (intent->end == log_end && intent->queue_offset + intent->count == next);
 }
 
+/* What a follower wrote that is of no queue. */
+static int repair_without_queue(mq_log *log, mq_intent *intent, int64_t log_end) {
+    int is_valid =
+        intent->start == log_end && intent->end > log_end && intent->end - log_end <= log->file_size;
+    int result = is_valid ? void_log(log, intent->start, intent->end) : 0;
+    mq_fail_at(MQ_FAIL_REPAIR);
+    if (result) return result;
+    atomic_store(&intent->armed, 0);
+    mq_control_add(log->control, MQ_REPAIRS, 1);
+    return 0;
+}
+
 /* Finish or void what the intent describes. Under the append lock; may itself be cut short and
  * done again, since the intent stays armed until all is done. */
 int mq_log_repair(mq_log *log) {
@@ -58,6 +70,7 @@ int mq_log_repair(mq_log *log) {
         if (result) mq_control_add(log->control, MQ_REPAIRS, 1);
         return 0;
     }
+    if (intent->queue == MQ_INTENT_NONE) return repair_without_queue(log, intent, log_end);
     mq_queue *queue = mq_log_open_queue(log, intent->queue, &error);
     if (!queue && error != MQ_INVALID && error != MQ_GONE) return error;
     if (!queue || !intent_is_valid(log, queue, intent, log_end)) {

@@ -133,32 +133,47 @@ static inline int64_t scaled(int64_t time_ms, int64_t scale) {
     return (int64_t)((uint64_t)time_ms * (uint64_t)scale);
 }
 
+/* Copy a record that is sound. 1 where it does not fit, MQ_ROOM if it would be the first. */
+static int take_record(const filler *into, const uint8_t *bytes, const mq_record *record,
+                       mq_pull_result *result) {
+    mq_columns *to = into->columns;
+    int64_t count = result->count;
+    int64_t entries = to->entries;
+    if (!put_message(into, count, bytes, record)) {
+        to->entries = entries;
+        if (count) return 1;
+        result->bytes = record->size;
+        return MQ_ROOM;
+    }
+    if (to->queue_offset) to->queue_offset[count] = record->queue_offset;
+    if (to->log_offset) to->log_offset[count] = record->log_offset;
+    if (to->born_time) to->born_time[count] = scaled(record->born_time, to->time_scale);
+    if (to->store_time) to->store_time[count] = scaled(record->store_time, to->time_scale);
+    if (to->reconsume_times) to->reconsume_times[count] = record->reconsume_times;
+    if (to->flag) to->flag[count] = record->flag;
+    if (to->sys_flag) to->sys_flag[count] = record->sys_flag;
+    to->compressed += record->sys_flag & 1;
+    result->bytes += record->size;
+    return 0;
+}
+
 static int fill(mq_sink *sink, const uint8_t *bytes, int32_t size, const mq_queue *queue,
                 int64_t queue_offset, int64_t log_offset, mq_pull_result *result) {
-    filler *into = (filler *)sink;
-    mq_columns *to = into->columns;
     mq_record record;
-    int64_t count = result->count;
     if (mq_record_parse(bytes, size, &record) != size || mq_record_verify(bytes, &record) ||
         !mq_record_belongs(queue, &record, bytes, queue_offset, log_offset))
         return MQ_CORRUPT;
-    int64_t entries = to->entries;
-    if (!put_message(into, count, bytes, &record)) {
-        to->entries = entries;
-        if (count) return 1;
-        result->bytes = size;
-        return MQ_ROOM;
-    }
-    if (to->queue_offset) to->queue_offset[count] = record.queue_offset;
-    if (to->log_offset) to->log_offset[count] = record.log_offset;
-    if (to->born_time) to->born_time[count] = scaled(record.born_time, to->time_scale);
-    if (to->store_time) to->store_time[count] = scaled(record.store_time, to->time_scale);
-    if (to->reconsume_times) to->reconsume_times[count] = record.reconsume_times;
-    if (to->flag) to->flag[count] = record.flag;
-    if (to->sys_flag) to->sys_flag[count] = record.sys_flag;
-    to->compressed += record.sys_flag & 1;
-    result->bytes += size;
-    return 0;
+    return take_record((filler *)sink, bytes, &record, result);
+}
+
+static filler begun(mq_columns *columns) {
+    int32_t *starts[] = {columns->id.at,      columns->tags.at,  columns->keys.at,   columns->body.at,
+                         columns->encoded.at, columns->names.at, columns->values.at, columns->entries_at};
+    for (unsigned i = 0; i < sizeof starts / sizeof *starts; i++)
+        if (starts[i]) starts[i][0] = 0;
+    columns->compressed = columns->entries = 0;
+    return (filler){
+        {fill}, columns, columns->id.at || columns->tags.at || columns->keys.at || columns->entries_at};
 }
 
 int mq_pull_columns(mq_log *log, int number, int64_t offset, int64_t end, int32_t count_max,
@@ -166,14 +181,42 @@ int mq_pull_columns(mq_log *log, int number, int64_t offset, int64_t end, int32_
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
-    int32_t *starts[] = {columns->id.at,      columns->tags.at,  columns->keys.at,   columns->body.at,
-                         columns->encoded.at, columns->names.at, columns->values.at, columns->entries_at};
-    for (unsigned i = 0; i < sizeof starts / sizeof *starts; i++)
-        if (starts[i]) starts[i][0] = 0;
-    columns->compressed = columns->entries = 0;
-    filler into = {
-        {fill}, columns, columns->id.at || columns->tags.at || columns->keys.at || columns->entries_at};
+    filler into = begun(columns);
     mq_wanted wanted = {.hashes = hashes, .hash_count = hash_count};
     return mq_pull_each(log, queue, offset, end, count_max, hash_count < 0 ? NULL : &wanted, &into.sink,
                         result);
+}
+
+int mq_records_columns(const uint8_t *bytes, int64_t size, int64_t *at, const char *topic, int32_t topic_size,
+                       int32_t queue_id, int64_t offset, int64_t end, int32_t count_max, mq_columns *columns,
+                       mq_pull_result *result) {
+    filler into = begun(columns);
+    int code = 0;
+    *result = (mq_pull_result){.status = MQ_PULL_NO_MATCHED, .next_offset = offset, .log_offset = -1};
+    while (*at < size && result->count < count_max) {
+        const uint8_t *from = bytes + *at;
+        mq_record record;
+        if (mq_record_parse(from, size - *at, &record) <= 0 || mq_record_verify(from, &record) ||
+            record.queue_id != queue_id || record.topic_size != topic_size ||
+            memcmp(from + record.topic_at, topic, (size_t)topic_size) != 0 ||
+            record.queue_offset < result->next_offset) {
+            code = MQ_CORRUPT;
+            break;
+        }
+        if (record.queue_offset >= end) {
+            *at = size;
+            result->next_offset = end;
+            break;
+        }
+        code = take_record(&into, from, &record, result);
+        if (code) break;
+        result->count++;
+        result->next_offset = record.queue_offset + 1;
+        *at += record.size;
+    }
+    if (result->count) {
+        result->status = MQ_PULL_FOUND;
+        return 0; /* What is bad, or does not fit, comes first the next time. */
+    }
+    return code;
 }

@@ -42,3 +42,11 @@ typedef struct {
  * it. */
 int mq_pull_columns(mq_log *log, int queue, int64_t offset, int64_t end, int32_t count_max,
                     const int32_t *hashes, int32_t hash_count, mq_columns *columns, mq_pull_result *result);
+
+/* The same for records that came over a connection: bytes[*at, size) holds them one after the other. Fills
+ * columns with those that are at queue offsets in [offset, end). *at moves behind what was dealt with, and to
+ * `size` at a record beyond `end`. MQ_CORRUPT if the first one is no record, does not have the bytes its
+ * checksum says, is of another queue, or below `offset`; what is so further on ends the result before it. */
+int mq_records_columns(const uint8_t *bytes, int64_t size, int64_t *at, const char *topic, int32_t topic_size,
+                       int32_t queue_id, int64_t offset, int64_t end, int32_t count_max, mq_columns *columns,
+                       mq_pull_result *result);

@@ -1,0 +1,153 @@
+"""The log of a replica: what its master's log has is appended byte for byte, and compared where both have it.
+
+A record gets its queue unit as it is appended (see native/log/follow.h). The log of a replica that is empty
+may begin at any file of its master's. Queues begin with the first message that the log has of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mq.errors import ConfigMismatch, StoreCorrupted
+from mq.store.native import check, ffi, lib
+from mq.store.queue.consumequeue import remove_queue
+from mq.store.shared.lock_guards import append_lock
+from mq.store.store import Store
+
+__all__ = ["FollowedLog", "Taken"]
+
+BLANK_SIZE = int(lib.MQ_BLANK_SIZE)
+FLUSH_TIMEOUT_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of bytes that were offered: the log's end, and how many bytes the next record has."""
+
+    end: int
+    records: int
+    wanted: int
+
+
+class FollowedLog:
+    """The log of a store that was opened to follow. One thread appends."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._followed = ffi.new("mq_followed *")
+
+    @property
+    def begin(self) -> int:
+        return self._store.word(lib.MQ_LOG_MIN)
+
+    @property
+    def end(self) -> int:
+        return self._store.end()
+
+    @property
+    def is_empty(self) -> bool:
+        return self.begin == self.end
+
+    @property
+    def file_size(self) -> int:
+        return self._store.geometry.commitlog_file_size
+
+    @property
+    def last_store_time_ms(self) -> int:
+        return self._store.word(lib.MQ_LAST_STORE_TIME)
+
+    def begin_at(self, log_offset: int) -> None:
+        """Have an empty log begin there. Raises ConfigMismatch where no file of it does."""
+        if log_offset % self.file_size:
+            raise self._other_sizes(log_offset)
+        check(lib.mq_log_begin_at(self._store.live(), log_offset), str(self._store.root))
+
+    def append(self, at: int, data: bytes | bytearray | memoryview) -> Taken:
+        """Append the whole records in what the master has at `at`, the log's end.
+
+        Raises StoreCorrupted for what is no record of this place, ConfigMismatch where the master's files
+        have another size, StoreFull, StorePoisoned. What came before is appended.
+        """
+        log, followed, path = self._store.live(), self._followed, str(self._store.root)
+        records, begun, view = 0, at, memoryview(data)
+        while True:
+            rest = ffi.from_buffer("char[]", view[at - begun :])
+            check(lib.mq_log_follow(log, at, rest, len(rest), followed), path)
+            records += int(followed.records)
+            at = int(followed.end)
+            if followed.stopped != lib.MQ_FOLLOW_AGAIN:
+                break
+            self._start_over(int(followed.queue), at)
+        if followed.stopped == lib.MQ_FOLLOW_SIZES:
+            raise self._other_sizes(at)
+        if followed.stopped != lib.MQ_FOLLOW_MORE:
+            raise self._corrupt(at)
+        return Taken(at, records, int(followed.wanted))
+
+    def compare(self, at: int, data: bytes | bytearray | memoryview) -> int:
+        """How many of these bytes are what the log has at `at`, up to its end."""
+        return self._compared(
+            lib.mq_log_compare(self._store.live(), at, ffi.from_buffer("char[]", data), len(data))
+        )
+
+    def _compared(self, result: int) -> int:
+        return int(check(result, str(self._store.root)))
+
+    def boundaries(self, begin: int, end: int) -> tuple[int, int, int]:
+        """Of the records that lie wholly in [begin, end): where the first begins, where the last ends, and
+        its store time. Where there is none, the first two are the same."""
+        log, path = self._store.live(), str(self._store.root)
+        walk = ffi.new("mq_walk *")
+        start = max(begin // self.file_size * self.file_size, self.begin)
+        if start < begin:
+            check(lib.mq_log_walk(log, start, begin, 0, -1, walk), path)
+            start = int(walk.end)
+        first, last, time_ms = start, start, 0
+        while last < end:
+            check(lib.mq_log_walk(log, last, last + 1, 0, -1, walk), path)
+            if walk.stopped or walk.end > end or walk.end <= last:
+                break
+            last = int(walk.end)
+            time_ms = int(walk.last_store_time) or time_ms
+        return first, last, time_ms
+
+    def flush(self) -> None:
+        """Have on disk what is appended."""
+        check(lib.mq_log_flush(self._store.live(), self.end, -1, FLUSH_TIMEOUT_MS), str(self._store.root))
+
+    def _start_over(self, number: int, at: int) -> None:
+        """The master deleted the topic of this queue: it counts from 0 again, from log offset `at` on."""
+        store, control = self._store, self._store.control
+        assert control is not None
+        found = next(((topic, queue) for each, topic, queue in control.queues() if each == number), None)
+        with append_lock(store.live(), store.root):
+            lib.mq_control_queue_delete(control.handle, number)
+            if found is not None:
+                remove_queue(store.root, *found)
+                name = found[0].encode()
+                fresh = lib.mq_control_queue(control.handle, name, len(name), found[1], 2)
+                lib.mq_control_queue_set_begin(control.handle, check(fresh, str(store.root)), at)
+        store.topics_changed()
+
+    def _other_sizes(self, at: int) -> ConfigMismatch:
+        return ConfigMismatch(
+            f"{self._store.root} is a copy with files of {self.file_size:,} bytes, and at log offset {at:,}"
+            " the master's log shows that its files have another size: give replicate() the master's, as"
+            " commitlog_file_size (RocketMQ: mappedFileSizeCommitLog), and a new directory",
+            option="commitlog_file_size",
+            stored=self.file_size,
+            asked=None,
+        )
+
+    def _corrupt(self, at: int) -> StoreCorrupted:
+        followed: Any = self._followed
+        what = "no record of this place, or a damaged one"
+        if followed.stopped == lib.MQ_FOLLOW_GAP:
+            what = f"a record with queue offset {int(followed.queue_offset):,}, which its queue cannot have"
+        return StoreCorrupted(
+            f"the master has at log offset {at:,} {what}: verify its store, and this copy,"
+            f" {self._store.root}",
+            path=str(self._store.root),
+            log_offset=at,
+        )

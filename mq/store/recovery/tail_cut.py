@@ -1,0 +1,97 @@
+"""The tail of a log is cut off: of a replica that went on otherwise than the master that it is to follow.
+
+What is cut is kept in mq/diverged/<log offset>, raw records as they were in the log. The control file goes
+first, and the directory counts as one that was not closed: so the next process that opens it recovers it, as
+after a crash, and finds the log's new end, cuts the queues and the index, and lowers the offsets of groups.
+A process that dies on the way leaves the whole log, or one that was cut.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from mq.errors import StoreLocked
+from mq.store.directory.checkpoint import read_checkpoint, write_checkpoint
+from mq.store.directory.open_lock import Gate
+from mq.store.directory.owner import make_directory, open_made
+from mq.store.directory.root import sync_file, sync_names
+from mq.store.log.commitlog import segment_files
+from mq.store.os_errors import named_errors
+
+__all__ = ["cut_tail"]
+
+PIECE_SIZE = 4 << 20
+
+
+def cut_tail(root: Path, begin: int, end: int, file_size: int, store_time_ms: int) -> Path:
+    """Cut [begin, end) off the log of a store that is closed here; the file that has it now.
+
+    begin: log offset of a record, or the end. file_size: of the log's files. store_time_ms: of the last
+    record that stays. Raises StoreLocked where another process has the store open, StoreFull.
+    """
+    with named_errors(root):
+        gate = Gate(root)
+        try:
+            with gate.opening():
+                gate.opened_by()
+                if not gate.is_alone():
+                    raise StoreLocked(
+                        f"{root}: its log has {end - begin:,} bytes from log offset {begin:,} on that its"
+                        " master has not, and they cannot be cut off while other processes have it open:"
+                        " close them, or open it there with read_only=True",
+                        path=str(root),
+                    )
+                gate.mark_open()
+                kept = _keep(root, begin, end, file_size)
+                known = read_checkpoint(root)
+                times = (min(time, store_time_ms) for time in (known.physic_time, known.logics_time))
+                write_checkpoint(
+                    root, replace(known, physic_time=next(times), logics_time=next(times)), sync=True
+                )
+                (root / "mq" / "control").unlink(missing_ok=True)
+                sync_names(root / "mq")
+                _cut(root, begin, file_size)
+                return kept
+        finally:
+            gate.close()
+
+
+def _keep(root: Path, begin: int, end: int, file_size: int) -> Path:
+    """Copy a part of the log; what an earlier cut left there has another name."""
+    directory = root / "mq" / "diverged"
+    make_directory(directory)
+    path = directory / f"{begin:020}"
+    number = 1
+    while path.exists():
+        number += 1
+        path = directory / f"{begin:020}-{number}"
+    fd = open_made(path, os.O_WRONLY | os.O_EXCL)
+    try:
+        at = begin
+        while at < end:
+            start = at // file_size * file_size
+            size = min(end, start + file_size, at + PIECE_SIZE) - at
+            with (root / "commitlog" / f"{start:020}").open("rb", buffering=0) as file:
+                data = os.pread(file.fileno(), size, at - start)
+            os.pwrite(fd, data.ljust(size, b"\0"), at - begin)
+            at += size
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    sync_names(directory)
+    sync_names(directory.parent)
+    return path
+
+
+def _cut(root: Path, begin: int, file_size: int) -> None:
+    for file in reversed(segment_files(root / "commitlog")):
+        start = int(file.name)
+        if start >= begin:
+            file.unlink()
+        elif start + file_size > begin:
+            os.truncate(file, begin - start)
+            os.truncate(file, file_size)
+            sync_file(file)
+    sync_names(root / "commitlog")

@@ -1,0 +1,115 @@
+"""Blocks that are found before they are needed, and large batches, which are written through the file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from mq.store.check import problems
+from mq.store.native import lib
+from tests.support.eventually import eventually
+
+MIB = 1 << 20
+FILE_SIZE = 32 * MIB
+
+
+def in_memory(path: Path) -> bool:
+    kind = subprocess.run(["stat", "-f", "-c", "%T", path], capture_output=True, text=True, check=True).stdout
+    return kind.strip() == "tmpfs"
+
+
+def blocks(root: Path) -> dict[str, int]:
+    """Bytes on disk of each file of the log."""
+    return {
+        path.name: path.stat().st_blocks * 512
+        for path in (root / "commitlog").iterdir()
+        if path.name.isdigit()
+    }
+
+
+def beyond(broker: LocalBroker, root: Path) -> int:
+    """Bytes on disk that no message is in, and none may be sent to without another look for blocks."""
+    control = broker._store.control
+    assert control is not None
+    return sum(blocks(root).values()) - control.get(lib.MQ_ALLOCATED_END)
+
+
+def send_batches(broker: LocalBroker, size: int) -> None:
+    with mq.Producer(broker, "senders") as producer:
+        for number in range(size // MIB):
+            producer.send_batch(
+                [mq.Message("orders", os.urandom(1024), keys=f"{number}") for _ in range(1024)]
+            )
+
+
+def open_store(root: Path, reserve_size: int = 128 * MIB) -> LocalBroker:
+    return mq.open(root, commitlog_file_size=FILE_SIZE, duties=False, reserve_size=reserve_size)
+
+
+def test_blocks_are_found_before_they_are_needed_and_given_back_by_the_close(directory: Path) -> None:
+    with open_store(directory) as broker:
+        send_batches(broker, 2 * MIB)
+        wanted = 0 if in_memory(directory) else 2 * MIB
+        eventually(lambda: beyond(broker, directory) >= wanted, lambda: blocks(directory))
+        end = broker._store.end()
+    assert end <= sum(blocks(directory).values()) <= end + 8192
+
+
+def test_the_file_to_come_has_blocks_before_a_message_is_in_it(directory: Path) -> None:
+    with open_store(directory) as broker:
+        send_batches(broker, 24 * MIB)
+        assert broker._store.end() < FILE_SIZE
+        if not in_memory(directory):
+            eventually(
+                lambda: blocks(directory).get(f"{FILE_SIZE:020}", 0) >= 4 * MIB, lambda: blocks(directory)
+            )
+
+
+def test_without_a_reserve_no_more_is_held_than_is_sent(directory: Path) -> None:
+    with open_store(directory, reserve_size=0) as broker:
+        send_batches(broker, 8 * MIB)
+        assert beyond(broker, directory) <= 8192
+
+
+@pytest.mark.rounds  # ten seconds without a send
+def test_a_store_at_rest_gives_back_what_it_reserved(directory: Path) -> None:
+    with open_store(directory) as broker:
+        send_batches(broker, 8 * MIB)
+        wanted = 0 if in_memory(directory) else 2 * MIB
+        eventually(lambda: beyond(broker, directory) >= wanted, lambda: blocks(directory))
+        eventually(lambda: beyond(broker, directory) <= 8192, lambda: blocks(directory))
+        send_batches(broker, 8 * MIB)  # Nothing that it lacks now was counted on.
+        eventually(lambda: beyond(broker, directory) >= wanted, lambda: blocks(directory))
+        assert not list(problems(directory))
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 41])
+def test_a_reserve_out_of_range(directory: Path, size: int) -> None:
+    with pytest.raises(ValueError, match=r"reserve_size is .*: it must be from 0 to"):
+        open_store(directory, reserve_size=size)
+
+
+def test_large_batches_beside_single_messages_and_over_the_end_of_a_file(directory: Path) -> None:
+    """Some are written through the file and some into its map, to the same pages."""
+    bodies = []
+    with mq.open(directory, commitlog_file_size=MIB, create=True) as broker:
+        broker.create_topic("orders", 1)
+        with mq.Producer(broker, "senders") as producer:
+            for number in range(12):
+                batch = [b"%d %d " % (number, each) * (1 + each % 90) for each in range(900)]
+                single = b"single %d" % number
+                producer.send_batch([mq.Message("orders", body, tags="t") for body in batch])
+                producer.send(mq.Message("orders", single))
+                bodies += [*batch, single]
+        (queue,) = broker.topic("orders").queues
+        read: list[bytes] = []
+        while found := queue.read(len(read), count_max=1000).messages:
+            read += [message.body for message in found]
+        assert read == bodies
+        assert len(blocks(directory)) > 5
+    assert not list(problems(directory))
