@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import mq.fastpath  # noqa: F401 - first of all: it refuses an interpreter that is not the main one
 from mq.errors import (
+    AddressInUse,
     BrokerClosed,
     ConfigMismatch,
     FilterSyntaxError,
@@ -32,6 +33,8 @@ from mq.errors import (
     NotPermitted,
     NotSupported,
     RemotingError,
+    ReplicaBehind,
+    ReplicaDiverged,
     RequestTimeout,
     SendFailed,
     StoreCorrupted,
@@ -46,6 +49,7 @@ from mq.errors import (
 
 if TYPE_CHECKING:
     from mq import aio as aio
+    from mq import remoting as remoting
     from mq import spark as spark
     from mq.api.broker import (
         Broker,
@@ -76,6 +80,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AddressInUse",
     "Broker",
     "BrokerClosed",
     "ConfigMismatch",
@@ -105,6 +110,8 @@ __all__ = [
     "QueueState",
     "RemoteBroker",
     "RemotingError",
+    "ReplicaBehind",
+    "ReplicaDiverged",
     "RequestTimeout",
     "Retry",
     "SendFailed",

@@ -19,6 +19,9 @@
     |   +-- MessageTooLarge   the body is larger than the broker accepts
     +-- NotPermitted          the topic or the broker does not allow this
     |   +-- NotSupported      this kind of broker cannot do it
+    +-- AddressInUse          another program listens on this port (also an OSError)
+    +-- ReplicaBehind         the master has deleted what the replica needs next
+    +-- ReplicaDiverged       the replica and the master have nothing in common
     +-- FilterSyntaxError     an expression that cannot be parsed (also a ValueError)
     +-- SendFailed            every attempt failed; .attempts has each one's error
     +-- RemotingError         the other end of a connection answered with an error, or not at all
@@ -190,6 +193,31 @@ class NotPermitted(MQError):
 
 class NotSupported(NotPermitted):
     """The text says what was asked for, and which broker can do it."""
+
+
+class AddressInUse(MQError, OSError):
+    """address is its host:port."""
+
+    def __init__(self, message: str, *, address: str) -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class ReplicaBehind(MQError):
+    """replica_end is the log offset where the replica ends, master_begin the one where its master begins."""
+
+    def __init__(self, message: str, *, replica_end: int, master_begin: int) -> None:
+        super().__init__(message)
+        self.replica_end = replica_end
+        self.master_begin = master_begin
+
+
+class ReplicaDiverged(MQError):
+    """path is the directory. Its log is none that the master ever had."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class FilterSyntaxError(MQError, ValueError):

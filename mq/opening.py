@@ -41,6 +41,7 @@ def open(  # noqa: A001 - mq.open is the API
     target: str | os.PathLike[str],
     *,
     flush: Literal["async", "sync"] = "async",
+    replicas: int = 0,
     flush_interval: float | None = None,
     commitlog_file_size: int | None = None,
     queue_file_units: int | None = None,
@@ -51,6 +52,7 @@ def open(  # noqa: A001 - mq.open is the API
     auto_create_topics: bool = True,
     default_queue_count: int = 4,
     message_size_max: int = 4 << 20,
+    reserve_size: int = 128 << 20,
     message_delay_level: str | None = None,
     timer_precision_ms: int | None = None,
     timer_max_delay_ms: int = 259_200_000,
@@ -84,8 +86,12 @@ def open(target: str | os.PathLike[str], **options: Any) -> Broker:  # noqa: A00
 
     For this process:
     flush: "async" (a send returns at once, the leader flushes), or "sync" (it waits until the disk has it).
+    replicas: with flush="sync", how many followers a send waits for, too (see docs/standby.md). Its status is
+    SLAVE_NOT_AVAILABLE where there are not as many, FLUSH_SLAVE_TIMEOUT after 3 s; it is stored all the same.
     auto_create_topics: whether the first message makes its topic. default_queue_count: with so many queues.
     message_size_max: bytes of a body, or of a batch.
+    reserve_size: bytes of the disk to hold beyond the log's end while messages are sent, at most an eighth of
+    what is free; given back after ten seconds without a send, and when the directory is closed.
     timer_max_delay_ms: how far ahead a message may be due, in ms.
     queue_lease, duties_lease: seconds after which a stopped process loses its queues, and the leadership.
     enable_consume_queue_ext: store with each message which SQL92 consumers want it.
@@ -131,8 +137,6 @@ def _open_cluster(name_servers: str, options: RemoteOptions) -> Broker:
 
     if (options.access_key is None) != (options.secret_key is None):
         raise ValueError("access_key and secret_key belong together: give both, or none")
-    if options.timeout <= 0:
-        raise ValueError(f"timeout is {options.timeout} s, must be over 0")
     credentials = None
     if options.access_key is not None and options.secret_key is not None:
         credentials = Credentials(options.access_key, options.secret_key)

@@ -20,7 +20,7 @@ from mq.filter.selection import Selection
 from mq.filter.tags import parse
 from mq.message import unique_id_time_ms
 from mq.properties import PROPERTIES_SIZE_MAX, RESERVED_NAMES, decode
-from tests.support.memory.broker import encode_record
+from tests.support.records import encode_record
 
 DATA = Path(__file__).parent / "data" / "rocketmq"
 STORE_HOST = bytes([10, 0, 0, 5]) + (10911).to_bytes(4, "big")

@@ -18,7 +18,8 @@ from mq.client import selector
 from mq.client.fault import FaultTable, pause_after
 from mq.client.producer import ASYNC_COUNT_MAX, RETRIED_CODES
 from mq.client.selector import by_hash, next_but
-from tests.support.memory.broker import MemoryBroker, encode_record
+from tests.support.memory.broker import MemoryBroker
+from tests.support.records import encode_record
 
 Failure = BaseException | None
 

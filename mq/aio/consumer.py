@@ -67,7 +67,7 @@ class Consumer(PollingConsumer):
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         """One message after the other, until the consumer is closed. A message counts as consumed when the
         loop asks for the next one, and not if it is left before: unless commit() is called, it comes again,
-        in the next loop or to who has the queue then."""
+        in the next loop or to the owner of the queue then."""
         self._check_open()
         self._loop.begin_loop()
         return _Messages(self)
@@ -210,7 +210,7 @@ class Consumer(PollingConsumer):
         self._yielded_at = monotonic()
 
     def _wake(self) -> None:
-        """Have who waits for messages look again."""
+        """Have the call that waits for messages look again."""
         if self._request is not None:
             self._request.wake()
 

@@ -47,11 +47,11 @@ class Request:
                 or any(broker.max_offset(queue) > offset for queue, offset, _ in self.positions)
             )
         except (MQError, ValueError):
-            return True  # a topic is gone, or the broker closed: who asked finds out
+            return True  # a topic is gone, or the broker closed: the caller finds out
 
     def answer(self) -> None:
         """From the thread."""
-        with suppress(RuntimeError):  # the loop is closed, and with it who asked
+        with suppress(RuntimeError):  # the loop is closed, and the caller with it
             self.loop.call_soon_threadsafe(self.wake)
 
     def wake(self) -> None:
@@ -100,7 +100,7 @@ class WaiterThread:
             self._changed.notify_all()
 
     async def wait(self, request: Request) -> None:
-        """Until there is something to do for who asked."""
+        """Until there is something to do for the caller."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="mq-aio-waiter", daemon=True)
@@ -135,7 +135,7 @@ class WaiterThread:
                 self._sleep(requests)
                 now = monotonic()
                 due = [request for request in requests if request.is_due(self._broker, now)]
-            except BaseException:  # noqa: BLE001 - whatever it is, those who asked run into it themselves
+            except BaseException:  # noqa: BLE001 - whatever it is, the callers run into it themselves
                 due = requests
             with self._lock:
                 self._looked_at = []

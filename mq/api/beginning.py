@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-__all__ = ["BEGINNINGS", "Beginning", "first_or_last"]
+from mq.api.queues import QueueEnds
+from mq.api.results import MessageQueue
+
+__all__ = ["BEGINNINGS", "Beginning", "first_offset", "first_or_last"]
 
 Beginning = Literal["first", "last", "earliest", "latest"]
 BEGINNINGS: Final[dict[str, Literal["first", "last"]]] = {
@@ -26,3 +29,10 @@ def first_or_last(option: str, word: Any) -> Literal["first", "last"]:
             f"{option} is {word!r}: give 'first' (or 'earliest'), 'last' (or 'latest'), or a time in ms"
         )
     return found
+
+
+def first_offset(ends: QueueEnds, queue: MessageQueue, consume_from: str | int) -> int:
+    """Where a queue begins for a consumer that has no offset of it: "first", "last", or a time in ms."""
+    if isinstance(consume_from, int):
+        return ends.offset_at(queue, consume_from)
+    return ends.min_offset(queue) if consume_from == "first" else ends.max_offset(queue)

@@ -16,7 +16,7 @@ from mq.api.group import Assigned, Claim, Member, Membership, QueueState, Subscr
 from mq.api.local import Directory
 from mq.api.queues import READ_SIZE_MAX, Appender, Appenders, Puller, Queues
 from mq.api.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
-from mq.api.topic import COMPRESS_OVER, SCAN_COUNT_MAX, Queue, Topic, queue_of_key
+from mq.api.topic import COMPRESS_OVER, SCAN_COUNT_MAX, Queue, Topic, TopicChange, queue_of_key
 from mq.api.transactions import Check, Checker, Ender, Transactions, TransactionState, Undecided
 from mq.api.waiter import Waiter
 from mq.message import MessageExt
@@ -53,6 +53,7 @@ __all__ = [
     "SendStatus",
     "Subscription",
     "Topic",
+    "TopicChange",
     "TransactionState",
     "Transactions",
     "Undecided",
@@ -71,7 +72,11 @@ class Broker(Queues, Protocol):
 
     @property
     def consumer_groups(self) -> ConsumerGroups:
-        """Who consumes what, and how far they are."""
+        """The consumer groups: their members, queues and offsets."""
+        ...
+
+    def change_topic(self, name: str, change: TopicChange) -> None:
+        """Make a topic, or change one that is there: see create_topic, which has checked what is asked."""
         ...
 
     def create_topic(
@@ -91,10 +96,12 @@ class Broker(Queues, Protocol):
         queue_count queues to read and to write, unless one of the two counts is given on its own; perm is
         "r", "w", "rw" or "". Fewer queues to read are refused (NotPermitted) where some group has not
         consumed what the others hold. With shrink=True nothing more is sent to these, and they are read until
-        all groups have consumed them; then they are gone. Raises TopicInvalid, NotPermitted for RocketMQ's
-        own topics, ValueError.
+        all groups have consumed them; then they are gone. Of a cluster, counts are those of each broker.
+        Raises TopicInvalid, NotPermitted for RocketMQ's own topics, ValueError.
         """
-        ...
+        counts = queue_count, read_queue_count, write_queue_count
+        self.change_topic(name, TopicChange.of(name, *counts, perm, ordered, shrink))
+        return Topic(self, name)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its queues. Raises TopicNotFound, NotPermitted."""
@@ -128,7 +135,7 @@ class Broker(Queues, Protocol):
 
     def groups(self) -> list[str]:
         """Names of all consumer groups but RocketMQ's own that have members or offsets, sorted."""
-        ...
+        return self.consumer_groups.names()
 
     def group(self, name: str) -> Group:
         """A consumer group, which need not have been used before. Raises GroupInvalid."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from mq.api.results import MessageQueue
+from mq.api.results import MessageQueue, SendResult
 
-__all__ = ["Asides", "Batch", "Bulk", "Scan", "Stored"]
+__all__ = ["Asides", "Batch", "Bulk", "Cluster", "Row", "Scan", "Scans", "Stored"]
 
 
 class Stored(NamedTuple):
@@ -70,9 +70,27 @@ class Asides(Protocol):
         ...
 
 
-class Bulk(Protocol):
-    """Scans of queues into columns, limits of and waiting for many queues at once, and appending to many at
-    once: Directory.bulk."""
+class Scans(Protocol):
+    """Messages of queues as columns, and many queues at once: of a directory, or of a cluster."""
+
+    def scan(self, queue: MessageQueue, columns: Sequence[str], *, unit: str = "us", tags: str = "*") -> Scan:
+        """Reads of one queue: these columns, times in this unit. Of other messages than those of a tag
+        expression some may come along: the caller compares the tags."""
+        ...
+
+    def limits(self, queues: Sequence[MessageQueue]) -> tuple[Sequence[int], Sequence[int]]:
+        """The oldest offset and the end of each queue. The same object again, unchanged, costs least."""
+        ...
+
+    def wait(self, positions: Mapping[MessageQueue, int], seconds: float, version: int | None = None) -> None:
+        """Sleep until one of the queues has a message at its offset or beyond, a topic changed since its
+        route_version was this, or the time is up. May return early for nothing. The same positions again,
+        unchanged, cost least. For one thread."""
+        ...
+
+
+class Bulk(Scans, Protocol):
+    """What a directory does with many messages, and many queues, at once: Directory.bulk."""
 
     @property
     def asides(self) -> Asides: ...
@@ -83,21 +101,6 @@ class Bulk(Protocol):
         ...
 
     # Reading.
-
-    def scan(
-        self,
-        queue: MessageQueue,
-        columns: Sequence[str],
-        *,
-        unit: str = "us",
-        hashes: frozenset[int] | None = None,
-    ) -> Scan:
-        """Reads of one queue: these columns, times in this unit, of messages with one of the tag hashes."""
-        ...
-
-    def limits(self, queues: Sequence[MessageQueue]) -> tuple[Sequence[int], Sequence[int]]:
-        """The oldest offset and the end of each queue. The same object again, unchanged, costs least."""
-        ...
 
     def fit(self, queue: MessageQueue, start: int, end: int, bytes_max: int) -> tuple[int, int]:
         """How far one may go from start, not beyond end, with records of at most bytes_max bytes; how many
@@ -111,12 +114,6 @@ class Bulk(Protocol):
     def topic_begin(self, topic: str) -> int:
         """Where the log ended when the topic was made, the last time: what lies before is of another topic of
         this name. 0 where nobody noted it."""
-        ...
-
-    def wait(self, positions: Mapping[MessageQueue, int], seconds: float, version: int | None = None) -> None:
-        """Sleep until one of the queues has a message at its offset or beyond, a topic changed since its
-        route_version was this, or the time is up. May return early for nothing. The same positions again,
-        unchanged, cost least. For one thread."""
         ...
 
     def release(self) -> int:
@@ -155,4 +152,29 @@ class Bulk(Protocol):
     def queues_to_write(self, topic: str, *, new: bool = False) -> list[MessageQueue]:
         """The queues that messages of a topic go to, for a caller that has another process write them.
         new: the topic may be made by that. Raises TopicNotFound, NotPermitted."""
+        ...
+
+
+class Row(NamedTuple):
+    """A message as its sender has encoded it; the property string without the unique id."""
+
+    body: bytes
+    properties: bytes
+    unique_id: str
+
+
+class Cluster(Protocol):
+    """What the broker of a cluster can do beside what every broker does."""
+
+    def scans(self, group: str | None = None) -> Scans:
+        """Messages of queues as columns, pulled from masters and slaves in a group's name, or none's.
+
+        The end of a queue is its master's. While there is no master, it is the one that was told last, since
+        nobody can send without a master; where none was told, a slave's."""
+        ...
+
+    def append_rows(self, queue: MessageQueue, rows: Sequence[Row]) -> SendResult:
+        """Store messages side by side in one queue, all of them or none; one alone as a send does it. A
+        delayed one must be alone. Raises RemotingError and RequestTimeout, after which they may have been
+        stored all the same."""
         ...

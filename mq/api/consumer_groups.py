@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from mq.api.beginning import Beginning, first_or_last
+from mq.api.beginning import Beginning, first_offset, first_or_last
 from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, QueueState, Subscription
+from mq.api.joining import joining
 from mq.api.queues import Queues
 from mq.api.results import MessageQueue
-from mq.names import RETRY_PREFIX
+from mq.names import RETRY_PREFIX, check_group
 
 __all__ = ["ConsumerGroups", "Group"]
 
@@ -22,6 +23,10 @@ class ConsumerGroups(Protocol):
     members and offsets.
     """
 
+    def names(self) -> list[str]:
+        """All consumer groups but RocketMQ's own that have members or offsets, sorted."""
+        ...
+
     def join(
         self,
         group: str,
@@ -31,14 +36,23 @@ class ConsumerGroups(Protocol):
         consume_type: str,
         ordered: bool,
         subscriptions: Sequence[Subscription],
-        consume_from: str | int = "first",
+        consume_from: str | int | None = "first",
+        host: str | None = None,
     ) -> Membership:
         """Become a consumer of a group. model is "clustering" or "broadcasting", consume_type "push" or
         "pull".
 
         Where the group has no offset of a subscribed topic, it starts where consume_from says: "first",
-        "last", or a time in ms. Raises SubscriptionConflict, NotPermitted, StoreFull.
+        "last", or a time in ms; None: nowhere, the consumer says so itself by what it commits first. host
+        says where the consumer is, if not on this machine. Raises SubscriptionConflict, GroupInvalid for a
+        client id in use, NotPermitted, StoreFull, ValueError.
         """
+        check_group(group)
+        member = joining(client_id, model, consume_type, ordered, subscriptions, consume_from, host)
+        return self.admit(group, member, consume_from)
+
+    def admit(self, group: str, member: Member, consume_from: str | int | None) -> Membership:
+        """Let a consumer join: see join, which has checked what it says of itself."""
         ...
 
     def assigned(self, group: str) -> Assigned:
@@ -131,16 +145,9 @@ class Group:
         broadcasting group every consumer does, those that are not at work when they start."""
         if (to is None) == (to_ms is None):
             raise ValueError("give either to_ms, or to: 'earliest' or 'latest'")
-        word = None if to is None else first_or_last("to", to)
-        known = self._queues
-        queues = known.readable(topic)
-        if to_ms is not None:
-            offsets = {queue: known.offset_at(queue, to_ms) for queue in queues}
-        elif word == "first":
-            offsets = {queue: known.min_offset(queue) for queue in queues}
-        else:
-            offsets = {queue: known.max_offset(queue) for queue in queues}
-        self._groups.reset(self.name, offsets)
+        begin = to_ms if to_ms is not None else first_or_last("to", to)
+        queues = self._queues.readable(topic)
+        self._groups.reset(self.name, {queue: first_offset(self._queues, queue, begin) for queue in queues})
 
     def __repr__(self) -> str:
         return f"Group({self.name!r})"

@@ -1,4 +1,4 @@
-"""Consumer groups as a client sees them: who is in one, which queue is whose, what is committed.
+"""Consumer groups as a client sees them: their members, the owner of each queue, what is committed.
 
 A consumer joins and gets a Membership; by that it claims queues, one live member at a time for each queue,
 over all processes, and pulls, commits and sends back by the Claim. The values are plain; what they mean is
@@ -20,6 +20,7 @@ __all__ = [
     "Assigned",
     "BroadcastOffsets",
     "Claim",
+    "LastingClaim",
     "Member",
     "Membership",
     "QueueState",
@@ -119,6 +120,27 @@ class Claim(Protocol):
     def release(self) -> None:
         """Give the queue up, after the last commit; the other members are told. Twice is fine."""
         ...
+
+
+class LastingClaim:
+    """What is the same for every Claim that no other member takes over. reason: what was noted last."""
+
+    reason = ""
+
+    def is_lost(self) -> bool:
+        """It is not."""
+        return False
+
+    def while_held(self, messages: Iterator[T]) -> Iterator[T]:
+        """All of them."""
+        return messages
+
+    def note(self, reason: str) -> None:
+        """See Claim.note."""
+        self.reason = reason
+
+    def release(self) -> None:
+        """Nothing was taken."""
 
 
 class Assigned(Versioned, Protocol):

@@ -13,7 +13,7 @@ from mq.api.results import MessageQueue, PullResult, SendResult
 from mq.api.waiter import Waiter
 from mq.message import Message
 
-__all__ = ["READ_SIZE_MAX", "Appender", "Appenders", "Puller", "Queues"]
+__all__ = ["READ_SIZE_MAX", "Appender", "Appenders", "Puller", "QueueEnds", "Queues"]
 
 READ_SIZE_MAX = 256 << 10  # bytes of one read, RocketMQ's figure; a single message may be larger
 
@@ -43,7 +43,23 @@ class Puller(Protocol):
         ...
 
 
-class Queues(Protocol):
+class QueueEnds(Protocol):
+    """Where queues begin and end."""
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest message that is kept."""
+        ...
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """The next to come."""
+        ...
+
+    def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        """The first offset stored at time_ms or later; the end of the queue where there is none."""
+        ...
+
+
+class Queues(QueueEnds, Protocol):
     """The queues of a broker: a part of Broker."""
 
     @property
@@ -86,18 +102,6 @@ class Queues(Protocol):
     def puller(self, queue: MessageQueue) -> Puller:
         """What pulls from a queue, as often as wanted. Whether the queue may be read is asked at the first
         pull, and after every change of a topic."""
-        ...
-
-    def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest message that is kept."""
-        ...
-
-    def max_offset(self, queue: MessageQueue) -> int:
-        """The next to come."""
-        ...
-
-    def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
-        """The first offset stored at time_ms or later; the end of the queue where there is none."""
         ...
 
     def waiter(self) -> Waiter:

@@ -1,10 +1,11 @@
-"""Topic and Queue: a topic, and a queue, of a broker, to send to and to read by hand."""
+"""Topic and Queue of a broker, to send to and to read by hand; and how a topic is changed."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
@@ -14,13 +15,15 @@ from mq.api.local import directory
 from mq.api.queues import READ_SIZE_MAX, Appenders, Queues
 from mq.api.results import MessageQueue, PullResult, PullStatus, SendResult
 from mq.compression import compressor
-from mq.errors import MessageTooLarge
+from mq.errors import MessageTooLarge, NotPermitted
 from mq.filter.selection import Selection
 from mq.message import Message
+from mq.names import check_topic, is_system_topic
 
-__all__ = ["COMPRESS_OVER", "SCAN_COUNT_MAX", "Queue", "Topic", "queue_of_key"]
+__all__ = ["COMPRESS_OVER", "SCAN_COUNT_MAX", "Queue", "Topic", "TopicChange", "queue_of_key"]
 
 COMPRESS_OVER = 4096
+QUEUE_COUNT_MAX = 65_536
 SCAN_COUNT_MAX = 800  # messages that one read looks at when none is selected, RocketMQ's figure
 
 
@@ -171,3 +174,53 @@ def queue_of_key(queues: Sequence[MessageQueue], shard_key: str | bytes | int) -
     elif not isinstance(shard_key, bytes):
         raise TypeError(f"a shard_key is a str, bytes or an int, not {type(shard_key).__name__}")
     return queues[xxhash.xxh64_intdigest(shard_key) % len(queues)]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """What Broker.create_topic asks of a broker; None: what the topic has, or what a new one gets."""
+
+    read_queue_count: int | None
+    write_queue_count: int | None
+    perm: str | None  # "r", "w", "rw" or ""
+    ordered: bool | None
+    shrink: bool
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        queue_count: int | None,
+        read_queue_count: int | None,
+        write_queue_count: int | None,
+        perm: str | None,
+        ordered: bool | None,
+        shrink: bool,
+    ) -> TopicChange:
+        """See Broker.create_topic, which says what is refused."""
+        check_topic(name)
+        if is_system_topic(name):
+            raise NotPermitted(f"{name} is one of RocketMQ's own topics: choose another name")
+        _check_count("queue_count", queue_count)
+        _check_count("read_queue_count", read_queue_count)
+        _check_count("write_queue_count", write_queue_count)
+        if perm is not None:
+            if not isinstance(perm, str) or set(perm) - {"r", "w"} or len(set(perm)) != len(perm):
+                raise ValueError(f"perm is {perm!r}: give 'r', 'w', 'rw' or ''")
+            perm = "".join(sorted(perm))
+        return cls(
+            queue_count if read_queue_count is None else read_queue_count,
+            queue_count if write_queue_count is None else write_queue_count,
+            perm,
+            None if ordered is None else bool(ordered),
+            shrink,
+        )
+
+
+def _check_count(name: str, value: int | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is a number of type int, not {type(value).__name__}")
+    if not 1 <= value <= QUEUE_COUNT_MAX:
+        raise ValueError(f"{name} is {value}: a topic has 1 to {QUEUE_COUNT_MAX:,} queues")

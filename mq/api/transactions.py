@@ -1,4 +1,4 @@
-"""Transactions as a client sees them: how one ended, which are to be checked, and who is asked.
+"""Transactions as a client sees them: how one ended, which are to be checked, and which producers are asked.
 
 A transaction begins with a half message, which is stored and which nobody sees. Its end makes the message
 visible, or says that it never will be. Whose end does not come is asked about: any live producer of the same
@@ -40,7 +40,7 @@ class TransactionState(Enum):
 
 
 class HalfMessage(MessageExt):
-    """A half message as who checks it sees it: of the topic and the queue it was sent to.
+    """A half message as a checker sees it: of the topic and the queue it was sent to.
 
     queue_offset and log_offset are its place among the half messages.
     """

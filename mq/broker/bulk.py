@@ -15,6 +15,7 @@ from mq.broker.delay.bulk_delays import Asides
 from mq.broker.topics.config import PERM_WRITE
 from mq.broker.topics.registry import Catalog
 from mq.errors import MQError, NotPermitted, TopicNotFound
+from mq.filter.selection import Selection
 from mq.names import UNSENDABLE_TOPICS, is_system_topic
 from mq.store.directory.root import BEGIN_MEMBER
 from mq.store.log.multi_append import BulkWriter
@@ -125,16 +126,9 @@ class LocalBulk:
         """What body, properties and topic of a message may come to, whatever the limit for bodies is."""
         return self._store.geometry.commitlog_file_size - ROOM_MAX
 
-    def scan(
-        self,
-        queue: MessageQueue,
-        columns: Sequence[str],
-        *,
-        unit: str = "us",
-        hashes: frozenset[int] | None = None,
-    ) -> Scan:
-        """Reads of one queue, one batch after another: these columns, of messages with one of the hashes."""
-        return self._arrow.scan(queue, self._reader.number(queue), columns, unit, hashes)
+    def scan(self, queue: MessageQueue, columns: Sequence[str], *, unit: str = "us", tags: str = "*") -> Scan:
+        """See Scans.scan."""
+        return self._arrow.scan(queue, self._reader.number(queue), columns, unit, Selection.of(tags).hashes)
 
     def queues_to_write(self, topic: str, *, new: bool = False) -> list[MessageQueue]:
         """The queues that messages of a topic go to, for a caller that has another process write them.

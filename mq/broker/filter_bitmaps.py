@@ -1,7 +1,8 @@
 """Filters in SQL92 that are evaluated once, when a message is sent, for all its readers.
 
 For brokers that write extensions of queue units (enable_consume_queue_ext=True): the outcome is kept beside
-the message as bits (mq/filter/bloom.py), and whoever does not want it passes over it without reading the log.
+the message as bits (mq/filter/bloom.py), and a consumer that does not want it passes over it without reading
+the log.
 
 On disk: config/consumerFilter.json, as RocketMQ has it, with one member of ours for each filter: bits of
 messages that begin before the log offset mqBornLogOffset know nothing of it. Without that member, as a
@@ -86,7 +87,7 @@ class ConsumerFilters:
 
     def _matchers(self) -> dict[str, dict[str, Any]]:
         """By topic: each consumer's text in the filter, and its condition; None: it may want anything."""
-        # The parser comes with the first who needs it.
+        # The parser is loaded when it is first needed.
         from mq.filter.sql import compiled
 
         found: dict[str, dict[str, Any]] = {}

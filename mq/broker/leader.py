@@ -113,7 +113,7 @@ class Duties:
             heard = turn.bell.heard()
             if self._stopping.is_set():
                 return
-            if turn.take():
+            if not self._store.is_replica and turn.take():
                 log.info("%s: this process leads from now on", self._store.root)
                 try:
                     self._work()

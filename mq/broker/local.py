@@ -16,7 +16,7 @@ from mq.api.broker import DirectoryBroker
 from mq.api.local import Delayed, Redriven
 from mq.api.queues import Appender, Puller
 from mq.api.results import MessageQueue, SendResult
-from mq.api.topic import Topic
+from mq.api.topic import Topic, TopicChange
 from mq.api.waiter import Waiter
 from mq.broker.bulk import LocalBulk
 from mq.broker.delay.pending import delayed
@@ -26,6 +26,7 @@ from mq.broker.groups.redrive import Redrive
 from mq.broker.once.handled_key_files import OnceFiles
 from mq.broker.options import Options, known_options
 from mq.broker.parts import NAME, Parts
+from mq.broker.replication import Replication
 from mq.broker.retention import LocalRetention
 from mq.broker.topics.config import TopicSettings
 from mq.broker.transactions.transactions import LocalTransactions
@@ -86,38 +87,21 @@ class LocalBroker(Parts, DirectoryBroker):
         """The keys that groups have handled: see mq.Once."""
         return self._once
 
+    @property
+    def replication(self) -> Replication:
+        """What copies of the store are made of: see mq.remoting.serve with ha_port."""
+        return Replication(self._store, self._catalog, self._schedule)
+
     # Topics.
 
-    def create_topic(
-        self,
-        name: str,
-        queue_count: int | None = None,
-        *,
-        read_queue_count: int | None = None,
-        write_queue_count: int | None = None,
-        perm: str | None = None,
-        ordered: bool | None = None,
-        shrink: bool = False,
-    ) -> Topic:
-        """Make a topic, or change one that is there: what is not given stays as it is. A new topic has 4
-        queues, may be read and written, and is not marked as ordered, unless told otherwise.
-
-        queue_count queues to read and to write, unless one of the two counts is given on its own; perm is
-        "r", "w", "rw" or "". Fewer queues to read are refused (NotPermitted) where some group has not
-        consumed what the others hold. With shrink=True nothing more is sent to these, and they are read until
-        all groups have consumed them; then they are gone. Raises TopicInvalid, NotPermitted for RocketMQ's
-        own topics, ValueError.
-        """
-        self._catalog.check_writable()
-        self._catalog.create(
-            name, queue_count, read_queue_count, write_queue_count, perm, ordered, shrink, self._groups.unread
-        )
-        return Topic(self, name)
+    def change_topic(self, name: str, change: TopicChange) -> None:
+        self._catalog.check_master()
+        self._catalog.change(name, change, self._groups.unread)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its queues; its messages leave the log with retention. Raises TopicNotFound,
         NotPermitted."""
-        self._catalog.check_writable()
+        self._catalog.check_master()
         self._catalog.delete(name, self._groups.forget_topic)
 
     def topics(self) -> list[str]:
@@ -210,12 +194,6 @@ class LocalBroker(Parts, DirectoryBroker):
         """All messages that wait to be delivered: those with a delay level, and those with a time of their
         own."""
         return delayed(self._store, self.name, self._catalog.version, self._schedule, self._timer)
-
-    # Consumer groups.
-
-    def groups(self) -> list[str]:
-        """Names of all consumer groups but RocketMQ's own that have members or offsets, sorted."""
-        return self._consumer_groups.names()
 
     # The directory.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from mq.api.queries import check_query
 from mq.broker.delay.recall import MARKS
 from mq.broker.topics.config import TopicSettings
 from mq.errors import MessageNotFound, TopicNotFound
@@ -22,7 +23,6 @@ from mq.store.store import Store
 
 __all__ = ["Finder"]
 
-QUERY_COUNT_MAX = 4096
 LOOPBACK = bytes([127, 0, 0, 1])
 PORT = STORE_PORT.to_bytes(4, "big")
 
@@ -73,12 +73,7 @@ class Finder:
         check_topic(topic)
         if topic not in self._topics():
             raise TopicNotFound(topic)
-        if not isinstance(key, str) or not key:
-            raise ValueError(f"key is {key!r}: give the text of one key")
-        if isinstance(count_max, bool) or not isinstance(count_max, (int, float)):
-            raise TypeError(f"count_max is a number, not {type(count_max).__name__}")
-        if not 1 <= count_max <= QUERY_COUNT_MAX:
-            raise ValueError(f"count_max is {count_max:,}: it must be from 1 to {QUERY_COUNT_MAX:,}")
+        check_query(key, count_max)
         self._index_up()
         found: list[MessageExt] = []
         for candidate in self._candidates(topic, key, begin_ms, end_ms):

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from mq.broker.groups.takeover import LEASE_SECONDS
 from mq.store.directory.delay_levels import DELAY_MAX_MS
 from mq.store.directory.settings import CHECKS, USUAL, Settings, check_count, check_number
+from mq.store.log.replication import REPLICAS_MAX
 from mq.store.shared.leader_lock import LEASE
 from mq.store.shared.lease import LEASE_MAX
 
@@ -24,6 +25,7 @@ __all__ = ["QUEUE_COUNT_MAX", "Options", "check_count", "check_kept", "known_opt
 QUEUE_COUNT_MAX = 65_536
 MESSAGE_SIZE_MAX = (1 << 31) - (1 << 17)
 LEASE_MIN = 0.1  # seconds
+RESERVE_SIZE, RESERVE_SIZE_MAX = 128 << 20, 1 << 40  # bytes
 OF_RETENTION = ("retention_hours", "disk_ratio_max")
 
 retention_log, store_log = logging.getLogger("mq.retention"), logging.getLogger("mq.store")
@@ -37,6 +39,7 @@ class Options:
     """
 
     flush: Literal["async", "sync"] = "async"
+    replicas: int = 0
     flush_interval: float | None = None
     commitlog_file_size: int | None = None
     queue_file_units: int | None = None
@@ -47,6 +50,7 @@ class Options:
     auto_create_topics: bool = True
     default_queue_count: int = 4
     message_size_max: int = 4 << 20
+    reserve_size: int = RESERVE_SIZE
     message_delay_level: str | None = None
     timer_precision_ms: int | None = None
     timer_max_delay_ms: int = 259_200_000
@@ -66,8 +70,18 @@ class Options:
     def __post_init__(self) -> None:
         if self.flush not in ("async", "sync"):
             raise ValueError(f"flush is {self.flush!r}: give 'async' or 'sync'")
+        if not isinstance(self.replicas, int) or isinstance(self.replicas, bool):
+            raise TypeError(f"replicas is a number of type int, not {type(self.replicas).__name__}")
+        if not 0 <= self.replicas <= REPLICAS_MAX:
+            raise ValueError(f"replicas is {self.replicas}: from 0 to {REPLICAS_MAX} can be waited for")
+        if self.replicas and self.flush != "sync":
+            raise ValueError(
+                f"replicas is {self.replicas}, and flush is {self.flush!r}: a send waits for replicas once"
+                " the message is on disk here, so give flush='sync' as well"
+            )
         check_count("default_queue_count", self.default_queue_count, QUEUE_COUNT_MAX)
         check_count("message_size_max", self.message_size_max, MESSAGE_SIZE_MAX)
+        check_number("reserve_size", self.reserve_size, 0, RESERVE_SIZE_MAX)
         check_count("timer_max_delay_ms", self.timer_max_delay_ms, DELAY_MAX_MS)
         check_number("duties_lease", self.duties_lease, LEASE_MIN, LEASE_MAX)
         check_number("queue_lease", self.queue_lease, LEASE_MIN, LEASE_MAX)

@@ -109,7 +109,15 @@ class Parts:
         self._waiting = delayed_append.Asides(
             self._schedule, self._timer, options.timer_max_delay_ms, log_file_size
         )
-        self._writer = Writer(store, catalog.version, catalog, self._waiting, _Keyed(self), self._filters)
+        self._writer = Writer(
+            store,
+            catalog.version,
+            catalog,
+            self._waiting,
+            _Keyed(self),
+            self._filters,
+            options.replicas,
+        )
         self._reader = Reader(store, NAME, catalog.version, catalog.admit_read)
         self._finder = Finder(store, self._reader, catalog.current)
 
@@ -232,6 +240,7 @@ def _opened_store(path: str | os.PathLike[str], options: Options) -> Store:
         create=options.create,
         read_only=options.read_only,
         sync=options.flush == "sync",
+        reserve_size=int(options.reserve_size),
         progress=options.progress,
         on_recovered=clamp_all,
         settle=partial(

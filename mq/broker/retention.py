@@ -118,7 +118,7 @@ class LocalRetention:
     def expire(self, hours: float | None = None) -> int:
         """Delete what is too old now; how many files of the log went.
 
-        With hours, by these, held or not: who says a number means it. Without, by the store's settings.
+        With hours, by these, held or not: a number that is given is meant. Without, by the store's settings.
         """
         if hours is not None:
             check_number("retention_hours", hours, 0, 24 * 365 * 100)

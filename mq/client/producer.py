@@ -26,7 +26,7 @@ from mq.client.send_buffer import Letter, Outbox
 from mq.client.sent_once import KeyedLetter, SentOnce
 from mq.compression import Compression, compressor
 from mq.errors import BrokerClosed, MessageTooLarge, RemotingError, RequestTimeout, SendFailed
-from mq.fastpath import Sender, time_guard
+from mq.fastpath import Sender, in_c, time_guard
 from mq.message import Message
 from mq.names import check_group
 
@@ -45,7 +45,7 @@ Store = Callable[[MessageQueue, "str | None"], SendResult]  # with the unique id
 AfterSend = Callable[[Message, MessageQueue, "SendResult | None", "Exception | None"], object]
 
 
-class Producer:
+class Producer(Sender):
     """Sends messages to a broker; any thread may use it.
 
     `before_send` and `after_send` are lists of plain functions to be called around every attempt; what they
@@ -90,13 +90,9 @@ class Producer:
         self._closed = False
         # Messages up to this size take the short way, as long as nothing unusual is asked for.
         self._short_max = min(compress_over - 1, self._size_max)
-        self._sender = Sender(
-            self.send, self._failed_once, self.before_send, self.after_send, self._short_max, timeout
-        )
+        self._start(self._before_send, self._after_send, self._short_max, timeout)
         if selector is not None or fault_avoidance:
-            self._sender.stop()
-        elif type(self).send is Producer.send and dedup_window is None:
-            self.send = self._sender.send  # type: ignore[method-assign]  # the same, at a third of the cost
+            self._stop()
         self._outbox = Outbox(f"mq-producer-{group}", self._post, ASYNC_COUNT_MAX, ASYNC_SIZE_MAX)
 
     @property
@@ -114,6 +110,7 @@ class Producer:
         """Functions (message, queue, result or None, error or None) that are called after each attempt."""
         return self._after_send
 
+    @in_c("producer_send")
     def send(
         self,
         message: Message,
@@ -136,7 +133,7 @@ class Producer:
         self._check(message)
         with time_guard(self._timeout if timeout is None else timeout):
             first = None
-            turns = self._sender.turns
+            turns = self._turns
             if (
                 turns is not None
                 and queue is None
@@ -241,7 +238,7 @@ class Producer:
     def close(self) -> None:
         """Wait until what send_async has taken is sent, and send nothing more. The broker stays open."""
         self._closed = True
-        self._sender.stop()
+        self._stop()
         self._outbox.close()
 
     def __enter__(self) -> Self:

@@ -7,7 +7,7 @@ is to have one of them gets it at the next poll.
 What a poll returned counts as consumed when the next poll begins, or when the consumer is closed other than
 by an exception; a message of a loop, when the loop asks for the next one. Auto-commit commits what counts as
 consumed, and nothing else: every 5 s within poll, before a queue is given up, and at close. What was handed
-out and not committed comes again, to whoever has the queue next.
+out and not committed comes again, to the next owner of the queue.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ class PushConsumer:
 
         before: dict[signal.Signals, Any] = {}
         try:
-            # First of all: who sees the first message handled may send a signal.
+            # First of all: a signal may come as soon as the first message is handled.
             if threading.current_thread() is threading.main_thread():
                 for signaled in (signal.SIGINT, signal.SIGTERM):
                     before[signaled] = signal.signal(signaled, open_gate)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic, sleep
 from typing import Final, NamedTuple
 
 from mq.api.broker import READ_SIZE_MAX, Broker, MessageQueue
@@ -22,6 +23,7 @@ __all__ = ["CopiedQueue", "TopicCopy"]
 
 BATCH_COUNT = 32
 THREADS_MAX = 8
+SHOWN_SECONDS = 30.0
 COMPRESSION_FLAGS = 0x701  # of sys_flag: whether the body is compressed, and how
 
 
@@ -112,13 +114,22 @@ class TopicCopy:
             offset = found.next_offset
             claim.commit(offset)
         claim.release()
-        there = self._target.max_offset(target) - self._target.min_offset(target)
+        there = self._there(target, before + copied)
         if there != before + copied:
             raise NotPermitted(
                 f"{target.topic}/{target.queue_id} had {before:,} messages, {copied:,} were copied, and it"
                 f" has {there:,}: somebody else sends to it, so the copy is no copy"
             )
         return CopiedQueue(source, target, copied, there)
+
+    def _there(self, target: MessageQueue, expected: int) -> int:
+        """How many messages the target's queue has. A cluster's broker shows one some ms after it took it."""
+        deadline = monotonic() + SHOWN_SECONDS
+        while True:
+            there = self._target.max_offset(target) - self._target.min_offset(target)
+            if there >= expected or monotonic() > deadline:
+                return there
+            sleep(0.005)
 
     def _resumed(self, source: MessageQueue, target: MessageQueue, committed: int | None) -> int:
         """Where to go on: after the message that the target's queue has last. The committed offset says where

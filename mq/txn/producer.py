@@ -42,7 +42,7 @@ from mq.errors import (
     StoreLocked,
     StorePoisoned,
 )
-from mq.fastpath import TransactionFields, Transactor
+from mq.fastpath import TransactionFields, TransactionSender, Transactor, in_c
 from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.txn.answers import Answers
@@ -64,7 +64,7 @@ CheckState = Callable[[MessageExt], TransactionState]
 logger = logging.getLogger("mq.transactions")
 
 
-class TransactionProducer:
+class TransactionProducer(TransactionSender):
     """Sends messages that are seen only if the application's own transaction is; any thread may use it.
 
     `check(message) -> TransactionState` tells what became of a transaction whose word never came, of this
@@ -98,15 +98,13 @@ class TransactionProducer:
         # A producer asks no more of its broker than what HalfTopicBroker has.
         half_topic = cast("Broker", HalfTopicBroker(broker, group))
         self._half = Producer(half_topic, group, selector=selector, compress_over=compress_over)
-        self._course = course = _Course(group, self._half, end)
-        if type(self).send is TransactionProducer.send:
-            self.send = course.usual.send  # type: ignore[method-assign]  # the same, at a third of the cost
-        if type(self).begin is TransactionProducer.begin:
-            self.begin = course.usual.begin  # type: ignore[method-assign]  # as above
+        self._course = _Course(group, self._half, end)
+        self._start(self._course.usual)
         self._pid = os.getpid()
         self._answers = Answers(broker.transactions, group, check, end, threads, self._half.close)
         uninterrupted(self._answers.start, lambda _: self._answers.close(0.0))
 
+    @in_c("transaction_send")
     def send(
         self,
         message: Message,
@@ -126,8 +124,11 @@ class TransactionProducer:
         Raises what a send raises, before execute is called; NotPermitted where a check has ended the
         transaction the other way while execute was at work; TypeError where execute is async.
         """
-        return self._course.send(message, execute, arg, queue=queue, shard_key=shard_key)
+        if not callable(execute):
+            raise TypeError(f"execute is a function of a message and arg, not {type(execute).__name__}")
+        return self._course.decide(self._prepare(message, queue, shard_key), message, execute, arg)
 
+    @in_c("transaction_begin")
     def begin(
         self,
         message: Message,
@@ -140,7 +141,17 @@ class TransactionProducer:
         Raises what a send raises, and SendFailed where the half message is not safely on disk; it is rolled
         back then.
         """
-        return self._course.begin(message, queue=queue, shard_key=shard_key)
+        return self._course.begun(self._prepare(message, queue, shard_key))
+
+    def _prepare(
+        self, message: Message, queue: MessageQueue | Queue | None, shard_key: str | bytes | int | None
+    ) -> SendResult:
+        if isinstance(message, Message) and message.delayed:
+            raise MessageInvalid(
+                "a transactional message cannot be delayed as well (delay_level, delay_ms, deliver_at_ms):"
+                " commit it, and have its consumer send one that is"
+            )
+        return self._half.send(message, queue=queue, shard_key=shard_key)
 
     @handed_over
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
@@ -234,31 +245,8 @@ class _Course:
 
     def __init__(self, group: str, half: Producer, end: Ender) -> None:
         self._group = group
-        self._half = half
         self._end = end
         self.usual = Transactor(half.send, end, self, Transaction, COMMIT, ROLLBACK)
-
-    def send(
-        self,
-        message: Message,
-        execute: Execute,
-        arg: Any = None,
-        *,
-        queue: MessageQueue | Queue | None = None,
-        shard_key: str | bytes | int | None = None,
-    ) -> SendResult:
-        if not callable(execute):
-            raise TypeError(f"execute is a function of a message and arg, not {type(execute).__name__}")
-        return self.decide(self._prepare(message, queue, shard_key), message, execute, arg)
-
-    def begin(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | Queue | None = None,
-        shard_key: str | bytes | int | None = None,
-    ) -> Transaction:
-        return self.begun(self._prepare(message, queue, shard_key))
 
     def decide(self, result: SendResult, message: Message, execute: Execute, arg: Any) -> SendResult:
         """Have it executed, unless the half message is not safe, and do what that says."""
@@ -323,18 +311,3 @@ class _Course:
             *(result.msg_id, self._group, state.name),
             exc_info=error,
         )
-
-    def _prepare(
-        self, message: Message, queue: MessageQueue | Queue | None, shard_key: str | bytes | int | None
-    ) -> SendResult:
-        if isinstance(message, Message) and message.delayed:
-            raise MessageInvalid(
-                "a transactional message cannot be delayed as well (delay_level, delay_ms, deliver_at_ms):"
-                " commit it, and have its consumer send one that is"
-            )
-        return self._half.send(message, queue=queue, shard_key=shard_key)
-
-
-# An argument that is missing is told as one of the user's own call.
-_Course.send.__qualname__ = TransactionProducer.send.__qualname__
-_Course.begin.__qualname__ = TransactionProducer.begin.__qualname__

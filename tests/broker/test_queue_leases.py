@@ -278,6 +278,23 @@ def test_what_an_earlier_owner_writes_late_counts_as_nothing(written: int) -> No
     assert late.committed == 10
 
 
+@pytest.mark.parametrize("turns", [1, 2, 100])
+@pytest.mark.parametrize("written", [COMMITTED, CHECK])
+def test_what_an_earlier_owner_writes_late_counts_as_nothing_in_later_turns(written: int, turns: int) -> None:
+    """A turn ends where a lock is not let go in time, too: nothing may be committed in it."""
+    slot = Slot(turn=255)
+    assert slot.commit(255, 3)
+    late = slot.words[written]
+    slot.words[TURN] = 256
+    assert lib.mq_slot_apply(slot.words, 256) == 0
+    assert slot.commit(256, 9)
+    slot.words[written] = late
+    slot.words[TURN] = 256 + turns
+    assert slot.committed == 9
+    assert lib.mq_slot_apply(slot.words, 256 + turns) == 0
+    assert slot.committed == 9
+
+
 def test_a_reset_of_one_turn_is_not_applied_in_another() -> None:
     slot = Slot(turn=2)
     assert slot.commit(2, 9)

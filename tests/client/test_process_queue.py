@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mq.client.engine.process_queue import MessageRun, ProcessQueue
 from mq.message import MessageExt
-from tests.support.memory.broker import encode_record
+from tests.support.records import encode_record
 
 
 def message(offset: int, size: int = 3) -> MessageExt:

@@ -11,6 +11,8 @@ import pytest
 
 import mq
 from mq.filter.tags import tag_hash
+from tests.contract.differences import COUNTED_MATCHES, needs
+from tests.support.appending import queue_named
 
 FOUND = mq.PullStatus.FOUND
 NO_NEW_MESSAGE = mq.PullStatus.NO_NEW_MESSAGE
@@ -103,7 +105,7 @@ def test_bytes_bound_a_read(broker: mq.Broker, topic: mq.Topic, queue: mq.Queue)
 
 
 def test_a_topic_that_does_not_exist_cannot_be_read(broker: mq.Broker) -> None:
-    queue = mq.MessageQueue("nowhere", broker.name, 0)
+    queue = queue_named(broker, "nowhere", 0)
     for ask in (broker.min_offset, broker.max_offset, lambda q: broker.puller(q)(0, 1, 1 << 20, None, 0.0)):
         with pytest.raises(mq.TopicNotFound):
             ask(queue)
@@ -243,6 +245,7 @@ def test_tags_beyond_ascii_match(topic: mq.Topic, queue: mq.Queue) -> None:
         assert summary(queue.read(0, expression=tag)) == (FOUND, [b"%d" % number], 3)
 
 
+@needs(COUNTED_MATCHES)
 def test_the_count_is_of_matching_messages(topic: mq.Topic, queue: mq.Queue) -> None:
     send_tagged(topic, *["a", "b"] * 20)
     result = queue.read(0, expression="b", count_max=3)

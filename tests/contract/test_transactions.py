@@ -14,7 +14,9 @@ import pytest
 import mq
 from mq.api.broker import Check
 from tests.contract.conftest import Open
+from tests.contract.differences import ANSWERED_ENDS, needs
 from tests.support.appending import prepare_one
+from tests.support.arrivals import read_all
 
 COMMIT, ROLLBACK, UNKNOWN = (
     mq.TransactionState.COMMIT,
@@ -87,6 +89,7 @@ def bodies(broker: mq.Broker) -> list[bytes]:
 # By send.
 
 
+@needs(ANSWERED_ENDS)
 def test_what_commits_is_seen_then_and_as_it_was_sent(patient: mq.Broker) -> None:
     queue = patient.topic("orders").queues[0]
     seen: list[int] = []
@@ -116,6 +119,7 @@ def test_what_commits_is_seen_then_and_as_it_was_sent(patient: mq.Broker) -> Non
     assert patient.transactions.undecided() == []
 
 
+@needs(ANSWERED_ENDS)
 def test_what_rolls_back_is_never_seen(patient: mq.Broker) -> None:
     with mq.TransactionProducer(patient, GROUP, never) as producer:
         result = producer.send(message(keys="k"), lambda *_: ROLLBACK)
@@ -125,6 +129,7 @@ def test_what_rolls_back_is_never_seen(patient: mq.Broker) -> None:
     assert patient.transactions.undecided() == []
 
 
+@needs(ANSWERED_ENDS)
 @pytest.mark.parametrize("outcome", [UNKNOWN, None, "COMMIT", 8, ValueError("no")])
 def test_what_is_not_known_stays_undecided(
     patient: mq.Broker, caplog: pytest.LogCaptureFixture, outcome: object
@@ -153,6 +158,7 @@ def test_what_is_not_known_stays_undecided(
             assert repr(outcome) in told[0].getMessage()
 
 
+@needs(ANSWERED_ENDS)
 def test_queues_take_turns_and_a_shard_key_stands_for_one(patient: mq.Broker) -> None:
     patient.create_topic("wide", 4)
 
@@ -172,6 +178,7 @@ def test_queues_take_turns_and_a_shard_key_stands_for_one(patient: mq.Broker) ->
         assert [send() for _ in range(3)] == [3, 3, 3]
 
 
+@needs(ANSWERED_ENDS)
 def test_a_large_body_is_compressed_on_its_way(patient: mq.Broker) -> None:
     with mq.TransactionProducer(patient, GROUP, never, compress_over=1000) as producer:
         producer.send(message(b"a" * 10_000), lambda *_: COMMIT)
@@ -181,6 +188,7 @@ def test_a_large_body_is_compressed_on_its_way(patient: mq.Broker) -> None:
     assert [len(each.stored_body) < 500 for each in found] == [True, False]
 
 
+@needs(ANSWERED_ENDS)
 def test_what_is_no_transaction_is_refused_before_anything_is_stored(patient: mq.Broker) -> None:
     def executed(*_: object) -> mq.TransactionState:
         raise AssertionError("executed")
@@ -223,6 +231,7 @@ def test_what_is_no_transaction_is_refused_before_anything_is_stored(patient: mq
     assert bodies(patient) == []
 
 
+@needs(ANSWERED_ENDS)
 def test_topics_that_change_meanwhile_do_not_matter(patient: mq.Broker) -> None:
     with mq.TransactionProducer(patient, GROUP, never) as producer:
         for number in range(20):
@@ -245,13 +254,15 @@ def test_threads_commit_all_of_theirs_once(patient: mq.Broker) -> None:
         for thread in threads:
             thread.join()
     queue = patient.topic("orders").queues[0]
-    found = [int(each.body) for each in queue.read(0, count_max=1000).messages]
+    wait_until(lambda: queue.max_offset == 100)
+    found = [int(each.body) for each in read_all(queue)]
     assert sorted(found) == [1000 * each + number for each in range(4) for number in range(0, 50, 2)]
 
 
 # By begin.
 
 
+@needs(ANSWERED_ENDS)
 def test_leaving_the_with_statement_commits(patient: mq.Broker) -> None:
     with mq.TransactionProducer(patient, GROUP, never) as producer:
         with producer.begin(message(), shard_key="a") as transaction:
@@ -264,6 +275,7 @@ def test_leaving_the_with_statement_commits(patient: mq.Broker) -> None:
     assert patient.transactions.undecided() == []
 
 
+@needs(ANSWERED_ENDS)
 def test_an_exception_rolls_back_and_goes_on_up(patient: mq.Broker) -> None:
     error = ValueError("no")
     with mq.TransactionProducer(patient, GROUP, never) as producer:
@@ -274,6 +286,7 @@ def test_an_exception_rolls_back_and_goes_on_up(patient: mq.Broker) -> None:
     assert patient.transactions.undecided() == []
 
 
+@needs(ANSWERED_ENDS)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
 def test_what_may_come_at_any_moment_leaves_it_to_check(patient: mq.Broker, error: BaseException) -> None:
     with mq.TransactionProducer(patient, GROUP, never) as producer:
@@ -285,6 +298,7 @@ def test_what_may_come_at_any_moment_leaves_it_to_check(patient: mq.Broker, erro
     assert [each.message.body for each in patient.transactions.undecided()] == [b"x"]
 
 
+@needs(ANSWERED_ENDS)
 def test_what_is_decided_early_stays_so(patient: mq.Broker) -> None:
     with mq.TransactionProducer(patient, GROUP, never) as producer:
         with suppress(ZeroDivisionError), producer.begin(message(b"1")) as transaction:
@@ -304,6 +318,7 @@ def test_what_is_decided_early_stays_so(patient: mq.Broker) -> None:
     assert [each.message.body for each in patient.transactions.undecided()] == [b"3"]
 
 
+@needs(ANSWERED_ENDS)
 def test_a_producer_that_is_closed_still_ends_what_it_began(patient: mq.Broker) -> None:
     with mq.TransactionProducer(patient, GROUP, never) as producer:
         transaction = producer.begin(message())
@@ -323,7 +338,8 @@ def test_who_is_undecided_is_asked_about(
     with mq.TransactionProducer(broker, GROUP, check) as producer:
         sent = message(tags="t", keys="k", properties={"p": "v"})
         result = producer.send(sent, lambda *_: UNKNOWN, shard_key="a")
-        wait_until(lambda: not broker.transactions.undecided())
+        wait_until(lambda: check.asked)
+        wait_until(lambda: queue.max_offset == (answer is COMMIT))
     asked = check.asked[0]
     assert (asked.topic, asked.queue_id) == ("orders", result.queue.queue_id)
     assert (asked.body, asked.tags, asked.keys, asked.properties["p"]) == (b"x", "t", ("k",), "v")
@@ -350,7 +366,6 @@ def test_a_check_that_cannot_tell_is_asked_again(
     assert all(result.msg_id in text for text in told)
     assert "'COMMIT'" in told[1]
     assert "None" in told[2]
-    assert broker.transactions.undecided() == []
 
 
 def test_only_producers_of_the_same_group_are_asked(broker: mq.Broker, queue: mq.Queue) -> None:
@@ -391,6 +406,7 @@ def test_a_check_that_hangs_delays_its_own_share_alone(broker: mq.Broker, queue:
     assert sorted(bodies(broker), key=int) == [b"%d" % number for number in range(20)]
 
 
+@needs(ANSWERED_ENDS)
 def test_a_slow_transaction_that_a_check_has_ended_learns_of_it(broker: mq.Broker, queue: mq.Queue) -> None:
     def fail(_: object) -> None:
         raise ZeroDivisionError
@@ -436,6 +452,7 @@ def test_who_has_immunity_is_not_asked_before_it_is_over(opened: Open) -> None:
     assert committed.store_time_ms - immune_one.born_time_ms > 2000
 
 
+@needs(ANSWERED_ENDS)
 def test_nobody_to_ask_and_what_is_given_up_is_resumed(opened: Open) -> None:
     broker = opened(transaction_timeout=0.05, transaction_check_interval=0.05, transaction_check_max=2)
     broker.create_topic("orders", 1)
@@ -475,6 +492,7 @@ def prepared(broker: mq.Broker, body: bytes = b"x") -> mq.SendResult:
     return prepare_one(broker, queue, GROUP, message(body), body, 0)
 
 
+@needs(ANSWERED_ENDS)
 def test_an_end_counts_once_and_its_opposite_is_refused(patient: mq.Broker) -> None:
     result = prepared(patient)
     for _ in range(3):
@@ -491,6 +509,7 @@ def test_an_end_counts_once_and_its_opposite_is_refused(patient: mq.Broker) -> N
     assert bodies(patient) == [b"x"]
 
 
+@needs(ANSWERED_ENDS)
 def test_an_end_of_what_is_no_half_message_is_refused(patient: mq.Broker) -> None:
     log_offset, queue_offset = place_of(prepared(patient))
     sent = patient.topic("orders").send(b"plain")
@@ -511,6 +530,7 @@ def test_an_end_of_what_is_no_half_message_is_refused(patient: mq.Broker) -> Non
     assert len(patient.transactions.undecided()) == 1
 
 
+@needs(ANSWERED_ENDS)
 def test_several_that_end_one_transaction_at_once_store_one_message(patient: mq.Broker) -> None:
     for _ in range(20):
         result = prepared(patient)
@@ -528,6 +548,7 @@ def test_several_that_end_one_transaction_at_once_store_one_message(patient: mq.
     assert bodies(patient) == [b"x"] * 20
 
 
+@needs(ANSWERED_ENDS)
 def test_every_place_of_a_transaction_ends_it(broker: mq.Broker, queue: mq.Queue) -> None:
     result = prepared(broker)
     checker = broker.transactions.enlist(GROUP, "asked")

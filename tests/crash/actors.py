@@ -164,7 +164,13 @@ def writer(
 def _expire(store: Store, expired: str) -> None:
     """Have the log's files go but for the last three or four."""
     files = [file for file in segment_files(store.root / "commitlog") if int(file.name) < store.end()]
-    due = retention.due(store, files[-4].stat().st_mtime_ns // 1_000_000, 0) if len(files) > 4 else None
+    if len(files) <= 4:
+        return
+    try:
+        written_ms = files[-4].stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:  # Another writer has just had it go.
+        return
+    due = retention.due(store, written_ms, 0)
     if due is not None:
         with Path(expired).open("a") as file:
             file.write(f"{due.log_min}\n")

@@ -103,6 +103,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.again:
         return _again(arguments.again)
+    if arguments.work:
+        Path(arguments.work).mkdir(parents=True, exist_ok=True)
     if arguments.jobs == 1:
         return _one_job(arguments)
     share = -(-arguments.rounds // arguments.jobs)

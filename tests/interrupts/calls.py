@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -320,11 +321,40 @@ def looked_up(broker: LocalBroker) -> Call:
     return look
 
 
+def served(broker: LocalBroker) -> Call:
+    def serve(_number: int) -> None:
+        with mq.remoting.serve(broker, port=0, namesrv_port=0) as server:
+            host, _, port = server.address.rpartition(":")
+            socket.create_connection((host, int(port)), PATIENCE).close()
+
+    return serve
+
+
+def replicated(broker: LocalBroker) -> Call:
+    def follow(number: int) -> None:
+        path = broker.path.with_name(f"replica-{number}")
+        with mq.remoting.serve(broker, port=0, namesrv_port=0, ha_port=0) as server:
+            assert server.ha_address is not None
+            with mq.remoting.replicate(server.ha_address, path, broker=server.address) as replica:
+                assert replica.error is None
+
+    def follow_in_time(number: int) -> None:
+        # Those that were cut short serve and follow until they have closed.
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return follow(number)
+            except mq.StoreLocked:
+                assert time.monotonic() < deadline
+
+    return follow_in_time
+
+
 # With how many instructions of each are interrupted in a usual run.
 CALLS: dict[Callable[[LocalBroker], Call], int] = {
     **dict.fromkeys((plain, produced, batch, keyed, keyed_anew, delayed, queried, created, changed), 20),
     **dict.fromkeys((sent_anew, deleted, committed, reset, read, flushed, once), 20),
     **dict.fromkeys((transacted, unlisted, administrated, configured, redriven, looked_up, sought), 15),
     **dict.fromkeys((closed_and_opened, beside_itself, pushed, polled, broadcast, recalled), 8),
-    **dict.fromkeys((transaction_producers, asynchronous), 8),
+    **dict.fromkeys((transaction_producers, asynchronous, served, replicated), 8),
 }

@@ -29,14 +29,15 @@ from tests.interrupts.calls import CALLS, GROUP, PATIENCE, SIZES, Call
 from tests.support.interrupting import Interrupted, alarms, interrupted_after, interrupted_at
 from tests.support.store.peer import Peer
 
-# What is cut short in the middle of reading a file leaves it to the collector, which says so.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-
 TIMES = os.environ.get("MQ_INTERRUPTS", "1")
 SECONDS = float(os.environ.get("MQ_INTERRUPT_SECONDS", "2"))
 ALL = 1 << 30
+
+pytestmark = [
+    # What is cut short in the middle of reading a file leaves it to the collector, which says so.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.timeout(0 if TIMES == "all" else 300),  # some calls have 25,000 instructions
+]
 
 
 class Beside:
@@ -230,9 +231,9 @@ def test_keyed_sends_that_are_interrupted_and_made_again_are_stored_once(
         cuts, number = 0, 0
         while time.monotonic() < end or cuts < 20:
             number = next(numbers)
-            while True:  # The caller tries until it knows.
+            for attempt in count():  # The caller tries until it knows, and has more patience each time.
                 try:
-                    set_alarm(random.uniform(2e-5, 4e-4))
+                    set_alarm(random.uniform(2e-5, 4e-4) * (1 + attempt / 20))
                     producer.send(mq.Message("orders", b"%d" % number), dedup_key=f"key-{number}")
                     broker.query("orders", f"key-{number}", count_max=1)
                     set_alarm(0.0)
@@ -243,6 +244,17 @@ def test_keyed_sends_that_are_interrupted_and_made_again_are_stored_once(
     beside.looks()
     beside.sends()
     assert stored(broker) == Counter({b"%d" % each: 1 for each in range(number + 1)})
+    gc.collect()
+    assert max(opened(broker.path / "index").values()) == 1
+
+
+def opened(below: Path) -> Counter[str]:
+    """The files that this process has open there: how often."""
+    found: Counter[str] = Counter()
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found[str(each.readlink())] += 1
+    return Counter({path: times for path, times in found.items() if Path(path).parent == below})
 
 
 def test_plain_sends_that_are_interrupted_are_stored_once_or_not_at_all(

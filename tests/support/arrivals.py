@@ -6,9 +6,18 @@ import time
 
 import mq
 
-__all__ = ["wait_for"]
+__all__ = ["read_all", "wait_for"]
 
 PATIENCE = 60.0  # seconds; far from what anything here takes
+
+
+def read_all(queue: mq.Queue, offset: int = 0, count_max: int = 32) -> list[mq.MessageExt]:
+    """All that is in a queue from an offset on, read in as many pieces as it takes."""
+    found: list[mq.MessageExt] = []
+    while (result := queue.read(offset, count_max=count_max)).status is mq.PullStatus.FOUND:
+        found += result.messages
+        offset = result.next_offset
+    return found
 
 
 def wait_for(queue: mq.Queue, count: int, timeout: float = PATIENCE) -> list[mq.MessageExt]:

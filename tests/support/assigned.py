@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mq
 from mq.api.broker import Claim
+from tests.support.appending import queue_named
 
 
 def claimed(broker: mq.Broker, group: str, queue: mq.MessageQueue) -> Claim:
@@ -26,5 +27,5 @@ def send_back(
     delay_level: int = 0,
     max_reconsume_times: int = 16,
 ) -> bool:
-    claim = claimed(broker, group, mq.MessageQueue(message.topic, broker.name, message.queue_id))
+    claim = claimed(broker, group, queue_named(broker, message.topic, message.queue_id))
     return claim.send_back(message, delay_level=delay_level, max_reconsume_times=max_reconsume_times)

@@ -17,14 +17,12 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from mq.api.queues import Puller
+from mq.api.beginning import first_offset
 from mq.api.results import MessageQueue
-from mq.broker.broadcast.offsets import BroadcastOffsets
+from mq.broker.broadcast.offsets import BroadcastOffsets, Source
 from mq.broker.broadcast.text_format import TopicOffsets, parse, parse_of_client, write_out
-from mq.broker.groups.first_offsets import first_offset
 from mq.broker.groups.groups import Groups
 from mq.broker.groups.offsets import clamp_offsets
 from mq.broker.topics.registry import Catalog
@@ -70,7 +68,14 @@ class BroadcastGroups:
         earlier = _home() if directory is None else directory
         if directory is not None:
             base = directory / self._store.settings.store_id / group
-        return BroadcastOffsets(base, group, client_id, _Source(self, group, earlier))
+        source = Source(
+            self.begin,
+            self._reader.puller,
+            self.made_at,
+            lambda: self.resets(group),
+            lambda client_id: self._earlier_of(earlier, client_id, group),
+        )
+        return BroadcastOffsets(base, group, client_id, source)
 
     def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """See ConsumerGroups.reset: of a broadcasting group, those of each consumer."""
@@ -124,16 +129,11 @@ class BroadcastGroups:
             for queue in self._catalog.readable(topic)
         }
 
-    def ends(self, topic: str) -> dict[int, int]:
-        return {queue.queue_id: self._reader.max_offset(queue) for queue in self._catalog.readable(topic)}
-
-    def puller(self, queue: MessageQueue) -> Puller:
-        return self._reader.puller(queue)
-
-    def earlier(self, file: Path) -> dict[str, dict[int, int]]:
+    def _earlier_of(self, directory: Path | None, client_id: str, group: str) -> dict[str, dict[int, int]]:
         """What a file of an earlier version says of topics of this store, if it can be of this store."""
-        if not self._store.settings.had_messages:
+        if directory is None or not self._store.settings.had_messages:
             return {}
+        file = directory / client_id / group / "offsets.json"
         try:
             found = parse_of_client(file.read_bytes().decode())
             written_ms = file.stat().st_mtime_ns // 1_000_000
@@ -163,35 +163,6 @@ class BroadcastGroups:
                         return False
             return True
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """See mq.broker.broadcast.offsets.Source."""
-
-    groups: BroadcastGroups
-    group: str
-    directory: Path | None  # of an earlier version
-
-    def made_at(self, topic: str) -> int | None:
-        return self.groups.made_at(topic)
-
-    def resets(self) -> Mapping[str, TopicOffsets]:
-        return self.groups.resets(self.group)
-
-    def earlier(self, client_id: str) -> Mapping[str, dict[int, int]]:
-        if self.directory is None:
-            return {}
-        return self.groups.earlier(self.directory / client_id / self.group / "offsets.json")
-
-    def begin(self, topic: str, consume_from: str | int) -> dict[int, int]:
-        return self.groups.begin(topic, consume_from)
-
-    def ends(self, topic: str) -> dict[int, int]:
-        return self.groups.ends(topic)
-
-    def puller(self, queue: MessageQueue) -> Puller:
-        return self.groups.puller(queue)
 
 
 def _home() -> Path | None:

@@ -18,11 +18,11 @@ import re
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
 
-from mq.api.group import Membership
+from mq.api.group import LastingClaim, Membership
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.broadcast.text_format import TopicOffsets, parse, write_out
@@ -47,35 +47,20 @@ INSTANCES_MAX = 10_000
 
 logger = logging.getLogger("mq.groups")
 
-T = TypeVar("T")
 
-
-class Source(Protocol):
+@dataclass(frozen=True, slots=True)
+class Source:
     """What the offsets of a consumer ask of its broker. Offsets of a topic are by queue id."""
 
-    def made_at(self, topic: str) -> int | None:
-        """Which topic of that name it is. Raises TopicNotFound."""
-        ...
-
-    def resets(self) -> Mapping[str, TopicOffsets]:
-        """The last reset of each topic of the group."""
-        ...
-
-    def earlier(self, client_id: str) -> Mapping[str, dict[int, int]]:
-        """What an earlier version of mq has kept of the consumer elsewhere, of each topic."""
-        ...
-
-    def begin(self, topic: str, consume_from: str | int) -> dict[int, int]:
-        """Where to begin. Raises TopicNotFound, NotPermitted."""
-        ...
-
-    def ends(self, topic: str) -> dict[int, int]:
-        """Where the queues end. Raises TopicNotFound, NotPermitted."""
-        ...
-
-    def puller(self, queue: MessageQueue) -> Puller:
-        """What pulls from a queue."""
-        ...
+    begin: Callable[[str, str | int], dict[int, int]]
+    """Where to begin with a topic, by consume_from. Raises TopicNotFound, NotPermitted."""
+    puller: Callable[[MessageQueue], Puller]
+    made_at: Callable[[str], int | None] = lambda _topic: None
+    """Which topic of that name it is. Raises TopicNotFound."""
+    resets: Callable[[], Mapping[str, TopicOffsets]] = dict
+    """The last reset of each topic of the group."""
+    earlier: Callable[[str], Mapping[str, dict[int, int]]] = lambda _client_id: {}
+    """What an earlier version of mq has kept of a client id elsewhere, of each topic."""
 
 
 class BroadcastOffsets:
@@ -136,7 +121,7 @@ class BroadcastOffsets:
                     self._mark_changed(topic)
                     return
                 self._apply_reset(topic, known, self._source.resets().get(topic))
-                ends = self._source.ends(topic)
+                ends = self._source.begin(topic, "last")
                 beyond = [each for each, offset in known.offsets.items() if offset > ends.get(each, offset)]
                 if beyond:
                     fresh = self._source.begin(topic, consume_from)
@@ -284,7 +269,7 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-class BroadcastClaim:
+class BroadcastClaim(LastingClaim):
     """A queue of a broadcasting consumer: see mq.api.group.Claim. Nobody else commits on it."""
 
     def __init__(
@@ -296,7 +281,6 @@ class BroadcastClaim:
     ) -> None:
         self.queue = queue
         self._puller = puller
-        self.reason = ""
         self._offsets = offsets
         self._version = version
         self._seen = -1
@@ -329,12 +313,6 @@ class BroadcastClaim:
             f"message {message.msg_id} cannot be sent back: a broadcasting group has no retry topic"
         )
 
-    def note(self, reason: str) -> None:
-        self.reason = reason
-
-    def release(self) -> None:
-        pass
-
     def is_current(self) -> bool:
         """See Claim.is_current."""
         offsets = self._offsets
@@ -342,11 +320,3 @@ class BroadcastClaim:
         if version != offsets.seen:
             offsets.look(version)
         return offsets.changes.get(self.queue.topic, 0) == self._seen
-
-    def is_lost(self) -> bool:
-        """See Claim.is_lost."""
-        return False
-
-    def while_held(self, messages: Iterator[T]) -> Iterator[T]:
-        """See Claim.while_held."""
-        return messages

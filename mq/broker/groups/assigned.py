@@ -8,9 +8,9 @@ number: the offsets that its consumer knows are those of the old one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
+from mq.api.group import LastingClaim
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.groups.group_files import GroupFiles
@@ -21,8 +21,6 @@ from mq.store.shared.group_slots import RESETS, slot_word
 from mq.store.shared.waiting import Futex
 
 __all__ = ["AssignedClaim", "LocalAssigned"]
-
-T = TypeVar("T")
 
 log = logging.getLogger("mq.groups")
 
@@ -68,7 +66,7 @@ class LocalAssigned:
         """There is nothing to poke."""
 
 
-class AssignedClaim:
+class AssignedClaim(LastingClaim):
     """See mq.api.group.Claim."""
 
     def __init__(self, assigned: LocalAssigned, groups: GroupFiles, group: str, queue: MessageQueue) -> None:
@@ -119,23 +117,9 @@ class AssignedClaim:
         """See Claim.send_back."""
         return self._groups.send_back(message, self._group, delay_level, max_reconsume_times, lambda: None)
 
-    def is_lost(self) -> bool:
-        """See Claim.is_lost."""
-        return False
-
-    def while_held(self, messages: Iterator[T]) -> Iterator[T]:
-        """See Claim.while_held."""
-        return messages
-
     def correct(self, offset: int) -> None:
         """See Claim.correct. A reset that is not acknowledged yet stands."""
         if self.is_current():
             self._assigned.correct(self.queue, offset)
             if self._seen[1] < 0:
                 self._seen = self._state()
-
-    def note(self, reason: str) -> None:
-        """Nobody owns the queue, so nobody asks why it does not move."""
-
-    def release(self) -> None:
-        """Nothing was taken."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from mq.api.consumer_groups import ConsumerGroups
-from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, QueueState, Subscription
+from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, QueueState
 from mq.api.results import MessageQueue
 from mq.broker.broadcast.groups import BroadcastGroups
 from mq.broker.groups.groups import Groups
@@ -24,29 +24,10 @@ class LocalConsumerGroups(ConsumerGroups):
         self._retries = retries
 
     def names(self) -> list[str]:
-        """See Broker.groups."""
         return sorted({*self._groups.names(), *self._broadcast.names()})
 
-    def join(
-        self,
-        group: str,
-        *,
-        client_id: str,
-        model: str,
-        consume_type: str,
-        ordered: bool,
-        subscriptions: Sequence[Subscription],
-        consume_from: str | int = "first",
-    ) -> Membership:
-        return self._groups.join(
-            group,
-            client_id=client_id,
-            model=model,
-            consume_type=consume_type,
-            ordered=ordered,
-            subscriptions=subscriptions,
-            consume_from=consume_from,
-        )
+    def admit(self, group: str, member: Member, consume_from: str | int | None) -> Membership:
+        return self._groups.admit(group, member, consume_from)
 
     def assigned(self, group: str) -> Assigned:
         return self._groups.assigned(group)

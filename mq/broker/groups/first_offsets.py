@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mq.api.beginning import first_offset
 from mq.api.group import Member
 from mq.api.results import MessageQueue
 from mq.errors import NotPermitted, TopicNotFound
@@ -11,7 +12,7 @@ from mq.names import RETRY_PREFIX
 from mq.store.queue.reader import Reader
 from mq.store.shared.group_file import GroupFile
 
-__all__ = ["FirstOffsets", "first_offset"]
+__all__ = ["FirstOffsets"]
 
 
 class FirstOffsets:
@@ -21,9 +22,9 @@ class FirstOffsets:
         self._reader = reader
         self._readable = readable
 
-    def commit(self, group: str, file: GroupFile, member: Member, consume_from: str | int) -> None:
+    def commit(self, group: str, file: GroupFile, member: Member, consume_from: str | int | None) -> None:
         """Commit where the group begins, in topics of this member that it has not begun."""
-        if member.model != "clustering":
+        if member.model != "clustering" or consume_from is None:
             return  # Each consumer has offsets of its own.
         for topic in [subscription.topic for subscription in member.subscriptions]:
             try:
@@ -39,12 +40,3 @@ class FirstOffsets:
                 file.ready(number)
             for queue, number in zip(queues, numbers, strict=True):
                 file.raise_to(number, first_offset(self._reader, queue, begin))
-
-
-def first_offset(reader: Reader, queue: MessageQueue, consume_from: str | int) -> int:
-    """Where a queue begins for a consumer that has no offset of it."""
-    if consume_from == "first":
-        return reader.min_offset(queue)
-    if isinstance(consume_from, int):
-        return reader.offset_at(queue, consume_from)
-    return reader.max_offset(queue)

@@ -11,20 +11,17 @@ topic would not be consumed by anybody.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from mq.api.group import Member, QueueState, Subscription
+from mq.api.group import Member, QueueState
+from mq.api.joining import check_agreement, checked
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.groups.assigned import LocalAssigned
 from mq.broker.groups.first_offsets import FirstOffsets
-from mq.broker.groups.join_checks import admit, check_consumer, check_room, checked
 from mq.broker.groups.member import LocalMembership
 from mq.broker.groups.member_table import Roster, log_deaths, role_of
 from mq.broker.groups.offsets import Offsets, check_offset
@@ -38,7 +35,7 @@ from mq.names import check_group, check_topic, is_system_group
 from mq.store.directory.file_locks import open_own_file
 from mq.store.os_errors import named_errors
 from mq.store.queue.reader import Reader
-from mq.store.shared.group_file import GroupFile
+from mq.store.shared.group_file import PLACE_COUNT, GroupFile
 from mq.store.shared.lease import end_of
 from mq.store.shared.queue_table import Numbers
 from mq.store.store import Store
@@ -135,6 +132,7 @@ class Groups:
             raise NotPermitted(
                 f"{self.store.root} was opened with read_only=True: consumers write what they have consumed"
             )
+        self.store.check_master()  # A replica has its master's offsets.
 
     # What others ask.
 
@@ -234,30 +232,13 @@ class Groups:
 
     # Coming and going.
 
-    def join(
-        self,
-        group: str,
-        *,
-        client_id: str,
-        model: str,
-        consume_type: str,
-        ordered: bool,
-        subscriptions: Sequence[Subscription],
-        consume_from: str | int = "first",
-    ) -> LocalMembership:
-        """See ConsumerGroups.join."""
+    def admit(self, group: str, member: Member, consume_from: str | int | None) -> LocalMembership:
+        """See ConsumerGroups.admit."""
         self.check_writable()
-        check_group(group)
-        check_consumer(client_id, model, consume_type, consume_from)
-        now = time.time_ns() // 1_000_000
-        member = Member(
-            client_id, os.getpid(), socket.gethostname(), now, model, consume_type, bool(ordered), ()
-        )
-        member = replace(member, subscriptions=checked(subscriptions))
         # A member that nobody knows of would keep its queues.
         return uninterrupted(lambda: self._enter(group, member, consume_from), LocalMembership.leave)
 
-    def _enter(self, group: str, member: Member, consume_from: str | int) -> LocalMembership:
+    def _enter(self, group: str, member: Member, consume_from: str | int | None) -> LocalMembership:
         roster = self.made(group)
         seat = self.seat(roster, member, consume_from)
 
@@ -285,7 +266,7 @@ class Groups:
         return membership
 
     def seat(
-        self, roster: Roster, member: Member, consume_from: str | int, before: Seat | None = None
+        self, roster: Roster, member: Member, consume_from: str | int | None, before: Seat | None = None
     ) -> Seat:
         """Take a place for a member. before: the one that it was evicted from, which is given up."""
         file, group = roster.file, roster.file.path.name
@@ -298,7 +279,7 @@ class Groups:
                 dead = roster.bury(fd)
                 if before is not None:
                     roster.strike_off(before.place)  # The member that evicted it may have died on the way.
-                admit(group, roster.listed(fd), member)
+                check_agreement(group, roster.listed(fd), member)
                 self._first_offsets.commit(group, file, member, consume_from)
                 until = end_of(lease) if lease else 0
                 place = roster.enter(fd, own, member, until, before.news if before is not None else 0)
@@ -311,13 +292,13 @@ class Groups:
         return Seat(file, place, own, until, lease)
 
     def _resubscribe(
-        self, roster: Roster, membership: LocalMembership, wanted: Member, consume_from: str | int
+        self, roster: Roster, membership: LocalMembership, wanted: Member, consume_from: str | int | None
     ) -> Member:
         wanted = replace(wanted, subscriptions=checked(wanted.subscriptions))
         with roster.file.changing() as fd:
             dead = roster.bury(fd)
             others = {place: each for place, each in roster.listed(fd).items() if place != membership.place}
-            admit(membership.group, others, wanted)
+            check_agreement(membership.group, others, wanted)
             self._first_offsets.commit(membership.group, roster.file, wanted, consume_from)
             if not roster.rewrite(fd, membership.place, wanted):
                 check_room(membership.group, -1)
@@ -397,3 +378,12 @@ class Groups:
             rosters, self._rosters = self._rosters, {}
         for roster in rosters.values():
             roster.file.close()
+
+
+def check_room(group: str, place: int | None) -> None:
+    if place is None:
+        raise MQError(f"group {group} has {PLACE_COUNT:,} live consumers, which is its limit")
+    if place < 0:
+        raise ValueError(
+            f"the subscriptions of this consumer of group {group} are longer than 64 KiB together"
+        )

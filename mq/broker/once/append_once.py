@@ -1,4 +1,4 @@
-"""append_once: a message of the same key is stored once within a window, whoever sends it and dies doing so.
+"""append_once: a message of one key is stored once within a window, even if a process dies while it sends.
 
 The record of what was sent is the log with its index. A message that is sent under a dedup key carries it
 
@@ -11,7 +11,7 @@ on. An id made from the key would lie about that. Where the caller gives a uniqu
 is the key, and UNIQ_KEY, indexed as ever, is where it is found.
 
 In front of the index is a table (dedup_table.py). A key in it is claimed, the message appended, the entry
-marked with its place, all under a lock of that key; so of two who send at once the second waits, and gets
+marked with its place, all under a lock of that key; so of two concurrent senders the second waits, and gets
 the result of the first. An entry that is still a claim is a dead process's: then the index, brought up to
 date, says whether the message was stored. It is also asked where the table does not reach back far enough:
 after a reboot, or where entries had to go for others; and always for a unique id, since a message that was
@@ -49,7 +49,7 @@ from mq.uninterrupted import uninterrupted
 
 __all__ = ["WAIT", "Dedup", "with_dedup_key"]
 
-WAIT = 3.0  # seconds for somebody else who sends the same key
+WAIT = 3.0  # seconds for another sender of the same key
 WINDOW_MAX_MS = 1 << 52
 NO_MESSAGES = 1 << 62  # a log offset that no message reaches
 BATCH_MS = 60_000  # until which a batch is stored, or never
@@ -191,8 +191,9 @@ class Dedup:
         return first
 
     def doubt(self, topic: str, key: str, *, for_good: bool = False) -> None:
-        """A message with this key is about to be stored by one who does not look into the table, as part of a
-        batch; for_good: at some time or other, by a transaction. The index is asked for it from now on."""
+        """A message with this key is about to be stored by a sender that does not look into the table, as
+        part of a batch; for_good: at some time or other, by a transaction. The index is asked for it from now
+        on."""
         keys = self._keys or self._opened()
         digest = digest_of("key", topic, key)
         number = keys.number(digest)
@@ -243,7 +244,7 @@ class Dedup:
         return NO_MESSAGES if settings is None else int(settings.others.get(BEGIN_MEMBER, 0))
 
     def _result(self, first: MessageExt, topic: str) -> SendResult:
-        """What the first one who sent it was told."""
+        """What the first sender of it was told."""
         queue_id, out_ms = first.queue_id, 0
         if first.topic != topic:
             queue_id = number_of(first.encoded, REAL_QUEUE_ID) or 0

@@ -2,9 +2,9 @@
 
 A query that rests for longer than messages are kept finds, when it goes on, which of its epochs the log had.
 Of every transaction id the newest entry counts, and is the only one that moves on; it is looked for where it
-is about to be deleted, so that each message of the ledger is read once for this. Two who do this at a time,
-or one who commits meanwhile, do no harm: what is found twice is the same, and the newest is the newest
-wherever it lies.
+is about to be deleted, so that each message of the ledger is read once for this. Two processes that do this
+at a time, or one that commits meanwhile, do no harm: what is found twice is the same, and the newest is the
+newest wherever it lies.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mq.api.topic import TopicChange
 from mq.errors import StoreCorrupted, StoreFull
 from mq.fastpath import Guard
 from mq.store.directory.config_file import write_config
@@ -259,28 +260,25 @@ class Topics:
         return file_lock(self._root / "mq" / "topics.lock", 0, "changing topics")
 
 
-def reshaped(
-    settings: TopicSettings,
-    queue_count: int | None,
-    read_queue_count: int | None,
-    write_queue_count: int | None,
-    perm: int | None,
-    ordered: bool | None,
-) -> TopicSettings:
+def reshaped(settings: TopicSettings, change: TopicChange) -> TopicSettings:
     """The same topic with what is given changed; None leaves what is there.
 
     Fewer queues to read are what it shrinks to: those that it has are read until somebody finds them
     consumed, which is RocketMQ's order of shrinking (fewer to write, wait, fewer to read)."""
-    read = next((n for n in (read_queue_count, queue_count) if n is not None), settings.final_read_count)
-    write = next((n for n in (write_queue_count, queue_count) if n is not None), settings.write_queue_count)
+    read = change.read_queue_count or settings.final_read_count
     return replace(
         settings,
         read_queue_count=max(read, settings.read_queue_count),
-        write_queue_count=write,
-        perm=settings.perm if perm is None else perm,
-        ordered=settings.ordered if ordered is None else bool(ordered),
+        write_queue_count=change.write_queue_count or settings.write_queue_count,
+        perm=settings.perm if change.perm is None else bits_of(change.perm),
+        ordered=settings.ordered if change.ordered is None else change.ordered,
         shrink_to=read if read < settings.read_queue_count else None,
     )
+
+
+def bits_of(perm: str) -> int:
+    """RocketMQ's number of a permission in letters."""
+    return (PERM_READ if "r" in perm else 0) | (PERM_WRITE if "w" in perm else 0)
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:

@@ -1,4 +1,4 @@
-"""The topics of one broker: what there is, what is made by sending to it, and who may send and read where.
+"""The topics of one broker: what there is, what is made by sending to it, and where one may send and read.
 
 What config/topics.json says (see config.py), looked up again after every change of a topic.
 """
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from mq.api.results import MessageQueue
-from mq.broker.options import QUEUE_COUNT_MAX, check_count
+from mq.api.topic import TopicChange
 from mq.broker.topics.config import (
     PERM_INHERIT,
     PERM_READ,
@@ -65,52 +65,21 @@ class Catalog:
         if not store.read_only:
             store.at_last_close(self.fold)
 
-    def create(
-        self,
-        name: str,
-        queue_count: int | None,
-        read_queue_count: int | None,
-        write_queue_count: int | None,
-        perm: str | None,
-        ordered: bool | None,
-        shrink: bool,
-        unread: UnreadIn,
-    ) -> None:
-        """See LocalBroker.create_topic."""
-        check_topic(name)
-        if is_system_topic(name):
-            raise NotPermitted(f"{name} is one of RocketMQ's own topics: choose another name")
-        for option, value in (
-            ("queue_count", queue_count),
-            ("read_queue_count", read_queue_count),
-            ("write_queue_count", write_queue_count),
-        ):
-            if value is not None:
-                check_count(option, value, QUEUE_COUNT_MAX)
-        bits = None if perm is None else _bits(perm)
-        counts = queue_count, read_queue_count, write_queue_count
-        uninterrupted(lambda: self._create(name, counts, bits, ordered, shrink, unread), of=self._store)
+    def change(self, name: str, change: TopicChange, unread: UnreadIn) -> None:
+        """See Broker.change_topic."""
+        uninterrupted(lambda: self._change(name, change, unread), of=self._store)
 
-    def _create(
-        self,
-        name: str,
-        counts: tuple[int | None, int | None, int | None],
-        bits: int | None,
-        ordered: bool | None,
-        shrink: bool,
-        unread: UnreadIn,
-    ) -> None:
+    def _change(self, name: str, change: TopicChange, unread: UnreadIn) -> None:
         with self._topics.changing():
             topics = self._topics.load() or self._known[1]
             known = topics.get(name)
             if known is None:
                 fresh = TopicSettings(name, 0, NEW_QUEUE_COUNT, others={BEGIN_MEMBER: self._store.end()})
-                queue_count, read, write = counts
-                read = next((n for n in (read, queue_count) if n is not None), NEW_QUEUE_COUNT)
-                settings = reshaped(fresh, queue_count, read, write, bits, ordered)
+                reads = change.read_queue_count or NEW_QUEUE_COUNT
+                settings = reshaped(fresh, replace(change, read_queue_count=reads))
             else:
-                settings = reshaped(known, *counts, bits, ordered)
-                if settings.final_read_count < known.final_read_count and not shrink:
+                settings = reshaped(known, change)
+                if settings.final_read_count < known.final_read_count and not change.shrink:
                     gone = range(settings.final_read_count, known.read_queue_count)
                     if held := unread(name, gone):
                         raise NotPermitted(
@@ -199,7 +168,7 @@ class Catalog:
                 raise TopicNotFound(name)
             # Else the process that began to delete it died in between.
             self._store.delete_queues(name)
-            # Again: whoever looked between the two may have found the queues of the deleted topic.
+            # Again: a process that looked between the two may have found the queues of the deleted topic.
             self._store.topics_changed()
             forget(name)
 
@@ -257,6 +226,11 @@ class Catalog:
         if self._store.read_only:
             raise NotPermitted(f"{self._store.root} was opened with read_only=True")
 
+    def check_master(self) -> None:
+        """Raises NotPermitted also for a replica, which has its master's topics and messages alone."""
+        self.check_writable()
+        self._store.check_master()
+
     def route_version(self) -> int:
         """See Broker.route_version."""
         return int(self.version[0])
@@ -276,7 +250,7 @@ class Catalog:
 
     def target(self, topic: str) -> TopicSettings:
         """The settings of a topic that may be sent to, or those that the first message gives it."""
-        self.check_writable()
+        self.check_master()
         settings = self.current().get(topic) or self.wanted(topic)
         if topic in UNSENDABLE_TOPICS:
             raise NotPermitted(f"{topic} is one of RocketMQ's own topics: nobody sends to it")
@@ -388,12 +362,6 @@ class Catalog:
     def close(self) -> None:
         """Say of every topic that it may be another one by now."""
         self.version = CLOSED  # The word would keep the control file mapped.
-
-
-def _bits(perm: str) -> int:
-    if not isinstance(perm, str) or set(perm) - {"r", "w"} or len(set(perm)) != len(perm):
-        raise ValueError(f"perm is {perm!r}: give 'r', 'w', 'rw' or ''")
-    return (PERM_READ if "r" in perm else 0) | (PERM_WRITE if "w" in perm else 0)
 
 
 def _letters(perm: int) -> str:

@@ -46,7 +46,7 @@ def unread(
 
 
 def in_words(held: Mapping[int, Unread]) -> str:
-    """Which queues hold what is not consumed, and by whom."""
+    """Which queues hold messages that are not consumed, and by which groups."""
     groups = sorted({group for each in held.values() for group in each.groups})
     count = sum(each.message_count for each in held.values())
     by = f"the group{'s' * (len(groups) > 1)} {_some(groups, GROUPS_SHOWN)}" if groups else "any group"

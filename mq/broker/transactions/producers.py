@@ -5,7 +5,7 @@ free, with a descriptor of its own: the kernel drops the lock when its process d
 which lives, and share what a round of checks asks, by name and count of checks modulo their number. What one
 does not get to is shared anew in the next round.
 
-Who waits to be asked sleeps in the word of the rounds (see mq/store/transactions/table.py).
+A producer that waits to be asked sleeps on the word of the rounds (see mq/store/transactions/table.py).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, 
 ENDS: dict[TransactionState, int] = {COMMIT: Entry.COMMITTED, ROLLBACK: Entry.ROLLED_BACK}
 WORDS: dict[int, str] = {entry: state.name for state, entry in ENDS.items()}
 TRANSACTION_BITS, COMMITTED_BITS = 12, 8
-WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.001  # for one who is just ending the same transaction
+WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.001  # for another process that is ending the same transaction
 OFFSET_MAX = 1 << 62
 
 
@@ -104,7 +104,7 @@ class LocalTransactions:
                 is_first = not self._is_in_use()
                 self._opened = TransactionTable(self._store, self._writer, self._timeout_ms)
                 if is_first:
-                    Bell(self._store).ring()  # The duties wait for somebody who uses transactions.
+                    Bell(self._store).ring()  # The leader waits for a process that uses transactions.
             return self._opened
 
     def _is_in_use(self) -> bool:
@@ -375,7 +375,7 @@ class LocalTransactions:
         return sorted(found, key=lambda each: (each.message.born_time_ms, each.message.log_offset))
 
     def _has_entry_ended(self, name: int) -> bool:
-        # Who only reads goes by op records alone, which are some seconds behind.
+        # A read-only process goes by op records alone, which are some seconds behind.
         return not self._store.read_only and self.table().state(name)[0] in WORDS
 
     def resume(self, msg_id: str) -> None:
@@ -401,7 +401,7 @@ class LocalTransactions:
                 return  # It was resumed before.
             self.halves.resume(message)
 
-    # Who is asked.
+    # The producers that are asked.
 
     def enlist(self, group: str, client_id: str) -> LocalChecker:
         """See Transactions.enlist."""

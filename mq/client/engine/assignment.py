@@ -97,7 +97,7 @@ class Assignment:
     def have(
         self, queues: AbstractSet[MessageQueue], assigned: Assigned, start: Callable[[MessageQueue], int]
     ) -> None:
-        """Have these queues and no others, without asking who else has them. `start` says where to begin
+        """Have these queues and no others, whether or not others have them. `start` says where to begin
         with one that the group has no offset of."""
         for owned in self.owned.values():
             self._keep_or_drain(owned, queues)

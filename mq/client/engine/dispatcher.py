@@ -25,8 +25,8 @@ logger = logging.getLogger("mq.consumer")
 
 
 class Dispatcher:
-    """At most `threads` of them are under way. `tell` is called when who leads has something to do about one
-    that is finished."""
+    """At most `threads` of them are under way. `tell` is called when the leading thread has something to do
+    about one that is finished."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ next one to pull, so that stretches which a filter left out are committed too.
     open:         finish        consumed; what was not is ready again at once, or held until its time
     giving up:    drain         forgets what nobody has begun; the holes below what was consumed stay
 
-Whoever uses it has a lock around it. Only `left` of a run is taken from without one: an iterator gives each
+Its user has a lock around it. Only `left` of a run is taken from without one: an iterator gives each
 message to one thread.
 """
 
@@ -162,7 +162,7 @@ class ProcessQueue:
         self.size -= size
 
     def cut(self, run: MessageRun) -> None:
-        """Take from a run what is not begun: it is ready again. Whoever works on it finds no more."""
+        """Take from a run what is not begun: it is ready again. A thread at work on it finds no more."""
         rest = list(run.left)
         if rest:
             is_last = self._begun == run.end

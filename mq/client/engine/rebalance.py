@@ -1,11 +1,11 @@
-"""Rebalance: from the members of a group and the queues of a topic to who has which. Pure.
+"""Rebalance: from the members of a group and the queues of a topic to the owner of each queue. Pure.
 
 Every member works this out for itself, from the same two lists, both sorted first; that they come to the
 same answer is what makes them agree. Strategies are RocketMQ's, queue for queue:
 
     "averagely"            blocks of neighbours, as equal as can be; the first members get one more
     "circle"               dealt out like cards
-    "consistent-hash"      a ring of hashes: who stays keeps nearly all that it had
+    "consistent-hash"      a ring of hashes: a member that stays keeps nearly all that it had
     config(queues)         what the member was told to have, whatever the others do
     machine_room(rooms)    averagely over the queues of brokers named room@broker, for certain rooms
     nearby(inner, ...)     each room's queues to the members of that room; those of a room without members
@@ -126,7 +126,7 @@ def consistent_hash(virtual_nodes: int = 10, hash: Callable[[str], int] | None =
 
 
 def config(queues: Iterable[MessageQueue]) -> Strategy:
-    """These queues, whoever else has them: give each member its own.
+    """These queues, whether or not other members have them: give each member its own.
 
     The retry topic of the group is shared averagely unless a queue of it is listed, so that nobody has
     to think of it.

@@ -1,7 +1,7 @@
 """The threads of a consumer: one of them leads, the others run listeners or are parked.
 
-Whoever leads pulls, rebalances and waits for messages. What it finds it runs itself, for a message is nowhere
-sooner than where it was found:
+The leading thread pulls, rebalances and waits for messages. What it finds it runs itself, for a message is
+nowhere sooner than where it was found:
 
   - a listener that is brief is run while leading: no other thread is woken for it. One that is parked
     nearby looks in every few milliseconds as long as this goes on. If it finds the leader in the same run
@@ -218,7 +218,8 @@ class ThreadPool(Generic[Request]):
                 return
             quiet += 1
             if quiet > WATCH_ROUNDS:
-                # In this order: whoever runs something brief says so first, and then looks for a watcher.
+                # In this order: a thread that runs something brief says so first, and then looks for a
+                # watcher.
                 self._watcher = None
                 if not self._brief or not self._watch_again(worker):
                     return

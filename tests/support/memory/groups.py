@@ -1,368 +1,283 @@
-"""Groups of the broker in memory: who is in them, who has which queue, how far each queue is consumed.
+"""Groups of the broker in memory: who is in them, which member has which queue, how far each is consumed.
 
-Everything is a dict under the broker's one lock. Nobody dies here: a member leaves, or stays.
+All of it is dicts under the broker's one lock. Nobody dies here: a member leaves, or stays.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mq.api.group import Member, QueueState, Subscription
-from mq.api.queues import Puller
-from mq.api.results import MessageQueue
+from mq.api.beginning import first_offset
+from mq.api.broker import Assigned, ConsumerGroups, Member, MessageQueue, Puller, QueueState, Subscription
+from mq.api.group import LastingClaim
+from mq.api.joining import check_agreement
 from mq.api.waiter import Versioned
+from mq.broker.broadcast.offsets import BroadcastOffsets, Source
 from mq.broker.broadcast.text_format import TopicOffsets
-from mq.errors import GroupInvalid, NotPermitted, SubscriptionConflict, TopicNotFound
+from mq.errors import NotPermitted, TopicNotFound
+from mq.filter.tags import tag_hash
 from mq.message import MessageExt
-from mq.names import check_group, is_system_group
+from mq.names import RETRY_PREFIX, check_group, is_system_group
 
-T = TypeVar("T")
-
-RETRY_PREFIX = "%RETRY%"
-MODELS = {"clustering", "broadcasting"}
-CONSUME_TYPES = {"push", "pull"}
+if TYPE_CHECKING:
+    from tests.support.memory.broker import MemoryBroker
 
 Position = tuple[MessageQueue, int, "frozenset[int] | bytes | None"]
 
 
-class Queues(Protocol):
-    """What groups ask of their broker, its lock held."""
-
-    def readable(self, topic: str) -> Sequence[MessageQueue]: ...
-    def hidden(self, topic: str) -> dict[MessageQueue, list[MessageExt]]: ...
-    def messages_of(self, queue: MessageQueue) -> list[MessageExt]: ...
-    def matches(self, position: Position) -> bool: ...
-    def route_version(self) -> int: ...
-    def made_at(self, topic: str) -> int: ...
-    def until_due(self) -> float: ...
-    def puller(self, queue: MessageQueue) -> Puller: ...
-    def send_back(
-        self, message: MessageExt, group: str, *, delay_level: int, max_reconsume_times: int
-    ) -> bool: ...
-
-
 @dataclass
-class _GroupState:
+class _Group:
+    """One group, with its lock held; and its Assigned: see mq.api.group."""
+
     name: str
+    broker: MemoryBroker
     members: dict[str, MemoryMembership] = field(default_factory=dict)
     offsets: dict[MessageQueue, int] = field(default_factory=dict)
     resets: defaultdict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
     owners: dict[MessageQueue, MemoryClaim] = field(default_factory=dict)
     broadcast_resets: dict[str, TopicOffsets] = field(default_factory=dict)
-    version: int = 0
+    changes: int = 0
+
+    def touch(self) -> None:
+        self.changes += 1
+        self.broker.changed.notify_all()
+
+    def version(self) -> int:
+        return self.changes + self.broker.route_version()
+
+    def claim(self, queue: MessageQueue) -> MemoryClaim:
+        return MemoryClaim(self, queue)
+
+    def subscribed(self) -> set[str]:
+        """The topics that members subscribe to."""
+        return {each.topic for one in self.members.values() for each in one.member.subscriptions}
+
+    def start(self, topic: str, consume_from: str | int | None) -> None:
+        """Commit where the group begins with a topic that it has not begun."""
+        # What is in the retry topic was taken by the group before.
+        begin = "first" if topic == RETRY_PREFIX + self.name else consume_from
+        with suppress(TopicNotFound, NotPermitted):
+            if begin is not None and all(queue.topic != topic for queue in self.offsets):
+                for queue in self.broker.readable(topic):
+                    self.offsets[queue] = first_offset(self.broker, queue, begin)
+
+    def state(self, queue: MessageQueue, is_read: bool) -> QueueState:
+        stored, committed = self.broker.queues[queue], self.offsets.get(queue)
+        claim, unconsumed = self.owners.get(queue), stored[committed or 0 :]
+        wanted = queue.topic in self.subscribed()
+        reason = "no member has taken it yet" if wanted else "no member subscribes"
+        reason = claim.reason if claim else reason if is_read else "nobody reads it"
+        owner = claim.member.member if claim and claim.member else None
+        oldest_ms = unconsumed[0].store_time_ms if unconsumed else None
+        return QueueState(queue, owner, committed, len(stored), len(unconsumed), oldest_ms, reason)
 
 
-class MemoryGroups:
-    """All groups of one broker. `changed` guards everything and is told of every change."""
+class MemoryConsumerGroups(ConsumerGroups):
+    """See mq.api.consumer_groups.ConsumerGroups."""
 
-    def __init__(self, broker: Queues, changed: threading.Condition) -> None:
-        self.broker = broker
-        self.changed = changed
-        self._groups: dict[str, _GroupState] = {}
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+        self._groups: dict[str, _Group] = {}
+        self._directory: tempfile.TemporaryDirectory[str] | None = None  # of broadcasting consumers
+
+    @contextmanager
+    def _locked(self, group: str) -> Iterator[_Group]:
+        check_group(group)
+        with self._broker.changed:
+            self._broker.check_open()
+            yield self._groups.setdefault(group, _Group(group, self._broker))
 
     def names(self) -> list[str]:
-        found = [name for name, state in self._groups.items() if state.members or state.offsets]
-        return sorted(name for name in found if not is_system_group(name))
+        with self._broker.changed:
+            self._broker.check_open()
+            used = [name for name, group in self._groups.items() if group.members or group.offsets]
+            return sorted(name for name in used if not is_system_group(name))
 
-    def state(self, name: str) -> _GroupState:
-        check_group(name)
-        return self._groups.setdefault(name, _GroupState(name))
+    def admit(self, group: str, member: Member, consume_from: str | int | None) -> MemoryMembership:
+        with self._locked(group) as state:
+            membership = MemoryMembership(state, member, consume_from)
+            membership.subscribe(member.subscriptions)
+            return membership
 
-    def touch(self, state: _GroupState) -> None:
-        state.version += 1
-        self.changed.notify_all()
+    def assigned(self, group: str) -> Assigned:
+        with self._locked(group) as state:
+            return state
 
-    def join(
-        self, name: str, member: Member, subscriptions: Sequence[Subscription], consume_from: str | int
-    ) -> MemoryMembership:
-        state = self.state(name)
-        membership = MemoryMembership(self, state, member, consume_from)
-        membership.subscribe(subscriptions)
-        return membership
+    def broadcast_offsets(
+        self, group: str, client_id: str | None, directory: Path | None
+    ) -> BroadcastOffsets:
+        with self._locked(group) as state:
+            if directory is None:
+                self._directory = self._directory or tempfile.TemporaryDirectory()
+                directory = Path(self._directory.name)
+            made_at, puller = self._broker.made_at, self._broker.puller
+            source = Source(self._begin, puller, made_at, lambda: state.broadcast_resets)
+            return BroadcastOffsets(directory / "memory" / group, group, client_id, source)
 
-    def members(self, name: str) -> list[Member]:
-        return [membership.member for _, membership in sorted(self.state(name).members.items())]
+    def _begin(self, topic: str, consume_from: str | int) -> dict[int, int]:
+        queues = self._broker.readable(topic)
+        return {queue.queue_id: first_offset(self._broker, queue, consume_from) for queue in queues}
 
-    def topics(self, name: str) -> list[str]:
-        state = self.state(name)
-        wanted = {
-            each.topic for membership in state.members.values() for each in membership.member.subscriptions
-        }
-        return sorted(wanted | {queue.topic for queue in state.offsets})
+    def members(self, group: str) -> list[Member]:
+        with self._locked(group) as state:
+            return [state.members[client_id].member for client_id in sorted(state.members)]
 
-    def offsets(self, name: str, topic: str) -> dict[MessageQueue, int]:
-        return {
-            queue: offset
-            for queue, offset in sorted(self.state(name).offsets.items())
-            if queue.topic == topic
-        }
+    def topics(self, group: str) -> list[str]:
+        with self._locked(group) as state:
+            return sorted(state.subscribed() | {queue.topic for queue in state.offsets})
 
-    def reset(self, name: str, offsets: Mapping[MessageQueue, int]) -> None:
-        state = self.state(name)
-        if any(membership.member.model == "broadcasting" for membership in state.members.values()):
+    def offsets(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        with self._locked(group) as state:
+            return {queue: state.offsets[queue] for queue in sorted(state.offsets) if queue.topic == topic}
+
+    def states(self, group: str, topic: str) -> list[QueueState]:
+        with self._locked(group) as state:
+            self._broker.deliver_due()
+            read = self._broker.readable(topic)
+            queues = sorted({*read, *(queue for queue in self._broker.queues if queue.topic == topic)})
+            states = [state.state(queue, queue in read) for queue in queues]
+            return [each for each in states if each.lag or each.queue in read]
+
+    def retrying(self, group: str) -> dict[str, int]:
+        with self._locked(group) as state:
+            return self._broker.retrying(group, state.offsets)
+
+    def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        with self._locked(group) as state:
+            is_broadcasting = any(one.member.model == "broadcasting" for one in state.members.values())
             for queue, offset in offsets.items():
-                made_at = self.broker.made_at(queue.topic)
-                fresh = TopicOffsets(made_at, {queue.queue_id: offset}, reset=f"{state.version}")
-                known = state.broadcast_resets.setdefault(queue.topic, fresh)
-                known.offsets[queue.queue_id] = offset
-                known.made_at, known.reset = made_at, fresh.reset
-            self.touch(state)
-            return
-        for queue, offset in offsets.items():
-            state.offsets[queue] = offset
-            state.resets[queue] += 1
-        self.touch(state)
+                if is_broadcasting:
+                    made_at = self._broker.made_at(queue.topic)
+                    known = state.broadcast_resets.setdefault(queue.topic, TopicOffsets(made_at))
+                    known.offsets[queue.queue_id] = offset
+                    known.made_at, known.reset = made_at, f"{state.changes}"
+                else:
+                    state.offsets[queue] = offset
+                    state.resets[queue] += 1
+            state.touch()
 
     def forget_topic(self, topic: str) -> None:
         for state in self._groups.values():
             for queue in [queue for queue in state.resets if queue.topic == topic]:
                 state.resets[queue] += 1
-            for queue in [queue for queue in state.offsets if queue.topic == topic]:
-                del state.offsets[queue]
+            state.offsets = {queue: at for queue, at in state.offsets.items() if queue.topic != topic}
 
-    def start(self, state: _GroupState, topic: str, consume_from: str | int) -> None:
-        """Commit where this topic begins for a group that has not begun it."""
-        if any(queue.topic == topic for queue in state.offsets):
-            return
-        try:
-            queues = self.broker.readable(topic)
-        except (TopicNotFound, NotPermitted):
-            return
-        for queue in queues:
-            stored = self.broker.messages_of(queue)
-            # What is in the retry topic was taken by the group before.
-            if consume_from == "first" or topic == RETRY_PREFIX + state.name:
-                offset = 0
-            elif consume_from == "last":
-                offset = len(stored)
-            else:
-                assert isinstance(consume_from, int)
-                offset = sum(message.store_time_ms < consume_from for message in stored)
-            state.offsets[queue] = offset
-
-    def states(self, name: str, topic: str) -> list[QueueState]:
-        state = self.state(name)
-        found = []
-        for queue in self.broker.readable(topic):
-            stored = self.broker.messages_of(queue)
-            committed = state.offsets.get(queue)
-            claim = state.owners.get(queue)
-            unconsumed = stored[committed or 0 :]
-            if claim is not None:
-                reason = claim.reason
-            elif any(_subscribes(membership.member, topic) for membership in state.members.values()):
-                reason = "no member has taken it yet"
-            else:
-                reason = "no member subscribes"
-            found.append(
-                QueueState(
-                    queue,
-                    claim.member.member if claim and claim.member else None,
-                    committed,
-                    len(stored),
-                    len(unconsumed),
-                    unconsumed[0].store_time_ms if unconsumed else None,
-                    reason,
-                )
-            )
-        for queue, stored in self.broker.hidden(topic).items():
-            committed = state.offsets.get(queue)
-            if lag := len(stored[committed or 0 :]):
-                end = len(stored)
-                found.append(QueueState(queue, None, committed, end, lag, None, "nobody reads it"))
-        return found
+    def close(self) -> None:
+        if self._directory is not None:
+            self._directory.cleanup()
 
 
 class MemoryMembership:
-    """See mq.api.broker.Membership."""
+    """See mq.api.group.Membership."""
 
-    def __init__(
-        self, groups: MemoryGroups, state: _GroupState, member: Member, consume_from: str | int
-    ) -> None:
-        self.client_id = member.client_id
-        self.member = member
-        self._groups = groups
-        self._state = state
-        self._consume_from = consume_from
+    def __init__(self, state: _Group, member: Member, consume_from: str | int | None) -> None:
+        self.client_id, self.member, self.version = member.client_id, member, state.version
+        self._state, self._changed, self._consume_from = state, state.broker.changed, consume_from
 
     def members(self) -> list[Member]:
-        with self._groups.changed:
-            return self._groups.members(self._state.name)
+        return self._state.broker.consumer_groups.members(self._state.name)
 
     def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
-        with self._groups.changed:
-            fresh = Member(
-                self.member.client_id,
-                self.member.pid,
-                self.member.host,
-                self.member.since_ms,
-                self.member.model,
-                self.member.consume_type,
-                self.member.ordered,
-                tuple(sorted(subscriptions)),
-            )
-            if self._state.members.get(self.client_id, self) is not self:
-                raise GroupInvalid(f"group {self._state.name} has a member {self.client_id} already")
-            for client_id, other in self._state.members.items():
-                if client_id != self.client_id and _kind(other.member) != _kind(fresh):
-                    raise SubscriptionConflict(
-                        f"{fresh} would join {other.member}: members of a group have the same subscriptions",
-                        group=self._state.name,
-                        ours=fresh.subscriptions,
-                        theirs=other.member.subscriptions,
-                        pid=other.member.pid,
-                    )
-            self.member = fresh
-            self._state.members[self.client_id] = self
-            if fresh.model == "clustering":
-                for subscription in subscriptions:
-                    self._groups.start(self._state, subscription.topic, self._consume_from)
-            self._groups.touch(self._state)
-
-    def version(self) -> int:
-        return self._state.version + self._groups.broker.route_version()
+        state, fresh = self._state, replace(self.member, subscriptions=tuple(sorted(subscriptions)))
+        with self._changed:
+            others = [one.member for one in state.members.values() if one is not self]
+            check_agreement(state.name, dict(enumerate(others)), fresh)
+            self.member, state.members[self.client_id] = fresh, self
+            for subscription in subscriptions if fresh.model == "clustering" else ():
+                state.start(subscription.topic, self._consume_from)
+            state.touch()
 
     def claim(self, queue: MessageQueue) -> MemoryClaim | None:
-        with self._groups.changed:
+        with self._changed:
             owner = self._state.owners.get(queue)
             if owner is not None:
                 return owner if owner.member is self else None
-            claim = MemoryClaim(self._groups, self._state, self, queue)
-            self._state.owners[queue] = claim
-            self._groups.touch(self._state)
+            claim = self._state.owners[queue] = MemoryClaim(self._state, queue, self)
+            self._state.touch()
             return claim
 
     def leave(self) -> None:
-        with self._groups.changed:
+        with self._changed:
             for claim in [claim for claim in self._state.owners.values() if claim.member is self]:
                 claim.release()
             if self._state.members.get(self.client_id) is self:
                 del self._state.members[self.client_id]
-                self._groups.touch(self._state)
+                self._state.touch()
 
 
-class MemoryAssigned:
-    """See mq.api.group.Assigned."""
+class MemoryClaim(LastingClaim):
+    """See mq.api.group.Claim. Without a member it is of a consumer that was told its queues."""
 
-    def __init__(self, groups: MemoryGroups, group: str) -> None:
-        self._groups = groups
-        self._state = groups.state(group)
+    def __init__(self, state: _Group, queue: MessageQueue, member: MemoryMembership | None = None) -> None:
+        self.queue, self.member = queue, member
+        self._state, self._broker, self._seen = state, state.broker, state.resets[queue]
 
-    def version(self) -> int:
-        return self._state.version + self._groups.broker.route_version()
+    def committed(self) -> int | None:
+        with self._broker.changed:
+            self._seen = self._state.resets[self.queue]
+            return self._state.offsets.get(self.queue)
 
-    def claim(self, queue: MessageQueue) -> MemoryClaim:
-        return MemoryClaim(self._groups, self._state, None, queue)
+    def is_current(self) -> bool:
+        return self._state.resets[self.queue] == self._seen
+
+    def commit(self, offset: int) -> bool:
+        with self._broker.changed:
+            if is_current := self.is_current():
+                self._state.offsets[self.queue] = max(offset, self._state.offsets.get(self.queue, offset))
+            return is_current
+
+    def correct(self, offset: int) -> None:
+        with self._broker.changed:
+            self._state.offsets[self.queue] = offset
+
+    def puller(self) -> Puller:
+        return self._broker.puller(self.queue)
+
+    def send_back(self, message: MessageExt, *, delay_level: int = 0, max_reconsume_times: int = 16) -> bool:
+        given = {"delay_level": delay_level, "max_reconsume_times": max_reconsume_times}
+        return self._broker.send_back(message, self._state.name, **given)
+
+    def release(self) -> None:
+        with self._broker.changed:
+            if self._state.owners.get(self.queue) is self:
+                del self._state.owners[self.queue]
+                self._state.touch()
 
 
 class MemoryWaiter:
-    """See mq.api.group.Waiter."""
+    """See mq.api.waiter.Waiter."""
 
-    def __init__(self, groups: MemoryGroups) -> None:
-        self._groups = groups
-        self._poked = False
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker, self._is_woken = broker, False
 
     def wait(
         self, positions: Sequence[Position], members: Sequence[tuple[Versioned, int]], timeout: float
     ) -> None:
         deadline = time.monotonic() + min(timeout, 3600.0)
-        changed, broker = self._groups.changed, self._groups.broker
-        with changed:
-            while not self._poked and all(member.version() == version for member, version in members):
-                if any(broker.matches(position) for position in positions):
+        with self._broker.changed:
+            while not self._is_woken and all(member.version() == seen for member, seen in members):
+                left = min(deadline - time.monotonic(), self._broker.until_due())
+                if left <= 0 or any(self._has_matching(*position) for position in positions):
                     break
-                left = min(deadline - time.monotonic(), broker.until_due())
-                if left <= 0:
-                    break
-                changed.wait(left)
-            self._poked = False
+                self._broker.changed.wait(left)
+            self._is_woken = False
+
+    def _has_matching(self, queue: MessageQueue, offset: int, hashes: frozenset[int] | bytes | None) -> bool:
+        try:
+            stored = self._broker.messages_of(queue)[offset:]
+        except (TopicNotFound, NotPermitted, ValueError):
+            return True  # The consumer of it has something to do about it.
+        wanted = hashes if isinstance(hashes, frozenset) else None
+        return any(wanted is None or tag_hash(each.tags or "") in wanted for each in stored)
 
     def wakeup(self) -> None:
-        with self._groups.changed:
-            self._poked = True
-            self._groups.changed.notify_all()
-
-
-class MemoryClaim:
-    """See mq.api.broker.Claim."""
-
-    def __init__(
-        self, groups: MemoryGroups, state: _GroupState, member: MemoryMembership | None, queue: MessageQueue
-    ) -> None:
-        self.queue = queue
-        self.member = member  # None: it is no member's, see MemoryAssigned
-        self.reason = ""
-        self._groups = groups
-        self._state = state
-        self._seen = state.resets[queue]
-
-    def committed(self) -> int | None:
-        with self._groups.changed:
-            self._seen = self._state.resets[self.queue]
-            return self._state.offsets.get(self.queue)
-
-    def is_current(self) -> bool:
-        with self._groups.changed:
-            return self._state.resets[self.queue] == self._seen
-
-    def is_lost(self) -> bool:
-        return False
-
-    def while_held(self, messages: Iterator[T]) -> Iterator[T]:
-        return messages
-
-    def commit(self, offset: int) -> bool:
-        with self._groups.changed:
-            if not self.is_current():
-                return False
-            raised(self._state.offsets, self.queue, offset)
-            return True
-
-    def correct(self, offset: int) -> None:
-        with self._groups.changed:
-            self._state.offsets[self.queue] = offset
-
-    def puller(self) -> Puller:
-        return self._groups.broker.puller(self.queue)
-
-    def send_back(self, message: MessageExt, *, delay_level: int = 0, max_reconsume_times: int = 16) -> bool:
-        return self._groups.broker.send_back(
-            message, self._state.name, delay_level=delay_level, max_reconsume_times=max_reconsume_times
-        )
-
-    def note(self, reason: str) -> None:
-        self.reason = reason
-
-    def release(self) -> None:
-        with self._groups.changed:
-            if self._state.owners.get(self.queue) is self:
-                del self._state.owners[self.queue]
-                self._groups.touch(self._state)
-
-
-def new_member(client_id: str, since_ms: int, model: str, consume_type: str, ordered: bool) -> Member:
-    if model not in MODELS or consume_type not in CONSUME_TYPES:
-        raise ValueError(f"model is {model!r}, consume_type {consume_type!r}")
-    return Member(
-        client_id, os.getpid(), socket.gethostname(), since_ms, model, consume_type, ordered, subscriptions=()
-    )
-
-
-def raised(offsets: dict[MessageQueue, int], queue: MessageQueue, offset: int) -> None:
-    offsets[queue] = max(offset, offsets.get(queue, offset))
-
-
-def _subscribes(member: Member, topic: str) -> bool:
-    return any(subscription.topic == topic for subscription in member.subscriptions)
-
-
-def _kind(member: Member) -> tuple[str, bool, tuple[Subscription, ...]]:
-    """What all members of a group have in common."""
-    return member.model, member.ordered, member.subscriptions
+        with self._broker.changed:
+            self._is_woken = True
+            self._broker.changed.notify_all()

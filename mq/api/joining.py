@@ -6,14 +6,16 @@ topic would not be consumed by anybody.
 
 from __future__ import annotations
 
+import os
+import socket
+import time
 from collections.abc import Mapping, Sequence
 
 from mq.api.group import Member, Subscription
-from mq.errors import GroupInvalid, MQError, SubscriptionConflict
+from mq.errors import GroupInvalid, SubscriptionConflict
 from mq.names import check_topic
-from mq.store.shared.group_file import PLACE_COUNT
 
-__all__ = ["admit", "check_consumer", "check_room", "checked"]
+__all__ = ["check_agreement", "checked", "joining"]
 
 MODELS = ("clustering", "broadcasting")
 CONSUME_TYPES = ("push", "pull")
@@ -21,7 +23,7 @@ KINDS = ("TAG", "SQL92")
 TIME_MAX = 1 << 62
 
 
-def admit(group: str, others: Mapping[int, Member], member: Member) -> None:
+def check_agreement(group: str, others: Mapping[int, Member], member: Member) -> None:
     """Raises SubscriptionConflict for a member that would differ, GroupInvalid for a client id in use."""
     for other in others.values():
         if other.client_id == member.client_id:
@@ -69,23 +71,24 @@ def checked(subscriptions: Sequence[Subscription]) -> tuple[Subscription, ...]:
     return tuple(sorted(Subscription(*subscription) for subscription in subscriptions))
 
 
-def check_consumer(client_id: str, model: str, consume_type: str, consume_from: str | int) -> None:
+def joining(
+    client_id: str,
+    model: str,
+    consume_type: str,
+    ordered: bool,
+    subscriptions: Sequence[Subscription],
+    consume_from: str | int | None,
+    host: str | None,
+) -> Member:
+    """A consumer that this process is about to have join. Raises ValueError, TypeError, TopicInvalid."""
     if not isinstance(client_id, str) or not client_id:
         raise ValueError(f"client_id is {client_id!r}: give some text")
     if model not in MODELS:
         raise ValueError(f"model is {model!r}: give 'clustering' or 'broadcasting'")
     if consume_type not in CONSUME_TYPES:
         raise ValueError(f"consume_type is {consume_type!r}: give 'push' or 'pull'")
-    if isinstance(consume_from, bool) or not (
-        consume_from in ("first", "last") or (isinstance(consume_from, int) and abs(consume_from) < TIME_MAX)
-    ):
+    is_time = isinstance(consume_from, int) and not isinstance(consume_from, bool)
+    if consume_from not in ("first", "last", None) and not (is_time and abs(int(consume_from)) < TIME_MAX):
         raise ValueError(f"consume_from is {consume_from!r}: give 'first', 'last', or a time in ms")
-
-
-def check_room(group: str, place: int | None) -> None:
-    if place is None:
-        raise MQError(f"group {group} has {PLACE_COUNT:,} live consumers, which is its limit")
-    if place < 0:
-        raise ValueError(
-            f"the subscriptions of this consumer of group {group} are longer than 64 KiB together"
-        )
+    process = os.getpid(), host or socket.gethostname(), time.time_ns() // 1_000_000
+    return Member(client_id, *process, model, consume_type, bool(ordered), checked(subscriptions))
