@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from mq.remoting.client.connections import event_loop
+from mq.remoting import event_loop
 from mq.remoting.client.connections.options import RemotingOptions
 from mq.remoting.client.connections.remoting import Remoting
 from tests.support.remoting_peer import Peer, echo

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from mq.errors import BrokerClosed, ForkedBroker, MQError, RemotingError, Reques
 from mq.remoting.client.connections import connection as connections
 from mq.remoting.client.connections import remoting as remotings
 from mq.remoting.client.connections.connection import Connection
+from mq.remoting.client.connections.options import RemotingOptions
 from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.frame import Frame, HeaderEncoding, answer_to, encode
 from mq.remoting.codec.response_codes import ResponseCode
@@ -425,6 +427,40 @@ def test_an_end_that_reads_nothing_is_not_fed_without_bound(
     errors = [error for future in futures if (error := future.exception(60)) is not None]
     assert 4 <= len(futures) - len(errors) < 100
     assert all("takes no more: " in str(error) for error in errors)
+
+
+def test_requests_without_an_answer_are_bounded(
+    peer: Peer, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mq.remoting.client.connections.connection.UNDER_WAY_MAX", 3)
+    peer.on(SILENT, silence)
+    remoting.call(peer.address, Frame(ECHO))
+    waiting = [remoting.submit(peer.address, Frame(SILENT), 60.0) for _ in range(3)]
+    with pytest.raises(RemotingError, match=r"3 requests to answer and takes no more"):
+        remoting.submit(peer.address, Frame(SILENT), 60.0).result(30)
+    with pytest.raises(RemotingError, match=r"send less at once"):
+        remoting.call(peer.address, Frame(ECHO))
+    assert not any(future.done() for future in waiting)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"timeout": 0}, ValueError, "timeout is 0 s: it must be over 0"),
+        ({"timeout": float("nan")}, ValueError, "timeout is nan"),
+        ({"timeout": 1e9}, ValueError, "at most 86,400"),
+        ({"timeout": "3"}, TypeError, "timeout is a number of seconds"),
+        ({"connect_timeout": True}, TypeError, "connect_timeout is a number of seconds"),
+        ({"connect_timeout": -1.0}, ValueError, "connect_timeout is -1.0 s"),
+        ({"tls": True}, TypeError, r"tls is an ssl.SSLContext or None, not a bool"),
+        ({"credentials": ("key", "secret")}, TypeError, r"credentials is an access key .* not a tuple"),
+        ({"encoding": "JSON"}, TypeError, "encoding is a HeaderEncoding"),
+    ],
+)
+def test_options_out_of_range_are_named(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said) as caught:
+        RemotingOptions(**options)
+    assert "secret'" not in str(caught.value)
 
 
 def test_after_close_everything_says_so(peer: Peer, remoting: Remoting) -> None:

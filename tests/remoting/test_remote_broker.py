@@ -160,12 +160,11 @@ def test_a_queue_is_consumed_in_order(broker: mq.Broker, topic: str) -> None:
     assert consumed.bodies() == bodies(100)
 
 
-def test_tags_and_sql_select(broker: mq.Broker, topic: str) -> None:
+def test_tags_select(broker: mq.Broker, topic: str) -> None:
     with mq.Producer(broker) as producer:
         for number in range(20):
             tag = "even" if number % 2 == 0 else "odd"
-            message = mq.Message(topic, b"%d" % number, tags=tag, properties={"price": str(number)})
-            producer.send(message)
+            producer.send(mq.Message(topic, b"%d" % number, tags=tag))
     consumer = mq.PushConsumer(broker, unique_name("tags"))
     got: list[bytes] = []
     consumer.subscribe(topic, "even", listener=lambda message: got.append(message.body))
@@ -173,6 +172,60 @@ def test_tags_and_sql_select(broker: mq.Broker, topic: str) -> None:
     wait_until(lambda: len(got) == 10)
     consumer.close()
     assert sorted(map(int, got)) == list(range(0, 20, 2))
+
+
+def test_sql_selects_on_the_brokers(broker: mq.Broker, topic: str) -> None:
+    def send_priced(first: int) -> None:
+        with mq.Producer(broker) as producer:
+            for number in range(first, first + 20):
+                region = "EU" if number % 2 else "US"
+                fields = {"price": str(number), "region": region}
+                producer.send(mq.Message(topic, b"%d" % number, properties=fields))
+
+    group, got = unique_name("sql"), list[bytes]()
+    send_priced(0)
+    with mq.PushConsumer(broker, group) as consumer:
+        consumer.subscribe(
+            topic, sql="price > 10 AND region = 'EU'", listener=lambda message: got.append(message.body)
+        )
+        consumer.start()
+        wait_until(lambda: len(got) == 5)
+        send_priced(20)
+        wait_until(lambda: len(got) == 15)
+        wait_until(lambda: broker.group(group).lag(topic) == 0)
+    assert sorted(map(int, got)) == list(range(11, 40, 2))
+    with mq.PullConsumer(broker, unique_name("sql")) as polling:
+        polling.subscribe(topic, sql="price BETWEEN 3 AND 6")
+        assert sorted(map(int, polled(polling, 4))) == [3, 4, 5, 6]
+    wrong = mq.PushConsumer(broker, unique_name("sql"))
+    with pytest.raises(mq.FilterSyntaxError):
+        wrong.subscribe(topic, sql="price >", listener=print)
+
+
+def test_queues_are_added_and_taken_away_while_a_group_consumes(broker: mq.Broker, topic: str) -> None:
+    group = unique_name("billing")
+    with Consumed(broker, topic, group) as first, Consumed(broker, topic, group) as second:
+
+        def has_come(count: int, queue_count: int) -> None:
+            # A message may come twice when queues change hands.
+            wait_until(lambda: len({each.body for each in first.messages + second.messages}) == count)
+            both = first.consumer.assignment() | second.consumer.assignment()
+            wait_until(lambda: len({queue for queue in both if queue.topic == topic}) == queue_count)
+
+        brokers = len({queue.broker_name for queue in broker.readable(topic)})
+        with mq.Producer(broker) as producer:
+            for number in range(120):
+                if number == 40:
+                    broker.create_topic(topic, 5)
+                if number == 80:
+                    has_come(80, 5 * brokers)
+                    # Nothing more goes to the others, and they are still read.
+                    broker.create_topic(topic, read_queue_count=5, write_queue_count=1)
+                used = producer.send(mq.Message(topic, b"%d" % number)).queue
+                assert used.queue_id < (2 if number < 40 else 5 if number < 80 else 1)
+        has_come(120, 5 * brokers)
+        used_ids = {message.queue_id for message in first.messages + second.messages}
+    assert used_ids == set(range(5))
 
 
 def test_broadcast_reaches_every_consumer_and_its_offsets_stay(
@@ -274,6 +327,14 @@ def test_a_group_is_reset_while_it_consumes(broker: mq.Broker, topic: str) -> No
         wait_until(lambda: broker.group(group).lag(topic) == 0)
         broker.group(group).reset(topic, to="earliest")
         consumed.wait_for(20)
+
+
+def test_a_group_that_was_never_used_is_reset(broker: mq.Broker, topic: str) -> None:
+    group = broker.group(unique_name("new"))
+    send(broker, topic, 10)
+    wait_until(lambda: sum(queue.max_offset for queue in broker.topic(topic).queues) == 10)
+    group.reset(topic, to="latest")
+    assert sum(group.offsets(topic).values()) == 10
 
 
 def test_a_group_begins_at_the_end_where_it_is_told_to(broker: mq.Broker, topic: str) -> None:

@@ -11,6 +11,7 @@ sending.py             messages, batches and half messages to a broker
 transactions.py        ends, and the checks that brokers ask for
 pulling.py             what a pull asks for, and what its answer says
 queue_puller.py        pulls for a reader that is no consumer
+columns/               queues as columns, from masters and slaves
 arrivals.py            what wakes a consumer
 heartbeats.py          what tells brokers which groups a client belongs to
 groups/                members, the queues they have, their offsets

@@ -13,16 +13,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from mq.api.broker import Broker
+from mq.api.bulk import Row
 from mq.api.local import Directory, no_directory
 from mq.api.queues import Appender, Puller
 from mq.api.results import MessageQueue, SendResult
-from mq.api.topic import Topic
+from mq.api.topic import Topic, TopicChange
 from mq.api.waiter import Waiter
 from mq.errors import MQError, NotSupported, TopicNotFound
 from mq.message import Message, MessageExt
-from mq.names import check_topic
+from mq.names import check_group, check_topic
 from mq.remoting.client.arrivals import Arrivals
 from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.columns.scans import RemoteScans
 from mq.remoting.client.connections.addresses import parse_addresses
 from mq.remoting.client.connections.cluster import Cluster
 from mq.remoting.client.connections.name_servers import NameServers
@@ -60,13 +62,15 @@ class RemoteBroker(Broker):
         self._is_dropped = False
         self._remoting = remoting = Remoting(name_servers, options)
         try:
-            names = Namespace(namespace)
+            self._names = names = Namespace(namespace)
             servers = NameServers(remoting, addresses)
             cluster = Cluster(remoting, servers)
-            brokers = Brokers(remoting, cluster)
+            self._brokers = brokers = Brokers(remoting, cluster)
             arrivals = Arrivals()
             self._topics = topics = RemoteTopics(brokers, servers, names)
-            sending = Sending(brokers, names, topics.version, topics.forget)
+            self._sending = sending = Sending(
+                brokers, names, topics.version, topics.check_writable, topics.forget
+            )
             self._queues = queues = RemoteQueues(brokers, names, topics, sending, arrivals)
             heartbeats = Heartbeats(remoting, cluster)
             self._transactions = RemoteTransactions(brokers, names, heartbeats, sending)
@@ -94,27 +98,8 @@ class RemoteBroker(Broker):
 
     # Topics.
 
-    def create_topic(
-        self,
-        name: str,
-        queue_count: int | None = None,
-        *,
-        read_queue_count: int | None = None,
-        write_queue_count: int | None = None,
-        perm: str | None = None,
-        ordered: bool | None = None,
-        shrink: bool = False,
-    ) -> Topic:
-        """See Broker.create_topic. Counts are those of each broker of the cluster."""
-        self._topics.create(
-            name,
-            queue_count if read_queue_count is None else read_queue_count,
-            queue_count if write_queue_count is None else write_queue_count,
-            perm,
-            ordered,
-            shrink=shrink,
-        )
-        return Topic(self, name)
+    def change_topic(self, name: str, change: TopicChange) -> None:
+        self._topics.change(name, change)
 
     def delete_topic(self, name: str) -> None:
         self._topics.delete(name)
@@ -186,10 +171,17 @@ class RemoteBroker(Broker):
     def recall(self, handle: str) -> str:
         return self._finding.recall(handle)
 
-    # Consumer groups.
+    # Columns.
 
-    def groups(self) -> list[str]:
-        return self._groups.groups()
+    def scans(self, group: str | None = None) -> RemoteScans:
+        """See Cluster.scans."""
+        if group is not None:
+            check_group(group)
+        return RemoteScans(self._brokers, self._names, self.route_version, group)
+
+    def append_rows(self, queue: MessageQueue, rows: Sequence[Row]) -> SendResult:
+        """See Cluster.append_rows."""
+        return self._sending.append_rows(queue, rows)
 
     # The cluster.
 

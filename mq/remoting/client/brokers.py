@@ -29,19 +29,24 @@ class Brokers:
         self.cluster: Final = cluster
 
     def master(self, broker_name: str) -> str:
-        """The address to send to. Raises RemotingError for a broker that has no master in any route."""
+        """The address to send to. Raises RemotingError for a broker that has no master now."""
+        self._learn(broker_name)
         return self._known(broker_name, self.cluster.address(broker_name), "master")
 
     def address(self, broker_name: str) -> str:
         """The address to ask: the master's, or a slave's while there is none. Raises RemotingError."""
+        self._learn(broker_name)
         return self._known(broker_name, self.cluster.any_address(broker_name), "address")
+
+    def _learn(self, broker_name: str) -> None:
+        """A queue may be known from elsewhere, before a route of any of its broker's topics is."""
+        if not self.remoting.events.is_current and self.cluster.any_address(broker_name) is None:
+            self.cluster.everything()
 
     def _known(self, broker_name: str, address: str | None, what: str) -> str:
         if address is None:
             known = ", ".join(sorted(self.cluster.brokers)) or "none"
-            raise RemotingError(
-                f"broker {broker_name!r} has no {what} in any route now; the brokers known are: {known}"
-            )
+            raise RemotingError(f"broker {broker_name!r} has no {what} now; the brokers known are: {known}")
         return address
 
     def ask(

@@ -5,16 +5,18 @@ RocketMQ: client/impl/MQAdminImpl.java.
 
 from __future__ import annotations
 
-import re
 import time
 
+from mq.api.queries import check_query
 from mq.api.recall import RecallHandle
 from mq.errors import MessageNotFound, MQError, NotPermitted, RemotingError, TopicNotFound
 from mq.message import MessageExt
+from mq.names import is_system_topic
 from mq.properties import value_of
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import checked, framed
 from mq.remoting.client.namespace import Namespace
+from mq.remoting.client.offset_id import OffsetId
 from mq.remoting.client.sending import PRODUCER_GROUP
 from mq.remoting.client.topics import RemoteTopics
 from mq.remoting.codec.fields import decode_fields
@@ -26,7 +28,7 @@ from mq.remoting.codec.response_codes import ResponseCode
 
 __all__ = ["Finding"]
 
-_OFFSET_ID = re.compile(r"[0-9A-F]{32}|[0-9A-F]{56}")
+INDEX_MS = 1000  # An index has whole seconds, rounded down: it is asked from a second earlier on.
 
 
 class Finding:
@@ -42,7 +44,7 @@ class Finding:
         found = self._by_offset_id(msg_id)
         if found is not None:
             return found
-        for topic in self._topics.names():
+        for topic in self._topics.names() if msg_id else ():
             try:
                 newest = self.query(topic, msg_id, count_max=32, begin_ms=0, end_ms=None)
             except (TopicNotFound, NotPermitted):
@@ -58,13 +60,16 @@ class Finding:
         """See Broker.query. A broker indexes a message some ms after it was stored."""
         if not self._topics.exists(topic):
             raise TopicNotFound(topic)
+        check_query(key, count_max)
         end_ms = time.time_ns() // 1_000_000 + 60_000 if end_ms is None else end_ms
         found: dict[str, MessageExt] = {}
         wire_topic = self._namespace.wire(topic)
         names = sorted({queue.broker_name for queue in self._topics.readable(topic)})
         for name in names:
             for is_unique_key in (False, True):
-                request = QueryMessage(wire_topic, key, count_max, begin_ms, end_ms, is_unique_key)
+                request = QueryMessage(
+                    wire_topic, key, count_max, max(begin_ms - INDEX_MS, 0), end_ms, is_unique_key
+                )
                 answer = self._brokers.ask(name, request, also=(ResponseCode.QUERY_NOT_FOUND,))
                 if answer.code == ResponseCode.SUCCESS:
                     for message in self._decoded(answer, name):
@@ -80,40 +85,42 @@ class Finding:
     def recall(self, handle: str) -> str:
         """See Broker.recall."""
         named = RecallHandle.of(handle)
-        request = RecallMessage(self._namespace.wire(named.topic), handle, PRODUCER_GROUP)
+        if is_system_topic(named.topic):
+            raise ValueError(f"this recall handle is of {named.topic}, which is a topic of RocketMQ's own")
+        self._check_broker(named)
+        wire_topic = self._namespace.wire(named.topic)
+        request = RecallMessage(wire_topic, str(named._replace(topic=wire_topic)), PRODUCER_GROUP)
         try:
-            answer = self._brokers.ask(self._broker_of(named), request)
+            answer = self._brokers.ask(named.broker_name, request)
         except RemotingError as error:
             if error.code == ResponseCode.ILLEGAL_OPERATION:
                 raise NotPermitted(f"message {named.unique_id} cannot be recalled: {error}") from error
             raise
         return decode_fields(RecallAnswer, answer.fields).msg_id
 
-    def _broker_of(self, named: RecallHandle) -> str:
-        if self._brokers.cluster.address(named.broker_name) is None:
-            self._brokers.all_names()
-        return named.broker_name
+    def _check_broker(self, named: RecallHandle) -> None:
+        """Raises ValueError for a handle of another cluster's broker."""
+        cluster = self._brokers.cluster
+        if cluster.any_address(named.broker_name) is None:
+            known = self._brokers.all_names()
+            if named.broker_name not in known:
+                raise ValueError(
+                    f"this recall handle is of broker {named.broker_name!r}; those of this cluster are:"
+                    f" {', '.join(known)}"
+                )
 
     def _by_offset_id(self, msg_id: str) -> MessageExt | None:
-        if not _OFFSET_ID.fullmatch(msg_id):
-            return None
-        packed = bytes.fromhex(msg_id)
-        host, port = packed[:-12], int.from_bytes(packed[-12:-8], "big")
-        offset = int.from_bytes(packed[-8:], "big")
-        if len(host) == 4:
-            address = f"{'.'.join(map(str, host))}:{port}"
-        else:
-            address = f"[{':'.join(host[at : at + 2].hex() for at in range(0, 16, 2))}]:{port}"
-        name = self._name_of(address)
-        if name is None:
+        place = OffsetId.of(msg_id)
+        name = self._name_of(place.address) if place is not None else None
+        if place is None or name is None:
             return None  # A unique id looks the same.
         try:
-            answer = self._brokers.remoting.call(address, framed(ViewMessageById(offset)))
-            checked(answer, ViewMessageById, address)
+            answer = self._brokers.remoting.call(place.address, framed(ViewMessageById(place.log_offset)))
+            checked(answer, ViewMessageById, place.address)
             messages = self._decoded(answer, name)
         except MQError:
             return None
-        return messages[0] if messages and messages[0].log_offset == offset else None
+        return messages[0] if messages and messages[0].log_offset == place.log_offset else None
 
     def _decoded(self, answer: Frame, broker_name: str) -> list[MessageExt]:
         return self._namespace.plain_messages(decode_records(answer.body, broker_name))

@@ -19,7 +19,7 @@ from mq.remoting.codec.records import decode_records
 from mq.remoting.codec.requests.consuming import PullAnswer, PullFlag, PullMessage
 from mq.remoting.codec.response_codes import ResponseCode
 
-__all__ = ["HOLD_SECONDS", "READER_GROUP", "Pulled", "pull_request", "pulled"]
+__all__ = ["HOLD_SECONDS", "READER_GROUP", "PullHead", "Pulled", "pull_head", "pull_request", "pulled"]
 
 HOLD_SECONDS = 15.0  # for which a broker holds a pull that finds nothing
 READER_GROUP = "TOOLS_CONSUMER"  # RocketMQ's own, for what reads without being a consumer
@@ -29,6 +29,16 @@ _STATUS = {
     ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MESSAGE,
     ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
 }
+
+
+class PullHead(NamedTuple):
+    """What the header of an answer to a pull says; broker_id is that of the broker to ask next."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    broker_id: int
 
 
 class Pulled(NamedTuple):
@@ -74,26 +84,32 @@ def pull_request(
     )
 
 
-def pulled(answer: Frame, queue: MessageQueue, offset: int, address: str, namespace: Namespace) -> Pulled:
-    """What the answer to a pull from `offset` on says. Raises RemotingError, by its own name where it
-    has one (see refusals.py)."""
+def pull_head(answer: Frame, queue: MessageQueue, offset: int, address: str) -> PullHead:
+    """What the answer to a pull from `offset` on says, but for its messages. Raises RemotingError, by its own
+    name where it has one (see refusals.py)."""
     try:
         checked(answer, PullMessage, address, _STATUS)
     except RemotingError as error:
         raise named(error, queue.topic) from None
     fields = decode_fields(PullAnswer, answer.fields)
     status = _STATUS[ResponseCode(answer.code)]
-    messages = []
     next_offset = fields.next_begin_offset
+    if status is PullStatus.FOUND and (not answer.body or next_offset <= offset):
+        raise RemotingError(
+            f"{address} found {len(answer.body):,} bytes of messages of {queue.topic}/{queue.queue_id} at"
+            f" queue offset {offset}, and says to go on at {next_offset}",
+            address=address,
+        )
+    if status is PullStatus.NO_NEW_MESSAGE:
+        next_offset = offset
+    return PullHead(status, next_offset, fields.min_offset, fields.max_offset, fields.suggest_which_broker_id)
+
+
+def pulled(answer: Frame, queue: MessageQueue, offset: int, address: str, namespace: Namespace) -> Pulled:
+    """What the answer to a pull from `offset` on says. Raises RemotingError, by its own name where it
+    has one (see refusals.py)."""
+    status, next_offset, min_offset, max_offset, broker_id = pull_head(answer, queue, offset, address)
+    messages = []
     if status is PullStatus.FOUND:
         messages = namespace.plain_messages(decode_records(answer.body, queue.broker_name))
-        if not messages or next_offset <= offset:
-            raise RemotingError(
-                f"{address} found {len(messages)} messages of {queue.topic}/{queue.queue_id} at queue offset"
-                f" {offset}, and says to go on at {next_offset}",
-                address=address,
-            )
-    elif status is PullStatus.NO_NEW_MESSAGE:
-        next_offset = offset
-    result = PullResult(status, messages, next_offset, fields.min_offset, fields.max_offset)
-    return Pulled(result, fields.suggest_which_broker_id)
+    return Pulled(PullResult(status, messages, next_offset, min_offset, max_offset), broker_id)

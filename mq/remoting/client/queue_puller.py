@@ -17,6 +17,7 @@ from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import framed
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.pulling import HOLD_SECONDS, READER_GROUP, pull_request, pulled
+from mq.remoting.client.topics import RemoteTopics
 
 __all__ = ["QueuePuller"]
 
@@ -26,11 +27,15 @@ ANSWER_SECONDS = 10.0  # on top of what a broker holds a pull
 class QueuePuller:
     """From any thread."""
 
-    def __init__(self, brokers: Brokers, queue: MessageQueue, namespace: Namespace) -> None:
+    def __init__(
+        self, brokers: Brokers, queue: MessageQueue, namespace: Namespace, topics: RemoteTopics
+    ) -> None:
         self._brokers = brokers
         self._queue = queue
         self._namespace = namespace
         self._wire_queue = namespace.wire_queue(queue)
+        self._topics = topics
+        self._version = -1  # of the topics when the queue was last found to be readable
         self._all = Subscription(self._wire_queue.topic)
 
     def __call__(
@@ -43,11 +48,17 @@ class QueuePuller:
         /,
     ) -> PullResult:
         """See Puller."""
+        if not isinstance(count_max, int) or count_max < 1:
+            raise ValueError(f"count_max is {count_max!r}: ask for at least one message")
+        version = self._topics.version()
+        if version != self._version:
+            self._topics.check_readable(self._queue)
+            self._version = version
         deadline = monotonic() + wait
         while True:
             found = self._pull(offset, count_max, byte_max, max(0.0, deadline - monotonic()))
             if found.status is not PullStatus.NO_NEW_MESSAGE or monotonic() >= deadline:
-                return found
+                return _cut(found, byte_max)
 
     def _pull(self, offset: int, count_max: int, byte_max: int, wait: float) -> PullResult:
         hold = min(wait, HOLD_SECONDS)
@@ -74,3 +85,19 @@ class QueuePuller:
                 future.cancel()
                 return PullResult(PullStatus.NO_NEW_MESSAGE, [], offset, 0, offset)
         return pulled(answer, self._queue, offset, address, self._namespace).result
+
+
+def _cut(found: PullResult, byte_max: int) -> PullResult:
+    """The same without what goes beyond byte_max, which a broker does not heed. The first message stays."""
+    size = 0
+    for count, message in enumerate(found.messages):
+        size += message.store_size
+        if count and size > byte_max:
+            return PullResult(
+                found.status,
+                found.messages[:count],
+                message.queue_offset,
+                found.min_offset,
+                found.max_offset,
+            )
+    return found

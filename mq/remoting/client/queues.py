@@ -68,17 +68,20 @@ class RemoteQueues(Queues):
         return self._sending.append_batch(queue, messages)
 
     def puller(self, queue: MessageQueue) -> Puller:
-        return QueuePuller(self._brokers, queue, self._namespace)
+        return QueuePuller(self._brokers, queue, self._namespace, self._topics)
 
     def min_offset(self, queue: MessageQueue) -> int:
+        self._topics.known(queue.topic)  # A broker has an answer for any topic.
         wire = self._namespace.wire_queue(queue)
         return self._brokers.offset(queue.broker_name, GetMinOffset(wire.topic, wire.queue_id))
 
     def max_offset(self, queue: MessageQueue) -> int:
+        self._topics.known(queue.topic)
         wire = self._namespace.wire_queue(queue)
         return self._brokers.offset(queue.broker_name, GetMaxOffset(wire.topic, wire.queue_id))
 
     def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        self._topics.known(queue.topic)
         wire = self._namespace.wire_queue(queue)
         request = SearchOffsetByTimestamp(wire.topic, wire.queue_id, time_ms)
         return self._brokers.offset(queue.broker_name, request)

@@ -5,10 +5,17 @@ Each of these is a RemotingError too, with the broker's code and remark.
 
 from __future__ import annotations
 
-from mq.errors import FilterSyntaxError, MessageInvalid, NotPermitted, RemotingError, TopicNotFound
+from mq.errors import (
+    FilterSyntaxError,
+    MessageInvalid,
+    MQError,
+    NotPermitted,
+    RemotingError,
+    TopicNotFound,
+)
 from mq.remoting.codec.response_codes import ResponseCode
 
-__all__ = ["MessageRefused", "NoSuchTopic", "Refused", "WrongExpression", "named"]
+__all__ = ["MessageRefused", "NoSuchTopic", "Refused", "WrongExpression", "is_final", "named"]
 
 
 class NoSuchTopic(TopicNotFound, RemotingError):
@@ -27,6 +34,7 @@ class WrongExpression(FilterSyntaxError, RemotingError):
     """The broker cannot read the expression of a subscription."""
 
 
+ACCESS_DENIED = "rocketmq.acl."
 _NAMES: dict[int, type[RemotingError]] = {
     ResponseCode.TOPIC_NOT_EXIST: NoSuchTopic,
     ResponseCode.NO_PERMISSION: Refused,
@@ -47,3 +55,11 @@ def named(error: RemotingError, topic: str = "") -> RemotingError:
     if isinstance(found, FilterSyntaxError):
         found.position = 0
     return found
+
+
+def is_final(error: MQError) -> bool:
+    """Whether the same request, a little later or to another broker, is refused again."""
+    if isinstance(error, tuple(_NAMES.values())):
+        return True
+    # 4.9 has no code for access that it denies, and names the class of its error.
+    return isinstance(error, RemotingError) and ACCESS_DENIED in (error.remark or "")

@@ -8,19 +8,20 @@ RocketMQ: client/impl/producer/DefaultMQProducerImpl.java, client/impl/MQClientA
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 
+from mq.api.bulk import Row
 from mq.api.queues import Appender
 from mq.api.recall import RecallHandle
 from mq.api.results import MessageQueue, SendResult, SendStatus
-from mq.errors import RemotingError, RequestTimeout
+from mq.errors import MessageInvalid, RemotingError, RequestTimeout
 from mq.fastpath import time_left
 from mq.message import Message
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import checked, framed
 from mq.remoting.client.namespace import Namespace
+from mq.remoting.client.offset_id import OffsetId
 from mq.remoting.client.refusals import named
 from mq.remoting.codec.batch import encode_batch
 from mq.remoting.codec.fields import decode_fields
@@ -34,9 +35,10 @@ __all__ = ["PRODUCER_GROUP", "Sending"]
 PRODUCER_GROUP = "mq_producer"  # of what is sent without transactions: a broker counts by it
 INHERITED_TOPIC = "TBW102"  # whose settings a topic gets that the first message makes
 INHERITED_QUEUE_COUNT = 4
+CHECKED_MAX = 1 << 16  # queues that are remembered as allowed
+DELAY_MS_MAX = 1 << 62  # Beyond that a broker's time overflows, and the message comes at once.
 TRANSACTION_PREPARED = 0x4  # of sys_flag
 _STATUS = {status.value: status for status in SendStatus}
-_OFFSET_ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
 
 class Sending:
@@ -47,11 +49,14 @@ class Sending:
         brokers: Brokers,
         namespace: Namespace,
         version: Callable[[], int],
+        check: Callable[[MessageQueue], object],
         forget: Callable[[str], object],
     ) -> None:
         self._brokers = brokers
         self._namespace = namespace
         self._version = version
+        self._check = check  # raises what forbids to send to a queue
+        self._checked: dict[MessageQueue, int] = {}  # the version with which it was allowed
         self._forget = forget  # the route of a topic that a broker does not have any more
 
     def appender(self, queue: MessageQueue) -> Appender:
@@ -66,26 +71,50 @@ class Sending:
 
     def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
         """See Queues.append_batch."""
+        self._allow(queue)
         ids = [new_unique_id() for _ in messages]
-        body = encode_batch(
+        entries = [
             (message.body, with_unique_id(message.encoded, unique_id), message.flag)
             for message, unique_id in zip(messages, ids, strict=True)
-        )
-        properties = "" if all(message.wait for message in messages) else "WAIT\x01false\x02"
+        ]
+        waits = all(message.wait for message in messages)
+        return self._append_entries(queue, entries, ids, "" if waits else "WAIT\x01false\x02")
+
+    def append_rows(self, queue: MessageQueue, rows: Sequence[Row]) -> SendResult:
+        """See Cluster.append_rows."""
+        self._allow(queue)
+        ids = [row.unique_id for row in rows]
+        if len(rows) > 1:
+            entries = [(row.body, with_unique_id(row.properties, row.unique_id), 0) for row in rows]
+            return self._append_entries(queue, entries, ids, "")
+        (row,) = rows
+        properties = with_unique_id(row.properties, row.unique_id).decode()
+        request = self._request(SendMessageV2, queue, PRODUCER_GROUP, properties, sys_flag=0, flag=0)
+        return self._stored(self._call(queue, framed(request, row.body), row.unique_id), queue, ids)
+
+    def _append_entries(
+        self,
+        queue: MessageQueue,
+        entries: Sequence[tuple[bytes, bytes, int]],
+        ids: list[str],
+        properties: str,
+    ) -> SendResult:
+        """Store messages, each given as body, properties and flag, side by side, as one with `properties`."""
         request = self._request(
             SendBatchMessage, queue, PRODUCER_GROUP, properties, sys_flag=0, flag=0, batch=True
         )
-        return self._stored(self._call(queue, framed(request, body), None), queue, ids)
+        return self._stored(self._call(queue, framed(request, encode_batch(entries)), None), queue, ids)
 
     def _appender(self, queue: MessageQueue, group: str, added: bytes, added_flag: int) -> Appender:
-        self._brokers.master(queue.broker_name)  # Raises what forbids to write there.
-        version = self._version()
+        version = self._allow(queue)
 
         def append(
             message: Message, body: bytes, sys_flag: int, unique_id: str | None = None, /
         ) -> SendResult | None:
             if self._version() != version:
                 return None
+            if message.delay_ms is not None and message.delay_ms > DELAY_MS_MAX:
+                raise MessageInvalid(f"delay_ms is {message.delay_ms:,}: no broker waits for so long")
             unique_id = unique_id or new_unique_id()
             properties = with_unique_id(message.encoded + added, unique_id).decode()
             request = self._request(
@@ -94,6 +123,17 @@ class Sending:
             return self._stored(self._call(queue, framed(request, body), unique_id), queue, [unique_id])
 
         return append
+
+    def _allow(self, queue: MessageQueue) -> int:
+        """The version of the topics with which the queue may be sent to. Raises what forbids it."""
+        version = self._version()
+        if self._checked.get(queue) != version:
+            self._brokers.master(queue.broker_name)
+            self._check(queue)
+            if len(self._checked) >= CHECKED_MAX:
+                self._checked.clear()
+            self._checked[queue] = version
+        return version
 
     def _request(
         self,
@@ -165,8 +205,7 @@ def with_unique_id(properties: bytes, unique_id: str) -> bytes:
 def placed(msg_id: str, count: int) -> tuple[bytes, list[int]]:
     """The store host, and the log offset of each message, out of the offset ids that a broker answers with.
     Raises RemotingError."""
-    ids = msg_id.split(",")
-    if len(ids) != count or not all(map(_OFFSET_ID.fullmatch, ids)):
+    places = [place for text in msg_id.split(",") if (place := OffsetId.of(text)) is not None]
+    if len(places) != count or msg_id.count(",") != count - 1:
         raise RemotingError(f"a broker stored {count} messages, and says that their ids are {msg_id[:200]!r}")
-    packed = [bytes.fromhex(each) for each in ids]
-    return packed[0][:-8], [int.from_bytes(each[-8:], "big") for each in packed]
+    return places[0].host, [place.log_offset for place in places]

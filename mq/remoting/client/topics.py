@@ -7,12 +7,13 @@ RocketMQ: client/impl/factory/MQClientInstance.java, tools/admin/DefaultMQAdminE
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 
 from mq.api.results import MessageQueue
-from mq.errors import MQError, NotPermitted, RequestTimeout, TopicNotFound
-from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
+from mq.api.topic import TopicChange
+from mq.errors import MQError, NotPermitted, RemotingError, RequestTimeout, TopicNotFound
+from mq.names import DEAD_PREFIX, RETRY_PREFIX, UNSENDABLE_TOPICS, check_topic, is_system_topic
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import checked
 from mq.remoting.client.connections.name_servers import NameServers
@@ -29,6 +30,7 @@ from mq.remoting.codec.response_codes import ResponseCode
 __all__ = ["RemoteTopics"]
 
 QUEUE_COUNT = 4  # of a new topic
+QUEUE_COUNT_MAX = 1024  # of a topic on one broker
 ROUTE_SECONDS, ROUTE_LOOK_SECONDS = 10.0, 0.05
 PERMS = {"": 0, "r": READ, "w": WRITE, "rw": READ | WRITE}
 _OWN_PREFIXES = (RETRY_PREFIX, DEAD_PREFIX)
@@ -51,7 +53,10 @@ class RemoteTopics:
 
     def publishable(self, topic: str) -> Sequence[MessageQueue]:
         """See Queues.publishable."""
+        self._brokers.remoting.check_open()
         check_topic(topic)
+        if topic in UNSENDABLE_TOPICS:
+            raise NotPermitted(f"{topic} is one of RocketMQ's own topics: nobody sends to it")
         route = self._route(topic)
         if route is None:
             return self._inherit(topic)
@@ -62,14 +67,29 @@ class RemoteTopics:
 
     def readable(self, topic: str) -> Sequence[MessageQueue]:
         """See Queues.readable."""
-        check_topic(topic)
-        route = self._route(topic)
-        if route is None:
-            raise TopicNotFound(topic)
+        route = self.known(topic)
         queues = readable_queues(topic, route)
         if not queues:
             raise NotPermitted(f"topic {topic!r} may not be read on any broker of the cluster")
         return queues
+
+    def known(self, topic: str) -> TopicRoute:
+        """Where a topic is. Raises TopicNotFound for nowhere."""
+        self._brokers.remoting.check_open()
+        check_topic(topic)
+        route = self._route(topic)
+        if route is None:
+            raise TopicNotFound(topic)
+        return route
+
+    def check_writable(self, queue: MessageQueue) -> None:
+        """Raises what forbids to send to a queue: a broker looks at neither the topic's permission nor at a
+        negative number."""
+        _check_among(queue, self.publishable(queue.topic), "sent to")
+
+    def check_readable(self, queue: MessageQueue) -> None:
+        """Raises what forbids to read a queue."""
+        _check_among(queue, self.readable(queue.topic), "read")
 
     def exists(self, topic: str) -> bool:
         return self._fresh(topic) is not None
@@ -89,31 +109,18 @@ class RemoteTopics:
             and not name.endswith("_REPLY_TOPIC")
         )
 
-    def create(
-        self,
-        topic: str,
-        read_count: int | None,
-        write_count: int | None,
-        perm: str | None,
-        ordered: bool | None,
-        *,
-        shrink: bool,
-    ) -> None:
-        """See Broker.create_topic; counts are those of each broker."""
-        check_topic(topic)
-        if perm is not None and perm not in PERMS:
-            raise ValueError(f"perm is {perm!r}: give 'rw', 'r', 'w' or ''")
-        for count in (read_count, write_count):
-            if count is not None and not 1 <= count <= 1024:
-                raise ValueError(f"a topic has 1 to 1,024 queues on each broker, not {count}")
-        if is_system_topic(topic):
-            raise NotPermitted(f"{topic} is RocketMQ's own")
+    def change(self, topic: str, change: TopicChange) -> None:
+        """See Broker.change_topic; counts are those of each broker."""
+        for count in (change.read_queue_count, change.write_queue_count):
+            if count is not None and count > QUEUE_COUNT_MAX:
+                raise ValueError(
+                    f"a topic of a cluster has 1 to {QUEUE_COUNT_MAX:,} queues on each broker, not {count:,}"
+                )
         route = self._fresh(topic)
         known = {} if route is None else {each.broker_name: each for each in route.queue_datas}
         names = self._brokers.all_names()
-        for name in names:
-            self._update(name, topic, known.get(name), read_count, write_count, perm, ordered, shrink=shrink)
-        self._wait_for_route(topic, names, read_count, write_count)
+        made = {name: self._update(name, topic, known.get(name), change) for name in names}
+        self._wait_for_route(topic, made)
 
     def delete(self, topic: str) -> None:
         """See Broker.delete_topic."""
@@ -141,17 +148,13 @@ class RemoteTopics:
         broker_name: str,
         topic: str,
         known: QueueCounts | None,
-        read_count: int | None,
-        write_count: int | None,
-        perm: str | None,
-        ordered: bool | None,
-        *,
-        shrink: bool,
-    ) -> None:
-        """What is not given stays as it is on this broker."""
-        reads = read_count or (known.read_queue_nums if known else QUEUE_COUNT)
-        writes = write_count or (known.write_queue_nums if known else QUEUE_COUNT)
-        if known is not None and reads < known.read_queue_nums and not shrink:
+        change: TopicChange,
+    ) -> UpdateTopic:
+        """What is not given stays as it is on this broker; what it has then."""
+        reads = change.read_queue_count or (known.read_queue_nums if known else QUEUE_COUNT)
+        writes = change.write_queue_count or (known.write_queue_nums if known else QUEUE_COUNT)
+        perm, ordered = change.perm, change.ordered
+        if known is not None and reads < known.read_queue_nums and not change.shrink:
             raise NotPermitted(
                 f"topic {topic!r} has {known.read_queue_nums} queues to read on broker {broker_name!r}: with"
                 f" {reads} nobody would read what the others hold; with shrink=True it is done all the same,"
@@ -168,6 +171,7 @@ class RemoteTopics:
             topic_sys_flag=known.topic_sys_flag if known else 0,
         )
         self._brokers.ask(broker_name, request)
+        return request
 
     def _is_ordered(self, broker_name: str, topic: str) -> bool:
         settings = self._settings(broker_name, topic)
@@ -191,20 +195,13 @@ class RemoteTopics:
     def _fresh(self, topic: str) -> TopicRoute | None:
         return self._brokers.cluster.refresh(self._namespace.wire(topic))
 
-    def _wait_for_route(
-        self, topic: str, names: Sequence[str], read_count: int | None, write_count: int | None
-    ) -> None:
+    def _wait_for_route(self, topic: str, made: Mapping[str, UpdateTopic]) -> None:
         """Until a name server tells of it: brokers register what changed at once, but beside their answer."""
         deadline = monotonic() + ROUTE_SECONDS
         while True:
             route = self._fresh(topic)
-            counts = {} if route is None else {each.broker_name: each for each in route.queue_datas}
-            if all(
-                name in counts
-                and counts[name].read_queue_nums == (read_count or counts[name].read_queue_nums)
-                and counts[name].write_queue_nums == (write_count or counts[name].write_queue_nums)
-                for name in names
-            ):
+            known = {} if route is None else {each.broker_name: each for each in route.queue_datas}
+            if all(name in known and _is_as_made(known[name], request) for name, request in made.items()):
                 break
             if monotonic() > deadline:
                 raise RequestTimeout(
@@ -212,7 +209,6 @@ class RemoteTopics:
                     f" {ROUTE_SECONDS:g} s"
                 )
             sleep(ROUTE_LOOK_SECONDS)
-        self._changed()
 
     def _inherit(self, topic: str) -> Sequence[MessageQueue]:
         route = self._brokers.cluster.route(INHERITED_TOPIC)
@@ -228,3 +224,23 @@ class RemoteTopics:
     def _changed(self) -> None:
         with self._lock:
             self._version += 1
+
+
+def _is_as_made(known: QueueCounts, request: UpdateTopic) -> bool:
+    return (known.read_queue_nums, known.write_queue_nums, known.perm) == (
+        request.read_queue_nums,
+        request.write_queue_nums,
+        request.perm,
+    )
+
+
+def _check_among(queue: MessageQueue, queues: Sequence[MessageQueue], done: str) -> None:
+    """Raises ValueError for a queue that its broker does not have, and RemotingError where the broker itself
+    is in no route: it may come back."""
+    if queue in queues:
+        return
+    where = f"topic {queue.topic!r} has no queue {queue.queue_id} on broker {queue.broker_name!r}"
+    if any(queue.broker_name == each.broker_name for each in queues):
+        raise ValueError(f"{where} that is {done}")
+    known = ", ".join(sorted({each.broker_name for each in queues}))
+    raise RemotingError(f"{where} now; the brokers that have some are: {known}")

@@ -144,7 +144,8 @@ class RemoteTransactions:
                 fields.commit_log_offset,
                 fields.tran_state_table_offset,
             )
-            asked[0].put(check)
+            # One whose threads are all busy leaves the next questions to the others of its group.
+            min(asked, key=RemoteChecker.waiting_count).put(check)
 
     def _name_of(self, address: str) -> str:
         for name, broker in self._brokers.cluster.brokers.items():
@@ -164,6 +165,10 @@ class RemoteChecker:
         self._arrived = threading.Condition()
         self._waiting: deque[Check] = deque(maxlen=CHECKS_WAITING_MAX)
         self._is_poked = False
+
+    def waiting_count(self) -> int:
+        """How many questions wait for its threads."""
+        return len(self._waiting)
 
     def put(self, check: Check) -> None:
         with self._arrived:

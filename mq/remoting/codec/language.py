@@ -5,7 +5,14 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["STANDARD_JSON_VERSION", "VERSION", "WHOLE_SIGNATURE_VERSION", "Language", "language_of"]
+__all__ = [
+    "STANDARD_JSON_VERSION",
+    "VERSION",
+    "WHOLE_SIGNATURE_VERSION",
+    "Language",
+    "language_of",
+    "version_name",
+]
 
 # Each release takes two numbers, its snapshot and itself. Ours is 5.3.3: a broker that shuts down says
 # GO_AWAY to those over 475.
@@ -40,3 +47,12 @@ def language_of(told: object) -> Language:
     if isinstance(told, str):
         return _BY_NAME.get(told, Language.OTHER)
     return _BY_NUMBER.get(told, Language.OTHER) if isinstance(told, int) else Language.OTHER
+
+
+def version_name(version: int) -> str:
+    """A version of RocketMQ as people write it. From 4.0 on ten releases of two numbers each make a minor."""
+    for major, first in ((5, 413), (4, 213)):
+        if version >= first - 1:
+            minor, rest = divmod(version - first + 1, 20)
+            return f"{major}.{minor}.{rest // 2}" + ("" if rest % 2 else "-SNAPSHOT")
+    return f"{version} (before 4.0)"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from mq.remoting.codec.language import WHOLE_SIGNATURE_VERSION
 
-__all__ = ["Credentials", "is_signed_by", "signature_of", "signed"]
+__all__ = ["ACCESS_KEY", "Credentials", "is_signed_by", "signature_of", "signed"]
 
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"

@@ -188,7 +188,8 @@ class JavaClients(JavaProcess):
         """Starts a push consumer, named as its group unless told otherwise; topics with an expression each.
 
         The bodies in failing are given back whenever they come. Members: orderly, broadcasting, from_last,
-        thread_count, batch_count, reconsume_max, suspend_ms, slow_ms, namespace, route_ms, heartbeat_ms.
+        thread_count, batch_count, reconsume_max, suspend_ms, slow_ms, namespace, route_ms, heartbeat_ms; and
+        journal, a file that gets a line of each message: consumer, broker, queue id, queue offset, body.
         """
         self.ask(
             "consumer.start",

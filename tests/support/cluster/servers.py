@@ -21,6 +21,8 @@ JVM_OPTIONS = (
     # A machine with little left on its disk is none of the broker's business here.
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.98",
+    # For how long the queue locks of a killed member stay; the members themselves believe in theirs for 30 s.
+    "-Drocketmq.broker.rebalance.lockMaxLiveTime=35000",
 )
 
 

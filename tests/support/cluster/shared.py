@@ -29,9 +29,18 @@ from tests.support.cluster.programs import Version
 from tests.support.cluster.settings import BrokerPlan
 
 ROOT = Path(__file__).resolve().parents[3]
+PROMPT = {
+    "timerMaxDelaySec": 7200,
+    "timerPrecisionMs": 100,
+    "transactionTimeOut": 300,
+    "transactionCheckInterval": 300,
+    "transactionOpBatchInterval": 100,
+}
 KINDS: Mapping[str, tuple[Version, tuple[BrokerPlan, ...]]] = {
     "5.3": ("5.3", (BrokerPlan("a"), BrokerPlan("b"))),
     "4.9": ("4.9", (BrokerPlan("a", "4.9"),)),
+    # A topic has the queues it is made with, as in a directory.
+    "5.3-single": ("5.3", (BrokerPlan("a", settings=PROMPT),)),
 }
 START_SECONDS = 600.0  # The first start ever waits for Maven as well.
 

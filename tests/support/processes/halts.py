@@ -1,7 +1,7 @@
 """Processes of a chaos suite are stopped and go on, at random moments, beside all else that is done to them.
 
 Only where it is asked for: MQ_HALTS=1. A halt is shorter than any time limit in the library, so nothing may
-come of it: the same holds that holds without. Those that send are cut short by alarms as well.
+come of it: the same holds that holds without. Alarms cut those short that send, and the workers of Spark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from tests.support.interrupting import interrupted_after
 
-__all__ = ["cut_short", "halts", "until_done"]
+__all__ = ["WANTED", "cut_short", "halts", "until_done"]
 
 WANTED = os.environ.get("MQ_HALTS") == "1"
 INTERVAL, SHORTEST, LONGEST = 0.3, 0.01, 1.5  # seconds

@@ -2,7 +2,6 @@
 
 options.py             what a client is told: time limits, TLS, credentials
 addresses.py           host:port, and lists of them
-event_loop.py          the one thread that reads, and waits for what takes time
 dial.py                a socket, connected, with TLS where that is asked for
 connection.py          one connection: requests, answers, requests of the other end
 remoting.py            requests to any address: connections by address, back-off, idle, GO_AWAY

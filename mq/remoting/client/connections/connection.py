@@ -22,9 +22,9 @@ from time import monotonic
 from typing import NamedTuple
 
 from mq.errors import MQError, RemotingError, RequestTimeout
-from mq.remoting.client.connections.event_loop import EventLoop
 from mq.remoting.codec.frame import Frame, FrameReader, answer_to, encode
 from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.event_loop import EventLoop
 
 __all__ = ["Answered", "Connection", "Handler", "copied"]
 
@@ -32,6 +32,7 @@ log = logging.getLogger("mq.remoting")
 
 RECEIVE_SIZE = 64 << 10  # Larger buffers come from the kernel, and go back to it, for every read.
 UNSENT_SIZE_MAX = 64 << 20
+UNDER_WAY_MAX = 65_535  # as many as RocketMQ's client has, asynchronous and oneway ones each
 DECRYPTED_SIZE_MAX = 1 << 20  # in one go
 ONEWAY = 2
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -171,6 +172,12 @@ class Connection:
         self._lost(self, self._failure)
 
     def _begin(self, request: Frame, answered: Answered, deadline: float | None) -> int:
+        if len(self._under_way) >= UNDER_WAY_MAX:
+            raise RemotingError(
+                f"{self.address} has {UNDER_WAY_MAX:,} requests to answer and takes no more: send less at"
+                " once",
+                address=self.address,
+            )
         opaque = request.opaque = self._next_opaque()
         data = encode(request)
         self._under_way[opaque] = _UnderWay(answered, monotonic(), deadline, request.code)

@@ -11,15 +11,37 @@ from mq.remoting.codec.signature import Credentials
 __all__ = ["RemotingOptions", "tls_context"]
 
 
+TIMEOUT_MAX = 86_400.0
+
+
 @dataclass(frozen=True, slots=True)
 class RemotingOptions:
-    """Times in seconds. `timeout` is that of a request that is given none of its own."""
+    """Times in seconds. `timeout` is that of a request that is given none of its own. Raises TypeError and
+    ValueError."""
 
     timeout: float = 3.0
     connect_timeout: float = 3.0
     tls: ssl.SSLContext | None = None
     credentials: Credentials | None = None
     encoding: HeaderEncoding = HeaderEncoding.JSON
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "connect_timeout"):
+            seconds = getattr(self, name)
+            if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+                raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
+            if not 0 < seconds <= TIMEOUT_MAX:
+                raise ValueError(f"{name} is {seconds!r} s: it must be over 0 and at most {TIMEOUT_MAX:,} s")
+        _check("tls", self.tls, ssl.SSLContext, "an ssl.SSLContext")
+        _check("credentials", self.credentials, Credentials, "an access key with its secret key")
+        if not isinstance(self.encoding, HeaderEncoding):
+            raise TypeError(f"encoding is a HeaderEncoding, not {self.encoding!r}")
+
+
+def _check(name: str, value: object, kind: type, what: str) -> None:
+    # The value itself stays out of the text: it may be a secret.
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} is {what} or None, not a {type(value).__name__}")
 
 
 def tls_context(tls: ssl.SSLContext | bool) -> ssl.SSLContext | None:

@@ -22,11 +22,11 @@ from weakref import WeakSet
 from mq.errors import BrokerClosed, ForkedBroker, MQError, RemotingError, RequestTimeout
 from mq.remoting.client.connections.connection import Answered, Connection, Handler, copied
 from mq.remoting.client.connections.dial import dial
-from mq.remoting.client.connections.event_loop import EventLoop
 from mq.remoting.client.connections.options import RemotingOptions
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import signed
+from mq.remoting.event_loop import EventLoop
 
 __all__ = ["Remoting"]
 

@@ -17,7 +17,7 @@ from mq.errors import MQError, NotPermitted, TopicNotFound
 from mq.names import RETRY_PREFIX, check_group, is_system_group
 from mq.properties import value_of
 from mq.remoting.client.brokers import Brokers
-from mq.remoting.client.groups.offsets import query_offset, update_request
+from mq.remoting.client.groups.offsets import query_offset, set_offset
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.codec.bodies.consuming import Connection, ConsumerConnections, RunningInfo
 from mq.remoting.codec.bodies.heartbeat import ConsumeType, MessageModel
@@ -46,7 +46,7 @@ class Administration:
         self._namespace = namespace
         self._queues = queues
 
-    def groups(self) -> list[str]:
+    def names(self) -> list[str]:
         """Groups that brokers have settings of; those of RocketMQ's own left out."""
         names = set[str]()
         for broker in self._brokers.all_names():
@@ -134,8 +134,7 @@ class Administration:
             if not 0 <= offset <= end:
                 raise ValueError(f"{queue} ends at {end}: it has no queue offset {offset}")
         for queue, offset in offsets.items():
-            wire = self._namespace.wire_queue(queue)
-            self._brokers.ask(queue.broker_name, update_request(wire_group, wire, offset))
+            set_offset(self._brokers, wire_group, self._namespace.wire_queue(queue), offset)
         if not self.members(group):
             return
         times = {queue: self._time_of(queue, offset) for queue, offset in offsets.items()}

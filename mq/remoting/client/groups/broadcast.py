@@ -10,49 +10,47 @@ RocketMQ: client/consumer/store/LocalFileOffsetStore.java.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
+from mq.api.beginning import first_offset
 from mq.api.group import Claim, Membership
-from mq.api.queues import Puller
+from mq.api.queues import Puller, Queues
 from mq.api.results import MessageQueue
-from mq.broker.broadcast.offsets import BroadcastOffsets
-from mq.broker.broadcast.text_format import TopicOffsets
+from mq.broker.broadcast.offsets import BroadcastOffsets, Source
 
 __all__ = ["RemoteBroadcastOffsets", "default_directory"]
 
 IDENTITY = "client"  # the directory whose lock stands for the client id
 
-Readable = Callable[[str], Sequence[MessageQueue]]
-OffsetAt = Callable[[MessageQueue, "str | int"], int]
 
-
-def default_directory(cluster: str) -> Path:
+def default_directory(cluster: str, namespace: str) -> Path:
     """Where offsets are kept unless the consumer says otherwise; `cluster` are the name servers."""
-    return Path.home() / ".mq" / "broadcast" / re.sub(r"[^\w.-]", "_", cluster)
+    parts = [cluster, namespace] if namespace else [cluster]
+    return Path.home().joinpath(".mq", "broadcast", *(re.sub(r"[^\w.-]", "_", part) for part in parts))
 
 
 class RemoteBroadcastOffsets:
-    """See mq.api.group.BroadcastOffsets. beginning(queue, consume_from) is where to begin with a queue."""
+    """See mq.api.group.BroadcastOffsets."""
 
     def __init__(
         self,
         directory: Path,
         group: str,
         client_id: str | None,
-        readable: Readable,
-        beginning: OffsetAt,
+        queues: Queues,
         puller: Callable[[MessageQueue, Membership], Puller],
     ) -> None:
         self._base = directory / group
         self._group = group
-        self._readable = readable
-        self._beginning = beginning
+        self._queues = queues
         self._puller = puller
         self._membership: Membership | None = None
         self._of_broker: dict[str, BroadcastOffsets] = {}
         self._began: dict[str, str | int] = {}  # topic to consume_from
-        self._identity = BroadcastOffsets(self._base / IDENTITY, group, client_id, _NoTopics())
+        self._identity = BroadcastOffsets(
+            self._base / IDENTITY, group, client_id, Source(lambda *_: {}, _never)
+        )
         self.client_id = self._identity.client_id
 
     @property
@@ -62,7 +60,7 @@ class RemoteBroadcastOffsets:
     def begin(self, topic: str, consume_from: str | int) -> None:
         """See BroadcastOffsets.begin."""
         self._began[topic] = consume_from
-        for name in sorted({queue.broker_name for queue in self._readable(topic)}):
+        for name in sorted({queue.broker_name for queue in self._queues.readable(topic)}):
             self._offsets(name).begin(topic, consume_from)
 
     def claim(self, queue: MessageQueue, membership: Membership) -> Claim:
@@ -88,61 +86,23 @@ class RemoteBroadcastOffsets:
         found = self._of_broker.get(broker_name)
         if found is None:
             base = self._base / re.sub(r"[^\w.-]", "_", broker_name)
-            source = _BrokerTopics(broker_name, self._readable, self._beginning, self._pull)
+            source = Source(lambda *topic: self._begin(broker_name, *topic), self._pull)
             found = BroadcastOffsets(base, self._group, self.client_id, source)
             self._of_broker[broker_name] = found
         return found
+
+    def _begin(self, broker_name: str, topic: str, consume_from: str | int) -> dict[int, int]:
+        """Where to begin with the queues of one broker."""
+        return {
+            queue.queue_id: first_offset(self._queues, queue, consume_from)
+            for queue in self._queues.readable(topic)
+            if queue.broker_name == broker_name
+        }
 
     def _pull(self, queue: MessageQueue) -> Puller:
         assert self._membership is not None
         return self._puller(queue, self._membership)
 
 
-class _NoTopics:
-    """The source of offsets that are kept for their lock alone."""
-
-    def made_at(self, topic: str) -> int | None:
-        return None
-
-    def resets(self) -> Mapping[str, TopicOffsets]:
-        return {}
-
-    def earlier(self, client_id: str) -> Mapping[str, dict[int, int]]:
-        return {}
-
-    def begin(self, topic: str, consume_from: str | int) -> dict[int, int]:
-        return {}
-
-    def ends(self, topic: str) -> dict[int, int]:
-        return {}
-
-    def puller(self, queue: MessageQueue) -> Puller:
-        raise NotImplementedError
-
-
-class _BrokerTopics(_NoTopics):
-    """What the offsets of one broker's queues are asked from."""
-
-    def __init__(
-        self,
-        broker_name: str,
-        readable: Readable,
-        beginning: OffsetAt,
-        puller: Callable[[MessageQueue], Puller],
-    ) -> None:
-        self._broker_name = broker_name
-        self._readable = readable
-        self._beginning = beginning
-        self._puller = puller
-
-    def begin(self, topic: str, consume_from: str | int) -> dict[int, int]:
-        return {queue.queue_id: self._beginning(queue, consume_from) for queue in self._queues(topic)}
-
-    def ends(self, topic: str) -> dict[int, int]:
-        return {queue.queue_id: self._beginning(queue, "last") for queue in self._queues(topic)}
-
-    def puller(self, queue: MessageQueue) -> Puller:
-        return self._puller(queue)
-
-    def _queues(self, topic: str) -> list[MessageQueue]:
-        return [queue for queue in self._readable(topic) if queue.broker_name == self._broker_name]
+def _never(queue: MessageQueue) -> Puller:
+    raise AssertionError(f"{queue} is not pulled by the offsets that stand for the client id")

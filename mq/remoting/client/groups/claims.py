@@ -155,7 +155,7 @@ class RemoteClaim:
             group=self._owner.wire_group,
             delay_level=delay_level,
             origin_msg_id=message.msg_id,
-            origin_topic=message.topic,
+            origin_topic=self._owner.namespace.wire(message.topic),
             max_reconsume_times=max_reconsume_times,
             broker_name=self.queue.broker_name,
         )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from weakref import WeakSet
 
+from mq.api.consumer_groups import ConsumerGroups
 from mq.api.group import BroadcastOffsets, Member, Membership, QueueState, Subscription
 from mq.api.queues import Puller, Queues
 from mq.api.results import MessageQueue
@@ -39,7 +40,7 @@ OFFSETS_SECONDS = 5.0
 LOCKS_SECONDS = 20.0
 
 
-class RemoteConsumerGroups:
+class RemoteConsumerGroups(ConsumerGroups):
     """Of one broker object. queues are its queues; new_connections makes another Remoting like the first."""
 
     def __init__(
@@ -67,44 +68,26 @@ class RemoteConsumerGroups:
 
     # Consumers.
 
-    def join(
-        self,
-        group: str,
-        *,
-        client_id: str,
-        model: str,
-        consume_type: str,
-        ordered: bool,
-        subscriptions: Sequence[Subscription],
-        consume_from: str | int = "first",
-    ) -> Membership:
-        """See ConsumerGroups.join."""
-        check_group(group)
-        self._check_expressions(group, client_id, subscriptions)
+    def admit(self, group: str, member: Member, consume_from: str | int | None) -> Membership:
+        """See ConsumerGroups.admit."""
+        self._check_expressions(group, member.client_id, member.subscriptions)
         lane = self._lane_for(group)
         try:
-            queues = [] if model == "broadcasting" else self._known_queues(subscriptions)
-            starting = Starting(self._brokers, self._namespace, consume_from, queues)
-            member = RemoteMembership(
-                lane,
-                group,
-                client_id,
-                model=model,
-                consume_type=consume_type,
-                ordered=ordered,
-                subscriptions=subscriptions,
-                starting=starting,
-            )
-            self._members[lane].append(member)
+            is_broadcasting = member.model == "broadcasting"
+            queues = [] if is_broadcasting else self._known_queues(member.subscriptions)
+            begin = "first" if consume_from is None else consume_from
+            starting = Starting(self._brokers, self._namespace, begin, queues)
+            membership = RemoteMembership(lane, group, member, starting)
+            self._members[lane].append(membership)
             try:
-                member.join()
+                membership.join()
             except BaseException:
-                member.leave()
+                membership.leave()
                 raise
         except BaseException:
             lane.groups.discard(group)
             raise
-        return member
+        return membership
 
     def assigned(self, group: str) -> RemoteAssigned:
         """See ConsumerGroups.assigned."""
@@ -117,10 +100,8 @@ class RemoteConsumerGroups:
     ) -> BroadcastOffsets:
         """See ConsumerGroups.broadcast_offsets."""
         check_group(group)
-        base = directory or default_directory(self._brokers.remoting.name)
-        return RemoteBroadcastOffsets(
-            base, group, client_id, self._queues.readable, self._beginning, _broadcast_puller
-        )
+        base = directory or default_directory(self._brokers.remoting.name, self._namespace.name)
+        return RemoteBroadcastOffsets(base, group, client_id, self._queues, _broadcast_puller)
 
     # Operators.
 
@@ -151,9 +132,9 @@ class RemoteConsumerGroups:
         """See ConsumerGroups.reset."""
         self._administration.reset(group, offsets)
 
-    def groups(self) -> list[str]:
-        """See Broker.groups."""
-        return self._administration.groups()
+    def names(self) -> list[str]:
+        """See ConsumerGroups.names."""
+        return self._administration.names()
 
     def close(self) -> None:
         """Leave every group."""
@@ -244,15 +225,6 @@ class RemoteConsumerGroups:
             except MQError:
                 continue  # Once the topic is there, all its messages come.
         return found
-
-    def _beginning(self, queue: MessageQueue, consume_from: str | int) -> int:
-        """Where a broadcasting consumer begins."""
-        if consume_from == "first":
-            return self._queues.min_offset(queue)
-        if consume_from == "last":
-            return self._queues.max_offset(queue)
-        assert isinstance(consume_from, int)
-        return self._queues.offset_at(queue, consume_from)
 
     def _check_expressions(self, group: str, client_id: str, subscriptions: Sequence[Subscription]) -> None:
         """Raises RemotingError where a broker cannot filter by a subscription."""

@@ -40,34 +40,23 @@ SILENT_SECONDS = 5.0  # for which a broker that did not answer is not waited for
 class RemoteMembership:
     """See mq.api.group.Membership. In `lane` it is the only one of its group."""
 
-    def __init__(
-        self,
-        lane: Lane,
-        group: str,
-        client_id: str,
-        *,
-        model: str,
-        consume_type: str,
-        ordered: bool,
-        subscriptions: Sequence[Subscription],
-        starting: Starting,
-    ) -> None:
-        self.client_id: Final = client_id
+    def __init__(self, lane: Lane, group: str, member: Member, starting: Starting) -> None:
+        self.client_id: Final = member.client_id
         self.group: Final = group
         self.brokers: Final = lane.brokers
         self.namespace: Final = lane.namespace
         self.wire_group: Final = lane.namespace.wire(group)
         self.claims: dict[MessageQueue, RemoteClaim] = {}
         self._lane = lane
-        self._model = model
-        self._consume_type = consume_type
-        self.is_ordered: Final = ordered
+        self._model = member.model
+        self._consume_type = member.consume_type
+        self.is_ordered: Final = member.ordered
         self._starting = starting
-        self.since_ms: Final = int(time.time() * 1000)
+        self.since_ms: Final = member.since_ms
         self._version = 0
         self._sub_version = self.since_ms
-        self._subscriptions: dict[str, Subscription] = {each.topic: each for each in subscriptions}
-        self._beating = Beating(client_id, self.consumer_group)
+        self._subscriptions: dict[str, Subscription] = {each.topic: each for each in member.subscriptions}
+        self._beating = Beating(member.client_id, self.consumer_group)
         self._silent_at: dict[str, float] = {}  # when a broker did not answer, by its name
         self._is_gone = False
 

@@ -10,9 +10,12 @@ import threading
 
 from mq.api.results import MessageQueue
 from mq.remoting.client.brokers import Brokers
+from mq.remoting.codec.bodies.settings import GroupSettings
+from mq.remoting.codec.requests.groups import UpdateGroup
 from mq.remoting.codec.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
+from mq.remoting.codec.response_codes import ResponseCode
 
-__all__ = ["QueueOffset", "query_offset", "update_request"]
+__all__ = ["QueueOffset", "query_offset", "set_offset"]
 
 
 def query_offset(brokers: Brokers, group: str, queue: MessageQueue) -> int | None:
@@ -22,7 +25,17 @@ def query_offset(brokers: Brokers, group: str, queue: MessageQueue) -> int | Non
     return brokers.offset_or_none(queue.broker_name, request)
 
 
-def update_request(group: str, queue: MessageQueue, offset: int) -> UpdateConsumerOffset:
+def set_offset(brokers: Brokers, group: str, queue: MessageQueue, offset: int) -> None:
+    """Write what the group is to have. Names as on the wire. A broker of 5.3 takes offsets of groups that it
+    has settings of, as of each that ever had a member: another one gets them here."""
+    request = _update(group, queue, offset)
+    known = brokers.ask(queue.broker_name, request, also=(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,))
+    if known.code != ResponseCode.SUCCESS:
+        brokers.ask(queue.broker_name, UpdateGroup(), GroupSettings(group))
+        brokers.ask(queue.broker_name, request)
+
+
+def _update(group: str, queue: MessageQueue, offset: int) -> UpdateConsumerOffset:
     return UpdateConsumerOffset(group, queue.topic, queue.queue_id, offset)
 
 
@@ -59,13 +72,13 @@ class QueueOffset:
         """Written at once. Raises RemotingError, RequestTimeout."""
         with self._lock:
             self._offset, self._is_dirty = offset, False
-        self._brokers.ask(self._queue.broker_name, update_request(self._group, self._queue, offset))
+        set_offset(self._brokers, self._group, self._queue, offset)
 
     def write(self) -> None:
         """Write what is new, without waiting."""
         offset = self._taken()
         if offset is not None:
-            self._brokers.tell(self._queue.broker_name, update_request(self._group, self._queue, offset))
+            self._brokers.tell(self._queue.broker_name, _update(self._group, self._queue, offset))
 
     def write_and_wait(self) -> None:
         """Write what is new, and wait until the broker has it. Raises RemotingError, RequestTimeout."""

@@ -18,7 +18,9 @@ __all__ = [
     "GroupNames",
     "GroupSubscription",
     "ProducerTable",
+    "QueueEnds",
     "QueuePage",
+    "QueueProgress",
     "QueueTimeSpans",
     "TopicStats",
 ]

@@ -7,6 +7,7 @@ from mq.remoting.codec.body_kind import TEXT_PROPERTIES
 from mq.remoting.codec.fields import Answer, Request
 
 __all__ = [
+    "BrokerConfigAnswer",
     "CleanExpiredQueues",
     "CleanUnusedTopics",
     "DeleteExpiredFiles",

@@ -9,6 +9,7 @@ from mq.remoting.codec.fields import Answer, Int, Request
 from mq.remoting.codec.wire_names import wire
 
 __all__ = [
+    "AllGroupsAnswer",
     "CheckClientConfig",
     "DeleteGroup",
     "GetAllGroups",

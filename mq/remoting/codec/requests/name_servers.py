@@ -10,6 +10,7 @@ from mq.remoting.codec.fields import Answer, Int, Long, Request
 __all__ = [
     "AddWritePermission",
     "BrokerHeartbeat",
+    "DataVersionAnswer",
     "DeleteKeyValue",
     "DeleteTopicInNameServer",
     "GetBrokerMembers",
@@ -24,6 +25,7 @@ __all__ = [
     "PutKeyValue",
     "QueryDataVersion",
     "RegisterBroker",
+    "RegisterBrokerAnswer",
     "RegisterTopic",
     "UnregisterBroker",
     "UpdateNameServerConfig",

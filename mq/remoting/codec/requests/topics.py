@@ -7,6 +7,7 @@ from mq.remoting.codec.bodies.settings import TopicSettings, TopicSettingsList, 
 from mq.remoting.codec.fields import Answer, Int, Request
 
 __all__ = [
+    "AllTopicsAnswer",
     "DeleteTopicInBroker",
     "GetAllTopics",
     "GetSystemTopicsOfBroker",

@@ -2,6 +2,9 @@ package mq.clients;
 
 import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -61,10 +64,15 @@ final class Consumers {
         final Came came = new Came();
         private final Set<String> failing;
         private final long slowMs;
+        private final String name;
+        private final FileOutputStream journal;
 
         Push(Connecting connecting, JSONObject request) throws Exception {
             failing = new HashSet<>(request.getList("failing", String.class));
             slowMs = request.getLongValue("slow_ms");
+            name = request.getString("consumer");
+            journal = request.containsKey("journal")
+                ? new FileOutputStream(request.getString("journal"), true) : null;
             consumer = new DefaultMQPushConsumer(request.getString("group"), connecting.signing(),
                 new AllocateMessageQueueAveragely());
             connecting.prepare(consumer, request);
@@ -105,6 +113,7 @@ final class Consumers {
             boolean fails = false;
             for (MessageExt message : messages) {
                 came.add(message);
+                write(message);
                 fails |= failing.contains(new String(message.getBody(), StandardCharsets.UTF_8));
             }
             if (slowMs > 0) {
@@ -115,6 +124,20 @@ final class Consumers {
                 }
             }
             return !fails;
+        }
+
+        /** A line by one write, so that what several processes append stands in the order in which it happened. */
+        private void write(MessageExt message) {
+            if (journal == null) {
+                return;
+            }
+            String line = name + " " + message.getBrokerName() + " " + message.getQueueId() + " "
+                + message.getQueueOffset() + " " + new String(message.getBody(), StandardCharsets.UTF_8) + "\n";
+            try {
+                journal.write(line.getBytes(StandardCharsets.UTF_8));
+            } catch (IOException full) {
+                throw new UncheckedIOException(full);
+            }
         }
 
         /** The queues that the consumer has now: "topic broker queue", each with the offset that it has got to. */

@@ -11,6 +11,7 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -148,21 +149,19 @@ public final class Speed {
         int count = request.getIntValue("messages");
         int warmUp = count / 5;
         AtomicInteger taken = new AtomicInteger();
-        Span[] span = new Span[1];
-        List<Map<String, Object>> answers = new ArrayList<>();
-        CountDownLatch done = new CountDownLatch(1);
+        // The thread that took the last message may be here before the one that ended the warm-up.
+        CompletableFuture<Span> warm = new CompletableFuture<>();
+        CompletableFuture<Map<String, Object>> answer = new CompletableFuture<>();
         consumer((messages, context) -> {
             int number = taken.addAndGet(messages.size());
             if (number == warmUp) {
-                span[0] = new Span();
+                warm.complete(new Span());
             } else if (number == count) {
-                answers.add(span[0].rate(count - warmUp));
-                done.countDown();
+                answer.complete(warm.join().rate(count - warmUp));
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
-        done.await();
-        return answers.get(0);
+        return answer.get();
     }
 
     /** Producer and consumer are in one process, so that both read one clock. */

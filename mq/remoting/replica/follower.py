@@ -1,0 +1,360 @@
+"""The replica's end: one thread that connects to the master's HA port, compares, and appends.
+
+On each connection the last bytes of the replica are compared with the master's first (see overlap.py). Where
+they part, the replica's tail is cut off and kept aside, and the next connection goes on from there. What is
+appended is acknowledged; with flush="sync" once it is on disk.
+
+A RocketMQ master says nothing where it has nothing: two heartbeats without a byte between them tell that its
+log ends before the replica's.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from contextlib import suppress
+from time import monotonic
+
+from mq.errors import (
+    ConfigMismatch,
+    MQError,
+    RemotingError,
+    ReplicaBehind,
+    ReplicaDiverged,
+    StorePoisoned,
+)
+from mq.remoting.client.connections.addresses import parse_address
+from mq.remoting.replica.directory import ReplicaDirectory
+from mq.remoting.replica.framing import Blocks, Piece, encode_report
+from mq.remoting.replica.master import LogRange, Master
+from mq.remoting.replica.overlap import Overlap, first_byte
+from mq.threads import start
+
+__all__ = ["Cut", "Follower"]
+
+log = logging.getLogger("mq.remoting")
+
+REPORT_SECONDS = 5.0  # RocketMQ: haSendHeartbeatInterval
+SILENT_SECONDS = 20.0  # RocketMQ: haHousekeepingInterval
+CONNECT_SECONDS = 3.0
+AGAIN_SECONDS = (0.2, 5.0)  # after the first failure, and at most
+BUFFER_SIZE = 1 << 20
+QUIET_COUNT = 2  # heartbeats where bytes were to come
+FATAL = (ReplicaBehind, ReplicaDiverged, ConfigMismatch, StorePoisoned)
+
+
+class Cut(tuple[int, int, str]):
+    """A tail that was cut off: from and to which log offset it was, and the file that has it now."""
+
+
+class _Parted(Exception):
+    """The logs are the same up to log offset `at`, and no further; master_end where that is told."""
+
+    def __init__(self, at: int, master_end: int | None = None) -> None:
+        super().__init__(at)
+        self.at = at
+        self.master_end = master_end
+
+
+class Follower:
+    """The thread, until close(). met is set at the first word of a master, or at a failure for good.
+
+    error: what went wrong last, None while all is well. is_over: it was for good. master_end: the end of the
+    master's log as far as it is known.
+    """
+
+    def __init__(
+        self, address: str, directory: ReplicaDirectory, master: Master | None, *, sync: bool
+    ) -> None:
+        self.address = address
+        self.error: Exception | None = None
+        self.is_over = False
+        self.is_connected = False
+        self.master_end: int | None = None
+        self.cuts: list[Cut] = []
+        self.met = threading.Event()
+        self._target = parse_address(address)
+        self._directory = directory
+        self._master = master
+        self._sync = sync
+        self._closing = threading.Event()
+        self._socket: socket.socket | None = None
+        self._overlap: Overlap | None = None  # to begin with; None: by what is known
+        self._known_begin = 0
+        self._thread = threading.Thread(target=self._run, name="mq-replica", daemon=True)
+        start(self._thread)
+
+    def close(self) -> None:
+        """End the connection and the thread. Twice is fine."""
+        self._closing.set()
+        self._hang_up()
+        self._thread.join()
+
+    def _hang_up(self) -> None:
+        sock = self._socket
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        pause = AGAIN_SECONDS[0]
+        while not self._closing.is_set():
+            self.is_connected = False
+            try:
+                self._connect()
+            except _Parted as parted:
+                try:
+                    self._cut(parted)
+                    pause = AGAIN_SECONDS[0]
+                    continue
+                except (MQError, OSError) as error:
+                    self._note(error)
+            except (MQError, OSError) as error:
+                self._note(error)
+            if self.is_over:
+                return
+            if self._was_met:
+                pause = AGAIN_SECONDS[0]
+            self._closing.wait(pause)
+            pause = min(pause * 2, AGAIN_SECONDS[1])
+
+    def _note(self, error: Exception) -> None:
+        if self._closing.is_set():
+            return
+        is_new = self.error is None or str(self.error) != str(error)
+        self.error, self.is_over = error, isinstance(error, FATAL)
+        if self.is_over:
+            log.error("%s follows %s no more: %s", self._directory.path, self.address, error)
+            self.met.set()
+        elif is_new:
+            log.warning("%s: %s; it is tried again", self._directory.path, error)
+
+    def _range(self) -> LogRange | None:
+        """Where the master's log begins and ends; None where it cannot be asked."""
+        if self._master is None:
+            return None
+        try:
+            return self._master.log_range()
+        except MQError as error:
+            log.debug("%s: %s", self._directory.path, error)
+            return None
+
+    def _connect(self) -> None:
+        """One connection, until it ends. Raises what ended it."""
+        self._was_met = False
+        known = self._range()
+        if known is not None:
+            self._known_begin = known.begin
+            self._directory.master_begin = known.begin
+            self.master_end = known.end
+        asked = self._asked(known)
+        try:
+            sock = socket.create_connection(self._target, CONNECT_SECONDS)
+        except OSError as error:
+            raise RemotingError(
+                f"the HA port {self.address} of the master cannot be reached: {error.strerror or error}",
+                address=self.address,
+            ) from error
+        with sock:
+            self._socket = sock
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.settimeout(REPORT_SECONDS)
+                self._follow(sock, asked)
+            finally:
+                self._socket = None
+
+    def _asked(self, known: LogRange | None) -> int:
+        """The log offset to report first, and with it self._overlap. Raises ReplicaBehind."""
+        own = self._directory.log
+        if own.is_empty:
+            self._overlap = None
+            if known is None:
+                return 0
+            return known.begin or int(known.end >= own.file_size)
+        begin = max(own.begin, self._known_begin)
+        if begin > own.end:
+            raise self._behind(begin)
+        overlap = self._overlap or Overlap(begin, own.end)
+        if known is not None and known.end < overlap.start and self._overlap is None:
+            overlap = overlap.grown(known.end)
+        self._overlap = overlap
+        return overlap.asked
+
+    def _follow(self, sock: socket.socket, asked: int) -> None:
+        sock.sendall(encode_report(asked))
+        stream = _Stream(self._directory, asked)
+        buffer = bytearray(BUFFER_SIZE)
+        view, blocks = memoryview(buffer), Blocks()
+        heard = reported = monotonic()
+        while not self._closing.is_set():
+            try:
+                size = sock.recv_into(buffer)
+            except TimeoutError:
+                size = -1
+            if size == 0:
+                raise RemotingError(
+                    f"the master at {self.address} closed the connection", address=self.address
+                )
+            now = monotonic()
+            if size > 0:
+                heard = now
+                self._met()
+                for piece in blocks.feed(view[:size]):
+                    self._take(stream, piece)
+            elif now - heard > SILENT_SECONDS:
+                raise RemotingError(f"the master at {self.address} is silent", address=self.address)
+            if stream.append() or now - reported >= REPORT_SECONDS:
+                if self._sync:
+                    self._directory.log.flush()
+                sock.sendall(encode_report(stream.report))
+                reported = now
+
+    def _met(self) -> None:
+        if not self._was_met:
+            self._was_met = self.is_connected = True
+            log.info("%s follows %s", self._directory.path, self.address)
+
+    def _take(self, stream: _Stream, piece: Piece) -> None:
+        try:
+            stream.take(piece)
+        except _Elsewhere as elsewhere:
+            raise self._at_other(stream, elsewhere.log_offset) from None
+        if not stream.is_comparing:
+            self._overlap, self.error = None, None
+            self.master_end = max(self.master_end or 0, stream.position or 0)
+            self.met.set()
+
+    def _at_other(self, stream: _Stream, master_at: int) -> Exception:
+        """What it means that the master is at another log offset than the one that was asked for."""
+        own, position = self._directory.log, stream.position or 0
+        if master_at < position:
+            return _Parted(position if stream.compared else min(position, own.end), master_at)
+        if own.is_empty or not stream.is_comparing or master_at <= own.end:
+            self._known_begin = master_at
+            self._overlap = None
+            return RemotingError(
+                f"the master at {self.address} goes on at log offset {master_at:,}, not at {position:,}",
+                address=self.address,
+            )
+        return self._behind(master_at)
+
+    def _behind(self, master_begin: int) -> ReplicaBehind:
+        end = self._directory.log.end
+        return ReplicaBehind(
+            f"{self._directory.path} ends at log offset {end:,}, and the log of the master at {self.address}"
+            f" begins at {master_begin:,}: what is between is deleted there. Make a new replica in another"
+            " directory, and have replicas follow more often than messages expire",
+            replica_end=end,
+            master_begin=master_begin,
+        )
+
+    def _cut(self, parted: _Parted) -> None:
+        """Cut the tail off where the logs part; or go back further with the next connection."""
+        own, overlap = self._directory.log, self._overlap
+        assert overlap is not None
+        first, last, time_ms = own.boundaries(overlap.start, min(parted.at, own.end))
+        if last <= first and not overlap.is_whole_log:
+            self._overlap = overlap.grown(parted.master_end)
+            return
+        if last <= first:
+            raise ReplicaDiverged(
+                f"the log in {self._directory.path} has no message in common with that of the master at"
+                f" {self.address}: name the directory that followed this master, or a new one",
+                path=str(self._directory.path),
+            )
+        end = own.end
+        if last < end:
+            kept = self._directory.cut(last, time_ms)
+            self.cuts.append(Cut((last, end, str(kept))))
+            log.warning(
+                "%s: the master at %s has another log from log offset %d on; %d bytes of this one were cut"
+                " off, and are in %s",
+                *(self._directory.path, self.address, last, end - last, kept),
+            )
+        self._overlap = None
+
+
+class _Elsewhere(Exception):
+    """The master sends from another log offset than the next."""
+
+    def __init__(self, log_offset: int) -> None:
+        super().__init__(log_offset)
+        self.log_offset = log_offset
+
+
+class _Stream:
+    """What one connection brings: compared as far as the replica's log goes, appended behind it.
+
+    position: log offset of the next byte; None before the first of a replica that has nothing.
+    """
+
+    def __init__(self, directory: ReplicaDirectory, asked: int) -> None:
+        self._log = directory.log
+        self._end = self._log.end
+        self._pending = bytearray()  # from the end of the log on, but for its first byte if that is missing
+        self._lacks_first = self._log.is_empty and asked == 1
+        self._wanted = 0
+        self._quiet = 0
+        self._asked = asked
+        self.compared = 0
+        self.position = None if self._log.is_empty and asked == 0 else asked
+        if self._log.is_empty and asked > 1:
+            self._begin_at(asked)
+
+    @property
+    def is_comparing(self) -> bool:
+        return self.position is not None and self.position < self._end
+
+    @property
+    def report(self) -> int:
+        """What to acknowledge."""
+        return max(self._end, 1 if self._lacks_first else 0) if not self.is_comparing else self._asked
+
+    def _begin_at(self, log_offset: int) -> None:
+        self._log.begin_at(log_offset)
+        self._end = self.position = log_offset
+
+    def take(self, piece: Piece) -> None:
+        """Raises _Elsewhere, _Parted, ConfigMismatch."""
+        data = piece.data
+        if self.position is None:
+            if not data:
+                return
+            self._begin_at(piece.log_offset)
+        assert self.position is not None
+        if piece.log_offset != self.position:
+            raise _Elsewhere(piece.log_offset)
+        if not data:
+            self._quiet += self.is_comparing
+            if self._quiet >= QUIET_COUNT:
+                raise _Parted(self.position, self.position)
+            return
+        self._quiet = 0
+        if self.is_comparing:
+            common = data[: self._end - self.position]
+            same = self._log.compare(self.position, common)
+            self.position += same
+            self.compared += same
+            if same < len(common):
+                raise _Parted(self.position)
+            data = data[same:]
+        self._pending += data
+        self.position += len(data)
+
+    def append(self) -> bool:
+        """Append what is whole by now; whether there was anything."""
+        if self._lacks_first and self._pending:
+            byte = first_byte(self._pending, self._log.file_size)
+            if byte is None:
+                return False
+            self._pending.insert(0, byte)
+            self._lacks_first = False
+        if not self._pending or len(self._pending) < self._wanted:
+            return False
+        taken = self._log.append(self._end, self._pending)
+        done = taken.end - self._end
+        self._end, self._wanted = taken.end, taken.wanted
+        del self._pending[:done]
+        return done > 0

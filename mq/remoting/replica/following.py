@@ -1,0 +1,93 @@
+"""What follows a master for a replica: its directory, a thread that appends, one that asks for tables.
+
+Its threads hold it, so it goes when it is closed.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Final
+
+from mq.errors import MQError, RemotingError
+from mq.remoting.replica.directory import ReplicaDirectory
+from mq.remoting.replica.follower import Follower
+from mq.remoting.replica.master import Master
+
+__all__ = ["Following"]
+
+LOOK_INTERVAL = 1.0  # seconds, at the end of the master's log
+TABLES_INTERVAL = 3.0  # RocketMQ: 10 s in 4.9, 60 s in 5.x
+
+
+class Following:
+    """Begins when it is made, and waits `timeout` seconds for the master's first word; until close()."""
+
+    def __init__(
+        self,
+        address: str,
+        directory: str | os.PathLike[str],
+        master: Master | None,
+        *,
+        flush: str,
+        log_file_size: int | None,
+        timeout: float,
+    ) -> None:
+        self.address: Final = address
+        self.pid: Final = os.getpid()
+        self.is_closed = False
+        self._master = master
+        self._last_end = 0
+        others = [(LOOK_INTERVAL, self._look), (TABLES_INTERVAL, self._sync_tables)] if master else []
+        self.directory: Final = ReplicaDirectory(
+            directory, sync=flush == "sync", log_file_size=log_file_size, others=others
+        )
+        try:
+            self.follower: Final = Follower(address, self.directory, master, sync=flush == "sync")
+        except BaseException:
+            self.directory.close()
+            raise
+        self.follower.met.wait(timeout)
+        if self.follower.is_over and self.follower.error is not None:
+            error = self.follower.error
+            self.close()
+            raise error
+
+    @property
+    def end(self) -> int:
+        """The log offset up to which the directory has everything."""
+        with suppress(MQError):  # It is closed, or its tail is being cut: then what it was.
+            self._last_end = self.directory.log.end
+        return self._last_end
+
+    def _look(self) -> None:
+        """Ask the master where its log begins and ends."""
+        follower = getattr(self, "follower", None)
+        if self._master is None or follower is None or not follower.is_connected:
+            return
+        with suppress(RemotingError):
+            known = self._master.log_range()
+            follower.master_end = max(known.end, self.end) if follower.error is None else known.end
+            self.directory.master_begin = known.begin
+
+    def _sync_tables(self) -> None:
+        """Have topics, groups, offsets and delays as the master has them."""
+        follower = getattr(self, "follower", None)
+        if self._master is None or follower is None or not follower.is_connected:
+            return
+        tables = self.directory.tables
+        topics, end = self._master.topics(), self._master.log_range().end
+        tables.put_topics(topics, is_level=self.end >= end)
+        tables.put_offsets(self._master.consumer_offsets())
+        tables.put_delays(self._master.delay_offsets())
+        tables.put_groups(self._master.groups())
+
+    def close(self) -> None:
+        """Follow no more. Twice is fine."""
+        self.is_closed = True
+        self.follower.close()
+        with suppress(MQError):
+            self._last_end = self.directory.log.end
+        self.directory.close()
+        if self._master is not None:
+            self._master.close()

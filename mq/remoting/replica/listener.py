@@ -1,0 +1,251 @@
+"""The master's end: a port where followers take the log from, each at its own pace.
+
+One loop thread serves all followers. It reads the log's files, and sleeps while there is nothing new: another
+thread sleeps in the store's wake words meanwhile, so what another process sent goes out at once. While a
+follower takes older parts, no sender is held up by it.
+
+A follower that has nothing gets the whole log, from its oldest file on. (A RocketMQ master would send no file
+but its last one.) One that wants what is deleted already, or has more than there is, is told where the log
+begins or ends, as the offset of a heartbeat; a RocketMQ slave takes that for an error, and tries again.
+
+What a follower acknowledges is told to senders of all processes (replicas= of mq.open).
+
+RocketMQ: store/ha/DefaultHAService.java, DefaultHAConnection.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from contextlib import suppress
+from time import monotonic
+from types import TracebackType
+
+from mq.broker.local import LocalBroker
+from mq.errors import MQError
+from mq.remoting.event_loop import EventLoop
+from mq.remoting.replica.framing import Reports, encode_header
+from mq.remoting.server.listener import listening
+from mq.threads import start
+
+__all__ = ["HaListener"]
+
+log = logging.getLogger("mq.remoting")
+
+BLOCK_SIZE = 256 << 10
+HEARTBEAT_SECONDS = 5.0  # RocketMQ: haSendHeartbeatInterval
+SILENT_SECONDS = 20.0  # RocketMQ: haHousekeepingInterval
+TELL_SECONDS = 1.0
+WAIT_SECONDS = 0.5
+CLOSE_SECONDS = 5.0
+FOLLOWERS_MAX = 64
+BACKLOG = 64
+
+
+class _Follower:
+    """One connection: how far it has been sent, and how far it has acknowledged."""
+
+    def __init__(self, sock: socket.socket, address: str) -> None:
+        self.sock = sock
+        self.address = address
+        self.wanted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.sent = 0
+        self.acked = -1
+        self.heard = monotonic()
+
+
+class HaListener:
+    """Accepts followers of a broker's store until close(); a context manager.
+
+    port 0 is a free one: see address. Raises AddressInUse; StoreLocked where another process accepts
+    followers of this store.
+    """
+
+    def __init__(self, broker: LocalBroker, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._source = broker.replication.source()
+        self._followers: set[_Follower] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._dry = threading.Event()  # a follower has all there is
+        self._seen = 0
+        try:
+            self._socket = listening(host, port, False)
+            self._socket.listen(BACKLOG)
+        except BaseException:
+            self._source.close()
+            raise
+        bound = self._socket.getsockname()
+        self.address = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
+        self._events = EventLoop(f"mq ha {self.address}")
+        self._grown = self._events.wait_for(self._started(), CLOSE_SECONDS, "listening for followers")
+        self._watching = threading.Thread(target=self._watch, name="mq-ha-watch", daemon=True)
+        start(self._watching)
+
+    @property
+    def followers(self) -> list[tuple[str, int]]:
+        """Address and acknowledged log offset of each follower."""
+        return [(each.address, each.acked) for each in list(self._followers) if each.acked >= 0]
+
+    def close(self) -> None:
+        """Stop listening, and end all connections. Twice is fine."""
+        if self._closing:
+            return
+        self._closing = True
+        self._dry.set()
+        self._watching.join()
+        with suppress(MQError):
+            self._events.wait_for(self._end(), CLOSE_SECONDS, f"closing {self.address}")
+        self._events.close()
+        self._source.tell(())
+        self._source.close()
+
+    def __enter__(self) -> HaListener:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _started(self) -> asyncio.Condition:
+        self._spawn(self._accept())
+        self._spawn(self._tell())
+        return asyncio.Condition()
+
+    def _spawn(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]  # coroutines of this class alone
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self) -> None:
+        self._socket.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, peer = await loop.sock_accept(self._socket)
+            except OSError as error:
+                log.warning("%s: a follower cannot be accepted: %s", self.address, error)
+                await asyncio.sleep(TELL_SECONDS)
+                continue
+            if len(self._followers) >= FOLLOWERS_MAX:
+                log.warning("%s: %s is refused: there are %d followers", self.address, peer[0], FOLLOWERS_MAX)
+                sock.close()
+                continue
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._spawn(self._serve(_Follower(sock, f"{peer[0]}:{peer[1]}")))
+
+    async def _serve(self, follower: _Follower) -> None:
+        self._followers.add(follower)
+        works = [asyncio.ensure_future(self._hear(follower)), asyncio.ensure_future(self._send(follower))]
+        why = "it closed the connection"
+        try:
+            done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            for work in done:
+                why = work.result()
+        except (MQError, OSError) as error:
+            why = str(error)
+        finally:
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+            self._followers.discard(follower)
+            follower.sock.close()
+            self._tell_acked()
+            log.info("%s: follower %s is gone: %s", self.address, follower.address, why)
+
+    async def _hear(self, follower: _Follower) -> str:
+        loop, reports = asyncio.get_running_loop(), Reports()
+        while data := await loop.sock_recv(follower.sock, 4096):
+            follower.heard = monotonic()
+            offsets = reports.feed(data)
+            if not offsets:
+                continue
+            if not follower.wanted.done():
+                follower.wanted.set_result(offsets[0])
+                log.info(
+                    "%s: follower %s goes on from log offset %d", self.address, follower.address, offsets[0]
+                )
+            # It cannot have what was not sent: the first report is of what it brought along.
+            follower.acked = min(offsets[-1], max(follower.sent, follower.wanted.result()), self._source.end)
+            self._tell_acked()
+        return "it closed the connection"
+
+    async def _send(self, follower: _Follower) -> str:
+        loop, source = asyncio.get_running_loop(), self._source
+        wanted = await follower.wanted
+        at = wanted or source.begin
+        follower.sent = at
+        if not source.begin <= at <= source.end:
+            there = source.begin if at < source.begin else source.end
+            await loop.sock_sendall(follower.sock, encode_header(there, 0))
+            return f"it wants log offset {at}, and the log is from {source.begin} to {source.end}"
+        is_new = True
+        while True:
+            end = source.visible_end
+            while at < end:
+                data = source.read(at, min(end - at, BLOCK_SIZE))
+                if not data:
+                    return f"log offset {at}, which it wants, is deleted by now"
+                await loop.sock_sendall(follower.sock, encode_header(at, len(data)) + data)
+                at += len(data)
+                follower.sent = at
+                is_new = is_new and at < end
+            if is_new or not await self._more(at):
+                await loop.sock_sendall(follower.sock, encode_header(at, 0))
+            is_new = False
+
+    async def _more(self, at: int) -> bool:
+        """Wait until there is more; False: it is time for a heartbeat."""
+        until = monotonic() + HEARTBEAT_SECONDS
+        async with self._grown:
+            while self._source.visible_end <= at:
+                self._seen = at
+                self._dry.set()
+                left = until - monotonic()
+                if left <= 0:
+                    return False
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._grown.wait(), left)
+        return True
+
+    def _watch(self) -> None:
+        """The thread that sleeps until the log grows."""
+        while not self._closing:
+            if not self._dry.wait(WAIT_SECONDS):
+                continue
+            self._dry.clear()
+            try:
+                end = self._source.wait(self._seen, WAIT_SECONDS)
+            except MQError as error:
+                log.info("%s: followers get no more: %s", self.address, error)
+                self._events.post(self._spawn, self._end())
+                return
+            if end > self._seen:
+                self._events.post(self._spawn, self._wake())
+            else:
+                self._dry.set()
+
+    async def _wake(self) -> None:
+        async with self._grown:
+            self._grown.notify_all()
+
+    async def _tell(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            self._tell_acked()
+            for follower in list(self._followers):
+                if monotonic() - follower.heard > SILENT_SECONDS:
+                    log.info("%s: follower %s is silent", self.address, follower.address)
+                    follower.sock.shutdown(socket.SHUT_RDWR)
+
+    def _tell_acked(self) -> None:
+        if self._source.is_live:
+            self._source.tell(each.acked for each in self._followers if each.acked >= 0)

@@ -1,0 +1,179 @@
+"""Who may do what: access keys with secrets, and their rights to topics and groups.
+
+Every request is signed (codec/signature.py) once a server has access keys. A key has all rights, or those it
+is given: {topic or group: "PUB", "SUB" or "PUB|SUB"}, "*" for what is not named otherwise. A group needs SUB
+to be consumed from. A retry topic, and a dead letter topic, belong to their group. A key with rights of its
+own may not do what operators do: change topics, set the offsets of groups it may not consume from, and all
+that is not in the table here.
+
+A signature says nothing of time: a program that reads the wire can send a request again. Use TLS with it.
+
+RocketMQ: acl/plain/PlainAccessValidator.java, PlainPermissionManager.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from mq.names import DEAD_PREFIX, RETRY_PREFIX
+from mq.remoting.codec.bodies.consuming import QueueLock
+from mq.remoting.codec.bodies.heartbeat import ClientCheck, Heartbeat
+from mq.remoting.codec.fields import Request
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.json_body import from_json
+from mq.remoting.codec.requests import consuming, groups, name_servers, offsets, sending
+from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.codec.signature import ACCESS_KEY, is_signed_by
+from mq.remoting.server.replies import Refusal
+
+__all__ = ["Access", "AccessKeys"]
+
+AccessKeys = Mapping[str, "str | tuple[str, Mapping[str, str]]"]
+PUB, SUB = "PUB", "SUB"
+ANY = "*"
+KINDS: Final = frozenset({PUB, SUB})
+Need = tuple[str, str]  # a topic or a group, and what is to be done there
+Needs = Callable[[Any, Frame], Iterable[Need]]
+NOBODY = "no such key"  # a secret to compare with where there is none
+
+
+def _send(request: sending.SendFields, _: Frame) -> Iterable[Need]:
+    if request.topic.startswith(RETRY_PREFIX):
+        return [(request.topic.removeprefix(RETRY_PREFIX), SUB)]
+    return [(request.topic, PUB)]
+
+
+def _pull(request: consuming.PullFields, _: Frame) -> Iterable[Need]:
+    return [_read(request.topic), (request.consumer_group, SUB)]
+
+
+def _offsets(request: offsets.QueryConsumerOffset | offsets.UpdateConsumerOffset, _: Frame) -> Iterable[Need]:
+    return [_read(request.topic), (request.consumer_group, SUB)]
+
+
+def _topic(request: Any, _: Frame) -> Iterable[Need]:
+    return [_read(request.topic)]
+
+
+def _heartbeat(_: groups.HeartBeat, frame: Frame) -> Iterable[Need]:
+    for group in from_json(Heartbeat, frame.body).consumer_data_set:
+        yield group.group_name, SUB
+        for each in group.subscription_data_set:
+            yield _read(each.topic)
+
+
+def _unregister(request: groups.UnregisterClient, _: Frame) -> Iterable[Need]:
+    return [(request.consumer_group, SUB)] if request.consumer_group else []
+
+
+def _check(_: groups.CheckClientConfig, frame: Frame) -> Iterable[Need]:
+    return [(from_json(ClientCheck, frame.body).group, SUB)]
+
+
+def _lock(_: groups.LockQueues, frame: Frame) -> Iterable[Need]:
+    return [(from_json(QueueLock, frame.body).consumer_group, SUB)]
+
+
+def _consumer_group(request: Any, _: Frame) -> Iterable[Need]:
+    return [(request.consumer_group, SUB)]
+
+
+def _send_back(request: sending.SendMessageBack, _: Frame) -> Iterable[Need]:
+    return [(request.group, SUB)]
+
+
+def _nothing(_request: Request, _: Frame) -> Iterable[Need]:
+    """A signature is enough."""
+    return []
+
+
+def _recall(request: sending.RecallMessage, _: Frame) -> Iterable[Need]:
+    return [(request.topic, PUB)]
+
+
+def _read(topic: str) -> Need:
+    for prefix in (RETRY_PREFIX, DEAD_PREFIX):
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix), SUB
+    return topic, SUB
+
+
+# What a key with rights of its own may do.
+NEEDS: Final[dict[type[Request], Needs]] = {
+    sending.SendMessage: _send,
+    sending.SendMessageV2: _send,
+    sending.SendBatchMessage: _send,
+    sending.SendReplyMessage: _send,
+    sending.SendReplyMessageV2: _send,
+    sending.SendMessageBack: _send_back,
+    sending.EndTransaction: _nothing,  # Only the group that began it can end it.
+    sending.RecallMessage: _recall,
+    consuming.PullMessage: _pull,
+    consuming.LitePullMessage: _pull,
+    consuming.QueryMessage: _topic,
+    offsets.QueryConsumerOffset: _offsets,
+    offsets.UpdateConsumerOffset: _offsets,
+    offsets.GetMaxOffset: _topic,
+    offsets.GetMinOffset: _topic,
+    offsets.SearchOffsetByTimestamp: _topic,
+    offsets.GetEarliestStoreTime: _topic,
+    groups.HeartBeat: _heartbeat,
+    groups.UnregisterClient: _unregister,
+    groups.CheckClientConfig: _check,
+    groups.GetConsumerList: _consumer_group,
+    groups.LockQueues: _lock,
+    groups.UnlockQueues: _lock,
+    name_servers.GetRoute: _nothing,
+    name_servers.GetClusterInfo: _nothing,
+}
+
+
+class Access:
+    """The keys of one server. Raises TypeError, ValueError for what are none."""
+
+    def __init__(self, keys: AccessKeys) -> None:
+        self._secrets: dict[str, str] = {}
+        self._rights: dict[str, dict[str, frozenset[str]] | None] = {}
+        for name, given in keys.items():
+            secret, rights = (given, None) if isinstance(given, str) else given
+            if not isinstance(name, str) or not isinstance(secret, str) or not name or not secret:
+                raise TypeError("access_keys are {access_key: secret_key}, both of them texts")
+            self._secrets[name] = secret
+            self._rights[name] = None if rights is None else {k: _kinds(k, v) for k, v in rights.items()}
+
+    def check(self, request: Request, frame: Frame) -> None:
+        """Raises Refusal for a request that its sender may not make."""
+        name = frame.fields.get(ACCESS_KEY, "")
+        secret = self._secrets.get(name)
+        is_genuine = is_signed_by(frame.fields, frame.body, secret or NOBODY) and secret is not None
+        if not is_genuine:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                "the request has no valid signature: give the client an access key of this server, and its"
+                " secret",
+            )
+        rights = self._rights[name]
+        if rights is None:
+            return
+        needs = NEEDS.get(type(request))
+        if needs is None:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"{request.NAME} is for operators: access key {name!r} has rights of its own, and one without"
+                " them may",
+            )
+        for what, kind in needs(request, frame):
+            allowed = rights.get(what, rights.get(ANY, frozenset()))
+            if kind not in allowed:
+                raise Refusal(
+                    ResponseCode.NO_PERMISSION,
+                    f"access key {name!r} lacks {kind} for {what!r}: give it in access_keys of serve()",
+                )
+
+
+def _kinds(what: str, text: str) -> frozenset[str]:
+    kinds = frozenset(part.strip() for part in text.split("|")) - {"", "DENY"}
+    if kinds - KINDS:
+        raise ValueError(f"the rights of {what!r} are {text!r}: give 'PUB', 'SUB', 'PUB|SUB' or 'DENY'")
+    return kinds

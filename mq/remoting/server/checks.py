@@ -1,0 +1,86 @@
+"""Asking producers at the other ends of connections about transactions whose end did not come.
+
+Each of their groups takes part in the broker's checks like a local producer (mq.api.transactions.Checker);
+what it gets is sent to one of the group's connections, in turn. Its answer is END_TRANSACTION.
+
+RocketMQ: broker/transaction/AbstractTransactionalMessageCheckListener.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import count
+
+from mq.api.broker import Broker
+from mq.api.transactions import Check, Checker
+from mq.errors import BrokerClosed, MQError
+from mq.remoting.codec.records import with_names
+from mq.remoting.codec.requests.pushed import CheckTransactionState
+from mq.remoting.server.connection import Connection
+from mq.remoting.server.groups.members import RemoteMembers
+
+__all__ = ["Checks"]
+
+log = logging.getLogger("mq.transactions")
+
+CHECKS_AT_ONCE = 1000
+QUEUE_ID_AT, QUEUE_ID_END = 12, 16
+
+
+class Checks:
+    """Of one server; look() is called every second by one thread at a time."""
+
+    def __init__(self, broker: Broker, members: RemoteMembers) -> None:
+        self._broker = broker
+        self._members = members
+        self._checkers: dict[str, Checker] = {}
+        self._turn = count()
+
+    def look(self) -> None:
+        """Ask what there is to ask."""
+        groups = set(self._members.producer_groups())
+        for group in self._checkers.keys() - groups:
+            self._checkers.pop(group).leave()
+        for group in groups:
+            try:
+                checker = self._checkers.get(group)
+                if checker is None:
+                    checker = self._checkers[group] = self._broker.transactions.enlist(
+                        group, f"serve@{group}"
+                    )
+                for _ in range(CHECKS_AT_ONCE):
+                    check = checker.next(0.0)
+                    if check is None:
+                        break
+                    self._ask(group, check)
+            except BrokerClosed:
+                return
+            except MQError as error:
+                log.warning("group %s: transactions cannot be checked: %s", group, error)
+
+    def close(self) -> None:
+        """Take part no more."""
+        checkers, self._checkers = self._checkers, {}
+        for checker in checkers.values():
+            checker.leave()
+
+    def _ask(self, group: str, check: Check) -> None:
+        producers: list[tuple[Connection, str]] = self._members.producers(group)
+        if not producers:
+            return  # The next round asks another one.
+        connection, _ = producers[next(self._turn) % len(producers)]
+        message = check.message
+        record = with_names(message.record, message.topic.encode(), message.encoded)
+        record = b"".join(
+            (record[:QUEUE_ID_AT], message.queue_id.to_bytes(4, "big", signed=True), record[QUEUE_ID_END:])
+        )
+        request = CheckTransactionState(
+            tran_state_table_offset=check.queue_offset,
+            commit_log_offset=check.log_offset,
+            msg_id=message.msg_id,
+            transaction_id=message.msg_id,
+            offset_msg_id=message.offset_msg_id,
+            topic=message.topic,
+            broker_name=message.broker_name,
+        )
+        connection.tell(request, record)

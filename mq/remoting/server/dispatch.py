@@ -1,0 +1,135 @@
+"""The table of handlers by request code, and how they run.
+
+    handlers = Handlers()
+
+    @handlers.on(GetMinOffset)
+    def min_offset(request: GetMinOffset, call: Call) -> Reply: ...
+
+A handler gets the request's header, read and checked, and returns the reply; None where it answers later, by
+call.answer(), or not at all. What it raises is answered by its code (replies.py).
+
+HOT handlers run on the loop as long as the broker does not wait for a disk or a network, each else in a
+thread of the pool. CONTROL handlers run in the pool, those of one connection one after the other, in the
+order of the requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+from mq.remoting.codec.fields import Request, decode_fields
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.json_body import JsonBody, from_json
+from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.server.connection import Connection
+from mq.remoting.server.replies import Reply, encoded, refused
+from mq.remoting.server.served import Served
+
+__all__ = ["Call", "Handler", "Handlers", "Lane", "dispatch"]
+
+Body = TypeVar("Body", bound=JsonBody)
+Function = Callable[[Any, "Call"], "Reply | None"]
+Declared = TypeVar("Declared", bound=Function)
+# Codes that say what was found, not that something went wrong.
+WELL = frozenset({0, 10, 11, 12, 19, 20, 21, 22})
+_NOTHING: dict[str, str] = {}
+
+
+class Lane(Enum):
+    HOT = 1
+    CONTROL = 2
+
+
+class Handler(NamedTuple):
+    """One request and what it does. `always`: fields of every answer, also of one that refuses."""
+
+    request: type[Request]
+    function: Function
+    lane: Lane
+    always: dict[str, str]
+
+
+class Handlers:
+    """Handlers by request code."""
+
+    def __init__(self) -> None:
+        self.by_code: dict[int, Handler] = {}
+
+    def on(
+        self, *requests: type[Request], lane: Lane = Lane.CONTROL, always: dict[str, str] | None = None
+    ) -> Callable[[Declared], Declared]:
+        """Have the decorated function handle these requests."""
+
+        def handled(function: Declared) -> Declared:
+            for request in requests:
+                assert request.CODE not in self.by_code, request
+                self.by_code[request.CODE] = Handler(request, function, lane, always or _NOTHING)
+            return function
+
+        return handled
+
+    def add(self, others: Handlers) -> None:
+        """Have those of another table, too."""
+        assert not self.by_code.keys() & others.by_code.keys()
+        self.by_code.update(others.by_code)
+
+
+class Call:
+    """One request that is being worked on."""
+
+    __slots__ = ("connection", "frame", "handler", "is_answered", "served")
+
+    def __init__(self, served: Served, connection: Connection, frame: Frame, handler: Handler) -> None:
+        self.served = served
+        self.connection = connection
+        self.frame = frame
+        self.handler = handler
+        self.is_answered = False
+
+    def body(self, kind: type[Body]) -> Body:
+        """The request's body. Raises RemotingError."""
+        return from_json(kind, self.frame.body)
+
+    def run(self) -> None:
+        """Have it handled, here and now."""
+        try:
+            request = decode_fields(self.handler.request, self.frame.fields)
+            if self.served.access is not None:
+                self.served.access.check(request, self.frame)
+            reply = self.handler.function(request, self)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other end gets an answer
+            reply = refused(error, self.frame)
+        if reply is not None:
+            self.answer(reply)
+
+    def answer(self, reply: Reply) -> None:
+        """Send the answer, unless the request is oneway. From any thread; the first one counts."""
+        if self.is_answered:
+            return
+        self.is_answered = True
+        if reply.code not in WELL:
+            self.served.traffic.refused += 1
+        data = b"" if self.frame.is_oneway else encoded(self.frame, reply, self.handler.always)
+        self.connection.answered(self.frame, reply.code, data)
+
+
+def dispatch(handlers: Handlers, served: Served, connection: Connection, frame: Frame) -> None:
+    """Have a request handled. By the loop."""
+    served.traffic.requests += 1
+    handler = handlers.by_code.get(frame.code)
+    if handler is None:
+        remark = f" request type {frame.code} not supported"
+        reply = Reply(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        data = b"" if frame.is_oneway else encoded(frame, reply, _NOTHING)
+        served.traffic.refused += 1
+        connection.answered(frame, reply.code, data)
+        return
+    call = Call(served, connection, frame, handler)
+    if handler.lane is Lane.CONTROL:
+        connection.in_order(served.pool, call.run)
+    elif served.broker.may_wait:
+        connection.beside(served.pool, call.run)
+    else:
+        call.run()

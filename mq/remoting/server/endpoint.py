@@ -1,0 +1,223 @@
+"""What listens for serve(): a name server and a broker at one end of the wire, a broker object at the other.
+
+It listens on two ports, and on one more for slaves; each takes every request. Replicas follow at a port of
+their own. Its threads hold it, so it goes when it is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from mq.api.broker import Broker
+from mq.broker.local import LocalBroker
+from mq.errors import AddressInUse, BrokerClosed, ForkedBroker, MQError, NotSupported
+from mq.remoting.codec.frame import Frame
+from mq.remoting.event_loop import EventLoop
+from mq.remoting.replica.listener import HaListener
+from mq.remoting.server.access import Access
+from mq.remoting.server.connection import Connection
+from mq.remoting.server.dispatch import dispatch
+from mq.remoting.server.handlers import ALL
+from mq.remoting.server.listener import listening
+from mq.remoting.server.options import Limits
+from mq.remoting.server.served import Served
+
+__all__ = ["Endpoint"]
+
+log = logging.getLogger("mq.remoting")
+
+POOL_SIZE = 32  # threads for what waits; sends that wait for one flush share it
+TICK_SECONDS = 1.0
+CLOSE_SECONDS = 1.0  # for answers that are still to be sent
+START_SECONDS = 10.0
+HANDSHAKE_SECONDS = 10.0  # of TLS
+
+
+class Endpoint:
+    """Listens from when it is made until close()."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        host: str,
+        port: int,
+        namesrv_port: int,
+        *,
+        limits: Limits,
+        tls: ssl.SSLContext | None,
+        access: Access | None,
+        shares_ports: bool,
+        ha_port: int | None = None,
+    ) -> None:
+        self.pid: Final = os.getpid()
+        self.is_closed = False
+        self._is_expired = True  # whether the last round of _expire is over
+        self._limits = limits
+        self._tls = tls
+        self._pool = ThreadPoolExecutor(POOL_SIZE, "mq serve")
+        self._per_address: dict[str, int] = {}
+        sockets = [listening(host, each, shares_ports) for each in (port, namesrv_port)]
+        self.port, self.namesrv_port = (each.getsockname()[1] for each in sockets)
+        if ha_port is not None:
+            sockets += _for_slaves(host, self.port, shares_ports)
+        self.host: Final = host
+        self._events = EventLoop(f"mq serve {host}:{self.port}")
+        try:
+            self._ha = _accepting(broker, host, ha_port) if ha_port is not None else None
+            self.served: Final = Served(broker, self._events, self._pool, limits, access)
+            self.served.host, self.served.port = host, self.port
+            self.served.holding.changed.append(self._look)
+            self.served.holding.start()
+            self.served.ha_address = self._ha.address if self._ha is not None else None
+            self._listeners = self._events.wait_for(self._listen(sockets), START_SECONDS, "listening")
+        except BaseException:
+            if ha := getattr(self, "_ha", None):
+                ha.close()
+            for each in sockets:
+                each.close()
+            self._events.close()
+            raise
+        log.info("serving %r at %s, name server %s", broker, *map(self.shown, (self.port, self.namesrv_port)))
+
+    def close(self) -> None:
+        """Listen no more, and end every connection. Members at their other ends have left then. Twice is
+        fine."""
+        if self.is_closed or os.getpid() != self.pid:
+            return
+        self.is_closed = True
+        if self._ha is not None:
+            self._ha.close()
+        self._events.wait_for(self._end(), START_SECONDS, "closing the server")
+        self.served.holding.close()
+        self._pool.shutdown(wait=True)
+        with contextlib.suppress(BrokerClosed, ForkedBroker):
+            self.served.checks.close()
+            self.served.members.close()
+        self._events.close()
+
+    def shown(self, port: int) -> str:
+        """host:port of a port here."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+    # What connections ask: see connection.Owner. By the loop.
+
+    def opened(self, connection: Connection) -> bool:
+        """See Owner."""
+        count = self._per_address.get(connection.host, 0)
+        limits = self._limits
+        if self.is_closed:
+            return False
+        if len(self.served.connections) >= limits.connections or count >= limits.connections_per_address:
+            log.warning(
+                "%s is refused: there are %d connections, %d of its address",
+                *(connection.address, len(self.served.connections), count),
+            )
+            return False
+        self._per_address[connection.host] = count + 1
+        self.served.connections.add(connection)
+        return True
+
+    def received(self, connection: Connection, frame: Frame) -> None:
+        """See Owner."""
+        dispatch(ALL, self.served, connection, frame)
+
+    def closed(self, connection: Connection) -> None:
+        """See Owner."""
+        if connection not in self.served.connections:
+            return
+        self.served.connections.discard(connection)
+        self.served.holding.drop_all(connection.holds)
+        left = self._per_address.get(connection.host, 1) - 1
+        if left:
+            self._per_address[connection.host] = left
+        else:
+            self._per_address.pop(connection.host, None)
+        if not self.is_closed:
+            connection.in_order(self._pool, lambda: self._lost(connection))
+
+    def _lost(self, connection: Connection) -> None:
+        try:
+            self.served.members.lost(connection)
+        except MQError as error:
+            log.warning("%s is lost, and its members did not leave: %s", connection.address, error)
+
+    # The loop's own.
+
+    async def _listen(self, sockets: list[socket.socket]) -> list[asyncio.Server]:
+        loop = asyncio.get_running_loop()
+        found = [
+            await loop.create_server(
+                lambda: Connection(self, self._events, self._limits),
+                sock=each,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls is not None else None,
+                backlog=1024,
+            )
+            for each in sockets
+        ]
+        loop.call_later(TICK_SECONDS, self._tick)
+        return found
+
+    async def _end(self) -> None:
+        for each in self._listeners:
+            each.close()
+        for connection in list(self.served.connections):
+            connection.close("the server is closed", at_once=False)
+        for _ in range(int(CLOSE_SECONDS / 0.01)):
+            if not self.served.connections:
+                return
+            await asyncio.sleep(0.01)
+        for connection in list(self.served.connections):
+            connection.close("it does not read its last answers")
+        await asyncio.sleep(0.01)
+
+    def _tick(self) -> None:
+        if self.is_closed:
+            return
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.served.connections):
+            if now - connection.used_at > self._limits.idle_seconds:
+                connection.close(f"it was silent for {self._limits.idle_seconds:g} s")
+        if self._is_expired:
+            self._is_expired = False
+            self._pool.submit(self._expire)
+        asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+
+    def _expire(self) -> None:
+        try:
+            self.served.members.expire()
+            self.served.checks.look()
+        except Exception:
+            log.exception("looking after the members of groups failed")
+        finally:
+            self._is_expired = True
+
+    def _look(self) -> None:
+        changed = self.served.members.look()
+        if changed:
+            self.served.holding.wake_blind()
+
+
+def _accepting(broker: Broker, host: str, port: int) -> HaListener:
+    """What accepts replicas. Raises NotSupported for a broker object that is no directory."""
+    if not isinstance(broker, LocalBroker):
+        raise NotSupported(f"{broker!r} is no directory, so it has no log to follow: leave ha_port out")
+    return HaListener(broker, host, port)
+
+
+def _for_slaves(host: str, port: int, shares_port: bool) -> list[socket.socket]:
+    """The port two before the broker's, where RocketMQ's slaves ask for topics (the "VIP channel")."""
+    try:
+        return [listening(host, port - 2, shares_port)]
+    except (AddressInUse, OSError) as error:
+        log.warning(
+            "RocketMQ's slaves get no topics from here, since they ask at port %d: %s", port - 2, error
+        )
+        return []

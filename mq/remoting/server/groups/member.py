@@ -1,0 +1,176 @@
+"""A member of a consumer group at the other end of a connection: its place in the group, and its queues.
+
+It takes a place like any local consumer (mq.api.consumer_groups), so local members count it in and it counts
+them. RocketMQ's clients do not ask for a queue before they pull from it, and do not say when they have given
+one up. So a queue is claimed for such a member by its first pull, and pulls that come while another member
+has the queue wait and find nothing. It is released
+
+    - when the member unlocks it, leaves, or its connection is lost;
+    - when the members have changed, the member has asked for the list since, the queue is not its share of
+      it any more, and it has not pulled from it since for YIELD_SECONDS;
+    - when it was not heard of the queue for LEASE_SECONDS.
+
+RocketMQ: broker/client/rebalance/RebalanceLockManager.java, client/impl/consumer/RebalanceImpl.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from time import monotonic
+from typing import Final, NamedTuple
+
+from mq.api.group import Claim, Member, Membership, Subscription
+from mq.api.queues import Puller
+from mq.api.results import MessageQueue
+from mq.client.engine.rebalance import allocate, sharing, takes_retries
+from mq.errors import MQError
+from mq.filter.selection import Selection
+from mq.remoting.codec.bodies.heartbeat import ConsumerGroup
+from mq.remoting.server.connection import Connection
+
+__all__ = ["RemoteMember", "Wanted"]
+
+log = logging.getLogger("mq.groups")
+
+LEASE_SECONDS = 60.0  # RocketMQ's life of a lock
+YIELD_SECONDS = 2.0
+
+
+class Wanted(NamedTuple):
+    """A subscription, what it selects, and when its client made it."""
+
+    subscription: Subscription
+    selection: Selection
+    version: int
+
+
+class Kept:
+    """A queue that is held for the member."""
+
+    __slots__ = ("claim", "is_locked", "pull", "used_at")
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.pull: Puller = claim.puller()
+        self.used_at = monotonic()
+        self.is_locked = False
+
+
+class RemoteMember:
+    """Used by the loop and by threads of the pool."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        group: str,
+        membership: Membership,
+        wanted: Mapping[str, Wanted],
+        *,
+        model: str,
+        consume_type: str,
+        ordered: bool,
+        data: ConsumerGroup,
+    ) -> None:
+        self.connection = connection
+        self.group: Final = group
+        self.client_id: Final = membership.client_id
+        self.membership: Final = membership
+        self.model: Final = model
+        self.consume_type: Final = consume_type
+        self.is_ordered: Final = ordered
+        self.data: Final = data  # of the heartbeat that it joined by
+        self.consume_from: Final = data.consume_from_where
+        self.wanted = dict(wanted)
+        self.listed_at = 0.0  # when it asked for the members last
+        self.members_seen: tuple[Member, ...] = ()
+        self.members_changed_at = monotonic()
+        self.version_seen = -1
+        self._kept: dict[MessageQueue, Kept] = {}
+        self._lock = threading.Lock()
+        self._has_left = False
+
+    def owned(self) -> list[MessageQueue]:
+        return list(self._kept)
+
+    def kept(self, queue: MessageQueue) -> Kept | None:
+        """The queue if it is held for the member already."""
+        kept = self._kept.get(queue)
+        if kept is not None and kept.claim.is_lost():
+            self._drop(queue, kept)
+            return None
+        return kept
+
+    def have(self, queue: MessageQueue) -> Kept | None:
+        """Hold the queue for the member; None while another member has it."""
+        kept = self.kept(queue)
+        if kept is None:
+            with self._lock:
+                if self._has_left:
+                    return None
+                kept = self._kept.get(queue)
+                if kept is None:
+                    claim = self.membership.claim(queue)
+                    if claim is None:
+                        return None
+                    kept = self._kept[queue] = Kept(claim)
+        kept.used_at = monotonic()
+        return kept
+
+    def give_up(self, queue: MessageQueue) -> None:
+        """Release the queue if it is held."""
+        kept = self._kept.get(queue)
+        if kept is not None:
+            self._drop(queue, kept)
+
+    def _drop(self, queue: MessageQueue, kept: Kept) -> None:
+        with self._lock:
+            if self._kept.get(queue) is kept:
+                del self._kept[queue]
+        kept.claim.release()
+
+    def expire(self, shares: Mapping[str, tuple[MessageQueue, ...]]) -> None:
+        """Give up what the member does not seem to have any more. shares: by topic, its queues as of the last
+        change of members."""
+        now = monotonic()
+        for queue, kept in list(self._kept.items()):
+            if now - kept.used_at > LEASE_SECONDS:
+                reason = f"it was not heard of for {LEASE_SECONDS:g} s"
+            elif kept.is_locked or queue in shares.get(queue.topic, ()):
+                continue
+            elif (
+                self.listed_at > self.members_changed_at
+                and kept.used_at < self.listed_at
+                and now - self.listed_at > YIELD_SECONDS
+            ):
+                reason = "the members have changed"
+            else:
+                continue
+            log.info(
+                "group %s: %s/%d is released for %s: %s",
+                *(self.group, queue.topic, queue.queue_id, self.client_id, reason),
+            )
+            self._drop(queue, kept)
+
+    def share(self, queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
+        """Those of a topic's queues that are this member's by RocketMQ's usual strategy."""
+        if not queues:
+            return ()
+        members = [(member.client_id, takes_retries(member)) for member in self.members_seen]
+        ids = sharing(queues[0].topic, members)
+        return tuple(allocate("averagely", self.group, self.client_id, queues, ids))
+
+    def leave(self) -> None:
+        """Release everything and be gone."""
+        with self._lock:
+            if self._has_left:
+                return
+            self._has_left = True
+            kept, self._kept = list(self._kept.values()), {}
+        try:
+            for each in kept:
+                each.claim.release()
+            self.membership.leave()
+        except MQError as error:
+            log.debug("group %s: %s left: %s", self.group, self.client_id, error)

@@ -1,0 +1,280 @@
+"""All members of consumer groups at the other ends of one server's connections, and its producers.
+
+A connection stands for the client: heartbeats make its members, and they leave with it. A client that comes
+back by another connection before the old one is known to be lost takes its members along.
+
+RocketMQ: broker/client/ConsumerManager.java, ProducerManager.java, processor/ClientManageProcessor.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Final
+
+from mq.api.broker import Broker
+from mq.api.group import Subscription
+from mq.api.results import MessageQueue
+from mq.api.waiter import Versioned
+from mq.errors import MQError, NotPermitted, TopicNotFound
+from mq.filter.selection import Selection
+from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_group
+from mq.remoting.codec.bodies.heartbeat import (
+    INNER_PRODUCER_GROUP,
+    ConsumerGroup,
+    ConsumeType,
+    Heartbeat,
+    MessageModel,
+)
+from mq.remoting.codec.requests.pushed import NotifyConsumerIdsChanged
+from mq.remoting.server.connection import Connection
+from mq.remoting.server.groups.member import RemoteMember, Wanted
+
+__all__ = ["RemoteMembers", "selection_of"]
+
+log = logging.getLogger("mq.groups")
+
+# How RocketMQ's clients name where a group begins. Of the others the client works it out for itself.
+
+
+class RemoteMembers:
+    """Used by the loop and by threads of the pool. `wake` has the server look at changes soon."""
+
+    def __init__(self, broker: Broker, wake: Callable[[], object]) -> None:
+        self._broker = broker
+        self._wake = wake
+        self._lock = threading.RLock()
+        self._of: Final[dict[tuple[Connection, str], RemoteMember]] = {}
+        self._by_client: Final[dict[tuple[str, str], RemoteMember]] = {}
+        self._producers: Final[dict[str, dict[Connection, str]]] = {}
+
+    def of(self, connection: Connection, group: str) -> RemoteMember | None:
+        """The member of a group that a connection stands for."""
+        return self._of.get((connection, group))
+
+    def all(self) -> list[RemoteMember]:
+        return list(self._by_client.values())
+
+    def of_group(self, group: str) -> list[RemoteMember]:
+        return [member for member in self.all() if member.group == group]
+
+    def producers(self, group: str) -> list[tuple[Connection, str]]:
+        """Connections and client ids of the producers of a group."""
+        return list(self._producers.get(group, {}).items())
+
+    def producer_table(self) -> dict[str, list[Connection]]:
+        """The connections of all producers, by group."""
+        with self._lock:
+            return {group: list(found) for group, found in self._producers.items()}
+
+    def producer_groups(self) -> list[str]:
+        return list(self._producers)
+
+    def versions(self) -> list[Versioned]:
+        return [member.membership for member in self.all()]
+
+    # Coming and going.
+
+    def heard(self, connection: Connection, heartbeat: Heartbeat) -> None:
+        """A heartbeat came. Raises what forbids one of its groups, once the others are members."""
+        failure: MQError | None = None
+        for producer in heartbeat.producer_data_set:
+            if producer.group_name != INNER_PRODUCER_GROUP:
+                check_group(producer.group_name)
+                with self._lock:
+                    self._producers.setdefault(producer.group_name, {})[connection] = heartbeat.client_id
+        for data in heartbeat.consumer_data_set:
+            try:
+                self._heard(connection, heartbeat.client_id, data)
+            except MQError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def _heard(self, connection: Connection, client_id: str, data: ConsumerGroup) -> None:
+        group = data.group_name
+        check_group(group)
+        wanted = _wanted(data)
+        with self._lock:
+            member = self._by_client.get((client_id, group))
+            if member is not None and member.connection is not connection:
+                self._of.pop((member.connection, group), None)
+                member.connection = connection
+                self._of[connection, group] = member
+            if member is not None:
+                if _subscriptions(member.wanted) != _subscriptions(wanted):
+                    member.membership.subscribe(_subscriptions(wanted))
+                    self._wake()
+                member.wanted = wanted
+                return
+            self._join(connection, client_id, data, wanted)
+        self._wake()
+
+    def _join(
+        self,
+        connection: Connection,
+        client_id: str,
+        data: ConsumerGroup,
+        wanted: dict[str, Wanted],
+        *,
+        ordered: bool | None = None,
+    ) -> RemoteMember:
+        group, groups = data.group_name, self._broker.consumer_groups
+        model = "clustering" if data.message_model is MessageModel.CLUSTERING else "broadcasting"
+        consume_type = "push" if data.consume_type is ConsumeType.PUSH else "pull"
+        if model == "clustering" and consume_type == "push":
+            self._have_retry_topic(group)
+        if ordered is None:  # A heartbeat does not say: it is as the others are.
+            ordered = any(member.ordered for member in groups.members(group))
+        membership = groups.join(
+            group,
+            client_id=client_id,
+            model=model,
+            consume_type=consume_type,
+            ordered=ordered,
+            subscriptions=_subscriptions(wanted),
+            # The client asks for its offset, or for an end of the queue, before it pulls.
+            consume_from=None,
+            host=connection.described,
+        )
+        member = RemoteMember(
+            connection,
+            group,
+            membership,
+            wanted,
+            model=model,
+            consume_type=consume_type,
+            ordered=ordered,
+            data=data,
+        )
+        with self._lock:
+            self._of[connection, group] = self._by_client[client_id, group] = member
+        return member
+
+    def ordered(self, connection: Connection, group: str) -> RemoteMember | None:
+        """The member, which locks queues: so it consumes in order, which no heartbeat says. It joins anew,
+        unless others of the group do not."""
+        with self._lock:
+            member = self._of.get((connection, group))
+            if member is None or member.is_ordered or member.owned():
+                return member
+            if any(
+                not other.ordered
+                for other in self._broker.consumer_groups.members(group)
+                if other.client_id != member.client_id
+            ):
+                return member
+            self._leave(member)
+            return self._join(connection, member.client_id, member.data, member.wanted, ordered=True)
+
+    def _have_retry_topic(self, group: str) -> None:
+        """Clients look for it before anything was sent back."""
+        topic = RETRY_PREFIX + group
+        try:
+            self._broker.readable(topic)
+        except TopicNotFound:
+            self._broker.create_topic(topic, 1)
+        except NotPermitted:
+            return
+
+    def unregister(self, connection: Connection, client_id: str, producer: str, consumer: str) -> None:
+        """A client has closed a producer or a consumer."""
+        if producer:
+            with self._lock:
+                self._producers.get(producer, {}).pop(connection, None)
+                if not self._producers.get(producer):
+                    self._producers.pop(producer, None)
+        if consumer:
+            member = self._by_client.get((client_id, consumer))
+            if member is not None:
+                self._leave(member)
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is closed. Not by the loop."""
+        with self._lock:
+            for group in list(self._producers):
+                self.unregister(connection, "", group, "")
+            members = [member for (each, _), member in self._of.items() if each is connection]
+        for member in members:
+            self._leave(member)
+
+    def _leave(self, member: RemoteMember) -> None:
+        with self._lock:
+            self._of.pop((member.connection, member.group), None)
+            self._by_client.pop((member.client_id, member.group), None)
+        member.leave()
+        self._wake()
+
+    def close(self) -> None:
+        for member in self.all():
+            self._leave(member)
+
+    # Changes.
+
+    def look(self) -> set[str]:
+        """Tell the members of groups that have changed. The groups of which anything has."""
+        changed = set()
+        for member in self.all():
+            try:
+                version = member.membership.version()
+                if version == member.version_seen:
+                    continue
+                member.version_seen = version
+                changed.add(member.group)
+                members = tuple(member.membership.members())
+            except MQError as error:
+                log.debug("group %s: %s", member.group, error)
+                continue
+            if _roles(members) != _roles(member.members_seen):
+                member.members_seen = members
+                member.members_changed_at = monotonic()
+                member.connection.tell(NotifyConsumerIdsChanged(member.group))
+        return changed
+
+    def expire(self) -> None:
+        """Release what members do not seem to have any more."""
+        for member in self.all():
+            owned = member.owned()
+            if not owned:
+                continue
+            try:
+                shares = {topic: member.share(self._readable(topic)) for topic in {q.topic for q in owned}}
+                member.expire(shares)
+            except MQError as error:
+                log.debug("group %s: %s", member.group, error)
+
+    def _readable(self, topic: str) -> tuple[MessageQueue, ...]:
+        try:
+            return tuple(self._broker.readable(topic))
+        except (TopicNotFound, NotPermitted):
+            return ()
+
+
+def selection_of(expression: str, kind: str) -> Selection:
+    """What an expression of a subscription selects. Raises FilterSyntaxError."""
+    return Selection.of(sql=expression) if kind == "SQL92" else Selection.of(expression or "*")
+
+
+def _wanted(data: ConsumerGroup) -> dict[str, Wanted]:
+    found = {}
+    for each in data.subscription_data_set:
+        kind = each.expression_type or "TAG"
+        expression = (each.sub_string or "").strip() or "*"
+        wanted = Subscription(each.topic, expression, kind)
+        found[each.topic] = Wanted(wanted, selection_of(expression, kind), each.sub_version)
+    return found
+
+
+def _subscriptions(wanted: dict[str, Wanted]) -> Sequence[Subscription]:
+    """Without the topics that every member has as such."""
+    return sorted(
+        each.subscription
+        for topic, each in wanted.items()
+        if not topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
+    )
+
+
+def _roles(members: tuple[object, ...]) -> list[tuple[object, object]]:
+    return [(getattr(each, "client_id", None), getattr(each, "subscriptions", None)) for each in members]

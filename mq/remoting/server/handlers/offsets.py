@@ -1,0 +1,145 @@
+"""The ends of queues, and how far groups are.
+
+RocketMQ: broker/processor/ConsumerManageProcessor.java, AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+from mq.api.results import MessageQueue
+from mq.errors import GroupInvalid
+from mq.names import check_group
+from mq.remoting.codec.bodies.consuming import ConsumerOffsets
+from mq.remoting.codec.bodies.heartbeat import ConsumeFrom
+from mq.remoting.codec.requests.offsets import (
+    GetAllConsumerOffset,
+    GetEarliestStoreTime,
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetAnswer,
+    QueryConsumerOffset,
+    SearchOffsetByTimestamp,
+    TimestampAnswer,
+    UpdateConsumerOffset,
+)
+from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.server.dispatch import Call, Handlers
+from mq.remoting.server.replies import DONE, Refusal, Reply
+
+__all__ = ["commit", "handlers"]
+
+handlers = Handlers()
+
+
+@handlers.on(GetMaxOffset)
+def max_offset(request: GetMaxOffset, call: Call) -> Reply:
+    queue = _readable(call, request.topic, request.queue_id)
+    return Reply(OffsetAnswer(call.served.broker.max_offset(queue)))
+
+
+@handlers.on(GetMinOffset)
+def min_offset(request: GetMinOffset, call: Call) -> Reply:
+    queue = _readable(call, request.topic, request.queue_id)
+    return Reply(OffsetAnswer(call.served.broker.min_offset(queue)))
+
+
+@handlers.on(SearchOffsetByTimestamp)
+def offset_at(request: SearchOffsetByTimestamp, call: Call) -> Reply:
+    queue = _readable(call, request.topic, request.queue_id)
+    broker = call.served.broker
+    if (request.boundary_type or "").lower() == "upper":
+        # The last message that was stored then or before.
+        after = broker.offset_at(queue, request.timestamp + 1)
+        return Reply(OffsetAnswer(max(broker.min_offset(queue), after - 1)))
+    return Reply(OffsetAnswer(broker.offset_at(queue, request.timestamp)))
+
+
+@handlers.on(GetEarliestStoreTime)
+def earliest_store_time(request: GetEarliestStoreTime, call: Call) -> Reply:
+    queue = _readable(call, request.topic, request.queue_id)
+    broker = call.served.broker
+    found = broker.puller(queue)(broker.min_offset(queue), 1, 1, None, 0.0).messages
+    return Reply(TimestampAnswer(found[0].store_time_ms if found else -1))
+
+
+@handlers.on(QueryConsumerOffset)
+def query(request: QueryConsumerOffset, call: Call) -> Reply:
+    check_group(request.consumer_group)
+    served, group = call.served, request.consumer_group
+    queue = _readable(call, request.topic, request.queue_id)
+    member = served.members.of(call.connection, group)
+    kept = member.kept(queue) if member is not None else None
+    if kept is not None:
+        offset = kept.claim.committed()  # Which acknowledges a reset.
+    else:
+        offset = served.broker.consumer_groups.offsets(group, queue.topic).get(queue)
+    if offset is None and request.set_zero_if_not_found is not False:
+        # RocketMQ's own rule; a client that begins at a time asks for its offset.
+        begins_at_time = member is not None and member.consume_from is ConsumeFrom.TIMESTAMP
+        if not begins_at_time and served.broker.min_offset(queue) <= 0:
+            offset = 0
+    if offset is None:
+        raise Refusal(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"Not found, maybe this group consumer boot first: {group} has no offset of"
+            f" {queue.topic}/{queue.queue_id}",
+        )
+    return Reply(OffsetAnswer(offset))
+
+
+@handlers.on(GetAllConsumerOffset)
+def all_offsets(_: GetAllConsumerOffset, call: Call) -> Reply:
+    """Every offset of every group."""
+    broker = call.served.broker
+    table = {}
+    for group in broker.groups():
+        for topic in broker.consumer_groups.topics(group):
+            offsets = broker.consumer_groups.offsets(group, topic)
+            table[f"{topic}@{group}"] = {queue.queue_id: offset for queue, offset in offsets.items()}
+    return Reply(body=ConsumerOffsets(table))
+
+
+@handlers.on(UpdateConsumerOffset)
+def update(request: UpdateConsumerOffset, call: Call) -> Reply:
+    queue = call.served.queue(request.topic, request.queue_id, None)
+    commit(call, request.consumer_group, queue, request.commit_offset, may_fall=True)
+    return DONE
+
+
+def commit(call: Call, group: str, queue: MessageQueue, offset: int, *, may_fall: bool = False) -> None:
+    """Store a group's offset; may_fall: also one below what is committed. Of a queue that another member
+    has, and after a reset that the client has not heard of, nothing is stored."""
+    check_group(group)
+    if offset < 0:
+        return  # Some clients say so that they have nothing to commit.
+    served = call.served
+    member = served.members.of(call.connection, group)
+    kept = member.kept(queue) if member is not None else None
+    if kept is not None:
+        if not kept.claim.is_current():
+            return
+        kept.claim.commit(offset)
+        if may_fall and offset < (kept.claim.committed() or 0):
+            kept.claim.correct(offset)
+        return
+    if member is not None and member.model == "broadcasting":
+        raise GroupInvalid(f"group {group} is broadcasting: its consumers keep their own offsets")
+    claim = served.broker.consumer_groups.assigned(group).claim(queue)
+    committed = claim.committed()
+    if committed is None or offset > committed:
+        claim.commit(offset)
+    elif may_fall and offset < committed and not _has_owner(call, group, queue):
+        claim.correct(offset)
+
+
+def _has_owner(call: Call, group: str, queue: MessageQueue) -> bool:
+    states = call.served.broker.consumer_groups.states(group, queue.topic)
+    return any(state.owner is not None for state in states if state.queue == queue)
+
+
+def _readable(call: Call, topic: str, queue_id: int) -> MessageQueue:
+    """A queue of a topic that there is. Raises TopicNotFound, NotPermitted, ValueError."""
+    queues = call.served.broker.readable(topic)
+    for queue in queues:
+        if queue.queue_id == queue_id:
+            return queue
+    raise ValueError(f"topic {topic} has queues 0 to {len(queues) - 1} to read, none of id {queue_id}")

@@ -1,0 +1,212 @@
+"""Pulls, at once or once there is a message.
+
+A member of a group pulls from a queue that is held for it (groups/member.py); a client that is no member, or
+names no subscription of it, reads like any reader. What is found is filtered here, tags and SQL92 alike.
+
+RocketMQ: broker/processor/PullMessageProcessor.java, broker/longpolling/PullRequestHoldService.java.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from mq.api.queues import READ_SIZE_MAX, Puller
+from mq.api.results import MessageQueue, PullResult, PullStatus
+from mq.errors import BrokerClosed, MQError
+from mq.filter.selection import Selection
+from mq.names import check_group
+from mq.remoting.codec.requests.consuming import (
+    LitePullMessage,
+    PullAnswer,
+    PullFields,
+    PullFlag,
+    PullMessage,
+)
+from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.server.dispatch import Call, Handlers, Lane
+from mq.remoting.server.groups.member import RemoteMember
+from mq.remoting.server.groups.members import selection_of
+from mq.remoting.server.handlers.offsets import commit
+from mq.remoting.server.holding import Held
+from mq.remoting.server.replies import Refusal, Reply, refused
+
+__all__ = ["handlers"]
+
+handlers = Handlers()
+
+COUNT_MAX = 1024  # messages of one pull, as many as a client of RocketMQ may ask for
+HOLD_SECONDS_MAX = 30.0
+SCAN_COUNT_MAX = 800  # messages that a pull looks at when none is selected
+
+
+@handlers.on(PullMessage, LitePullMessage, lane=Lane.HOT)
+def pull(request: PullFields, call: Call) -> Reply | None:
+    check_group(request.consumer_group)
+    queue = call.served.queue(request.topic, request.queue_id, request.broker_name)
+    if request.sys_flag & PullFlag.COMMIT and request.commit_offset > 0:
+        commit(call, request.consumer_group, queue, request.commit_offset)
+    return Pull(request, call, queue).begin()
+
+
+class Pull:
+    """One pull, from its first try to its answer."""
+
+    __slots__ = ("call", "deadline", "member", "offset", "queue", "request", "selection")
+
+    def __init__(self, request: PullFields, call: Call, queue: MessageQueue) -> None:
+        self.request = request
+        self.call = call
+        self.queue = queue
+        self.offset = request.queue_offset
+        self.deadline = 0.0
+        self.member: RemoteMember | None = call.served.members.of(call.connection, request.consumer_group)
+        self.selection = self._selection()
+
+    def begin(self) -> Reply | None:
+        """The reply, None where it comes later."""
+        if self.request.sys_flag & PullFlag.SUSPEND:
+            hold = min(self.request.suspend_timeout_millis / 1000, HOLD_SECONDS_MAX)
+            self.deadline = monotonic() + max(0.0, hold)
+        return self._try(is_over=not self.deadline)
+
+    def _selection(self) -> Selection:
+        request, member = self.request, self.member
+        if request.sys_flag & PullFlag.SUBSCRIPTION:
+            if member is not None and self.request.topic not in member.wanted:
+                self.member = None
+            return selection_of((request.subscription or "").strip(), request.expression_type or "TAG")
+        if member is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist: {request.consumer_group} has no member at this"
+                " connection: send a heartbeat first",
+            )
+        wanted = member.wanted.get(request.topic)
+        if wanted is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {request.consumer_group} does not subscribe to"
+                f" {request.topic}",
+            )
+        if wanted.version < request.sub_version:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the consumer's subscription not latest: the heartbeat of version {wanted.version} came, the"
+                f" pull is of {request.sub_version}",
+            )
+        return wanted.selection
+
+    def _try(self, is_over: bool) -> Reply | None:
+        """Pull; without a message and while there is time, wait."""
+        member, is_blind = self.member, False
+        puller: Puller | None = None
+        if member is not None and member.model == "clustering":
+            kept = member.have(self.queue)
+            if kept is None:
+                is_blind = True  # Another member has the queue.
+            elif not kept.claim.is_current():
+                return self._moved(kept.claim.committed())
+            else:
+                puller = kept.pull
+        else:
+            puller = self.call.served.puller(self.queue)
+        found = self._found(puller) if puller is not None else None
+        if found is not None and found.status is not PullStatus.NO_NEW_MESSAGE:
+            return self._answer(found)
+        if is_over or self.call.connection.is_closed:
+            return self._nothing(found)
+        self._hold(is_blind)
+        return None
+
+    def _found(self, puller: Puller) -> PullResult:
+        request = self.request
+        begin = self.offset
+        while True:
+            found = puller(
+                self.offset,
+                min(max(request.max_msg_nums, 1), COUNT_MAX),
+                min(max(request.max_msg_bytes or READ_SIZE_MAX, 1), READ_SIZE_MAX),
+                self.selection.hashes,
+                0.0,
+            )
+            if found.status is PullStatus.FOUND:
+                kept = self.selection.keep(list(found.messages))
+                if kept or found.next_offset - begin >= SCAN_COUNT_MAX:
+                    status = PullStatus.FOUND if kept else PullStatus.NO_MATCHED_MESSAGE
+                    return PullResult(status, kept, found.next_offset, found.min_offset, found.max_offset)
+            elif found.status is not PullStatus.NO_MATCHED_MESSAGE or not self.deadline:
+                return found
+            if found.next_offset <= self.offset:
+                return found
+            self.offset = found.next_offset
+
+    def _hold(self, is_blind: bool) -> None:
+        """Wait for a message, or for the queue."""
+        served, holds = self.call.served, self.call.connection.holds
+        if len(holds) >= served.limits.held_pulls or served.holding.is_full:
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY,
+                f"{len(holds):,} pulls of this connection wait for messages already, and no more may: see"
+                " held_pulls of serve()",
+            )
+        held = Held(
+            self.queue, self.offset, self.selection.wakes, self.deadline, self._again, holds, is_blind
+        )
+        if served.events.is_current:
+            served.holding.hold(held)
+        else:
+            served.events.post(self._hold_late, held)
+
+    def _hold_late(self, held: Held) -> None:
+        if not self.call.connection.is_closed:
+            self.call.served.holding.hold(held)
+
+    def _again(self, is_over: bool) -> None:
+        """By the loop: something may be there now, or the time is over."""
+        connection, served = self.call.connection, self.call.served
+        if connection.is_closed:
+            return
+        if connection.is_choked:
+            connection.drained.append(lambda: self._again(is_over))
+        elif served.broker.may_wait:
+            served.pool.submit(self._try_and_answer, is_over)
+        else:
+            self._try_and_answer(is_over)
+
+    def _try_and_answer(self, is_over: bool) -> None:
+        try:
+            reply = self._try(is_over)
+        except BrokerClosed:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other end gets an answer
+            reply = refused(error, self.call.frame)
+        if reply is not None:
+            self.call.answer(reply)
+
+    def _answer(self, found: PullResult) -> Reply:
+        fields = PullAnswer(0, found.next_offset, found.min_offset, found.max_offset)
+        served = self.call.served
+        served.traffic.pulled += len(found.messages)
+        body = served.store_hosts.records(found.messages, served.store_host(self.call.connection))
+        return Reply(fields, body, found.status.value, found.status.name)
+
+    def _moved(self, committed: int | None) -> Reply:
+        """The group's offset was reset: go on from there."""
+        broker = self.call.served.broker
+        low, high = broker.min_offset(self.queue), broker.max_offset(self.queue)
+        offset = low if committed is None else committed
+        fields = PullAnswer(0, offset, low, high)
+        return Reply(fields, code=ResponseCode.PULL_OFFSET_MOVED, remark="OFFSET_RESET")
+
+    def _nothing(self, found: PullResult | None) -> Reply:
+        if found is None:
+            broker = self.call.served.broker
+            try:
+                low, high = broker.min_offset(self.queue), broker.max_offset(self.queue)
+            except (MQError, ValueError):
+                low = high = 0
+            remark = "another member of the group has the queue"
+        else:
+            low, high, remark = found.min_offset, found.max_offset, "NO_NEW_MESSAGE"
+        fields = PullAnswer(0, self.offset, low, high)
+        return Reply(fields, code=ResponseCode.PULL_NOT_FOUND, remark=remark)

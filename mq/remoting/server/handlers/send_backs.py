@@ -1,0 +1,37 @@
+"""What a consumer failed to consume, handed back.
+
+RocketMQ: broker/processor/AbstractSendMessageProcessor.java, consumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+from mq.api.group import Claim
+from mq.api.results import MessageQueue
+from mq.names import check_group
+from mq.remoting.codec.requests.sending import SendMessageBack
+from mq.remoting.server.dispatch import Call, Handlers, Lane
+from mq.remoting.server.replies import DONE, Reply
+
+__all__ = ["handlers"]
+
+handlers = Handlers()
+
+RETRIES_MAX = 16
+
+
+@handlers.on(SendMessageBack, lane=Lane.HOT)
+def send_back(request: SendMessageBack, call: Call) -> Reply:
+    served, group = call.served, request.group
+    check_group(group)
+    message = served.store_hosts.message(request.offset, request.origin_msg_id)
+    queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
+    member = served.members.of(call.connection, group)
+    kept = member.kept(queue) if member is not None else None
+    # Of a queue that the member has given up meanwhile, it is handed back all the same: its successor may
+    # consume it once more, but it is not lost.
+    claim: Claim = (
+        kept.claim if kept is not None else served.broker.consumer_groups.assigned(group).claim(queue)
+    )
+    limit = RETRIES_MAX if request.max_reconsume_times is None else request.max_reconsume_times
+    claim.send_back(message, delay_level=request.delay_level, max_reconsume_times=limit)
+    return DONE

@@ -1,0 +1,116 @@
+"""A message as a client sends it, as the border takes it. Pure.
+
+What a client writes into properties that are the broker's own business is left out: RocketMQ's brokers
+overwrite or ignore it, and some of it would tell readers of the log a lie.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from mq.errors import MessageInvalid
+from mq.message import Message
+from mq.names import DEAD_PREFIX, RETRY_PREFIX, check_topic
+from mq.properties import DELAY_LEVEL_MAX
+
+__all__ = ["Sent", "dead_letters_topic", "sent_message"]
+
+# What only brokers write. INNER_NUM, INNER_BASE and MQ_BULK would have recovery read the record otherwise.
+DROPPED: Final = frozenset(
+    {
+        "INNER_NUM",
+        "INNER_BASE",
+        "INNER_MULTI_QUEUE_OFFSET",
+        "MQ_BULK",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TIMER_OUT_MS",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
+        "TIMER_DELAY_LEVEL",
+        "TIMER_DEL_UNIQKEY",
+        "TRANSACTION_CHECK_TIMES",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "POP_CK",
+        "POP_CK_OFFSET",
+        "1ST_POP_TIME",
+        "__CRC32#",
+    }
+)
+UNIQUE_ID_SIZE_MAX = 56
+# Names that ask for other than the usual treatment.
+_UNUSUAL = frozenset(
+    {"WAIT", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG", "PGROUP"}
+    | {"UNIQ_KEY", "DEDUP_KEY"}
+)
+
+
+class Sent(NamedTuple):
+    """A message; whether it is the first half of a transaction, and its unique id where it has one."""
+
+    message: Message
+    is_half: bool
+    unique_id: str
+
+
+def sent_message(topic: str, body: bytes, flag: int, properties: str) -> Sent:
+    """The message of these properties. Raises TopicInvalid, MessageInvalid."""
+    check_topic(topic)
+    if not body:
+        raise MessageInvalid("the body is empty, which RocketMQ's brokers refuse: send at least one byte")
+    kept: list[str] = []
+    plain, is_half, unique_id = True, False, ""
+    for piece in properties.split("\x02"):
+        name, _, value = piece.partition("\x01")
+        if not name or not value or name in DROPPED:
+            continue
+        if name in _UNUSUAL:
+            if name == "UNIQ_KEY":
+                if len(value) > UNIQUE_ID_SIZE_MAX:
+                    raise MessageInvalid(
+                        f"UNIQ_KEY has {len(value)} characters, over {UNIQUE_ID_SIZE_MAX}: let the client"
+                        " make it"
+                    )
+                unique_id = value
+            elif name == "TRAN_MSG":
+                is_half = is_half or value.lower() == "true"
+                continue
+            elif name == "PGROUP":
+                continue  # The half message gets it from the request.
+            elif name == "WAIT":
+                if value.lower() != "false":
+                    continue
+                plain = False
+                piece = "WAIT\x01false"  # noqa: PLW2901 - as the broker's own readers expect it
+            else:
+                due = _due(name, value)
+                if not due:
+                    continue
+                plain = False
+                piece = due  # noqa: PLW2901 - in the spelling that the broker knows
+        kept.append(piece)
+    encoded = "".join([f"{piece}\x02" for piece in kept]).encode("utf-8", "replace")
+    return Sent(Message.restored(topic, body, flag, plain, encoded), is_half, unique_id)
+
+
+def _due(name: str, value: str) -> str:
+    """A property that says when the message is due, "" for one that is due at once."""
+    if name == "DEDUP_KEY":
+        return f"{name}\x01{value}"
+    text = value.strip()
+    if not text.isascii() or not text.removeprefix("-").isdigit() or len(text) > 19:
+        raise MessageInvalid(f"{name} is {value[:80]!r}, must be a whole number")
+    number = int(text)
+    if number <= 0:
+        return ""
+    if name == "DELAY":
+        return f"DELAY\x01{min(number, DELAY_LEVEL_MAX)}"
+    if name == "TIMER_DELAY_SEC":
+        return f"TIMER_DELAY_MS\x01{number * 1000}"
+    return f"{name}\x01{number}"
+
+
+def dead_letters_topic(topic: str) -> str:
+    """Where the messages of a group's retry topic go after the last attempt."""
+    return DEAD_PREFIX + topic.removeprefix(RETRY_PREFIX)

@@ -1,0 +1,133 @@
+"""What all handlers share: the broker, the connections, the members of groups, the pulls that wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final
+
+from mq.api.broker import Broker
+from mq.api.queues import Appender, Puller
+from mq.api.results import MessageQueue
+from mq.api.transactions import Ender
+from mq.errors import MQError
+from mq.remoting.event_loop import EventLoop
+from mq.remoting.server.access import Access
+from mq.remoting.server.checks import Checks
+from mq.remoting.server.connection import Connection
+from mq.remoting.server.groups.members import RemoteMembers
+from mq.remoting.server.holding import Holding
+from mq.remoting.server.options import Limits
+from mq.remoting.server.store_hosts import StoreHosts, packed
+
+__all__ = ["WILDCARDS", "Served", "Traffic"]
+
+WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})
+
+KEPT_MAX = 10_000  # queues
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What a server has done since it was started: counts for people, which threads may miss one of."""
+
+    requests: int = 0
+    refused: int = 0
+    """answered by an error"""
+    stored: int = 0
+    """messages that clients sent"""
+    pulled: int = 0
+    """messages that clients were given"""
+
+
+class Served:
+    """Of one server. host and port are those that brokers are reached by."""
+
+    def __init__(
+        self, broker: Broker, events: EventLoop, pool: Executor, limits: Limits, access: Access | None = None
+    ) -> None:
+        self.broker: Final = broker
+        self.events: Final = events
+        self.pool: Final = pool
+        self.limits: Final = limits
+        self.access: Final = access
+        self.host = ""
+        self.port = 0
+        self.ha_address: str | None = None
+        self.traffic: Final = Traffic()
+        self.store_hosts: Final = StoreHosts(broker)
+        self.counts: Final[dict[str, tuple[Counter[str], Counter[str]]]] = {}
+        """By topic, the queues to read and to write of each broker, as they were last."""
+        self._packed: dict[str, bytes | None] = {}
+        self._enders: dict[str, Ender] = {}
+        self._appenders: dict[MessageQueue, Appender] = {}
+        self._pullers: dict[MessageQueue, Puller] = {}
+        self.connections: Final[set[Connection]] = set()
+        self.members: Final = RemoteMembers(broker, self._wake)
+        self.holding: Final = Holding(broker, events, self.members.versions)
+        self.checks: Final = Checks(broker, self.members)
+
+    def _wake(self) -> None:
+        self.holding.wake()
+
+    def address(self, connection: Connection) -> str:
+        """Where this client reaches the broker."""
+        host = connection.local_host if self.host in WILDCARDS else self.host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    def store_host(self, connection: Connection) -> bytes | None:
+        """The same as records have it, None where they cannot."""
+        local = connection.local_host
+        if local not in self._packed:
+            self._packed[local] = packed(local, self.port)
+        return self._packed[local]
+
+    def queue(self, topic: str, queue_id: int, broker_name: str | None) -> MessageQueue:
+        """The queue that a request names. Clients that give no broker mean the one there is; with several,
+        the first that has such a queue."""
+        if broker_name is None or broker_name == self.broker.name:
+            return self._own(topic, queue_id)
+        return MessageQueue(topic, broker_name, queue_id)
+
+    def _own(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self.broker.name, queue_id)
+
+    def appender(self, queue: MessageQueue) -> Appender:
+        """What stores messages in a queue, kept for the next one."""
+        found = self._appenders.get(queue)
+        if found is None:
+            found = self.broker.appender(queue)
+            if len(self._appenders) >= KEPT_MAX:
+                self.forget_appenders()
+            self._appenders[queue] = found
+        return found
+
+    def forget_appenders(self) -> None:
+        """A topic has changed: they are of no use any more."""
+        self._appenders = {}
+
+    def ender(self, group: str) -> Ender:
+        """What ends transactions of a group, kept for the next one."""
+        found = self._enders.get(group)
+        if found is None:
+            if len(self._enders) >= KEPT_MAX:
+                self._enders = {}
+            found = self._enders[group] = self.broker.transactions.ender(group)
+        return found
+
+    def puller(self, queue: MessageQueue) -> Puller:
+        """What reads a queue without being a member, kept for the next one."""
+        found = self._pullers.get(queue)
+        if found is None:
+            if len(self._pullers) >= KEPT_MAX:
+                self._pullers = {}
+            found = self._pullers[queue] = self.broker.puller(queue)
+        return found
+
+    def broker_names(self, topic: str) -> list[str]:
+        """The brokers that have a topic, by their queues."""
+        try:
+            return sorted({queue.broker_name for queue in self.broker.readable(topic)})
+        except MQError:
+            return [self.broker.name]

@@ -1,0 +1,134 @@
+"""The address in a record, and in an offset id, by which a client asks for a message again.
+
+Records of a directory carry an address of the directory's own (docs/files.md), where nobody listens. A client
+takes the address of an offset id for that of the broker and asks there. So what goes out carries the address
+that the client has connected to, and what comes back is looked for under the addresses that were replaced.
+
+Of a record: the store host is at byte 64 where both addresses are IPv4, and records of mq end in a checksum
+of all bytes before it, as a property: its ten digits are written backwards.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from socket import AF_INET, inet_pton
+
+from mq.api.broker import Broker
+from mq.errors import MessageNotFound, MQError
+from mq.message import MessageExt
+
+__all__ = ["StoreHosts", "packed", "with_host"]
+
+SYS_FLAG_AT, HOST_AT, HOST_END = 36, 64, 72
+V6 = 0x30  # bits of sys_flag: one of the addresses is IPv6
+CRC_NAME = b"__CRC32#\x01"
+CRC_SIZE = 20
+ORIGIN_NAME = b"ORIGIN_MESSAGE_ID\x01"  # and the end of DLQ_ORIGIN_MESSAGE_ID
+KNOWN_MAX = 64  # addresses of one store
+OFFSET_ID_SIZE = 32
+
+
+def packed(host: str, port: int) -> bytes | None:
+    """An address as records have it; None for what is none of IPv4."""
+    try:
+        return inet_pton(AF_INET, host) + port.to_bytes(4, "big")
+    except OSError:
+        return None
+
+
+def with_host(record: bytes, host: bytes) -> bytes:
+    """The record with another store host, and a checksum that fits, where both addresses are IPv4."""
+    if record[SYS_FLAG_AT + 3] & V6 or record[HOST_AT:HOST_END] == host:
+        return record
+    if not (record.endswith(b"\x02") and record.startswith(CRC_NAME, -CRC_SIZE)):
+        return b"".join((record[:HOST_AT], host, record[HOST_END:]))
+    covered = b"".join((record[:HOST_AT], host, record[HOST_END:-CRC_SIZE]))
+    digits = f"{zlib.crc32(covered) & 0x7FFFFFFF:010}"[::-1]
+    return b"".join((covered, CRC_NAME, digits.encode(), b"\x02"))
+
+
+def with_origin(record: bytes, properties_at: int, own: bytes, host: bytes) -> bytes:
+    """The record with the other address in the offset ids of its origin; the checksum stays as it was."""
+    head, properties = record[:properties_at], record[properties_at:]
+    old, new = (ORIGIN_NAME + each.hex().upper().encode() for each in (own, host))
+    return head + properties.replace(old, new)
+
+
+class StoreHosts:
+    """The addresses that the records of one broker carry, as far as any was seen."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._known: dict[bytes, None] = {}
+
+    def records(self, messages: Iterable[MessageExt], host: bytes | None) -> bytes:
+        """The records of messages, one after the other, for a client that has connected to `host`."""
+        if host is None:
+            return b"".join([message.record for message in messages])
+        out = []
+        for message in messages:
+            record = message.record
+            own = record[HOST_AT:HOST_END]
+            self._note(own)
+            if ORIGIN_NAME in record:
+                record = with_origin(record, len(record) - len(message.encoded), own, host)
+            out.append(with_host(record, host))
+        return b"".join(out)
+
+    def offset_id(self, offset_msg_id: str, host: bytes | None) -> str:
+        """The same id for this client; of a batch all of them, with commas between."""
+        if host is None:
+            return offset_msg_id
+        shown = host.hex().upper()
+        out = []
+        for each in offset_msg_id.split(","):
+            if len(each) != OFFSET_ID_SIZE:
+                return offset_msg_id
+            self._note(bytes.fromhex(each[:16]))
+            out.append(shown + each[16:])
+        return ",".join(out)
+
+    def message(self, log_offset: int, unique_id: str | None = None) -> MessageExt:
+        """The message whose record is there. Raises MessageNotFound."""
+        if log_offset >= 0:
+            if not self._known:
+                self._discover()
+            for host in list(self._known):
+                found = self._look(host.hex() + log_offset.to_bytes(8, "big").hex(), log_offset)
+                if found is not None:
+                    return found
+            if unique_id:
+                found = self._look(unique_id, log_offset)
+                if found is not None:
+                    return found
+        raise MessageNotFound(
+            str(log_offset),
+            f"look message by offset failed, {log_offset}: no message is stored there, or retention took it",
+        )
+
+    def _look(self, msg_id: str, log_offset: int) -> MessageExt | None:
+        try:
+            found = self._broker.message(msg_id.upper())
+        except MQError:
+            return None
+        return found if found.log_offset == log_offset else None
+
+    def _note(self, host: bytes) -> None:
+        if host not in self._known and len(self._known) < KNOWN_MAX:
+            self._known[host] = None
+
+    def _discover(self) -> None:
+        """Learn the address of any message."""
+        for topic in self._broker.topics():
+            with suppress(MQError):
+                if self._look_in(topic):
+                    return
+
+    def _look_in(self, topic: str) -> bool:
+        for queue in self._broker.readable(topic):
+            for message in self._broker.puller(queue)(self._broker.min_offset(queue), 1, 1, None, 0).messages:
+                self._note(message.record[HOST_AT:HOST_END])
+                return True
+        return False

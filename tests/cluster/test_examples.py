@@ -1,0 +1,32 @@
+"""The examples that run on a cluster as well as on a directory."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.examples.test_examples import EXAMPLES, SAYS
+from tests.support.cluster.shared import ROOT, SharedCluster, unique_name
+
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("version", ["5.3", "4.9"])
+def test_one_program_runs_on_a_cluster(
+    cluster: SharedCluster, cluster_4_9: SharedCluster, version: str
+) -> None:
+    where = cluster if version == "5.3" else cluster_4_9
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "anywhere.py")]
+    completed = subprocess.run(
+        [*command, f"rocketmq://{where.name_server}", "--namespace", unique_name("example")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert completed.stderr == ""
+    assert re.fullmatch(SAYS["anywhere.py"], completed.stdout), completed.stdout

@@ -1,0 +1,111 @@
+"""What operators and their tools ask of queues and groups, over a broker of each kind."""
+
+from __future__ import annotations
+
+import socket
+from typing import TypeVar
+
+import mq
+from mq.remoting.codec.bodies.consuming import ProducerConnections
+from mq.remoting.codec.bodies.heartbeat import Heartbeat, ProducerGroup
+from mq.remoting.codec.bodies.route import TopicNames
+from mq.remoting.codec.bodies.stats import ConsumeStats, GroupNames, TopicStats
+from mq.remoting.codec.fields import Request, encode_fields
+from mq.remoting.codec.frame import Frame, FrameReader, encode
+from mq.remoting.codec.json_body import JsonBody, from_json, to_json
+from mq.remoting.codec.requests.groups import HeartBeat
+from mq.remoting.codec.requests.name_servers import GetTopicsOfCluster
+from mq.remoting.codec.requests.statistics import (
+    GetConsumeStats,
+    GetProducerConnections,
+    GetTopicStats,
+    QueryTopicConsumers,
+    QueryTopicsByConsumer,
+)
+from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.server.server import Server
+
+LIMIT = 60.0
+Body = TypeVar("Body", bound=JsonBody)
+
+
+def ask(server: Server, *requests: Request, content: bytes = b"") -> Frame:
+    """The answer to the last of these requests, made on one connection; the first one has the content."""
+    host, port = server.address.rsplit(":", 1)
+    reader, found = FrameReader(), list[Frame]()
+    with socket.create_connection((host, int(port)), LIMIT) as sock:
+        for request in requests:
+            sock.sendall(encode(Frame(request.CODE, encode_fields(request), content)))
+            content, found = b"", []
+            while not found:
+                data = sock.recv(65536)
+                assert data, "the connection was closed"
+                found = list(reader.feed(data))
+    return found[-1]
+
+
+def body(kind: type[Body], answer: Frame) -> Body:
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return from_json(kind, answer.body)
+
+
+def sent(store: mq.Broker, count: int) -> list[mq.MessageExt]:
+    topic = store.create_topic("orders", 1)
+    for n in range(count):
+        topic.send(b"%d" % n)
+    return list(topic.queues[0].read(0).messages)
+
+
+def test_topic_stats_are_the_ends_of_its_queues(store: mq.Broker, server: Server) -> None:
+    messages = sent(store, 5)
+    ((_, ends),) = body(TopicStats, ask(server, GetTopicStats("orders"))).offset_table.items()
+    assert (ends.min_offset, ends.max_offset) == (0, 5)
+    assert ends.last_update_timestamp == messages[-1].store_time_ms
+
+
+def test_an_empty_queue_was_never_written(store: mq.Broker, server: Server) -> None:
+    store.create_topic("orders", 2)
+    table = body(TopicStats, ask(server, GetTopicStats("orders"))).offset_table
+    assert [(e.min_offset, e.max_offset, e.last_update_timestamp) for e in table.values()] == [(0, 0, 0)] * 2
+
+
+def test_consume_stats_are_where_a_group_is(store: mq.Broker, server: Server) -> None:
+    messages = sent(store, 5)
+    queue = store.readable("orders")[0]
+    store.consumer_groups.assigned("billing").claim(queue).commit(3)
+    for request in (GetConsumeStats("billing"), GetConsumeStats("billing", topic_list="orders;")):
+        table = body(ConsumeStats, ask(server, request)).offset_table
+        ((found, progress),) = table.items()
+        assert (found.topic, found.queue_id) == ("orders", 0)
+        assert (progress.broker_offset, progress.consumer_offset) == (5, 3)
+        assert progress.last_timestamp == messages[2].store_time_ms
+    assert body(ConsumeStats, ask(server, GetConsumeStats("billing", "gone"))).offset_table == {}
+
+
+def test_who_consumes_what(store: mq.Broker, server: Server) -> None:
+    sent(store, 1)
+    store.consumer_groups.assigned("billing").claim(store.readable("orders")[0]).commit(1)
+    assert body(GroupNames, ask(server, QueryTopicConsumers("orders"))).group_list == ("billing",)
+    assert body(TopicNames, ask(server, QueryTopicsByConsumer("billing"))).topic_list == ("orders",)
+    assert "orders" in body(TopicNames, ask(server, GetTopicsOfCluster("DefaultCluster"))).topic_list
+
+
+def test_producers_of_a_group_are_named(server: Server) -> None:
+    heartbeat = to_json(Heartbeat("shop-1", (ProducerGroup("shop"),)))
+    answer = ask(server, HeartBeat(), GetProducerConnections("shop"), content=heartbeat)
+    (found,) = body(ProducerConnections, answer).connection_set
+    assert found.client_id == "shop-1"
+    assert found.client_addr.startswith("127.0.0.1:")
+
+
+def test_what_is_not_there_is_refused_by_name(server: Server) -> None:
+    for request, code, remark in (
+        (GetTopicStats("gone"), ResponseCode.TOPIC_NOT_EXIST, "gone"),
+        (GetTopicStats("a b"), ResponseCode.INVALID_PARAMETER, "a b"),
+        (GetConsumeStats("gone"), ResponseCode.SYSTEM_ERROR, "group gone does not exist"),
+        (GetProducerConnections("gone"), ResponseCode.SYSTEM_ERROR, "no producer of group gone"),
+        (GetTopicsOfCluster("gone"), ResponseCode.SYSTEM_ERROR, "'DefaultCluster' does"),
+    ):
+        answer = ask(server, request)
+        assert answer.code == code, request
+        assert remark in answer.remark

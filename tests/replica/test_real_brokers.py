@@ -1,0 +1,133 @@
+"""Replicas of real RocketMQ masters, and real slaves of a served store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+import mq
+from mq.store.check import problems
+from mq.store.log.commitlog import segment_files
+from tests.support.cluster.cluster import Cluster
+from tests.support.cluster.ports import free_port
+from tests.support.cluster.programs import Version
+from tests.support.cluster.servers import Broker, NameServer
+from tests.support.cluster.settings import BrokerPlan, double_write
+from tests.support.eventually import eventually as eventually_or
+
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(900)]
+
+VERSIONS: tuple[Version, ...] = ("5.3", "4.9")
+
+
+def eventually(what: Callable[[], bool], why: Callable[[], object] = lambda: "") -> None:
+    eventually_or(what, why, 120.0, 0.05)
+
+
+def log_of(path: Path, end: int) -> bytes:
+    return b"".join(file.read_bytes() for file in segment_files(path / "commitlog"))[:end]
+
+
+@pytest.fixture(params=VERSIONS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A master that answers a send once a slave has it."""
+    version = cast(Version, request.param)
+    with Cluster([double_write("a", version)], version=version) as cluster:
+        yield cluster
+
+
+def is_replicated(producer: mq.Producer) -> bool:
+    """Whether a message is sent that a slave has; a broker that comes back may refuse some."""
+    try:
+        return producer.send(mq.Message("orders", b"after")).status is mq.SendStatus.SEND_OK
+    except mq.MQError:
+        return False
+
+
+def ha_address(broker: Broker) -> str:
+    host, _, port = broker.address.rpartition(":")
+    return f"{host}:{int(port) + 1}"
+
+
+def test_a_replica_of_a_real_master(cluster: Cluster, directory: Path) -> None:
+    real = cluster.brokers["a"]
+    with mq.open(f"rocketmq://{cluster.name_server}") as remote, mq.Producer(remote, retries=0) as producer:
+        remote.create_topic("orders", 4)
+        with mq.remoting.replicate(ha_address(real), directory) as replica:
+            eventually(lambda: replica.is_connected, lambda: str(replica.error))
+            statuses = [
+                producer.send(mq.Message("orders", b"%d" % number, keys=f"k{number}")).status
+                for number in range(300)
+            ]
+            assert statuses[-100:] == [mq.SendStatus.SEND_OK] * 100
+            producer.send(mq.Message("orders", b"late", delay_level=1))
+            real.kill()
+            time.sleep(0.5)
+            real.restart()
+            eventually(lambda: is_replicated(producer))
+            with mq.PullConsumer(remote, "billing") as consumer:
+                consumer.subscribe("orders")
+                seen = 0
+                while seen < 200:
+                    seen += len(consumer.poll(2.0))
+                consumer.commit()
+            offsets = directory / "config" / "consumerOffset.json"
+            eventually(lambda: offsets.exists() and b"orders@billing" in offsets.read_bytes())
+            eventually(lambda: replica.lag == 0, lambda: f"{replica.lag} {replica.error}")
+            end = replica.offset
+            assert replica.cuts == ()
+    assert log_of(directory, end) == log_of(real.store, end)
+    assert list(problems(directory)) == []
+    with mq.open(directory) as promoted:
+        assert "orders" in promoted.topics()
+        assert len(promoted.topic("orders").queues) == 4
+        assert sum(promoted.group("billing").offsets("orders").values()) >= 200
+        assert promoted.query("orders", "k7")[0].body == b"7"
+        sent = promoted.topic("orders").send(b"here")
+        assert sent.status is mq.SendStatus.SEND_OK
+
+
+class _Served:
+    """The name server of a served store, as a broker of the tests knows one."""
+
+    running = True
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def knows(self, _address: str) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_real_slave_of_a_served_store(directory: Path, tmp_path: Path, version: Version) -> None:
+    port = free_port((-2, 1))
+    with (
+        mq.open(directory, flush="sync", replicas=1, commitlog_file_size=128 << 20) as master,
+        mq.remoting.serve(master, port=port, namesrv_port=0, ha_port=port + 1) as server,
+        mq.Producer(master) as producer,
+    ):
+        message = mq.Message("orders", b"x" * 1000, keys="k")
+        assert producer.send(message).status is mq.SendStatus.SLAVE_NOT_AVAILABLE
+        plan = BrokerPlan("mq", version, "SLAVE", 1, settings={"brokerClusterName": "DefaultCluster"})
+        served = cast(NameServer, _Served(server.name_server))
+        slave = Broker(plan, tmp_path / "slave", [served])
+        slave.start()
+        try:
+            eventually(lambda: producer.send(message).status is mq.SendStatus.SEND_OK, slave.said)
+            assert [producer.send(message).status for _ in range(200)] == [mq.SendStatus.SEND_OK] * 200
+            slave.kill()
+            time.sleep(1)
+            slave.restart()
+            eventually(lambda: producer.send(message).status is mq.SendStatus.SEND_OK, slave.said)
+            if version == "4.9":  # It asks every 10 s; a 5.3 slave once a minute.
+                topics = slave.store / "config" / "topics.json"
+                eventually(lambda: topics.exists() and b'"orders"' in topics.read_bytes(), slave.said)
+            end = master.replication.log_range[1]
+            eventually(lambda: log_of(slave.store, end) == log_of(directory, end))
+        finally:
+            slave.close()
