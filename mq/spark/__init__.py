@@ -45,14 +45,16 @@ def recommended_conf() -> dict[str, str]:
 def lag(progress: Mapping[str, Any] | None) -> dict[MessageQueue, int]:
     """How many messages of each queue a query has not read yet, from its lastProgress. Other sources that the
     query has are passed over, and there is nothing to tell before it has made progress."""
-    from mq.spark.source.offsets import Offset
+    from mq.spark.source.offsets import Offset, is_of_cluster
 
     behind: dict[MessageQueue, int] = {}
     for source in progress["sources"] if progress is not None else ():
         both = [_offset_of(source.get(name)) for name in ("latestOffset", "endOffset")]
         if not all(both):
             continue  # not ours
-        latest, end = (Offset.of(value, "mq").positions for value in both)
+        latest, end = (
+            Offset.of(value, None if is_of_cluster(value or {}) else "mq").positions for value in both
+        )
         for queue, offset in latest.items():
             behind[queue] = behind.get(queue, 0) + max(0, offset - end.get(queue, 0))
     return behind

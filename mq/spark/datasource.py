@@ -8,12 +8,15 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource
 
+from mq.spark.cluster import cluster_broker, on_cluster
 from mq.spark.columns import check_nullable, chosen, schema_text
 from mq.spark.errors import Refusal
-from mq.spark.sink.options import SinkOptions, sink_options
+from mq.spark.option_names import check_names
+from mq.spark.sink.options import SinkOptions, refuse_overwrite, refuse_version, sink_options
 from mq.spark.sink.rows import check_columns, check_target
-from mq.spark.source.options import SourceOptions, check_names, includes_properties, source_options
-from mq.spark.target import broker, locate
+from mq.spark.source.options import SourceOptions, includes_properties, source_options
+from mq.spark.target import StoreRef, broker, locate
+from mq.spark.target_options import ClusterRef, Target
 from mq.spark.version import check_spark
 
 __all__ = ["MqDataSource"]
@@ -38,43 +41,58 @@ class MqDataSource(DataSource):
         from mq.spark.source.batch import BatchReader
 
         options = self._source_options(stream=False)
-        return BatchReader(locate(options.path), options, arrow_schema(schema))
+        return BatchReader(_located(options.target), options, arrow_schema(schema))
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802 - the name is Spark's
         from mq.spark.source.stream import RefusedStream, StreamReader
 
         try:
             options = self._source_options(stream=True)
-            return StreamReader(locate(options.path), options, arrow_schema(schema))
+            return StreamReader(_located(options.target), options, arrow_schema(schema))
         except Refusal as refusal:
             return RefusedStream(refusal)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        from mq.spark.sink import writers
+        from mq.spark.sink.cluster_writers import ClusterBatchWriter
+        from mq.spark.sink.writers import batch_writer
 
-        writers.refuse_overwrite(self._options, overwrite)
-        options = self._sink_options(schema)
-        return writers.batch_writer(locate(options.path), options)
+        refuse_overwrite(self._options, overwrite)
+        place, options = self._sink_options(schema)
+        if isinstance(place, ClusterRef):
+            return ClusterBatchWriter(place, options)
+        return batch_writer(place, options)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - the name is Spark's
-        from mq.spark.sink import writers
+        from mq.spark.sink.cluster_writers import ClusterStreamWriter
+        from mq.spark.sink.writers import stream_writer
 
-        writers.refuse_overwrite(self._options, overwrite)
-        options = self._sink_options(schema)
-        return writers.stream_writer(locate(options.path), options)
+        refuse_overwrite(self._options, overwrite)
+        place, options = self._sink_options(schema)
+        refuse_version(options)
+        if isinstance(place, ClusterRef):
+            return ClusterStreamWriter(place, options, "")
+        return stream_writer(place, options)
 
-    def _sink_options(self, schema: Any) -> SinkOptions:
+    def _sink_options(self, schema: Any) -> tuple[StoreRef | ClusterRef, SinkOptions]:
         options = sink_options(self._options)
         check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options.topic)
-        store = locate(options.path)
+        place = _located(options.target)
         if options.topic is not None:
-            check_target(broker(store, writable=True), options.topic)
-        return options
+            if isinstance(place, ClusterRef):
+                with on_cluster(place, f"looking for topic {options.topic}"):
+                    check_target(cluster_broker(place), options.topic)
+            else:
+                check_target(broker(place, writable=True), options.topic)
+        return place, options
 
     def _source_options(self, *, stream: bool) -> SourceOptions:
         return source_options(
             self._options, stream=stream, now_ms=time.time_ns() // 1_000_000, cores=os.cpu_count() or 1
         )
+
+
+def _located(target: Target) -> StoreRef | ClusterRef:
+    return target if isinstance(target, ClusterRef) else locate(target)
 
 
 def arrow_schema(schema: Any) -> Any:

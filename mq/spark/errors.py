@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import TYPE_CHECKING, Literal
 
-from mq.errors import MQError
+from mq.errors import MQError, RemotingError, RequestTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,6 +24,7 @@ Code = Literal[
     "MQ_TOPIC",
     "MQ_STORE",
     "MQ_STORE_NOT_LOCAL",
+    "MQ_CLUSTER",
     "MQ_DATA_LOSS",
     "MQ_SPARK_TOO_OLD",
     "MQ_TXN_MISMATCH",
@@ -43,7 +44,7 @@ class Refusal(MQError):
 
 
 def planning(step: Callable[P, R]) -> Callable[P, R]:
-    """What a store has to say against a step on the driver, as a Refusal like all others there."""
+    """What a store, or a cluster, has to say against a step on the driver, as a Refusal like all others."""
 
     @wraps(step)
     def refusing(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -51,6 +52,10 @@ def planning(step: Callable[P, R]) -> Callable[P, R]:
             return step(*args, **kwargs)
         except Refusal:
             raise
+        except (RemotingError, RequestTimeout) as error:
+            raise Refusal(
+                "MQ_CLUSTER", f"the cluster cannot be read: {type(error).__name__}: {error}"
+            ) from None
         except (MQError, OSError) as error:
             raise Refusal("MQ_STORE", f"the store cannot be read: {type(error).__name__}: {error}") from None
 

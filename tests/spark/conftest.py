@@ -25,6 +25,7 @@ if find_spec("pyspark") is None:
         "test_long_lived.py",
         "test_many_queues.py",
         "test_no_java.py",
+        "test_on_cluster.py",
         "test_old_spark.py",
         "test_packaging.py",
         "test_rows.py",
@@ -58,5 +59,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         for name, value in environment(place).items():
             patch.setenv(name, value)
         started = session(place)
-        yield started
-        started.stop()
+    # Spark has taken what it needs. A PYTHONPATH that stayed would show another mq to later tests.
+    yield started
+    started.stop()

@@ -15,6 +15,7 @@ from tests.spark.session import ROOT, environment
 
 SECONDS_MAX = 600.0  # for anything that is waited for, on a machine with other work
 CLUSTER = "local-cluster[2,1,1024]"
+DEADLY = {"jvm", "driver"}
 GAVE_UP = 75  # what a driver exits with that is of no more use, though nothing of ours is lost
 
 
@@ -95,3 +96,17 @@ class Process:
         for stream in (self.driver.stdin, self.driver.stdout):
             if stream is not None:
                 stream.close()
+
+
+def victims_of(process: Process, kind: str, jvm: int) -> list[int]:
+    """The processes of a driver that are of this kind: jvm and driver, executor, worker."""
+    if kind in DEADLY:
+        return [{"jvm": jvm, "driver": process.driver.pid}[kind]]
+    words = {"executor": "CoarseGrainedExecutorBackend", "worker": "pyspark"}
+    return [
+        pid
+        for pid, command in process.all().items()
+        if pid not in {jvm, process.driver.pid}
+        and words[kind] in command
+        and ("java" in command.split("\0")[0]) == (kind == "executor")
+    ]

@@ -4,6 +4,8 @@ The processes are the Python of the driver, its JVM, an executor's JVM, and any 
 workers of tasks, what plans, what commits, and what watches the source. A query outlives its executors and
 workers, so a session lasts until its driver or JVM is killed, or Spark has made it useless. What is left then
 is done in the session of all tests, which nobody kills.
+
+With MQ_HALTS=1 the processes are stopped for a while as well, and alarms cut the workers short.
 """
 
 from __future__ import annotations
@@ -25,31 +27,19 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from tests.spark.pipeline import finish
-from tests.spark.processes import CLUSTER, GAVE_UP, SECONDS_MAX, Ended, Process
+from tests.spark.processes import CLUSTER, DEADLY, GAVE_UP, SECONDS_MAX, Ended, Process, victims_of
 from tests.spark.reading import send
+from tests.spark.session import environment
 from tests.spark.test_sink import stored
-from tests.support.processes.halts import halts
+from tests.support.processes.halts import WANTED, halts
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.rounds]
 
 EACH_ONCE = ["worker", "executor", "jvm", "driver"]
-DEADLY = {"jvm", "driver"}
 ROUNDS = int(os.environ.get("MQ_SPARK_KILLS", len(EACH_ONCE)))
 BACKLOG_MAX = 2000
 ALONE = "local[2,3]"
-
-
-def victims_of(process: Process, kind: str, jvm: int) -> list[int]:
-    if kind in DEADLY:
-        return [{"jvm": jvm, "driver": process.driver.pid}[kind]]
-    words = {"executor": "CoarseGrainedExecutorBackend", "worker": "pyspark"}
-    return [
-        pid
-        for pid, command in process.all().items()
-        if pid not in {jvm, process.driver.pid}
-        and words[kind] in command
-        and ("java" in command.split("\0")[0]) == (kind == "executor")
-    ]
+ALARMS = Path(__file__).with_name("alarms")
 
 
 class Rounds:
@@ -91,7 +81,7 @@ class Rounds:
         """One session: its victims, of which the last one ends it."""
         on_cluster = "executor" in victims or (len(victims) > 1 and self.chance.random() < 0.5)
         arguments = (self.directory, self.place, CLUSTER if on_cluster else ALONE)
-        process = Process("tests.spark.pipeline", self.place, *arguments)
+        process = Process("tests.spark.pipeline", self.place, *arguments, env=alarmed(self.place))
         left = victims.copy()
         try:
             jvm = int(process.line())
@@ -138,6 +128,15 @@ class Rounds:
         print(f"{self.killed.total()} of {ROUNDS}: {victim}, at {self.end_of('results'):,} rows", flush=True)
 
 
+def alarmed(place: Path) -> dict[str, str]:
+    """What a session is started with: where that is asked for, alarms cut its workers short."""
+    found = environment(place)
+    if not WANTED:
+        return found
+    paths = os.pathsep.join([str(ALARMS), found["PYTHONPATH"]])
+    return {**found, "PYTHONPATH": paths, "MQ_ALARMS": str(place / "alarms")}
+
+
 def lives(count: int, chance: random.Random) -> list[list[str]]:
     """So many victims, the first ones one of each kind; those of one session together."""
     found: list[list[str]] = [[]]
@@ -178,6 +177,10 @@ def test_every_message_comes_out_once(spark: Any, directory: Path, tmp_path: Pat
         f" {sum(map(len, spans.values())):,} counts;"
         f" {len(set(replays.read_text().splitlines())) if replays.exists() else 0} replays recognised"
     )
+    if WANTED:
+        alarms = len((tmp_path / "alarms").read_text().splitlines())
+        print(f"{alarms} alarms")
+        assert alarms
     assert found == list(range(rounds.sent)), f"seed {seed}"
     assert rounds.killed.total() == ROUNDS
     for queue, end in ends.items():

@@ -8,22 +8,28 @@ from dataclasses import dataclass
 from mq.errors import TopicInvalid
 from mq.names import check_topic, is_system_topic
 from mq.spark.errors import Refusal, shown
+from mq.spark.option_names import SINK_NAMES, SOURCE_NAMES, check_names
+from mq.spark.option_values import number
 from mq.spark.sink.commit import CHUNK_BYTES
 from mq.spark.sink.ledger import TOPIC as LEDGER
 from mq.spark.sink.ledger import key_of
-from mq.spark.source.options import SINK_NAMES, SOURCE_NAMES, check_names, number, target_path
+from mq.spark.target_options import ClusterRef, Target, refuse_on_cluster, target_of
 
-__all__ = ["SinkOptions", "sink_options"]
+__all__ = ["SinkOptions", "refuse_overwrite", "refuse_version", "sink_options"]
 
 TXN_LENGTH_MAX = 255
 SEMANTICS = {"exactly_once": True, "at_least_once": False}
+# What a cluster cannot do, and why.
+ON_DIRECTORY = {
+    "chunkBytes": "it is a step of commits that are exactly_once, and the sink of a cluster is at_least_once"
+}
 
 
 @dataclass(frozen=True)
 class SinkOptions:
     """What a sink was asked for. Values that can be pickled."""
 
-    path: str
+    target: Target
     topic: str | None
     exactly_once: bool
     txn: str | None
@@ -43,20 +49,26 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     for name in options:
         if name in SOURCE_NAMES and name not in SINK_NAMES:
             raise Refusal("MQ_OPTION", f"option {name} has no meaning here: it is an option of the source")
-    semantics = options.get("semantics", "exactly_once").strip().lower()
+    target = target_of(options)
+    on_cluster = isinstance(target, ClusterRef)
+    if on_cluster:
+        refuse_on_cluster(options, ON_DIRECTORY)
+    usual = "at_least_once" if on_cluster else "exactly_once"
+    semantics = options.get("semantics", usual).strip().lower()
     if semantics not in SEMANTICS:
         raise Refusal(
             "MQ_OPTION",
             f"option semantics is {shown(options['semantics'])}: give exactly_once or at_least_once",
         )
+    if on_cluster and SEMANTICS[semantics]:
+        raise Refusal(
+            "MQ_OPTION",
+            "option semantics is exactly_once, which needs the ledger of a directory, given by option path: a"
+            " cluster does not store the rows of many tasks in one step. Leave it out: rows are written at"
+            " least once, with unique ids by which mq.Once knows those that come again",
+        )
     topic = options.get("topic")
-    if topic is not None:
-        try:
-            check_topic(topic)
-        except TopicInvalid as error:
-            raise Refusal("MQ_OPTION", f"option topic is {shown(topic)}: {error}") from None
-        if is_system_topic(topic) or topic == LEDGER:
-            raise Refusal("MQ_OPTION", f"option topic is {shown(topic)}, which is kept for other things")
+    _check_topic(topic)
     txn = options.get("txnAppId")
     if txn is not None:
         if len(txn) > TXN_LENGTH_MAX or not txn.isprintable():
@@ -65,7 +77,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     version = number(options, "txnVersion", 0)
     if version is not None and txn is None:
         raise Refusal("MQ_OPTION", "option txnVersion counts the writes of a txnAppId: give both")
-    if not SEMANTICS[semantics] and txn is not None:
+    if not (SEMANTICS[semantics] or on_cluster) and txn is not None:
         raise Refusal("MQ_OPTION", "option txnAppId is for semantics exactly_once")
     chunk_bytes = number(options, "chunkBytes", 1)
     if not SEMANTICS[semantics] and chunk_bytes is not None:
@@ -75,10 +87,37 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
             " at_least_once the tasks append as they go",
         )
     return SinkOptions(
-        path=target_path(options),
+        target=target,
         topic=topic,
         exactly_once=SEMANTICS[semantics],
         txn=txn,
         version=version,
         chunk_bytes=chunk_bytes or CHUNK_BYTES,
     )
+
+
+def _check_topic(topic: str | None) -> None:
+    if topic is None:
+        return
+    try:
+        check_topic(topic)
+    except TopicInvalid as error:
+        raise Refusal("MQ_OPTION", f"option topic is {shown(topic)}: {error}") from None
+    if is_system_topic(topic) or topic == LEDGER:
+        raise Refusal("MQ_OPTION", f"option topic is {shown(topic)}, which is kept for other things")
+
+
+def refuse_version(options: SinkOptions) -> None:
+    """For a stream. Raises Refusal."""
+    if options.version is not None:
+        raise Refusal("MQ_OPTION", "option txnVersion is for df.write: a stream counts its batches itself")
+
+
+def refuse_overwrite(given: Mapping[str, str], overwrite: bool) -> None:
+    """Raises Refusal."""
+    if overwrite:
+        raise Refusal(
+            "MQ_OPTION",
+            f"topic {given.get('topic', '')}: messages are appended, and none is ever written over: use mode"
+            " append, for a stream output mode append",
+        )

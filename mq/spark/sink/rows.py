@@ -25,14 +25,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import xxhash
 
-from mq.api.broker import Broker, DirectoryBroker
+from mq.api.broker import Broker
+from mq.api.bulk import Asides
 from mq.api.results import MessageQueue
-from mq.errors import MQError, TopicNotFound
+from mq.errors import MQError, RemotingError, RequestTimeout, TopicNotFound
 from mq.names import is_system_topic
+from mq.properties import DELAY_LEVEL_MAX
+from mq.remoting.client.refusals import is_final
 from mq.spark.columns import TYPES
 from mq.spark.errors import Refusal, nearest
 from mq.spark.sink.ledger import TOPIC as LEDGER
@@ -78,10 +81,13 @@ def check_columns(fields: Sequence[tuple[str, str]], topic: str | None) -> None:
 
 
 def check_target(broker: Broker, topic: str) -> None:
-    """Find out whether the topic may be sent to: the first rows make it, as a producer's. Raises Refusal."""
+    """Find out whether the topic may be sent to: the first rows make it, as a producer's. Raises Refusal, and
+    what a cluster that does not answer does."""
     try:
         broker.publishable(topic)
     except MQError as error:
+        if isinstance(error, (RemotingError, RequestTimeout)) and not is_final(error):
+            raise
         raise Refusal("MQ_TOPIC", f"topic {topic!r} cannot be written: {error}") from None
 
 
@@ -89,11 +95,35 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class RowBulk(Protocol):
+    """What there is to know of where rows go: a part of mq.api.bulk.Bulk."""
+
+    @property
+    def size_max(self) -> int: ...
+
+    @property
+    def asides(self) -> Asides | None:
+        """The queues of what is delayed; None where a broker puts it aside."""
+        ...
+
+    def queues_to_write(self, topic: str, *, new: bool = False) -> list[MessageQueue]: ...
+
+
+class RowTarget(Protocol):
+    """The broker of a directory, or what stands for a cluster's (cluster_writers.py)."""
+
+    @property
+    def message_size_max(self) -> int: ...
+
+    @property
+    def bulk(self) -> RowBulk: ...
+
+
 class RowEncoder:
     """Turns batches of rows into batches for single queues. `first` says with which queue a task begins."""
 
     def __init__(
-        self, broker: DirectoryBroker, topic: str | None, first: int, clock_ms: Callable[[], int] = _now_ms
+        self, broker: RowTarget, topic: str | None, first: int, clock_ms: Callable[[], int] = _now_ms
     ) -> None:
         self._broker = broker
         self._topic = topic
@@ -128,8 +158,9 @@ class RowEncoder:
         properties = joined(parts, rows)
         self._check_sizes(bodies, properties)
         whole = pa.record_batch([bodies, properties], ["body", "properties"])
+        is_free = not any(_has(columns, name, rows) for name in ("queueId", "shardingKey"))
         for number, some in _split(whole, numbers):
-            yield StagedBatch(self._queues[number], some)
+            yield StagedBatch(self._queues[number], some, is_free)
 
     def _check_bodies(self, bodies: Any) -> None:
         import pyarrow.compute as pc
@@ -164,8 +195,8 @@ class RowEncoder:
 
         begins, counts, usual = self._topics_of(columns, rows)
         chosen = []
-        ids = columns.get("queueId")
-        if ids is not None and ids.null_count < rows:
+        if _has(columns, "queueId", rows):
+            ids = columns["queueId"]
             wrong = pc.or_(pc.less(ids, 0), pc.greater_equal(ids, counts))
             if pc.any(wrong).as_py():
                 place = pc.index(pc.fill_null(wrong, False), True).as_py()
@@ -177,9 +208,8 @@ class RowEncoder:
                     " from another topic has that one's queueId: drop('queueId')",
                 )
             chosen.append(ids)
-        keys = columns.get("shardingKey")
-        if keys is not None and keys.null_count < rows:
-            chosen.append(_by_key(keys, counts))
+        if _has(columns, "shardingKey", rows):
+            chosen.append(_by_key(columns["shardingKey"], counts))
         if not chosen:
             return pc.add(begins, usual)
         return pc.add(begins, pc.coalesce(*chosen, usual))
@@ -250,7 +280,9 @@ class RowEncoder:
         if isinstance(numbers, pa.Scalar):
             numbers = pa.repeat(numbers, rows)
         # Before queues of other topics are among them: these are what rows say where they belong.
-        where = pa.array([belongs(queue).decode() for queue in self._queues], pa.string()).take(numbers)
+        is_local = self._broker.bulk.asides is not None
+        homes = [belongs(queue).decode() if is_local else "" for queue in self._queues]
+        where = pa.array(homes, pa.string()).take(numbers)
         more = []
         if levels.null_count < rows:
             numbers, said = self._by_level(levels, numbers, where)
@@ -265,18 +297,18 @@ class RowEncoder:
         import pyarrow.compute as pc
 
         asides = self._broker.bulk.asides
-        found = pc.min_max(levels).as_py()
+        found, most = pc.min_max(levels).as_py(), asides.levels if asides is not None else DELAY_LEVEL_MAX
         for level in found.values():
-            if not 1 <= level <= asides.levels:
-                raise Refusal(
-                    "MQ_ROW",
-                    f"delayLevel is {level}: give 1 to {asides.levels}, or null for none",
-                )
+            if not 1 <= level <= most:
+                raise Refusal("MQ_ROW", f"delayLevel is {level}: give 1 to {most}, or null for none")
+        said = pc.binary_join_element_wise("DELAY\x01", levels.cast(pa.string()), "\x02", where, "")
+        said = pc.fill_null(said, "")
+        if asides is None:
+            return numbers, said
         given = sorted(level for level in pc.unique(levels).to_pylist() if level is not None)
         of_level = pa.array([self._number(asides.level(level)) for level in given], pa.int32())
         waiting = of_level.take(pc.index_in(levels, value_set=pa.array(given, levels.type)))
-        said = pc.binary_join_element_wise("DELAY\x01", levels.cast(pa.string()), "\x02", where, "")
-        return pc.coalesce(waiting, numbers), pc.fill_null(said, "")
+        return pc.coalesce(waiting, numbers), said
 
     def _by_time(self, times: Any, numbers: Any, where: Any) -> tuple[Any, Any]:
         import pyarrow as pa
@@ -285,13 +317,15 @@ class RowEncoder:
         asides, now_ms = self._broker.bulk.asides, self._clock_ms()
         due_ms = _whole_ms(times)
         ahead_ms = pc.max(due_ms).as_py() - now_ms
+        said = pc.binary_join_element_wise("TIMER_DELIVER_MS\x01", due_ms.cast(pa.string()), "\x02", "")
+        if asides is None:
+            return numbers, pc.fill_null(said, "")
         if ahead_ms > asides.delay_max_ms:
             raise Refusal(
                 "MQ_ROW",
                 f"deliverAt {now_ms + ahead_ms} (ms since the epoch) is {ahead_ms:,} ms from now, over the"
                 f" limit of {asides.delay_max_ms:,} ms (timer_max_delay_ms)",
             )
-        said = pc.binary_join_element_wise("TIMER_DELIVER_MS\x01", due_ms.cast(pa.string()), "\x02", "")
         waits = pc.greater(due_ms, now_ms)
         if pc.any(waits).as_py():
             width = asides.precision_ms
@@ -301,6 +335,11 @@ class RowEncoder:
             timed = pa.scalar(self._number(asides.timed), pa.int32())
             numbers = pc.if_else(pc.fill_null(waits, False), timed, numbers)
         return numbers, pc.fill_null(said, "")
+
+
+def _has(columns: Mapping[str, Any], name: str, rows: int) -> bool:
+    """Whether any of the rows has this."""
+    return name in columns and columns[name].null_count < rows
 
 
 def _plain(batch: Any) -> dict[str, Any]:

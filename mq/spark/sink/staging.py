@@ -81,6 +81,7 @@ class StagedBatch(NamedTuple):
 
     queue: MessageQueue
     rows: Any  # a RecordBatch of body and properties
+    is_free: bool = False  # any other queue of the topic would do
 
     @property
     def size(self) -> int:

@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from mq.api.broker import DirectoryBroker
 from mq.errors import MQError
-from mq.spark.errors import Refusal
 from mq.spark.sink.append import append_batches
 from mq.spark.sink.commit import commit_epoch, discard_epoch, tidy
 from mq.spark.sink.ledger import key_of
 from mq.spark.sink.options import SinkOptions
 from mq.spark.sink.rows import RowEncoder
 from mq.spark.sink.staging import Staged, directory, remove, stage
+from mq.spark.sink.task import this_task
 from mq.spark.target import StoreRef, broker, refused
 
 __all__ = ["BatchWriter", "StreamWriter"]
-
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of a task
 
 _log = logging.getLogger(__name__)
 
@@ -50,14 +47,7 @@ class _Writer:
         self._run = run  # of a batch write: its transaction id unless the user gave one
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        context: Any = TaskContext.get()
-        # In foreachBatch the tasks of a batch write have the properties of the query around it as well: by
-        # that one's id the second write would be taken for a replay of the first one.
-        query_id = self._run or context.getLocalProperty(QUERY_ID)
-        epoch = self._options.version
-        if epoch is None:
-            epoch = int(context.getLocalProperty(BATCH_ID) or 0)
-        return self.write_task(iterator, query_id, epoch, context.partitionId(), context.taskAttemptId())
+        return self.write_task(iterator, *this_task(self._run, self._options.version))
 
     def write_task(
         self, iterator: Iterator[Any], query_id: str, epoch: int, partition: int, attempt: int
@@ -148,20 +138,9 @@ def batch_writer(store: StoreRef, options: SinkOptions) -> BatchWriter:
 
 
 def stream_writer(store: StoreRef, options: SinkOptions) -> StreamWriter:
-    if options.version is not None:
-        raise Refusal("MQ_OPTION", "option txnVersion is for df.write: a stream counts its batches itself")
     _tidy(store)
     return StreamWriter(store, options, "")
 
 
 def _tidy(store: StoreRef) -> None:
     tidy(Path(store.path), lambda: broker(store, writable=True))
-
-
-def refuse_overwrite(given: Mapping[str, str], overwrite: bool) -> None:
-    if overwrite:
-        raise Refusal(
-            "MQ_OPTION",
-            f"topic {given.get('topic', '')}: messages are appended, and none is ever written over: use mode"
-            " append, for a stream output mode append",
-        )

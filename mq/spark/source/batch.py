@@ -8,12 +8,13 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mq.spark.errors import planning
-from mq.spark.source.key_pruning import narrowed
 from mq.spark.source.offset_planner import Survey, refuse_beyond, refuse_losses
 from mq.spark.source.options import SourceOptions
+from mq.spark.source.origin import origin_of
 from mq.spark.source.ranges import Range, pack, settle, spans
 from mq.spark.source.reading import read_ranges
-from mq.spark.target import StoreRef, broker
+from mq.spark.target import StoreRef
+from mq.spark.target_options import ClusterRef
 
 __all__ = ["BatchReader", "MqPartition"]
 
@@ -33,16 +34,16 @@ class MqPartition(InputPartition):
 class BatchReader(DataSourceReader):
     """Plans on the driver, once for each load(); reads in the tasks. schema is Arrow's."""
 
-    def __init__(self, store: StoreRef, options: SourceOptions, schema: Any) -> None:
-        self._store = store
+    def __init__(self, place: StoreRef | ClusterRef, options: SourceOptions, schema: Any) -> None:
+        self._place = place
         self._options = options
         self._schema = schema
 
     @planning
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        store = broker(self._store)
-        survey = Survey(store, options)
+        origin = origin_of(self._place, options)
+        survey = Survey(origin, options)
         view = survey.view()
         limits = view.limits
         wanted = survey.resolve(options.start, limits)
@@ -55,11 +56,12 @@ class BatchReader(DataSourceReader):
         end = {queue: min(offset, limits[queue].end) for queue, offset in end.items()}
         ranges = spans(start, end)
         if options.key is not None:
-            ranges = narrowed(store, ranges, options.key)
+            ranges = origin.narrowed(ranges, options.key)
         return [MqPartition(part, view.begins) for part in pack(ranges, options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         # Without any partition Spark gives one of its own, with nothing in it.
         if isinstance(partition, MqPartition):
-            here = broker(self._store)
-            yield from read_ranges(here, partition.ranges, partition.begins, self._options, self._schema)
+            yield from read_ranges(
+                self._place, partition.ranges, partition.begins, self._options, self._schema
+            )

@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from mq.api.broker import DirectoryBroker
 from mq.api.results import MessageQueue, PullStatus
-from mq.errors import NotPermitted, StoreCorrupted, TopicNotFound
+from mq.errors import NotPermitted, RemotingError, RequestTimeout, StoreCorrupted, TopicNotFound
 from mq.message import MessageExt
 from mq.names import is_system_topic
 from mq.spark.errors import Refusal, nearest
 from mq.spark.sink.ledger import TOPIC as LEDGER
 from mq.spark.source.offsets import EARLIEST, LATEST, Offset, Witness
 from mq.spark.source.options import Bound, SourceOptions
+from mq.spark.source.origin import Origin
+from mq.spark.source.queue_keys import QueueKey, queue_of
 from mq.spark.source.ranges import Limits, Loss, Positions
 
 __all__ = ["Survey", "View", "refuse_beyond", "refuse_losses"]
@@ -61,10 +62,11 @@ class View:
 
 
 class Survey:
-    """Looks at the queues of one broker, for the options of one source. May be kept."""
+    """Looks at the queues of one directory or cluster, for the options of one source. May be kept."""
 
-    def __init__(self, broker: DirectoryBroker, options: SourceOptions) -> None:
-        self._broker = broker
+    def __init__(self, origin: Origin, options: SourceOptions) -> None:
+        self._origin = origin
+        self._broker = origin.broker
         self._options = options
         self._known: tuple[int, bool, Sequence[MessageQueue], Mapping[str, int]] | None = None
 
@@ -72,23 +74,24 @@ class Survey:
         """The queues that the options name, as they are now. Raises Refusal for one that is not there, unless
         what is gone is fine: a query that runs judges that by its offsets."""
         for tries_left in reversed(range(TRIES)):
-            version = self._broker.route_version()
+            version = self._origin.version()
             if self._known is None or self._known[:2] != (version, gone_is_fine):
                 found = tuple(self._queues(gone_is_fine))
-                known = {
-                    topic: self._broker.bulk.topic_begin(topic) for topic in {queue.topic for queue in found}
-                }
+                known = {topic: self._origin.topic_begin(topic) for topic in {queue.topic for queue in found}}
                 self._known = version, gone_is_fine, found, known
             queues, begins = self._known[2:]
             try:
-                limits = self._broker.bulk.limits(queues)
-            except (TopicNotFound, NotPermitted, ValueError):
-                # A topic changed since its queues were listed.
-                if not tries_left:
+                limits = self._origin.scans.limits(queues)
+            except (TopicNotFound, NotPermitted, ValueError) as error:
+                # A topic changed since its queues were listed; or a broker of a cluster says no.
+                is_told = isinstance(error, RemotingError)
+                if not tries_left or (is_told and not isinstance(error, TopicNotFound)):
                     raise
+                if is_told and isinstance(error, TopicNotFound):
+                    self._origin.forget(error.topic)
                 continue
             # What is in a topic made again since then belongs to another beginning.
-            if self._broker.route_version() == version or not tries_left:
+            if self._origin.version() == version or not tries_left:
                 return View(queues, *limits, version, begins)
         raise AssertionError("the last try raises")
 
@@ -103,7 +106,7 @@ class Survey:
                     continue
                 raise Refusal(
                     "MQ_TOPIC",
-                    f"there is no topic {topic!r} in {options.path}{nearest(topic, self._broker.topics())}",
+                    f"there is no topic {topic!r} in {options.target}{nearest(topic, self._broker.topics())}",
                 ) from None
             except NotPermitted as error:
                 if gone_is_fine or options.pattern is not None:
@@ -127,16 +130,16 @@ class Survey:
         ]
 
     def _assigned(
-        self, queues: Iterable[MessageQueue], ids: tuple[int, ...], gone_is_fine: bool
+        self, queues: Iterable[MessageQueue], keys: tuple[QueueKey, ...], gone_is_fine: bool
     ) -> list[MessageQueue]:
-        there = {queue.queue_id: queue for queue in queues}
-        missing = [queue_id for queue_id in ids if queue_id not in there]
+        there = {self._origin.key(queue): queue for queue in sorted(queues)}
+        missing = [key for key in keys if key not in there]
         if missing and not gone_is_fine:
             topic = next(iter(there.values())).topic if there else "?"
             raise Refusal(
-                "MQ_OPTION", f"option assign: topic {topic} has the queues {sorted(there)}, and not {missing}"
+                "MQ_OPTION", f"option assign: topic {topic} has the queues {list(there)}, and not {missing}"
             )
-        return [there[queue_id] for queue_id in ids if queue_id in there]
+        return [there[key] for key in keys if key in there]
 
     def resolve(self, bound: Bound, limits: Mapping[MessageQueue, Limits]) -> Positions:
         """The offsets that a bound names, which a queue need not have."""
@@ -160,24 +163,27 @@ class Survey:
         if bound.kind == "latest":
             return limit.end
         if bound.kind == "offsets":
-            offset = bound.places[queue.topic][queue.queue_id]
+            offset = bound.places[queue.topic][self._origin.key(queue)]
             return {LATEST: limit.end, EARLIEST: limit.oldest}.get(offset, offset)
-        time_ms = bound.time_ms if bound.kind == "time" else bound.places[queue.topic][queue.queue_id]
-        offset = max(limit.oldest, min(self._broker.offset_at(queue, time_ms), limit.end))
+        time_ms = bound.time_ms
+        if bound.kind == "times":
+            time_ms = bound.places[queue.topic][self._origin.key(queue)]
+        offset = max(limit.oldest, min(self._origin.offset_at(queue, time_ms), limit.end))
         if offset == limit.end and bound is self._options.start and self._options.late_start == "error":
             raise Refusal(
                 "MQ_OPTION",
-                f"option {bound.option}: queue {queue.queue_id} of topic {queue.topic} has no message"
-                f" from {time_ms} or later; startingOffsetsByTimestampStrategy=latest would begin at its end",
+                f"option {bound.option}: queue {self._origin.key(queue)} of topic {queue.topic} has no"
+                f" message from {time_ms} or later; startingOffsetsByTimestampStrategy=latest would begin at"
+                " its end",
             )
         return offset
 
     def _check_places(self, bound: Bound, limits: Mapping[MessageQueue, Limits]) -> None:
-        there = {(queue.topic, queue.queue_id) for queue in limits}
-        named = {(topic, queue_id) for topic, queues in bound.places.items() for queue_id in queues}
+        there = {(queue.topic, str(self._origin.key(queue))) for queue in limits}
+        named = {(topic, str(key)) for topic, queues in bound.places.items() for key in queues}
         for what, queues in (("names", named - there), ("leaves out", there - named)):
             if queues:
-                shown = ", ".join(f"{topic}/{queue_id}" for topic, queue_id in sorted(queues)[:5])
+                shown = ", ".join(f"{topic}/{key}" for topic, key in sorted(queues)[:5])
                 raise Refusal(
                     "MQ_OPTION",
                     f"option {bound.option} {what} {shown}: it must name the queues that are read, no others",
@@ -198,7 +204,7 @@ class Survey:
             message = self._message(queue, positions[queue] - 1)
             if message is not None:
                 found[topic] = Witness(
-                    queue.queue_id, message.queue_offset, message.log_offset, message.store_time_ms
+                    self._origin.key(queue), message.queue_offset, message.log_offset, message.store_time_ms
                 )
         return Offset(positions, found)
 
@@ -206,8 +212,8 @@ class Survey:
         """Topics that have another message now where one was read before."""
         found = set()
         for topic, witness in offset.witnesses.items():
-            queue = MessageQueue(topic, self._broker.name, witness.queue_id)
-            if witness.log_offset < self._broker.bulk.topic_begin(topic):
+            queue = queue_of(topic, witness.queue, self._origin.name)
+            if witness.log_offset < self._origin.topic_begin(topic):
                 found.add(topic)
                 continue
             if queue not in limits or limits[queue].oldest > witness.queue_offset:
@@ -230,8 +236,8 @@ class Survey:
     def _message(self, queue: MessageQueue, offset: int) -> MessageExt | None:
         try:
             result = self._broker.puller(queue)(offset, 1, ONE_MESSAGE, None, 0.0)
-        except (StoreCorrupted, TopicNotFound, NotPermitted, ValueError):
-            return None  # Damaged, or the topic changed just now.
+        except (StoreCorrupted, TopicNotFound, NotPermitted, RemotingError, RequestTimeout, ValueError):
+            return None  # Damaged, or the topic changed just now, or its broker does not answer.
         if result.status is not PullStatus.FOUND or result.messages[0].queue_offset != offset:
             return None
         return result.messages[0]

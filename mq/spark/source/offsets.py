@@ -2,9 +2,9 @@
 
     {"#v": 1, "orders": {"0": 1200, "1": 1180}, "#last": {"orders": [0, 1199, 273405, 1767225600000]}}
 
-Of each queue the offset to be read next. No topic has a # in its name. `#last` is one message of each topic
-that was read before: queue, offset, log offset, store time; if another one stands there now, the topic was
-deleted and made again, or the directory is another one.
+Of each queue the offset to be read next; queues of a cluster are called broker-a:0. No topic has a # in its
+name. `#last` is one message of each topic that was read before: queue, offset, log offset, store time; if
+another one stands there now, the topic was deleted and made again, or the directory is another one.
 
 Spark does not note where a query began: it asks again when the first batch is read, and after a crash once
 more, when "latest" is somewhere else. So the offset that a query begins with is marked by `#new`, and the end
@@ -20,26 +20,28 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from mq.api.results import MessageQueue
 from mq.names import check_topic
 from mq.spark.errors import Refusal, shown
+from mq.spark.source.queue_keys import QueueKey, key_of, parse_key, queue_of
 from mq.spark.source.ranges import Positions
 
-__all__ = ["EARLIEST", "LATEST", "VERSION_KEY", "Offset", "Witness", "places", "queues_of"]
+__all__ = ["EARLIEST", "LATEST", "VERSION_KEY", "Offset", "Witness", "is_of_cluster", "places", "queues_of"]
 
 VERSION = 1
 VERSION_KEY, LAST_KEY, BEGIN_KEY, NEW_KEY = "#v", "#last", "#begin", "#new"
 LATEST, EARLIEST = -1, -2  # as numbers in options, like the Kafka connector's
 OFFSET_MAX = 1 << 56
 NUMBER_MAX = (1 << 63) - 1
-SHAPE = '{"topic": {"0": 23, "1": -2}}, where -2 is the earliest and -1 the latest'
-ASSIGN_SHAPE = '{"topic": [0, 1]}'
+SHAPE = '{"topic": {%s: 23, %s: -2}}, where -2 is the earliest and -1 the latest'
+TIMES_SHAPE = '{"topic": {%s: 1767225600000, %s: 1767225600000}}, in ms'
+ASSIGN_SHAPE = '{"topic": [%s, %s]}'
+EXAMPLES = {False: ('"0"', '"1"'), True: ('"broker-a:0"', '"broker-b:0"')}  # of the names of queues
 
 
 class Witness(NamedTuple):
     """A message that was read, by which a topic is known again."""
 
-    queue_id: int
+    queue: QueueKey
     queue_offset: int
     log_offset: int
     store_time_ms: int
@@ -53,18 +55,18 @@ class Offset(NamedTuple):
     begin: Positions | None = None  # where the batch begins whose end this is, as far as that is noted
     is_new: bool = False  # the query begins here
 
-    def json(self) -> dict[str, Any]:
-        topics: dict[str, Any] = {VERSION_KEY: VERSION, **_by_name(self.positions)}
+    def json(self, *, on_cluster: bool) -> dict[str, Any]:
+        topics: dict[str, Any] = {VERSION_KEY: VERSION, **_by_name(self.positions, on_cluster)}
         topics[LAST_KEY] = {topic: list(witness) for topic, witness in sorted(self.witnesses.items())}
         if self.begin is not None:
-            topics[BEGIN_KEY] = _by_name(self.begin)
+            topics[BEGIN_KEY] = _by_name(self.begin, on_cluster)
         if self.is_new:
             topics[NEW_KEY] = True
         return topics
 
     @staticmethod
-    def of(value: Any, broker_name: str) -> Offset:
-        """Raises Refusal for what we did not write."""
+    def of(value: Any, broker_name: str | None) -> Offset:
+        """broker_name is a directory's, None for a cluster. Raises Refusal for what we did not write."""
         version = value.get(VERSION_KEY) if isinstance(value, Mapping) else None
         if type(version) is not int or version != VERSION:
             raise Refusal(
@@ -72,11 +74,19 @@ class Offset(NamedTuple):
                 f"the checkpoint has the offset {shown(value)}, of version {version!r}; this release reads"
                 f" version {VERSION}: start the query with a new checkpointLocation, or with a newer mq",
             )
+        on_cluster = broker_name is None
         try:
+            if is_of_cluster(value) not in {None, on_cluster}:
+                one, other = ("directory", "cluster") if on_cluster else ("cluster", "directory")
+                raise Refusal(
+                    "MQ_OPTION",
+                    f"the checkpoint has the offset {shown(value)}, of a {one} and not of a {other}: start"
+                    " the query with a new checkpointLocation",
+                )
             begin = value.get(BEGIN_KEY)
             return Offset(
                 _positions(value, broker_name),
-                {topic: _witness(what) for topic, what in value.get(LAST_KEY, {}).items()},
+                {topic: _witness(what, on_cluster) for topic, what in value.get(LAST_KEY, {}).items()},
                 None if begin is None else _positions(begin, broker_name),
                 bool(value.get(NEW_KEY, False)),
             )
@@ -88,34 +98,46 @@ class Offset(NamedTuple):
             ) from None
 
 
-def _by_name(positions: Positions) -> dict[str, dict[str, int]]:
+def is_of_cluster(value: Mapping[str, Any]) -> bool | None:
+    """Whether the queues of an offset are a cluster's, by their names; None where it has none."""
+    for topic, queues in value.items():
+        if not topic.startswith("#"):
+            for key in queues:
+                return ":" in key
+    return None
+
+
+def _by_name(positions: Positions, on_cluster: bool) -> dict[str, dict[str, int]]:
     topics: dict[str, dict[str, int]] = {}
-    for (topic, _, queue_id), offset in positions.items():
-        topics.setdefault(topic, {})[str(queue_id)] = offset
+    for queue, offset in positions.items():
+        topics.setdefault(queue.topic, {})[str(key_of(queue, on_cluster=on_cluster))] = offset
     return topics
 
 
-def _positions(value: Any, broker_name: str) -> Positions:
+def _positions(value: Any, broker_name: str | None) -> Positions:
     positions = {}
     for topic, queues in value.items():
         if topic.startswith("#"):
             continue
         check_topic(topic)
-        for queue_id, offset in queues.items():
+        for key, offset in queues.items():
             if type(offset) is not int or not 0 <= offset < OFFSET_MAX:
                 raise ValueError
-            positions[MessageQueue(topic, broker_name, _queue_id(queue_id))] = offset
+            queue = queue_of(topic, parse_key(key, on_cluster=broker_name is None), broker_name)
+            positions[queue] = offset
     return positions
 
 
-def _witness(value: Any) -> Witness:
-    numbers = list(value)
+def _witness(value: Any, on_cluster: bool) -> Witness:
+    key, *numbers = value
     if any(type(number) is not int or abs(number) > NUMBER_MAX for number in numbers):
         raise ValueError
-    return Witness(*numbers)
+    return Witness(parse_key(key, on_cluster=on_cluster), *numbers)
 
 
-def places(option: str, text: str, special: tuple[int, ...]) -> dict[str, dict[int, int]]:
+def places(
+    option: str, text: str, special: tuple[int, ...], on_cluster: bool
+) -> dict[str, dict[QueueKey, int]]:
     """Offsets (or times) by topic and queue, from the text of an option. `special` are the numbers below zero
     that mean something."""
 
@@ -124,10 +146,10 @@ def places(option: str, text: str, special: tuple[int, ...]) -> dict[str, dict[i
             raise ValueError
         return value
 
-    shape = SHAPE if special else '{"topic": {"0": 1767225600000}}, in ms'
+    shape = (SHAPE if special else TIMES_SHAPE) % EXAMPLES[on_cluster]
 
-    def queues(value: Any) -> dict[int, int]:
-        found = {_queue_id(queue_id): number(offset) for queue_id, offset in value.items()}
+    def queues(value: Any) -> dict[QueueKey, int]:
+        found = {parse_key(key, on_cluster=on_cluster): number(offset) for key, offset in value.items()}
         if not found or len(found) != len(value):  # "1" and "01" are one queue.
             raise ValueError
         return found
@@ -135,15 +157,17 @@ def places(option: str, text: str, special: tuple[int, ...]) -> dict[str, dict[i
     return _by_topic(option, text, shape, queues)
 
 
-def queues_of(option: str, text: str) -> dict[str, tuple[int, ...]]:
+def queues_of(option: str, text: str, on_cluster: bool) -> dict[str, tuple[QueueKey, ...]]:
     """Queues by topic, from the text of an option."""
 
-    def queues(value: Any) -> tuple[int, ...]:
+    def queues(value: Any) -> tuple[QueueKey, ...]:
         if not isinstance(value, list) or not value:
             raise TypeError
-        return tuple(sorted({_queue_id(queue_id) for queue_id in value}))
+        keys = {parse_key(key, on_cluster=on_cluster) for key in value}
+        return tuple(sorted(keys, key=lambda key: (len(str(key)), str(key))))
 
-    return _by_topic(option, text, ASSIGN_SHAPE, queues)
+    shape = ASSIGN_SHAPE % (EXAMPLES[True] if on_cluster else (0, 1))
+    return _by_topic(option, text, shape, queues)
 
 
 def _by_topic(option: str, text: str, shape: str, read: Callable[[Any], Any]) -> dict[str, Any]:
@@ -181,11 +205,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise _TwiceError(repr(next(name for name in names if names.count(name) > 1)))
     return found
-
-
-def _queue_id(value: Any) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
-        value = int(value)
-    if type(value) is not int or not 0 <= value < 1 << 31:
-        raise ValueError
-    return value

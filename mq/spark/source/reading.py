@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
-from mq.api.broker import DirectoryBroker
 from mq.errors import NotPermitted, StoreCorrupted, TopicNotFound
+from mq.spark.cluster import on_cluster
 from mq.spark.errors import Refusal
 from mq.spark.source.offset_planner import refuse_losses
 from mq.spark.source.options import SourceOptions
+from mq.spark.source.origin import Origin, origin_of
 from mq.spark.source.ranges import Limits, Loss, Range
+from mq.spark.target import StoreRef
+from mq.spark.target_options import ClusterRef
 
 __all__ = ["read_ranges"]
 
@@ -28,14 +32,20 @@ _log = logging.getLogger(__name__)
 
 
 def read_ranges(
-    broker: DirectoryBroker,
+    place: StoreRef | ClusterRef,
     ranges: Sequence[Range],
     begins: Mapping[str, int],
     options: SourceOptions,
     schema: Any,
 ) -> Iterator[Any]:
     """The messages of the ranges as batches of this schema, in the order of the ranges. begins: see View."""
-    reader = _Reader(broker, begins, options, schema)
+    reader = _Reader(origin_of(place, options), begins, options, schema)
+    with on_cluster(place, "reading") if isinstance(place, ClusterRef) else nullcontext():
+        yield from _gathered(reader, ranges, options)
+
+
+def _gathered(reader: _Reader, ranges: Sequence[Range], options: SourceOptions) -> Iterator[Any]:
+    """Batches that are worth it: small ones go together."""
     waiting: list[Any] = []  # small ones, of queues with little in them: a batch costs as much as many rows
     rows = size = 0
     is_first = True
@@ -66,12 +76,12 @@ def _together(batches: list[Any]) -> Iterator[Any]:
 
 class _Reader:
     def __init__(
-        self, broker: DirectoryBroker, begins: Mapping[str, int], options: SourceOptions, schema: Any
+        self, origin: Origin, begins: Mapping[str, int], options: SourceOptions, schema: Any
     ) -> None:
         from mq.filter.sql import compiled
         from mq.filter.tags import parse
 
-        self._broker = broker
+        self._origin = origin
         self._begins = begins
         self._sound: tuple[str, int] | None = None  # a topic that was what it was planned to be, in a version
         self._options = options
@@ -91,8 +101,9 @@ class _Reader:
 
     def read(self, span: Range) -> Iterator[Any]:
         options = self._options
+        tags = "*" if options.selection.hashes is None else options.tags
         try:
-            scan = self._broker.bulk.scan(span.queue, self._columns, hashes=options.selection.hashes)
+            scan = self._origin.scans.scan(span.queue, self._columns, tags=tags)
         except (TopicNotFound, NotPermitted, ValueError):
             # The topic was deleted since this was planned, or made smaller.
             self._lose(Loss(span.queue, span.start, None, remade=False))
@@ -113,6 +124,9 @@ class _Reader:
                 # Whatever lies before it was looked at, and has another tag.
                 at = max(at, error.queue_offset) + 1
                 continue
+            except TopicNotFound:  # A broker that was asked says so.
+                self._lose(Loss(span.queue, at, None, remade=False))
+                return
             # Behind the read: what a topic made again has in the same places comes later than its beginning.
             if (loss := self._changed(span, at)) is not None:
                 self._lose(loss)
@@ -132,14 +146,14 @@ class _Reader:
     def _changed(self, span: Range, at: int) -> Loss | None:
         """What is lost of a range from an offset on, if its topic is another one than was planned."""
         queue = span.queue
-        version = self._broker.route_version()
+        version = self._origin.version()
         if self._sound == (queue.topic, version):
             return None
         try:
-            self._broker.readable(queue.topic)
+            self._origin.broker.readable(queue.topic)
         except (TopicNotFound, NotPermitted):
             return Loss(queue, at, None, remade=False)
-        if self._broker.bulk.topic_begin(queue.topic) != self._begins[queue.topic]:
+        if self._origin.topic_begin(queue.topic) != self._begins[queue.topic]:
             return Loss(queue, at, None, remade=True)
         self._sound = queue.topic, version
         return None

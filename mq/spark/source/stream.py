@@ -20,7 +20,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from mq.api.broker import DirectoryBroker
 from mq.api.results import MessageQueue
 from mq.errors import MQError
 from mq.spark.errors import Refusal, planning
@@ -28,10 +27,12 @@ from mq.spark.source.batch import MqPartition
 from mq.spark.source.offset_planner import Survey, View, refuse_losses
 from mq.spark.source.offsets import Offset
 from mq.spark.source.options import SourceOptions
+from mq.spark.source.origin import Origin, origin_of
 from mq.spark.source.ranges import Loss, Positions, backlog, pack, settle, spans
 from mq.spark.source.rate_limit import admit, admit_bytes
 from mq.spark.source.reading import read_ranges
-from mq.spark.target import StoreRef, broker
+from mq.spark.target import StoreRef
+from mq.spark.target_options import ClusterRef
 
 __all__ = ["RefusedStream", "StreamReader"]
 
@@ -45,18 +46,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(
         self,
-        store: StoreRef,
+        place: StoreRef | ClusterRef,
         options: SourceOptions,
         schema: Any,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
+        self._place = place
         self._options = options
         self._schema = schema
         self._clock = clock
-        self._survey: tuple[DirectoryBroker, Survey] | None = None
+        self._survey: tuple[Origin, Survey] | None = None
         self._offsets: list[tuple[dict[str, Any], Offset]] = []
         self._idle: tuple[View, Offset] | None = None  # what was looked at last, and had nothing new
+        self._viewed: View | None = None  # the newest
         self._latest: tuple[View, dict[str, Any]] | None = None
         self._until: Positions | None = None  # where a query of what is available now ends
         self._last_trigger: float | None = None  # of the last batch with rows
@@ -65,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs."""
-        return {"_store": self._store, "_options": self._options, "_schema": self._schema}
+        return {"_place": self._place, "_options": self._options, "_schema": self._schema}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the name is Spark's
         options = self._options
@@ -108,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 part = -(-missing // max(len(wanted), 1)) - 1
                 wanted = {queue: offset + part for queue, offset in wanted.items()}
                 left = min(left, self._held_back_for())
-            self._broker().bulk.wait(wanted, left, view.version)
+            self._origin().scans.wait(wanted, left, view.version)
 
     def _next(self, view: View, before: Offset, limit: ReadLimit) -> tuple[Offset | None, int]:
         """The offset after the next batch; None if there is none to be read yet, and for how many messages
@@ -142,8 +144,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):  # Trigger.Once, or there is no limit.
             return admit(begin, ends, None).positions
         positions, turn = admit(begin, ends, options.rows_per_trigger_max, self._turn)
-        if options.bytes_per_trigger_max is not None:
-            fit, bytes_max = self._broker().bulk.fit, options.bytes_per_trigger_max
+        fit, bytes_max = self._origin().fit, options.bytes_per_trigger_max
+        if bytes_max is not None and fit is not None:
             positions, turn_of_bytes = admit_bytes(begin, positions, bytes_max, fit, self._turn)
             turn = turn_of_bytes if turn_of_bytes != self._turn else turn
         self._turn = turn
@@ -169,9 +171,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @planning
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
         """The ends of the queues, for the progress of the query."""
-        view = self._view()
+        # On a cluster a look asks every broker; Spark asks this right after latestOffset.
+        on_cluster = isinstance(self._place, ClusterRef)
+        view = self._viewed if on_cluster and self._viewed is not None else self._view()
         if self._latest is None or self._latest[0] != view:
-            self._latest = view, Offset(view.ends, {}).json()
+            self._latest = view, Offset(view.ends, {}).json(on_cluster=on_cluster)
         return self._latest[1]
 
     @planning
@@ -189,8 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, MqPartition)
-        here = broker(self._store)
-        yield from read_ranges(here, partition.ranges, partition.begins, self._options, self._schema)
+        yield from read_ranges(self._place, partition.ranges, partition.begins, self._options, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark tells of a batch only when it plans the next one; latestOffset knows earlier."""
@@ -198,28 +201,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Nothing is held that the end of the process would not give back."""
 
-    def _broker(self) -> DirectoryBroker:
-        return broker(self._store, writable=self._options.shows_progress)
+    def _origin(self) -> Origin:
+        known = self._survey[0] if self._survey is not None else None
+        return origin_of(self._place, self._options, writable=self._options.shows_progress, known=known)
 
     def _surveyed(self) -> Survey:
-        here = self._broker()
+        here = self._origin()
         if self._survey is None or self._survey[0] is not here:
             self._survey = here, Survey(here, self._options)
         return self._survey[1]
 
     def _view(self) -> View:
-        return self._surveyed().view(gone_is_fine=True)
+        self._viewed = self._surveyed().view(gone_is_fine=True)
+        return self._viewed
 
     def _offset(self, value: dict[str, Any]) -> Offset:
         for known, offset in self._offsets:
             if known == value:
                 return offset
-        offset = Offset.of(value, self._broker().name)
+        offset = Offset.of(value, self._origin().name)
         self._offsets = [(value, offset), *self._offsets[: OFFSETS_KEPT - 1]]
         return offset
 
     def _kept(self, offset: Offset) -> dict[str, Any]:
-        value = offset.json()
+        value = offset.json(on_cluster=isinstance(self._place, ClusterRef))
         self._offsets = [(value, offset), *self._offsets[: OFFSETS_KEPT - 1]]
         return value
 
@@ -234,12 +239,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         group = self._options.group
         if group is None or not self._options.shows_progress or positions is self._mirrored:
             return
-        assigned = self._broker().consumer_groups.assigned(group)
+        assigned = self._origin().broker.consumer_groups.assigned(group)
         for queue, offset in positions.items():
             if self._mirrored.get(queue) == offset:
                 continue
             try:
-                assigned.claim(queue).commit(offset)
+                claim = assigned.claim(queue)
+                claim.commit(offset)
+                if isinstance(self._place, ClusterRef):
+                    claim.release()  # The broker is told at once; a process that Spark kills has no later.
             except (MQError, ValueError) as error:  # ValueError: the queue is gone.
                 _log.warning("the offset of %s is not said in group %s: %s", queue, group, error)
                 return

@@ -1,0 +1,173 @@
+"""Where a source reads: a directory or a cluster, as far as the two differ for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from mq.api.broker import Broker, DirectoryBroker
+from mq.api.bulk import Scans
+from mq.api.results import MessageQueue
+from mq.errors import MQError
+from mq.spark.cluster import ClusterBroker, cluster_broker
+from mq.spark.source.key_pruning import narrowed
+from mq.spark.source.options import SourceOptions
+from mq.spark.source.queue_keys import QueueKey, key_of
+from mq.spark.source.ranges import Range
+from mq.spark.source.rate_limit import Fit
+from mq.spark.target import StoreRef, broker
+from mq.spark.target_options import ClusterRef
+
+__all__ = ["ClusterOrigin", "DirectoryOrigin", "Origin", "origin_of"]
+
+NEAR, NEAR_BYTES = 32, 1 << 20  # messages that are looked at beside the one that a broker names
+LIST_SECONDS = 10.0  # after which a cluster is asked again which topics there are
+
+
+class Origin(Protocol):
+    """What planner and tasks ask of either."""
+
+    @property
+    def broker(self) -> Broker: ...
+
+    @property
+    def scans(self) -> Scans: ...
+
+    @property
+    def name(self) -> str | None:
+        """The name of the broker of all queues; None where each queue has its own."""
+        ...
+
+    def key(self, queue: MessageQueue) -> QueueKey:
+        """What users and checkpoints call a queue."""
+        ...
+
+    def version(self) -> int:
+        """Grows when topics may have come, changed or gone."""
+        ...
+
+    def topic_begin(self, topic: str) -> int:
+        """Where the log ended when the topic was made, the last time; 0 where that is not known."""
+        ...
+
+    def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        """The first offset stored at time_ms or later; the end of the queue where there is none."""
+        ...
+
+    def forget(self, topic: str) -> None:
+        """What is known of the topic is wrong: ask anew."""
+        ...
+
+    def narrowed(self, spans: Sequence[Range], key: str) -> list[Range]:
+        """Pieces of the ranges that hold every message with a key."""
+        ...
+
+    @property
+    def fit(self) -> Fit | None:
+        """How far so many bytes reach; None where that cannot be told."""
+        ...
+
+
+class DirectoryOrigin:
+    """Of the broker of a directory."""
+
+    def __init__(self, broker: DirectoryBroker) -> None:
+        self.broker = broker
+        self.scans: Scans = broker.bulk
+        self.name = broker.name
+        self.version = broker.route_version
+        self.topic_begin = broker.bulk.topic_begin
+        self.offset_at = broker.offset_at
+        self.fit: Fit = broker.bulk.fit
+
+    def key(self, queue: MessageQueue) -> QueueKey:
+        return key_of(queue, on_cluster=False)
+
+    def forget(self, topic: str) -> None:
+        """Nothing of it is kept."""
+
+    def narrowed(self, spans: Sequence[Range], key: str) -> list[Range]:
+        return narrowed(self.broker, spans, key)
+
+
+class ClusterOrigin:
+    """Of a cluster. group: in whose name brokers are asked. clock is monotonic."""
+
+    name = None
+    fit = None
+
+    def __init__(
+        self, broker: ClusterBroker, group: str | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.broker = broker
+        self.scans: Scans = broker.scans(group)
+        self._clock = clock
+        self._begun_at = clock()
+
+    def key(self, queue: MessageQueue) -> QueueKey:
+        return key_of(queue, on_cluster=True)
+
+    def version(self) -> int:
+        """A broker object hears of changes of the topics that it uses; of new ones nobody tells it."""
+        return self.broker.route_version() + int((self._clock() - self._begun_at) // LIST_SECONDS)
+
+    def topic_begin(self, topic: str) -> int:
+        return 0
+
+    def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        """A broker of 4.9 names the last message where all are older, and any one of several of one ms."""
+        (oldest,), (end,) = self.scans.limits([queue])
+        at = max(oldest, min(self.broker.offset_at(queue, time_ms), end))
+        step = NEAR
+        while at > oldest:
+            first = max(oldest, at - step)
+            if (found := self._first_at(queue, first, at, time_ms)) is None:
+                break
+            at, step = found, step * 2
+            if found > first:
+                break
+        while at < end:
+            if (found := self._first_at(queue, at, min(at + NEAR, end), time_ms)) is not None:
+                return found
+            at = min(at + NEAR, end)
+        return at
+
+    def _first_at(self, queue: MessageQueue, first: int, end: int, time_ms: int) -> int | None:
+        """The first offset of [first, end) whose message was stored at time_ms or later."""
+        scan, at = self.scans.scan(queue, ("queueOffset", "storeTimestamp"), unit="ms"), first
+        while at < end:
+            batch = scan.read(at, end, end - at, NEAR_BYTES)
+            if batch.next_offset == at:
+                return None
+            times = batch.records.column("storeTimestamp").cast("int64").to_pylist()
+            offsets = batch.records.column("queueOffset").to_pylist()
+            for offset, stored_ms in zip(offsets, times, strict=True):
+                if stored_ms >= time_ms:
+                    return int(offset)
+            at = batch.next_offset
+        return None
+
+    def forget(self, topic: str) -> None:
+        with suppress(MQError):
+            self.broker.topic(topic)  # Asks a name server.
+
+    def narrowed(self, spans: Sequence[Range], key: str) -> list[Range]:
+        """All: the index of a broker does not say which messages are not in it yet."""
+        return list(spans)
+
+
+def origin_of(
+    place: StoreRef | ClusterRef,
+    options: SourceOptions,
+    *,
+    writable: bool = False,
+    known: Origin | None = None,
+) -> Origin:
+    """What this process reads; the known one where it is of the same broker object. Raises Refusal."""
+    if isinstance(place, StoreRef):
+        store = broker(place, writable=writable)
+        return known if known is not None and known.broker is store else DirectoryOrigin(store)
+    cluster = cluster_broker(place)
+    return known if known is not None and known.broker is cluster else ClusterOrigin(cluster, options.group)
