@@ -2,8 +2,8 @@
 
 The message is stored first, as half a message that nobody is shown. Then the database commits, and with
 the rest a line in its table `outbox` which says that this message belongs to it. Then the message is
-committed. Who dies in between leaves half a message; some process that uses the same database is asked about
-it, and looks for the line.
+committed. A process that dies in between leaves a half message; some process that uses the same database is
+asked about it, and looks for the line.
 
 If there is none, the transaction has failed, or it is not over. So check does not only look: it writes "no"
 where the line would be. A transaction that comes to its line after that finds it taken, and fails. What

@@ -1,8 +1,9 @@
-"""The main job: replay a change history through one directory, to two consumer groups.
+"""The main job: replay a change history through one directory, or a cluster, to two consumer groups.
 
     python examples/replay.py                              the history of the checkout you are in
     python examples/replay.py --git ~/src/linux            of another checkout
     python examples/replay.py --input changes.jsonl.gz     recorded events, one JSON object a line
+    python examples/replay.py --cluster 10.0.0.5:9876      through an Apache RocketMQ cluster
 
 An event says that one commit changed one file. Two producer processes share the paths between them and send
 the events to a topic of 8 queues, sharded by path; what the event says of the file are properties of the
@@ -13,10 +14,12 @@ selects. In mid-run one process of each group is killed with a message in its ha
 Every process writes down what it consumes, each group in one file, so that what a killed process did is
 known. At the end that is held against the input: every event that the group wants, none else, with the same
 totals; those of a path in order; and nothing again but what the killed process had not committed. Exit status
-1 if anything differs.
+1 if anything differs. On a cluster messages may come again for other reasons, too, and `./run cluster` kills
+and restarts one of its brokers meanwhile: each queue waits for its broker.
 """
 
 import argparse
+import contextlib
 import gzip
 import json
 import os
@@ -47,6 +50,9 @@ PRODUCER_COUNT = 2
 CONSUMER_COUNT = 3  # of each group; one more joins when the first one is killed
 REPORT_INTERVAL = 0.1
 STALLED_AFTER = 30.0  # seconds without progress
+STALLED_AFTER_ON_CLUSTER = 180.0  # A broker keeps the queue locks of a killed member for 60 s.
+BROKER_AWAY_MAX = 120.0  # seconds for which a send waits for a broker to come back
+SCHEME = "rocketmq://"
 
 KINDS = {
     "code": "c cc cpp cs go h hpp java js kt pl proto py pyi rb rs scala sql thrift ts",
@@ -110,6 +116,7 @@ class Delivery(NamedTuple):
 
     process: str
     msg_id: str
+    broker_name: str
     queue_id: int
     queue_offset: int
     seq: int
@@ -140,13 +147,13 @@ class Killed:
     """The process of a group that was killed, and what the group had committed of each queue before that."""
 
     process: str
-    committed: dict[int, int]
+    committed: dict[tuple[str, int], int]
     held: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened in a run: what the producers sent, what each group consumed, who was killed."""
+    """What happened in a run: what was sent, what each group consumed, which processes were killed."""
 
     sent: Tally
     deliveries: Mapping[str, Sequence[Delivery]]
@@ -208,6 +215,8 @@ def produce(directory: str, events: str, number: int, parent: Connection) -> Non
     sent = Tally()
     reported = time.monotonic()
     with mq.open(directory) as broker, mq.Producer(broker, group="replay") as producer:
+        # The same for every message, also while a broker is away: so a path keeps its queue, and its order.
+        queues = broker.topic(TOPIC).queues
         for event in recorded_events(Path(events)):
             if zlib.crc32(event["path"].encode()) % PRODUCER_COUNT != number:
                 continue
@@ -220,12 +229,26 @@ def produce(directory: str, events: str, number: int, parent: Connection) -> Non
                 keys=event["commit"],
                 properties={"module": event["module"], **lines},
             )
-            producer.send(message, shard_key=event["path"])
+            send(producer, message, queues[zlib.crc32(event["path"].encode()[::-1]) % len(queues)])
             sent.count(event["module"], kind, event["added"] or 0, event["deleted"] or 0)
             if time.monotonic() - reported > REPORT_INTERVAL:
                 parent.send(Report(sent))
                 reported = time.monotonic()
     parent.send(Report(sent))
+
+
+def send(producer: mq.Producer, message: mq.Message, queue: mq.Queue) -> None:
+    """Send to a queue, once its broker is there."""
+    until = time.monotonic() + BROKER_AWAY_MAX
+    while True:
+        try:
+            producer.send(message, queue=queue)
+        except (mq.RemotingError, mq.RequestTimeout):
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+        else:
+            return
 
 
 def consume(
@@ -249,6 +272,7 @@ def consume(
         delivery = Delivery(
             name,
             message.msg_id,
+            message.broker_name,
             message.queue_id,
             message.queue_offset,
             json.loads(message.body)["seq"],
@@ -288,6 +312,8 @@ class Run:
         self.remarks: dict[str, str] = {}
         self.killed: dict[str, Killed] = {}
         self._directory = directory
+        self._stalled_after = STALLED_AFTER_ON_CLUSTER if directory.startswith(SCHEME) else STALLED_AFTER
+        self._lag = 0
         self._events = events
         self._truths = truths
         self._groups = {plan.group: broker.group(plan.group) for plan in PLANS}
@@ -343,11 +369,13 @@ class Run:
                     self._close()
             if (moved := sum(report.tally.events for report in self.reports.values()) - lag) != progress:
                 progress, since = moved, time.monotonic()
-            elif time.monotonic() - since > STALLED_AFTER:
+            elif time.monotonic() - since > self._stalled_after:
                 sys.exit(f"replay: nothing moves any more: {self._why()}")
 
     def lag(self) -> int:
-        return sum(group.lag(TOPIC) for group in self._groups.values())
+        with contextlib.suppress(mq.RemotingError, mq.RequestTimeout):  # A broker is away: as it was.
+            self._lag = sum(group.lag(TOPIC) for group in self._groups.values())
+        return self._lag
 
     def outcome(self) -> Outcome:
         deliveries: dict[str, list[Delivery]] = {}
@@ -399,7 +427,10 @@ class Run:
     def _kill(self, name: str, held: int | None) -> None:
         """Kill a consumer as hard as can be, and let a new one join."""
         group = self._victims.pop(name)
-        committed = {queue.queue_id: offset for queue, offset in self._groups[group].offsets(TOPIC).items()}
+        committed: dict[tuple[str, int], int] = {}
+        with contextlib.suppress(mq.RemotingError, mq.RequestTimeout):  # as in lag()
+            for queue, offset in self._groups[group].offsets(TOPIC).items():
+                committed[queue.broker_name, queue.queue_id] = offset
         self._processes[name].kill()
         self.remarks[name] = "killed"
         self.killed[group] = Killed(name, committed, held)
@@ -418,11 +449,14 @@ class Run:
 
     def _why(self) -> str:
         states = [state for group in self._groups.values() for state in group.states(TOPIC) if state.lag]
-        return "; ".join(f"{state.queue.queue_id}: {state.reason}" for state in states) or "no queue says why"
+        return (
+            "; ".join(f"{state.queue.broker_name} {state.queue.queue_id}: {state.reason}" for state in states)
+            or "no queue says why"
+        )
 
 
 def summary(run: Run) -> Table:
-    """Who has done how much, as of now."""
+    """How much each process has done, as of now."""
     seconds = time.monotonic() - run.started
     title = f"{TOPIC}: {QUEUE_COUNT} queues, lag {run.lag():,}, {seconds:.1f} s"
     table = Table(title=title, title_justify="left")
@@ -436,17 +470,24 @@ def summary(run: Run) -> Table:
     return table
 
 
-def verdict(outcome: Outcome, truths: Mapping[str, Truth], paths: list[str]) -> dict[str, bool]:
+def verdict(
+    outcome: Outcome, truths: Mapping[str, Truth], paths: list[str], *, on_cluster: bool = False
+) -> dict[str, bool]:
     """Each statement about the run, with whether it holds. `paths[seq]` is the path of an event."""
     everything = truths[IN_ORDER.group].tally
+
+    def identity(delivery: Delivery) -> str | int:
+        # On a cluster a send without an answer is repeated and may have been stored: two messages
+        return delivery.seq if on_cluster else delivery.msg_id
+
     statements = {f"all {everything.events:,} events were sent": outcome.sent == everything}
     for plan in PLANS:
         truth, killed = truths[plan.group], outcome.killed[plan.group]
-        first: dict[str, Delivery] = {}
+        first: dict[str | int, Delivery] = {}
         again = [
             delivery
             for delivery in outcome.deliveries[plan.group]
-            if first.setdefault(delivery.msg_id, delivery) is not delivery
+            if first.setdefault(identity(delivery), delivery) is not delivery
         ]
         result = Tally()
         for delivery in first.values():
@@ -462,9 +503,18 @@ def verdict(outcome: Outcome, truths: Mapping[str, Truth], paths: list[str]) -> 
             ),
             f"{plan.group}: the counts of {len(expected.modules):,} modules and {len(expected.kinds)} tags,"
             " as in the input": (result.modules, result.kinds) == (expected.modules, expected.kinds),
-            f"{plan.group}: {len(again):,} came again, what {killed.process} had not committed when it was"
-            " killed": with_cause(again, first, killed),
         }
+        if on_cluster:
+            held = killed.held is None or killed.held in {delivery.seq for delivery in again}
+            statements[
+                f"{plan.group}: {len(again):,} came again, the event among them that {killed.process} held"
+                " when it was killed"
+            ] = held
+        else:
+            statements[
+                f"{plan.group}: {len(again):,} came again, what {killed.process} had not committed when it"
+                " was killed"
+            ] = with_cause(again, first, killed)
         if plan.ordered:
             statements[f"{plan.group}: those of each of {len(set(paths)):,} paths in order"] = in_order(
                 seqs, paths
@@ -472,12 +522,12 @@ def verdict(outcome: Outcome, truths: Mapping[str, Truth], paths: list[str]) -> 
     return statements
 
 
-def with_cause(again: Sequence[Delivery], first: Mapping[str, Delivery], killed: Killed) -> bool:
+def with_cause(again: Sequence[Delivery], first: Mapping[str | int, Delivery], killed: Killed) -> bool:
     """Whether all that came again is what a killed process had taken and not committed; the event that it
     held is among it."""
     return (killed.held is None or killed.held in {delivery.seq for delivery in again}) and all(
         first[delivery.msg_id].process == killed.process != delivery.process
-        and delivery.queue_offset >= killed.committed.get(delivery.queue_id, 0)
+        and delivery.queue_offset >= killed.committed.get((delivery.broker_name, delivery.queue_id), 0)
         for delivery in again
     )
 
@@ -496,7 +546,9 @@ def main() -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--git", type=Path, metavar="CHECKOUT", help="its history (default: this one's)")
     source.add_argument("--input", type=Path, metavar="FILE", help="recorded events, .jsonl or .jsonl.gz")
-    parser.add_argument("--directory", metavar="DIR", help="the store; by default a temporary one")
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("--directory", metavar="DIR", help="the store; by default a temporary one")
+    target.add_argument("--cluster", metavar="HOST:PORT", help="the name servers of a cluster, ';' between")
     arguments = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="mq-replay-") as scratch:
@@ -519,16 +571,19 @@ def main() -> None:
             sys.exit("replay: there is nothing to replay")
         console.print(f"{len(paths):,} events from {arguments.input or checkout}")
         started = time.monotonic()
-        with mq.open(arguments.directory or Path(scratch) / "store") as broker:
+        where = arguments.directory or str(Path(scratch) / "store")
+        if arguments.cluster:
+            where = SCHEME + arguments.cluster
+        with mq.open(where) as broker:
             broker.create_topic(TOPIC, QUEUE_COUNT)
             with (
-                Run(str(broker.path), str(events), broker, truths) as run,
+                Run(where, str(events), broker, truths) as run,
                 Live(console=console, refresh_per_second=10, get_renderable=lambda: summary(run)),
             ):
                 run.start()
                 run.go_on()
         seconds = time.monotonic() - started
-        statements = verdict(run.outcome(), truths, paths)
+        statements = verdict(run.outcome(), truths, paths, on_cluster=arguments.cluster is not None)
     console.print()
     for statement, holds in statements.items():
         console.print(f"[green]holds[/] {statement}" if holds else f"[bold red]FAILS[/] {statement}")

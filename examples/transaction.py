@@ -12,7 +12,7 @@ from typing import Any
 import mq
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
-# For an example: soon. Not while deposits are made: who takes longer than this finds his own one refused.
+# For an example: soon. Not while deposits are made: one that takes longer than this is refused.
 SOON: dict[str, Any] = {"transaction_timeout": 0.5, "transaction_check_interval": 0.2}
 
 
@@ -26,7 +26,8 @@ def check(message: mq.MessageExt) -> mq.TransactionState:
     """What became of a deposit: asked of any process, perhaps after the death of the one that made it."""
     rows = connect()
     with rows:
-        # Whoever says that it is not there sees to it that it never will be: a late one finds the id taken.
+        # The check that does not find it makes sure that it never will be there: a late one finds the id
+        # taken.
         rows.execute("INSERT OR IGNORE INTO deposits VALUES (?, NULL)", message.keys)
         [(amount,)] = rows.execute("SELECT amount FROM deposits WHERE id = ?", message.keys)
     return ROLLBACK if amount is None else COMMIT

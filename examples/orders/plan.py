@@ -17,7 +17,7 @@ TIME_TO_PAY = 30  # minutes
 RETRIES = (2, 10)  # minutes of the delay levels
 RETRY_LEVEL = 1
 CHECKED_AFTER = 1.0  # seconds
-CHECKS_MAX = 100  # in so many seconds somebody answers, whoever is killed and however slow the machine is
+CHECKS_MAX = 100  # in so many seconds a producer answers, whichever is killed and however slow the machine is
 
 ANY_MOMENT = "any moment"
 DOOMS = (ANY_MOMENT, *POINTS)

@@ -138,7 +138,7 @@ class Shop(Database):
     ) -> None:
         message = mq.Message(topic, body.encode(), tags=tag, keys=str(number))
         while True:
-            # Too late is who waited so long for the database that a check was made: once more then.
+            # It waited so long for the database that a check was made: once more then.
             with suppress(outbox.TooLate), self.connection() as database:
                 with outbox.together(producer, message, database):
                     do(database)

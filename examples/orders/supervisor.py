@@ -25,7 +25,7 @@ QUEUE_COUNT = 8
 OFFICE_COUNT = 2
 LOOK_INTERVAL = 0.1
 STALLED_AFTER = 30.0  # seconds without progress
-LIFE_SECONDS = (0.5, 1.5)  # of who is killed at any moment, once it is begun
+LIFE_SECONDS = (0.5, 1.5)  # of a process that is killed at any moment, once it is begun
 
 KINDS: Mapping[str, Callable[..., None]] = {"seller": sell, "office": work}
 
@@ -65,7 +65,7 @@ class Supervisor:
         self._dooms = {kind: [doom for doom in DOOMS for _ in range(rounds)] for kind in KINDS}
         for dooms in self._dooms.values():
             self._chance.shuffle(dooms)
-        # So that all who are to die do before the work is done.
+        # So that all processes that are to die do before the work is done.
         self._times_max = max(1, plan.order_count // (12 * max(1, rounds)))
 
     def prepare(self) -> None:
@@ -83,7 +83,7 @@ class Supervisor:
                 self._start("seller", number)
             for number in range(OFFICE_COUNT):
                 self._start("office", number)
-            # A reader alone: the duties are among those who die.
+            # A reader alone: the leader is among the processes that die.
             with self._plan.open_broker(read_only=True) as broker:
                 self._watch(broker, show)
             self._have_all_decided()

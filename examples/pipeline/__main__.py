@@ -122,7 +122,7 @@ def done(arguments: argparse.Namespace, directory: Path, scratch: Path) -> bool:
     truth = sums_of(events)
     console.print(
         f"{len(events):,} events from {arguments.input or checkout}, Spark on {plan.master}",
-        f"Who has how much to do: mq {plan.store} groups",
+        f"What is left to do: mq {plan.store} groups",
         sep="\n",
         soft_wrap=True,
         markup=False,

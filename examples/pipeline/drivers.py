@@ -15,7 +15,7 @@ __all__ = ["VICTIMS", "Driver", "essence"]
 
 ROOT = Path(__file__).resolve().parents[2]
 VICTIMS = ("the Python of the driver", "the JVM of the driver")
-ORPHANED_SECONDS = 10.0  # after which who is left of a killed driver is killed too
+ORPHANED_SECONDS = 10.0  # after which what is left of a killed driver is killed too
 FINISH_SECONDS = 240.0
 LINES_MAX = 20
 
@@ -23,8 +23,8 @@ LINES_MAX = 20
 class Driver:
     """One life of the query: a Python process, the JVM that it starts, executors, and their workers.
 
-    They are a session of the system's, apart from that of the terminal: an interrupt is for who started them,
-    and whoever is left can be found.
+    They are a session of the system's, apart from that of the terminal: an interrupt is for the process that
+    started them, and those left can be found.
     """
 
     def __init__(self, plan: Plan) -> None:

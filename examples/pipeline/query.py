@@ -15,7 +15,7 @@ the number of its micro-batch as txnVersion, which is as good as the stream's ow
 and if Spark runs the micro-batch again, nothing more.
 
 When it reads `finish`, it stops, and the batch job writes its sums as JSON. When it reads the end of the
-file, whoever started it is gone, and so it goes too.
+file, the process that started it is gone, and so it goes too.
 """
 
 import json

@@ -65,7 +65,7 @@ class Run:
         """Until all is in the table, and the batch job is done."""
         try:
             with uninterrupted():
-                # Whoever is started while it is ignored ignores it too: it is for this process alone.
+                # A process started while it is ignored ignores it too: it is for this process alone.
                 handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
                 for producer in self._producers:
                     producer.start()

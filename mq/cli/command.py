@@ -20,6 +20,8 @@ from mq.cli.verbs.consume import consume
 from mq.cli.verbs.copy import copy
 from mq.cli.verbs.expire import expire
 from mq.cli.verbs.groups import groups, reset
+from mq.cli.verbs.network.replicate import replicate
+from mq.cli.verbs.network.serve import serve
 from mq.cli.verbs.read import query, show
 from mq.cli.verbs.redrive import redrive
 from mq.cli.verbs.retention import retention, settings
@@ -107,8 +109,8 @@ def command(context: click.Context, target: str, json: bool) -> None:
 for verb in (
     *(topics, create, delete, send, tail, query, show),
     *(timers, recall),
-    *(groups, consume, reset, redrive, transactions, sinks, top),
-    *(verify, retention, settings, expire, copy, bench),
+    *(groups, consume, reset, redrive, transactions, sinks, top, serve),
+    *(verify, retention, settings, expire, copy, replicate, bench),
 ):
     command.add_command(verb)
 

@@ -25,6 +25,8 @@ SAYS = {
     "async_consumer.py": r"10 express parcels have a label\n100 parcels .* 101 .*, parcel 7 in attempt 2\n",
     "delayed.py": r"order 1002 is not paid never early: True\norder 1001 was recalled\n",
     "arrow.py": r"(\d+ rows with the columns .*\n){3}",
+    "anywhere.py": r"ann is billed for orders 1, 2, 3, 4, 5\nbob .* 1, 2, 3, 4, 5\ncid .* 1, 2, 3, 4, 5\n",
+    "serving.py": r"billed, though .*: order 0, order 1, order 2\n",
     "outbox.py": r"not paid: .*cents >= 0.*\nann has 30 cents\nbob has 170 cents\nsent: ann pays .*\n",
 }
 # Where a second run has to go on from what the first one left in a database.

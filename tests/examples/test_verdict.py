@@ -14,7 +14,7 @@ Deliveries = list[Delivery]
 
 def delivery(process: str, seq: int, *, added: int = 1, copy: int = 0) -> Delivery:
     """Every event of queue 0, so that its place is its number."""
-    return Delivery(process, f"id {seq}.{copy}", 0, seq, seq, "m", "code", added, 0)
+    return Delivery(process, f"id {seq}.{copy}", "mq", 0, seq, seq, "m", "code", added, 0)
 
 
 def truth(*seqs: int) -> Truth:
@@ -37,8 +37,8 @@ def failing(change: Callable[[Deliveries], None], sent: int = 6) -> list[str]:
     change(deliveries)
     selected = [delivery("selected 2", seq) for seq in (4, 1)]
     killed = {
-        IN_ORDER.group: Killed(FIRST, {0: 1}, 2),
-        SELECTED.group: Killed("selected 1", {0: 0}, None),
+        IN_ORDER.group: Killed(FIRST, {("mq", 0): 1}, 2),
+        SELECTED.group: Killed("selected 1", {("mq", 0): 0}, None),
     }
     run = Outcome(truth(*range(sent)).tally, {IN_ORDER.group: deliveries, SELECTED.group: selected}, killed)
     return [statement for statement, holds in verdict(run, TRUTHS, PATHS).items() if not holds]

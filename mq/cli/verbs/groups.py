@@ -31,7 +31,7 @@ SILENT = "nothing was consumed for a second, and its consumer does not say why: 
 def groups(session: Session, group: str | None) -> int:
     """List the consumer groups, or show where each queue of GROUP stands.
 
-    For each queue of GROUP: who has it, what is committed, the lag, the age of the oldest message that is
+    For each queue of GROUP: its owner, what is committed, the lag, the age of the oldest message that is
     not consumed, and why it does not move.
     """
     with session.open() as broker:

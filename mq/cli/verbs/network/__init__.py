@@ -1,0 +1,1 @@
+"""The verbs that let others in, and follow others, by the network."""

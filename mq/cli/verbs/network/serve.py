@@ -1,0 +1,172 @@
+"""`serve`: RocketMQ's clients, in any language, on the store; and the connected clients, live."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import mq
+from mq.cli.printing import counted, emit_json, visible
+from mq.cli.session import Session, with_json
+from mq.remoting import serve as serve_store
+
+if TYPE_CHECKING:
+    from mq.remoting.server.server import Server
+
+INTERVAL = 1.0
+CLIENTS_SHOWN = 20
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0: everywhere.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=10911, show_default=True, help="Of the broker."
+)
+@click.option(
+    "--name-server-port",
+    type=click.IntRange(0, 65535),
+    default=9876,
+    show_default=True,
+    help="0: a free one.",
+)
+@click.option("--ha-port", type=click.IntRange(0, 65535), help="Let replicas follow the store at this port.")
+@click.option(
+    "--access-keys",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='A JSON file: {"key": "secret"}, or {"key": ["secret", {"topic or group": "PUB|SUB"}]}.',
+)
+@click.option(
+    "--certificate",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A PEM file with a private key and its certificates: TLS alone is spoken then.",
+)
+@click.option("--share-ports", is_flag=True, help="Let other processes serve the store on the same ports.")
+@click.option("--sync", is_flag=True, help="Answer a send once the disk has its message.")
+@with_json
+@click.pass_obj
+def serve(
+    session: Session,
+    host: str,
+    port: int,
+    name_server_port: int,
+    ha_port: int | None,
+    access_keys: Path | None,
+    certificate: Path | None,
+    share_ports: bool,
+    sync: bool,
+) -> None:
+    """Serve the store to RocketMQ's own clients, until Ctrl-C.
+
+    They find a name server and a broker there. On a terminal it shows who is connected and what moves; with
+    --json it prints a line a second.
+    """
+    keys = None if access_keys is None else _keys(access_keys)
+    context = None
+    if certificate is not None:
+        import ssl
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+    stopped = Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    try:
+        with (
+            session.open(create=True, flush="sync" if sync else "async", duties=True) as broker,
+            serve_store(
+                broker,
+                host,
+                port,
+                name_server_port,
+                ha_port=ha_port,
+                access_keys=keys,
+                tls=context,
+                shares_ports=share_ports,
+            ) as server,
+        ):
+            _show(session, server, stopped)
+    except KeyboardInterrupt:
+        return  # As it is meant to end.
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _keys(path: Path) -> Mapping[str, Any]:
+    try:
+        table = json.loads(path.read_text())
+    except ValueError as error:
+        raise click.UsageError(f"{path} is no JSON: {error}") from None
+    if not isinstance(table, dict):
+        raise click.UsageError(f"{path} holds no object with access keys for names")
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def _show(session: Session, server: "Server", stopped: Event) -> None:
+    click.echo(
+        f"serving {visible(session.target)}: name server {server.name_server}, broker {server.address}",
+        err=session.json,
+    )
+    if session.json:
+        _print(server, stopped)
+    elif sys.stdout.isatty():
+        _live(server, stopped)
+    else:
+        sys.stdout.flush()
+        stopped.wait()
+
+
+def _facts(server: "Server") -> dict[str, Any]:
+    traffic = server.traffic
+    return {
+        "time_ms": time.time_ns() // 1_000_000,
+        "connections": server.connections,
+        "requests": traffic.requests,
+        "refused": traffic.refused,
+        "stored": traffic.stored,
+        "pulled": traffic.pulled,
+        "clients": [client._asdict() for client in server.clients()],
+    }
+
+
+def _print(server: "Server", stopped: Event) -> None:
+    while not stopped.is_set():
+        emit_json(_facts(server))
+        sys.stdout.flush()
+        stopped.wait(INTERVAL)
+
+
+def _live(server: "Server", stopped: Event) -> None:
+    try:
+        from rich.live import Live
+    except ModuleNotFoundError:
+        raise mq.MQError('serve needs rich; install it with: pip install "mq[cli]"') from None
+    before, since = _facts(server), time.monotonic()
+    with Live(_table(before, before, 1.0), auto_refresh=False) as live:
+        while not stopped.wait(INTERVAL):
+            now, at = _facts(server), time.monotonic()
+            live.update(_table(before, now, at - since), refresh=True)
+            before, since = now, at
+
+
+def _table(before: Mapping[str, Any], now: Mapping[str, Any], seconds: float) -> Any:
+    from rich.table import Table
+
+    rates = "   ".join(
+        f"{name} {(now[name] - before[name]) / seconds:,.0f}/s"
+        for name in ("requests", "stored", "pulled", "refused")
+    )
+    title = f"{counted(now['connections'], 'connection')}   {rates}"
+    table = Table(title=title, title_justify="left", expand=True)
+    for heading in ("client", "language", "version", "consumes for", "produces for"):
+        table.add_column(heading)
+    for client in now["clients"][:CLIENTS_SHOWN]:
+        names = (", ".join(client[kind]) for kind in ("consumer_groups", "producer_groups"))
+        table.add_row(*map(visible, (client["address"], client["language"], client["version"], *names)))
+    if len(now["clients"]) > CLIENTS_SHOWN:
+        table.add_row(f"and {len(now['clients']) - CLIENTS_SHOWN:,} more")
+    return table
