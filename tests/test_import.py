@@ -81,8 +81,8 @@ def test_type_checkers_see_each_name_where_it_is_loaded_from() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert seen == {**mq._MODULES, "aio": "mq", "spark": "mq"}
-    assert seen.keys() - {"aio", "spark"} <= set(mq.__all__)
+    assert seen == {**mq._MODULES, "aio": "mq", "remoting": "mq", "spark": "mq"}
+    assert seen.keys() - {"aio", "remoting", "spark"} <= set(mq.__all__)
 
 
 def test_every_public_name_is_there_for_dir_help_and_import_star() -> None:

@@ -38,9 +38,10 @@ print(mq.__version__, received)
 
 
 def run(*command: object, **environment: str) -> str:
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     completed = subprocess.run(
         [str(part) for part in command],
-        env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **environment},
+        env={**inherited, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -30,6 +30,10 @@ class Plan:
     """Messages of an ordinary store (opening, disk)."""
     backlog_count: int
     """Messages of the deep backlog, and of the large stores."""
+    stall_seconds: float
+    """Of a run at full speed whose stalls are looked for."""
+    topic_counts: tuple[int, int]
+    """Of a store of few topics, and of one of many."""
     memory_size: int
     """Free memory that is made ready before a turn: several times what a turn writes."""
 
@@ -48,6 +52,8 @@ class Plan:
             thread_counts=(4, 4),
             stored_count=1_000_000,
             backlog_count=10_000_000,
+            stall_seconds=10.0,
+            topic_counts=(10, 10_000),
             memory_size=2 << 30,
         )
 
@@ -66,6 +72,8 @@ class Plan:
             thread_counts=(4, 4),
             stored_count=100_000,
             backlog_count=500_000,
+            stall_seconds=2.0,
+            topic_counts=(10, 1_000),
             memory_size=1 << 30,
         )
 
@@ -84,5 +92,7 @@ class Plan:
             thread_counts=(2, 2),
             stored_count=2_000,
             backlog_count=4_000,
+            stall_seconds=0.02,
+            topic_counts=(2, 5),
             memory_size=0,
         )

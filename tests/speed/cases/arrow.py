@@ -44,7 +44,7 @@ CASES = (
         "read/arrow",
         "read_arrow, 1 KiB",
         "memcpy of the same bytes",
-        at_least(0.4),
+        at_least(0.5),
         _measure,
         ("cffi", "pyarrow"),
     ),

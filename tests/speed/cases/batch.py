@@ -97,10 +97,10 @@ def _case(name: str, peer: Peer[BatchSender], goal: Goal | None = None) -> Case:
 CASES = (
     _memcpy_case("1 KiB", KIB, at_least(0.5)),
     _memcpy_case("16 KiB", 16 * KIB, at_least(0.8)),
-    _case("lmdb", lmdb.NOSYNC, at_least(2.5)),
-    _case("lmdb-default-map", lmdb.NOSYNC_DEFAULT_MAP, at_least(2.5)),
-    _case("leveldb", leveldb.ASYNC),
-    _case("rocksdb", rocksdb.ASYNC),
+    _case("lmdb", lmdb.NOSYNC, at_least(1.5)),
+    _case("lmdb-default-map", lmdb.NOSYNC_DEFAULT_MAP, at_least(1.5)),
+    _case("leveldb", leveldb.ASYNC, at_least(1.5)),
+    _case("rocksdb", rocksdb.ASYNC, at_least(1.5)),
     _case("sqlite", sqlite.NORMAL),
     Case("batch/built", "send_batch, messages built in the loop", "built before", None, _built),
 )

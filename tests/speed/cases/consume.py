@@ -114,7 +114,7 @@ CASES = (
         "consume/rocketmq",
         TITLE,
         "RocketMQ 5.3.3 and its Java push consumer",
-        at_least(1),
+        at_least(15),
         _against_rocketmq,
         tools=rocketmq.TOOLS,
     ),
@@ -122,7 +122,7 @@ CASES = (
         "consume/batch-64",
         "push consumer, batch_size=64",
         "message by message",
-        at_least(3),
+        at_least(2.5),
         _by_batches,
     ),
     Case(

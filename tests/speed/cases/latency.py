@@ -38,5 +38,5 @@ def _measure(bench: Bench) -> Measurement:
 
 
 CASES = (
-    Case("latency", "p99.9 of a send, 1 KiB, segments rolling", "fixed limit", at_most(20, "µs"), _measure),
+    Case("latency", "p99.9 of a send, 1 KiB, segments rolling", "fixed limit", at_most(10, "µs"), _measure),
 )

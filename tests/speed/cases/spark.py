@@ -302,7 +302,7 @@ CASES = (
         "read",
         "Spark batch read, 100 B",
         "prepared Arrow batches from memory",
-        at_least(0.6),
+        at_least(0.85),
         lambda bench: _reads(bench, _prepared, 1),
     ),
     _case(
@@ -330,14 +330,14 @@ CASES = (
         "write-once",
         "Spark batch write, 100 B, exactly once",
         "Arrow sink that drops its input",
-        at_least(0.35),
+        at_least(0.5),
         _writes("exactly_once"),
     ),
     _case(
         "write",
         "Spark batch write, 100 B, at least once",
         "Arrow sink that drops its input",
-        at_least(0.6),
+        at_least(0.7),
         _writes("at_least_once"),
     ),
     _case(

@@ -48,7 +48,7 @@ CASES = (
         "writers/32",
         "32 processes sending",
         "one process",
-        at_least(0.8),
+        at_least(1.2),
         _processes(lambda p: p.writer_counts[1]),
     ),
 )

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import venv
 from pathlib import Path
 
 from tests.support import maven
+from tests.support.foreign.environments import python_environment
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "python_clients"
 CPP = ("rocketmq==0.4.4", "cpp_client.py")
@@ -23,22 +22,17 @@ def measure(client: tuple[str, str], address: str, topic: str, count: int, size:
     """Figures of CPP against a name server, or of GRPC against a proxy: send_rate, send_cpu_us, consume_rate,
     consume_cpu_us. The topic exists already and is empty."""
     requirement, program = client
-    command = [str(_environment(requirement)), str(PROGRAMS / program), address, topic, str(count), str(size)]
+    command = [
+        str(python_environment(requirement)),
+        str(PROGRAMS / program),
+        address,
+        topic,
+        str(count),
+        str(size),
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=CALL_SECONDS_MAX, check=False, cwd=maven.cache()
     )
     if done.returncode:
         raise RuntimeError(f"{requirement} ended with {done.returncode}: {done.stderr[-2000:]}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
-
-
-def _environment(requirement: str) -> Path:
-    """The interpreter of an environment with one client."""
-    place = maven.cache() / f"{requirement.replace('==', '-')}-py{sys.version_info[0]}.{sys.version_info[1]}"
-    interpreter = place / "bin" / "python"
-    with maven.locked("environments.lock"):
-        if not (place / "ready").exists():
-            venv.create(place, clear=True, with_pip=True)
-            subprocess.run([str(interpreter), "-m", "pip", "install", "-q", requirement], check=True)
-            (place / "ready").touch()
-    return interpreter

@@ -1,0 +1,87 @@
+"""What a send and a read cost in a store of very many topics, against one of few."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import mq
+from tests.speed.cases.case import KIB, Bench, Case
+from tests.speed.goal import at_least
+from tests.speed.pairing import Measurement, paired, rate
+from tests.speed.workspace import fresh, settle
+
+READ_COUNT = 100
+EACH = 20  # messages that a topic has before a turn
+
+
+class Topics:
+    """A store of `count` topics of one queue, sent to and read from in turn."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self._broker = mq.open(directory, default_queue_count=1, queue_file_units=1000)
+        self._producer = mq.Producer(self._broker)
+        self._body = os.urandom(KIB)
+        self._names = [f"topic-{number}" for number in range(count)]
+        for name in self._names:
+            self._producer.send_batch([mq.Message(name, self._body) for _ in range(EACH)])
+        self._queues = [self._broker.topic(name).queues[0] for name in self._names]
+        self._at = 0
+
+    def send_each(self, count: int) -> int:
+        send, body, message, names = self._producer.send, self._body, mq.Message, self._names
+        begin, of = self._at, len(names)
+        for number in range(begin, begin + count):
+            send(message(names[number % of], body))
+        self._at = begin + count
+        return count
+
+    def read_each(self, count: int) -> int:
+        queues, begin, of = self._queues, self._at, len(self._queues)
+        for number in range(begin, begin + count):
+            _ = queues[number % of].read(number // of % EACH, count_max=1).messages[0].body
+        self._at = begin + count
+        return count
+
+    def close(self) -> None:
+        self._producer.close()
+        self._broker.close()
+
+
+@contextmanager
+def _both(bench: Bench) -> Iterator[tuple[Topics, Topics]]:
+    few, many = bench.plan.topic_counts
+    with fresh(bench.data) as directory:
+        bench.say(f"making {many:,} topics")
+        with (
+            closing(Topics(directory / "many", many)) as large,
+            closing(Topics(directory / "few", few)) as small,
+        ):
+            yield large, small
+
+
+def _measure(run: Callable[[Topics], Callable[[int], int]]) -> Callable[[Bench], Measurement]:
+    def measure(bench: Bench) -> Measurement:
+        with _both(bench) as (large, small):
+
+            def turn(topics: Topics) -> float:
+                settle(bench.plan.memory_size)
+                return rate(run(topics), bench.plan.seconds)
+
+            return paired("msg/s", lambda: turn(large), lambda: turn(small), bench.plan.rounds, bench.say)
+
+    return measure
+
+
+CASES = (
+    Case(
+        "topics/send", "send to 10,000 topics in turn, 1 KiB", "to 10 topics", at_least(0.8),
+        _measure(lambda topics: topics.send_each),
+    ),
+    Case(
+        "topics/read", "read from 10,000 topics in turn, one by one", "from 10 topics", at_least(0.8),
+        _measure(lambda topics: topics.read_each),
+    ),
+)  # fmt: skip
