@@ -95,7 +95,7 @@ class JavaClients(JavaProcess):
     ) -> None:
         super().__init__(f"java-clients-{version}", Path(tempfile.mkdtemp(prefix="mq-clients-")))
         self._name_server = name_server
-        self._version = version
+        self.version = version
         self._options = certificates.client_options() if certificates is not None else []
         self._account = account
         self._lock = threading.Lock()
@@ -313,6 +313,11 @@ class JavaClients(JavaProcess):
         """By a key of the index."""
         return self._came("admin.find_key", 0, topic=topic, key=key, count=count)
 
+    def mqadmin(self, command: str, *arguments: str) -> str:
+        """What RocketMQ's own tool prints of a command; raises RequestFailed where it prints an exception."""
+        run = [command, "-n", self._name_server, *arguments]
+        return str(self.ask("admin.run", arguments=run))
+
     def find_id(self, topic: str, offset_msg_id: str) -> Came:
         """By the id that says where it is stored."""
         return _came(self.ask("admin.find_id", topic=topic, id=offset_msg_id))
@@ -344,7 +349,7 @@ class JavaClients(JavaProcess):
         arguments = [self._name_server]
         if self._account is not None:
             arguments += [self._account.access_key, self._account.secret_key]
-        clients = program("clients", self._version)
+        clients = program("clients", self.version)
         self.launch(clients, "Clients", "mq.clients.Clients", arguments, self._options, answers=True)
 
     def _end(self) -> None:

@@ -24,6 +24,9 @@ final class Admin {
     }
 
     Object serve(String verb, JSONObject request) throws Exception {
+        if (verb.equals("run")) {
+            return MqAdmin.run(request.getList("arguments", String.class).toArray(String[]::new), connecting.signing());
+        }
         DefaultMQAdminExt tools = tools();
         String topic = request.getString("topic");
         String group = request.getString("group");

@@ -1,0 +1,188 @@
+"""RocketMQ's own tool for operators, mqadmin of 5.3 and of 4.9, on a directory of mq.
+
+One process runs all commands of a version, by the tool's own code; a command that fails raises RequestFailed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import mq
+from mq.remoting import serve
+from mq.remoting.server.server import Server
+from mq.store.check import problems
+from tests.support.cluster.java_clients import JavaClients
+
+pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
+
+WAIT = 120.0
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[mq.LocalBroker]:
+    path = tmp_path_factory.mktemp("mqadmin") / "store"
+    with mq.open(path) as opened:
+        yield opened
+    assert [str(problem) for problem in problems(path)] == []
+
+
+@pytest.fixture(scope="module")
+def server(store: mq.Broker) -> Iterator[Server]:
+    with serve(store, port=0, namesrv_port=0) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["5.3", "4.9"])
+def java(request: pytest.FixtureRequest, server: Server) -> Iterator[JavaClients]:
+    with JavaClients(server.name_server, version=request.param) as clients:
+        yield clients
+
+
+@pytest.fixture
+def topic(store: mq.LocalBroker, request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own, of two queues."""
+    name = re.sub(r"\W", "-", request.node.name)[:100]
+    return store.create_topic(name, 2).name
+
+
+def rows(printed: str, start: str) -> list[list[str]]:
+    """The words of the lines that start so."""
+    return [line.split() for line in printed.splitlines() if line.startswith(start)]
+
+
+def consumed(store: mq.LocalBroker, java: JavaClients, topic: str, count: int) -> str:
+    """The group of a Java consumer that is at work and has consumed so many messages of the topic."""
+    group = f"group-of-{topic}"[:100]
+    java.consume(group, [topic])
+    for number in range(count):
+        store.topic(topic).send(b"%d" % number)
+    assert len(java.received(group, count, WAIT)) == count
+    return group
+
+
+def test_topic_list_names_the_topics(java: JavaClients, topic: str) -> None:
+    assert topic in java.mqadmin("topicList").splitlines()
+
+
+def test_topic_list_names_cluster_and_groups(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    store.consumer_groups.assigned("readers").claim(store.readable(topic)[0]).commit(0)
+    assert ["DefaultCluster", topic, "readers"] in rows(java.mqadmin("topicList", "-c"), "DefaultCluster")
+
+
+def test_topic_status_shows_the_ends_of_queues(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    for _ in range(5):
+        store.topic(topic).send(b"x")
+    found = rows(java.mqadmin("topicStatus", "-t", topic), store.name)
+    ends = [[store.name, str(q.queue_id), "0", str(q.max_offset)] for q in store.topic(topic).queues]
+    assert [row[:4] for row in found] == ends
+
+
+def test_topic_route_shows_address_and_queues(
+    store: mq.LocalBroker, server: Server, java: JavaClients, topic: str
+) -> None:
+    printed = java.mqadmin("topicRoute", "-t", topic)
+    assert re.search(rf'0:\s?"{server.address}"', printed), printed
+    assert f'"brokerName":"{store.name}"' in printed
+    assert '"readQueueNums":2' in printed
+    assert '"writeQueueNums":2' in printed
+
+
+def test_update_topic_makes_and_changes_a_topic(
+    store: mq.LocalBroker, server: Server, java: JavaClients, topic: str
+) -> None:
+    new = f"new-{topic}"
+    assert "success" in java.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", new, "-r", "3", "-w", "2")
+    assert len(store.readable(new)) == 3
+    assert len(store.publishable(new)) == 2
+    java.mqadmin("updateTopic", "-b", server.address, "-t", new, "-r", "3", "-w", "3", "-p", "4")
+    assert len(store.readable(new)) == 3
+    with pytest.raises(mq.NotPermitted):
+        store.publishable(new)
+
+
+def test_delete_topic_deletes_it(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    assert "success" in java.mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", topic)
+    assert topic not in store.topics()
+
+
+def test_consumer_progress_shows_what_is_left(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    group = consumed(store, java, topic, 4)
+    java.stop_consumer(group)
+    for _ in range(3):
+        store.topic(topic).send(b"x")
+    printed = java.mqadmin("consumerProgress", "-g", group)
+    by_queue = {
+        str(state.queue.queue_id): [str(state.end), str(state.committed or 0), str(state.lag)]
+        for state in store.group(group).states(topic)
+    }
+    assert {row[2]: row[3:6] for row in rows(printed, topic)} == by_queue
+    assert "Diff Total: 3" in printed
+    of_all = rows(java.mqadmin("consumerProgress"), group)
+    assert [row[1:] for row in of_all] == [["0", "OFFLINE", "0", "3"]]
+
+
+def test_consumer_connection_shows_the_members(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    group = consumed(store, java, topic, 1)
+    printed = java.mqadmin("consumerConnection", "-g", group)
+    client, address, language, version = rows(printed, java.client_id(group))[0]
+    assert client == store.group(group).members()[0].client_id
+    assert address.startswith("127.0.0.1:")
+    assert language == "JAVA"
+    assert version.startswith("V")
+    assert rows(printed, topic) == [[topic, "*"]]
+    assert "MessageModel: CLUSTERING" in printed
+    java.stop_consumer(group)
+
+
+def test_messages_are_found_by_key(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    sent = [store.topic(topic).send(b"%d" % n, keys=f"key{n % 2}") for n in range(6)]
+    found = rows(java.mqadmin("queryMsgByKey", "-t", topic, "-k", "key1"), sent[0].msg_id[:16])
+    expected = {(s.msg_id, str(s.queue.queue_id), str(s.queue_offset)) for s in sent[1::2]}
+    assert {tuple(row) for row in found} == expected
+
+
+def test_a_message_is_found_by_its_ids(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    sent = java.send(topic, b"body", keys="k7", tags="paid")
+    assert sent.offset_msg_id is not None
+    of_topic = [] if java.version == "4.9" else ["-t", topic]
+    for printed in (
+        java.mqadmin("queryMsgById", *of_topic, "-i", sent.offset_msg_id),
+        java.mqadmin("queryMsgByUniqueKey", "-t", topic, "-i", sent.msg_id),
+    ):
+        shown = dict(re.findall(r"^([A-Z][\w ]+): +(\S.*)$", printed, re.MULTILINE))
+        assert shown["Topic"] == topic
+        assert shown["Tags"] == "[paid]"
+        assert shown["Keys"] == "[k7]"
+        assert shown["Queue ID"] == str(sent.queue_id)
+        assert shown["Queue Offset"] == str(sent.queue_offset)
+
+
+def test_what_became_of_a_message_is_told(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    group = consumed(store, java, topic, 1)
+    java.stop_consumer(group)
+    before = store.topic(topic).queues[0].read(0).messages or store.topic(topic).queues[1].read(0).messages
+    printed = java.mqadmin("queryMsgByUniqueKey", "-t", topic, "-i", before[0].msg_id)
+    assert f"consumerGroup={group}" in printed
+    assert "NOT_ONLINE" in printed
+
+
+def test_send_message_stores_one(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    printed = java.mqadmin("sendMessage", "-t", topic, "-p", "hello", "-k", "k9", "-c", "paid")
+    ((_, queue_id, status, msg_id),) = rows(printed, store.name)
+    assert status == "SEND_OK"
+    message = store.message(msg_id)
+    assert (message.body, message.tags, message.queue_id) == (b"hello", "paid", int(queue_id))
+    assert [found.msg_id for found in store.query(topic, "k9")] == [msg_id]
+
+
+def test_consume_message_shows_what_is_there(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    sent = [store.topic(topic).send(b"body %d" % n) for n in range(4)]
+    printed = java.mqadmin("consumeMessage", "-t", topic)
+    assert set(re.findall(r"^MSGID: (\w+)", printed, re.MULTILINE)) == {each.msg_id for each in sent}
+    printed = java.mqadmin("consumeMessage", "-t", topic, "-b", store.name, "-i", "1", "-o", "1")
+    assert re.findall(r"BODY: (.*)$", printed, re.MULTILINE) == [
+        message.body.decode() for message in store.topic(topic).queues[1].read(1).messages
+    ]
