@@ -6,15 +6,18 @@ One process runs all commands of a version, by the tool's own code; a command th
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
 
 import mq
 from mq.remoting import serve
+from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.server import Server
 from mq.store.check import problems
-from tests.support.cluster.java_clients import JavaClients
+from tests.support.cluster.java_clients import JavaClients, RequestFailed
+from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 
@@ -135,6 +138,39 @@ def test_consumer_connection_shows_the_members(store: mq.LocalBroker, java: Java
     assert rows(printed, topic) == [[topic, "*"]]
     assert "MessageModel: CLUSTERING" in printed
     java.stop_consumer(group)
+
+
+def test_reset_offset_by_time_repeats_messages(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    group = consumed(store, java, topic, 4)
+    eventually(lambda: store.group(group).lag(topic) == 0, lambda: store.group(group).states(topic))
+    printed = java.mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+    assert sorted(rows(printed, store.name)) == [[store.name, "0", "0"], [store.name, "1", "0"]]
+    again = java.received(group, 8, WAIT)[4:]
+    assert sorted(message.body for message in again) == [b"0", b"1", b"2", b"3"]
+    java.stop_consumer(group)
+
+
+def test_reset_offset_by_time_without_members(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    sent = []
+    for number in range(4):
+        sent.append(store.topic(topic).send(b"%d" % number))
+        time.sleep(0.01)
+    group = store.group(f"group-of-{topic}")
+    group.reset(topic, to="earliest")
+    at_ms = store.message(sent[2].msg_id).store_time_ms
+    java.mqadmin("resetOffsetByTime", "-g", group.name, "-t", topic, "-s", str(at_ms))
+    assert group.lag(topic) == 2
+    java.mqadmin("resetOffsetByTime", "-g", group.name, "-t", topic, "-s", "now", "-f", "false")
+    assert group.lag(topic) == 2
+    java.mqadmin("resetOffsetByTime", "-g", group.name, "-t", topic, "-s", "now")
+    assert group.lag(topic) == 0
+
+
+def test_reset_of_an_unknown_group_is_refused(java: JavaClients, store: mq.LocalBroker, topic: str) -> None:
+    with pytest.raises(RequestFailed) as failed:
+        java.mqadmin("resetOffsetByTime", "-g", "mistyped", "-t", topic, "-s", "0")
+    assert failed.value.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert "mistyped" not in store.groups()
 
 
 def test_messages_are_found_by_key(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from mq.api.results import MessageQueue
 from mq.errors import GroupInvalid
 from mq.names import check_group
-from mq.remoting.codec.bodies.consuming import ConsumerOffsets
+from mq.remoting.codec.bodies.consuming import ConsumerOffsets, QueueOffsets
 from mq.remoting.codec.bodies.heartbeat import ConsumeFrom
 from mq.remoting.codec.requests.offsets import (
     GetAllConsumerOffset,
@@ -17,6 +17,7 @@ from mq.remoting.codec.requests.offsets import (
     GetMinOffset,
     OffsetAnswer,
     QueryConsumerOffset,
+    ResetConsumerOffset,
     SearchOffsetByTimestamp,
     TimestampAnswer,
     UpdateConsumerOffset,
@@ -103,6 +104,50 @@ def update(request: UpdateConsumerOffset, call: Call) -> Reply:
     queue = call.served.queue(request.topic, request.queue_id, None)
     commit(call, request.consumer_group, queue, request.commit_offset, may_fall=True)
     return DONE
+
+
+@handlers.on(ResetConsumerOffset)
+def reset(request: ResetConsumerOffset, call: Call) -> Reply:
+    """Have a group consume from elsewhere: its members find out by their next pulls. Without is_force it goes
+    back, and not forward, unless one queue is named. The answer is where the group is then."""
+    group, broker = request.group, call.served.broker
+    check_group(group)
+    if group not in broker.groups():
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"group {group} does not exist: it does once a consumer of it has started or an offset was set",
+        )
+    committed = broker.consumer_groups.offsets(group, request.topic)
+    if request.queue_id is not None and request.queue_id >= 0:
+        queue = _readable(call, request.topic, request.queue_id)
+        targets = {queue: _named_offset(request, call, queue)}
+    else:
+        targets = {queue: _offset_at(request, call, queue) for queue in broker.readable(request.topic)}
+        if not request.is_force:
+            targets = {queue: min(at, committed.get(queue, at)) for queue, at in targets.items()}
+    broker.consumer_groups.reset(group, targets)
+    return Reply(body=QueueOffsets(targets))
+
+
+def _named_offset(request: ResetConsumerOffset, call: Call, queue: MessageQueue) -> int:
+    """The offset that a reset of one queue names, else that of its time. Raises ValueError."""
+    offset, broker = request.offset, call.served.broker
+    if offset is None or offset < 0:
+        return _offset_at(request, call, queue)
+    begin, end = broker.min_offset(queue), broker.max_offset(queue)
+    if not begin <= offset <= end:
+        raise ValueError(
+            f"offset {offset} is not in {queue.topic}/{queue.queue_id}: give one of {begin} to {end}"
+        )
+    return offset
+
+
+def _offset_at(request: ResetConsumerOffset, call: Call, queue: MessageQueue) -> int:
+    """The first offset of the time that a reset names; the end of the queue for a time below 0."""
+    broker = call.served.broker
+    if request.timestamp < 0:
+        return broker.max_offset(queue)
+    return broker.offset_at(queue, request.timestamp)
 
 
 def commit(call: Call, group: str, queue: MessageQueue, offset: int, *, may_fall: bool = False) -> None:
