@@ -34,7 +34,7 @@ from mq.broker.topics.compaction import Keepsakes
 from mq.broker.topics.registry import Catalog
 from mq.broker.transactions.transactions import LocalTransactions
 from mq.message import Message
-from mq.store.log import delayed_append
+from mq.store.log.delayed_append import DelayedAppend
 from mq.store.log.multi_append import BulkWriter
 from mq.store.log.writer import Writer
 from mq.store.queue.arrow import ArrowReader
@@ -106,14 +106,12 @@ class Parts:
         has_filters = options.enable_consume_queue_ext and not options.read_only
         self._filters = ConsumerFilters(store) if has_filters else None
         log_file_size = store.geometry.commitlog_file_size
-        self._waiting = delayed_append.Asides(
-            self._schedule, self._timer, options.timer_max_delay_ms, log_file_size
-        )
+        self._delays = DelayedAppend(self._schedule, self._timer, options.timer_max_delay_ms, log_file_size)
         self._writer = Writer(
             store,
             catalog.version,
             catalog,
-            self._waiting,
+            self._delays,
             _Keyed(self),
             self._filters,
             options.replicas,
@@ -155,8 +153,8 @@ class Parts:
         store, catalog = self._store, self._catalog
         # Of which the writer does not know: a cycle would keep files.
         append = Appenders(self._writer.appender)
-        told_append = Appenders(partial(self._writer.appender, told=True))
-        self._dedup = Dedup(store, NAME, self._reader, told_append, catalog.current)
+        keyed_append = Appenders(partial(self._writer.appender, keyed=True))
+        self._dedup = Dedup(store, NAME, self._reader, keyed_append, catalog.current)
         self._keepsakes = Keepsakes(
             NAME, self._reader, self._finder.query, append, store.flush_log, catalog.names
         )
@@ -168,7 +166,7 @@ class Parts:
             NAME,
             self._catalog,
             self._writer,
-            self._waiting,
+            self._delays,
             self._schedule,
             self._groups.committed,
             self._groups.commit,

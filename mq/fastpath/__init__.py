@@ -1,22 +1,22 @@
 """What is made, or called, once a message, in C: a function in Python would cost more than the whole append.
 
 Each type here is the base of a class that has everything else in Python: SentFields of mq.Message,
-StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. Line and what it makes call
-the data plane (mq/store/native), through addresses that the store hands in; Asides has it put aside what is
-to be delivered later. Halves is to half messages and their ends what Line is to messages. survey and pack go
-over a batch. Sender is the base of mq.Producer, whose send does the usual message in C; TransactionSender,
-with Transactor, is that of mq.TransactionProducer, and TransactionFields that of mq.Transaction. Guards are
-locks that no exception leaves locked. while_unchanged gives messages while a queue is owned, commit_slot
-commits then. HandedOver is a method that another thread does, which no interrupt comes before. What the
-classes in Python need is in classes.py.
+StoredFields of mq.MessageExt, SendFields of SendResult, PullFields of PullResult. LogHandle and what it makes
+call the data plane (mq/store/native), through addresses that the store hands in; DelayedRecords is how they
+store a delayed message. HalfMessages is to half messages and their ends what LogHandle is to messages. survey
+and pack go over a batch. Sender is the base of mq.Producer, whose send does the usual message in C;
+TransactionSender, with Transactor, is that of mq.TransactionProducer, and TransactionFields that of
+mq.Transaction. Guards are locks that no exception leaves locked. while_unchanged gives messages while a queue
+is owned, commit_slot commits then. HandedOver is a method that another thread does, which no interrupt comes
+before. What the classes in Python need is in classes.py.
 """
 
 from mq.fastpath._objects import (
-    Asides,
+    DelayedRecords,
     Guard,
-    Halves,
+    HalfMessages,
     HandedOver,
-    Line,
+    LogHandle,
     PullFields,
     Sender,
     SendFields,
@@ -34,11 +34,13 @@ from mq.fastpath._objects import (
     byte_guard,
     close_guarded_files,
     commit_slot,
+    due_ms,
     file_guard,
     log_guard,
     mutex_guard,
     open_guard,
     pack,
+    slot_ms,
     survey,
     thread_guard,
     time_guard,
@@ -48,11 +50,11 @@ from mq.fastpath._objects import (
 from mq.fastpath.classes import Signature, added_state, in_c
 
 __all__ = [
-    "Asides",
+    "DelayedRecords",
     "Guard",
-    "Halves",
+    "HalfMessages",
     "HandedOver",
-    "Line",
+    "LogHandle",
     "PullFields",
     "SendFields",
     "Sender",
@@ -72,12 +74,14 @@ __all__ = [
     "byte_guard",
     "close_guarded_files",
     "commit_slot",
+    "due_ms",
     "file_guard",
     "in_c",
     "log_guard",
     "mutex_guard",
     "open_guard",
     "pack",
+    "slot_ms",
     "survey",
     "thread_guard",
     "time_guard",

@@ -75,60 +75,57 @@ class PullFields:
         cls, status: Any, messages: Sequence[Any], next_offset: int, min_offset: int, max_offset: int, /
     ) -> Any: ...
 
-class Line:
-    def __new__(cls, log: Any, address: int, /) -> Line: ...
+class LogHandle:
+    def __new__(cls, log: Any, address: int, /) -> LogHandle: ...
     def let_go(self) -> None: ...
     def appender(
         self,
         queue: Any,
         number: int,
         version: int,
-        unusual: Callable[..., Any],
-        failed: Callable[[int, int, int], Any],
+        slow_path: Callable[..., Any],
+        failed: Callable[[int, int, int, int], Any],
         flushed: Callable[[int, Any], Any] | None,
-        asides: Asides,
-        belongs: bytes,
+        delayed: DelayedRecords,
+        target: bytes,
         /,
-    ) -> Callable[..., Any]: ...
+    ) -> tuple[Callable[..., Any], Callable[..., Any]]: ...
     def puller(
         self,
         queue: Any,
         broker_name: str,
-        unusual: Callable[..., Any],
+        slow_path: Callable[..., Any],
         place: Callable[[Any], tuple[int, int]],
         /,
     ) -> Callable[..., Any]: ...
 
-class Asides:
-    def __new__(cls, size_max: int, /) -> Asides: ...
-    def set_level(
-        self, level: int, number: int, delay_ms: int, alarm: tuple[Any, int, Callable[[], None]], /
-    ) -> None: ...
-    def set_timers(
-        self,
-        number: int,
-        precision_ms: int,
-        delay_max_ms: int,
-        alarm: tuple[Any, int, Callable[[], None]],
-        /,
-    ) -> None: ...
+_Event: TypeAlias = tuple[Any, int, Callable[[], None]]
 
-class Halves:
-    def __new__(cls, line: Line, table: Any, address: int, /) -> Halves: ...
+class DelayedRecords:
+    def __new__(cls, size_max: int, /) -> DelayedRecords: ...
+    def set_level(self, level: int, number: int, delay_ms: int, event: _Event, /) -> None: ...
+    def set_timers(self, number: int, precision_ms: int, delay_max_ms: int, event: _Event, /) -> None: ...
+    def prepare(self, message: Any, body_size: int, target: bytes, /) -> tuple[bytes, int] | int | None: ...
+
+def due_ms(message: Any, now_ns: int, delay_max_ms: int, /) -> int: ...
+def slot_ms(due_ms: int, precision_ms: int, /) -> int: ...
+
+class HalfMessages:
+    def __new__(cls, log_handle: LogHandle, table: Any, address: int, /) -> HalfMessages: ...
     def let_go(self) -> None: ...
     def preparer(
         self,
         queue: Any,
         number: int,
         version: int,
-        belongs: bytes,
-        unusual: Callable[..., Any],
+        target: bytes,
+        slow_path: Callable[..., Any],
         failed: Callable[[int, int, int], Any],
         flushed: Callable[[Any], Any] | None,
         /,
     ) -> Callable[..., Any]: ...
     def ender(
-        self, group: bytes, unusual: Callable[..., Any], commit: Any, rollback: Any, /
+        self, group: bytes, slow_path: Callable[..., Any], commit: Any, rollback: Any, /
     ) -> Callable[..., None]: ...
 
 class Sender:
@@ -140,14 +137,14 @@ class Sender:
 class TransactionSender:
     def _start(self, usual: Transactor, /) -> None: ...
 
-def fast_method(name: str, owner: type, text: str, otherwise: Callable[..., Any], /) -> object: ...
+def fast_method(name: str, owner: type, text: str, slow_path: Callable[..., Any], /) -> object: ...
 
 class Transactor:
     def __new__(
         cls,
         half: Callable[..., Any],
         end: Callable[[int, int, Any], None],
-        otherwise: Any,
+        slow_path: Any,
         made: type[TransactionFields],
         commit: Any,
         rollback: Any,

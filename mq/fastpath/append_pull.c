@@ -1,11 +1,14 @@
 /* Functions that are called once a message: one call of the data plane each, bound to one queue.
  *
- *   Line       a store's log, as long as it may be used; let_go() ends that
- *   appender   append(message, body, sys_flag, unique_id=None) -> SendResult, or None (route is outdated)
+ *   LogHandle  a store's log, as long as it may be used; let_go() ends that
+ *   appender   append(message, body, sys_flag, unique_id=None) -> SendResult, or None: the route is outdated;
+ *              store(message, body, sys_flag, unique_id, options) -> the same, or an int: see MQ_REFUSED_…
  *   puller     pull(offset, count_max, byte_max, tag_hashes, wait) -> PullResult
  *
- * What is not the usual case is passed on to a function in Python with the same arguments, which also raises
- * errors. A log that is closed during a call lives until the call returns.
+ * append() stores a message itself, unless it has a dedup key or is refused: it is passed on to a function in
+ * Python then, behind store(), which stores whatever it is given. `options` is the address of
+ * mq_append_options, or 0. pull() passes on what has to wait. A log that is closed during a call lives until
+ * the call returns.
  */
 #include "objects.h"
 
@@ -30,30 +33,30 @@ typedef struct {
     PyObject_HEAD PyObject *log; /* NULL: not to be used any more */
     mq_log *address;
     scratch *free;
-} line;
+} log_handle;
 
 /* One queue, for appending or for pulling. */
 typedef struct {
-    PyObject_HEAD PyObject *line;
+    PyObject_HEAD PyObject *log_handle;
     PyObject *queue;
-    PyObject *name;    /* of the broker */
-    PyObject *unusual; /* does the same call, whatever it asks for */
-    PyObject *failed;  /* appender: raises what (result, size, errno) stands for */
+    PyObject *name;      /* of the broker */
+    PyObject *slow_path; /* does the same call, whatever it asks for */
+    PyObject *failed;    /* appender: raises what (result, body size, properties size, errno) stands for */
     /* appender: None, or what waits for the disk, told (number of the queue, result), and returns the
      * result to hand out */
     PyObject *flushed;
     PyObject *place;   /* puller: finds (number, version) */
-    PyObject *asides;  /* appender: Asides */
-    PyObject *belongs; /* appender: the properties that say of what is put aside that it belongs here */
+    PyObject *delayed; /* appender: DelayedRecords */
+    PyObject *target;  /* appender: the properties that say of a delayed message that it goes here */
     long long version;
     int number;
 } route;
 
-static PyObject *line_type;
+static PyObject *log_handle_type;
 static PyObject *route_type;
 
-static void line_dealloc(PyObject *self) {
-    line *of = (line *)self;
+static void log_handle_dealloc(PyObject *self) {
+    log_handle *of = (log_handle *)self;
     for (scratch *next; of->free; of->free = next) {
         next = of->free->next;
         free(of->free);
@@ -65,29 +68,29 @@ static void line_dealloc(PyObject *self) {
 static int route_traverse(PyObject *self, visitproc visit, void *arg) {
     route *of = (route *)self;
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(of->line);
+    Py_VISIT(of->log_handle);
     Py_VISIT(of->queue);
     Py_VISIT(of->name);
-    Py_VISIT(of->unusual);
+    Py_VISIT(of->slow_path);
     Py_VISIT(of->failed);
     Py_VISIT(of->flushed);
     Py_VISIT(of->place);
-    Py_VISIT(of->asides);
-    Py_VISIT(of->belongs);
+    Py_VISIT(of->delayed);
+    Py_VISIT(of->target);
     return 0;
 }
 
 static int route_clear(PyObject *self) {
     route *of = (route *)self;
-    Py_CLEAR(of->line);
+    Py_CLEAR(of->log_handle);
     Py_CLEAR(of->queue);
     Py_CLEAR(of->name);
-    Py_CLEAR(of->unusual);
+    Py_CLEAR(of->slow_path);
     Py_CLEAR(of->failed);
     Py_CLEAR(of->flushed);
     Py_CLEAR(of->place);
-    Py_CLEAR(of->asides);
-    Py_CLEAR(of->belongs);
+    Py_CLEAR(of->delayed);
+    Py_CLEAR(of->target);
     return 0;
 }
 
@@ -99,91 +102,118 @@ static void route_dealloc(PyObject *self) {
 
 /* The log, kept alive for one call. NULL: it is let go of. */
 static PyObject *hold(const route *of, mq_log **log) {
-    return of->line ? mq_objects_hold(of->line, log) : NULL;
-}
-
-static PyObject *unusual(const route *of, PyObject *const *args, Py_ssize_t count) {
-    return mq_objects_pass_on(of->unusual, args, count, NULL);
+    return of->log_handle ? mq_objects_hold(of->log_handle, log) : NULL;
 }
 
 /* What the caller gets for a stored message: a new reference, or NULL with an error. Takes `stored` over. */
-static PyObject *told(const route *of, mq_sent_where *stored, const mq_aside *aside, int number) {
+static PyObject *send_result(const route *of, const mq_sent *message, mq_sent_where *stored,
+                             const mq_delayed *delayed, int number) {
     stored->status = mq_objects_shared(known->send_ok);
     stored->queue = mq_objects_shared(of->queue);
-    if (aside) {
-        stored->out_ms = aside->out_ms;
-        if (mq_aside_ring(of->asides, aside, stored->receipt.store_time)) {
+    if (delayed) {
+        stored->out_ms = delayed->out_ms;
+        if (mq_delayed_notify(of->delayed, delayed, stored->receipt.store_time)) {
             Py_DECREF(stored);
             return NULL;
         }
     }
-    if (of->flushed == Py_None) return (PyObject *)stored;
+    if (of->flushed == Py_None || message->hurried) return (PyObject *)stored;
     PyObject *flushed = PyObject_CallFunction(of->flushed, "iO", number, (PyObject *)stored);
     Py_DECREF(stored);
     return flushed;
 }
 
-static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    const route *of = (const route *)self;
-    if ((count != 3 && (count != 4 || args[3] != Py_None)) ||
-        (PyObject *)Py_TYPE(args[0]) != known->message ||
-        (((mq_sent *)args[0])->plain != Py_True && !((mq_sent *)args[0])->later) ||
-        ((mq_sent *)args[0])->keyed || !PyBytes_CheckExact(args[1]))
-        return unusual(of, args, count);
-    const mq_sent *message = (const mq_sent *)args[0];
+static PyObject *append_record(const route *of, mq_log *log, const mq_sent *message, PyObject *body,
+                               int32_t sys_flag, const char *unique_id, const mq_delayed *delayed,
+                               const mq_append_options *options) {
     int32_t flag;
-    int32_t sys_flag;
-    mq_log *log;
-    PyObject *held = mq_objects_int32(message->flag, &flag) && mq_objects_int32(args[2], &sys_flag)
-                         ? hold(of, &log)
-                         : NULL;
-    if (!held) return unusual(of, args, count);
-    mq_aside aside;
-    int later = 0;
-    if (message->later)
-        later = message->hurried ? -1 : mq_aside_prepare(of->asides, message, args[1], of->belongs, &aside);
-    if (later < 0) {
-        Py_DECREF(held);
-        return unusual(of, args, count);
-    }
+    if (!mq_objects_take_int32(message->flag, "flag", &flag)) return NULL;
     mq_sent_where *stored = (mq_sent_where *)mq_objects_make(known->send_result);
-    if (!stored) {
-        if (later) mq_aside_done(&aside);
-        Py_DECREF(held);
-        return NULL;
-    }
-    int number = later ? aside.number : of->number;
-    const mq_append_options *options = later && aside.has_options ? &aside.options : NULL;
-    const char *body = PyBytes_AsString(args[1]);
-    int64_t body_size = PyBytes_Size(args[1]);
-    const char *properties = later ? aside.properties : PyBytes_AsString(message->encoded);
-    int64_t properties_size = later ? aside.properties_size : PyBytes_Size(message->encoded);
+    if (!stored) return NULL;
+    int number = delayed ? delayed->number : of->number;
+    const char *bytes = PyBytes_AsString(body);
+    int64_t size = PyBytes_Size(body);
+    const char *properties = delayed ? delayed->properties : PyBytes_AsString(message->encoded);
+    int64_t properties_size = delayed ? delayed->properties_size : PyBytes_Size(message->encoded);
+    if (delayed && delayed->has_options) options = &delayed->options;
     int result;
     int error;
     Py_BEGIN_ALLOW_THREADS;
-    result = append_at(log, number, of->version, flag, sys_flag, body, body_size, properties, properties_size,
-                       NULL, options, &stored->receipt);
+    result = append_at(log, number, of->version, flag, sys_flag, bytes, size, properties, properties_size,
+                       unique_id, options, &stored->receipt);
     error = errno;
     Py_END_ALLOW_THREADS;
-    Py_DECREF(held);
-    if (later) mq_aside_done(&aside);
-    if (result) {
-        Py_DECREF(stored);
-        if (result == MQ_GONE || result == MQ_STALE) Py_RETURN_NONE;
-        if (result == MQ_TOO_LARGE) return unusual(of, args, count); /* which knows what of it is */
-        return PyObject_CallFunction(of->failed, "iLi", result, (long long)body_size, error);
-    }
-    return told(of, stored, later ? &aside : NULL, number);
+    if (!result) return send_result(of, message, stored, delayed, number);
+    Py_DECREF(stored);
+    if (result == MQ_GONE || result == MQ_STALE) Py_RETURN_NONE;
+    return PyObject_CallFunction(of->failed, "iLLi", result, (long long)size, (long long)properties_size,
+                                 error);
 }
 
-static scratch *take_scratch(line *on) {
+/* NULL without an error: `refusal` says why. */
+static PyObject *store_message(const route *of, const mq_sent *message, PyObject *body, PyObject *sys_flag,
+                               const char *unique_id, const mq_append_options *options, int *refusal) {
+    int32_t flags;
+    mq_log *log;
+    if (!mq_objects_take_int32(sys_flag, "sys_flag", &flags)) return NULL;
+    PyObject *held = hold(of, &log);
+    if (!held) {
+        *refusal = MQ_REFUSED_CLOSED;
+        return NULL;
+    }
+    mq_delayed delayed;
+    int waits = message->later
+                    ? mq_delayed_prepare(of->delayed, message, PyBytes_Size(body), of->target, &delayed)
+                    : 0;
+    PyObject *result = NULL;
+    if (waits < 0) *refusal = waits;
+    else result = append_record(of, log, message, body, flags, unique_id, waits ? &delayed : NULL, options);
+    if (waits > 0) mq_delayed_done(&delayed);
+    Py_DECREF(held);
+    return result;
+}
+
+static PyObject *store(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    int refusal = 0;
+    const char *unique_id;
+    void *options;
+    if (count != 5 || !mq_objects_is_sent(args[0]) || !PyBytes_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "store() takes a Message, bytes, flags, an id and options");
+        return NULL;
+    }
+    unique_id = args[3] == Py_None ? NULL : PyUnicode_AsUTF8AndSize(args[3], NULL);
+    if (!unique_id && args[3] != Py_None) return NULL;
+    options = PyLong_AsVoidPtr(args[4]);
+    if (!options && PyErr_Occurred()) return NULL;
+    PyObject *result = store_message((const route *)self, (const mq_sent *)args[0], args[1], args[2],
+                                     unique_id, options, &refusal);
+    return refusal ? PyLong_FromLong(refusal) : result;
+}
+
+static PyMethodDef store_method = {"store", (PyCFunction)(void (*)(void))store, METH_FASTCALL,
+                                   "store(message, body, sys_flag, unique_id, options, /)\n--\n\nStore a "
+                                   "message in this queue, whatever it asks for."};
+
+static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    const route *of = (const route *)self;
+    int refusal = 0;
+    if ((count == 3 || (count == 4 && args[3] == Py_None)) && mq_objects_is_sent(args[0]) &&
+        !((const mq_sent *)args[0])->keyed && PyBytes_Check(args[1])) {
+        PyObject *result =
+            store_message(of, (const mq_sent *)args[0], args[1], args[2], NULL, NULL, &refusal);
+        if (!refusal) return result;
+    }
+    return mq_objects_pass_on_behind(of->slow_path, PyCFunction_New(&store_method, self), args, count);
+}
+
+static scratch *take_scratch(log_handle *on) {
     scratch *taken = on->free;
     if (taken) on->free = taken->next;
     else taken = malloc(sizeof *taken);
     return taken;
 }
 
-static void give_back(line *on, scratch *taken) {
+static void give_back(log_handle *on, scratch *taken) {
     taken->next = on->free;
     on->free = taken;
 }
@@ -246,18 +276,19 @@ static PyObject *pull(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if (count != 5 || args[3] != Py_None || !mq_objects_int64(args[0], &offset) ||
         !mq_objects_int32(args[1], &count_max) || count_max < 1 || count_max > PULL_COUNT ||
         !mq_objects_int64(args[2], &byte_max) || !(PyFloat_CheckExact(args[4]) || PyLong_CheckExact(args[4])))
-        return unusual(of, args, count);
+        return mq_objects_pass_on(of->slow_path, args, count, NULL);
     double wait = PyFloat_AsDouble(args[4]);
     if (PyErr_Occurred()) return NULL; /* an int beyond all floats */
     PyObject *held = hold(of, &log);
-    if (!held) return unusual(of, args, count);
+    if (!held) return mq_objects_pass_on(of->slow_path, args, count, NULL);
     int without = find_place(of);
-    scratch *into = without ? NULL : take_scratch((line *)of->line);
+    scratch *into = without ? NULL : take_scratch((log_handle *)of->log_handle);
     if (!into) {
         Py_DECREF(held);
-        return without < 0 ? NULL : without > 0 ? unusual(of, args, count) : PyErr_NoMemory();
+        if (without > 0) return mq_objects_pass_on(of->slow_path, args, count, NULL);
+        return without < 0 ? NULL : PyErr_NoMemory();
     }
-    PyObject *on = mq_objects_shared(of->line); /* whose scratch it is, whatever happens meanwhile */
+    PyObject *on = mq_objects_shared(of->log_handle); /* whose scratch it is, whatever happens meanwhile */
     int number = of->number;
     long long version = of->version;
     int code;
@@ -269,11 +300,11 @@ static PyObject *pull(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     PyObject *result = NULL;
     int usual = code == 0 && (into->result.status == MQ_PULL_FOUND || !(wait > 0));
     if (usual) result = pulled(of, into);
-    give_back((line *)on, into);
+    give_back((log_handle *)on, into);
     Py_DECREF(on);
     if (usual) return result;
     if (code == MQ_STALE) of->number = -1;
-    return unusual(of, args, count);
+    return mq_objects_pass_on(of->slow_path, args, count, NULL);
 }
 
 static PyMethodDef append_method = {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL,
@@ -283,84 +314,80 @@ static PyMethodDef pull_method = {
     "pull", (PyCFunction)(void (*)(void))pull, METH_FASTCALL,
     "pull(offset, count_max, byte_max, tag_hashes, wait, /)\n--\n\nPull from this queue: see Queues.puller."};
 
-static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+static PyObject *log_handle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *log;
     unsigned long long address;
-    if (!PyArg_ParseTuple(args, "OK:Line", &log, &address)) return NULL;
+    if (!PyArg_ParseTuple(args, "OK:LogHandle", &log, &address)) return NULL;
     PyObject *self = PyType_GenericAlloc(type, 0);
     if (!self) return NULL;
-    ((line *)self)->log = mq_objects_shared(log);
-    ((line *)self)->address = (mq_log *)(uintptr_t)address;
+    ((log_handle *)self)->log = mq_objects_shared(log);
+    ((log_handle *)self)->address = (mq_log *)(uintptr_t)address;
     return self;
 }
 
-static PyObject *line_let_go(PyObject *self, PyObject *unused) {
-    Py_CLEAR(((line *)self)->log);
+static PyObject *log_handle_let_go(PyObject *self, PyObject *unused) {
+    Py_CLEAR(((log_handle *)self)->log);
     Py_RETURN_NONE;
 }
 
-static PyObject *bound(PyMethodDef *method, route *to, PyObject *self) {
-    to->line = mq_objects_shared(self);
-    Py_XINCREF(to->queue);
-    Py_XINCREF(to->name);
-    Py_XINCREF(to->unusual);
-    Py_XINCREF(to->failed);
-    Py_XINCREF(to->flushed);
-    Py_XINCREF(to->place);
-    Py_XINCREF(to->asides);
-    Py_XINCREF(to->belongs);
-    PyObject *function = PyCFunction_New(method, (PyObject *)to);
-    Py_DECREF(to);
-    return function;
-}
-
-static PyObject *line_appender(PyObject *self, PyObject *args) {
-    PyObject *queue, *usual, *failed, *flushed, *asides, *belongs;
+static PyObject *log_handle_appender(PyObject *self, PyObject *args) {
+    PyObject *queue, *slow_path, *failed, *flushed, *delayed, *target;
     int number;
     long long version;
-    if (!PyArg_ParseTuple(args, "OiLOOOO!S:appender", &queue, &number, &version, &usual, &failed, &flushed,
-                          mq_asides_type, &asides, &belongs))
+    if (!PyArg_ParseTuple(args, "OiLOOOO!S:appender", &queue, &number, &version, &slow_path, &failed,
+                          &flushed, mq_delayed_type, &delayed, &target))
         return NULL;
     route *to = (route *)mq_objects_make(route_type);
     if (!to) return NULL;
-    to->queue = queue;
+    to->log_handle = mq_objects_shared(self);
+    to->queue = mq_objects_shared(queue);
     to->number = number;
     to->version = version;
-    to->unusual = usual;
-    to->failed = failed;
-    to->flushed = flushed;
-    to->asides = asides;
-    to->belongs = belongs;
-    return bound(&append_method, to, self);
+    to->slow_path = mq_objects_shared(slow_path);
+    to->failed = mq_objects_shared(failed);
+    to->flushed = mq_objects_shared(flushed);
+    to->delayed = mq_objects_shared(delayed);
+    to->target = mq_objects_shared(target);
+    PyObject *appender = PyCFunction_New(&append_method, (PyObject *)to);
+    PyObject *store = PyCFunction_New(&store_method, (PyObject *)to);
+    PyObject *both = appender && store ? PyTuple_Pack(2, appender, store) : NULL;
+    Py_XDECREF(appender);
+    Py_XDECREF(store);
+    Py_DECREF(to);
+    return both;
 }
 
-static PyObject *line_puller(PyObject *self, PyObject *args) {
-    PyObject *queue, *name, *usual, *place;
-    if (!PyArg_ParseTuple(args, "OUOO:puller", &queue, &name, &usual, &place)) return NULL;
+static PyObject *log_handle_puller(PyObject *self, PyObject *args) {
+    PyObject *queue, *name, *slow_path, *place;
+    if (!PyArg_ParseTuple(args, "OUOO:puller", &queue, &name, &slow_path, &place)) return NULL;
     route *to = (route *)mq_objects_make(route_type);
     if (!to) return NULL;
+    to->log_handle = mq_objects_shared(self);
     to->number = -1;
-    to->queue = queue;
-    to->name = name;
-    to->unusual = usual;
-    to->place = place;
-    return bound(&pull_method, to, self);
+    to->queue = mq_objects_shared(queue);
+    to->name = mq_objects_shared(name);
+    to->slow_path = mq_objects_shared(slow_path);
+    to->place = mq_objects_shared(place);
+    PyObject *puller = PyCFunction_New(&pull_method, (PyObject *)to);
+    Py_DECREF(to);
+    return puller;
 }
 
-static PyMethodDef line_methods[] = {
-    {"let_go", line_let_go, METH_NOARGS, "Use the log no more."},
-    {"appender", line_appender, METH_VARARGS,
-     "appender(queue, number, version, unusual, failed, flushed, asides, belongs)"},
-    {"puller", line_puller, METH_VARARGS, "puller(queue, broker_name, unusual, place)"},
+static PyMethodDef log_handle_methods[] = {
+    {"let_go", log_handle_let_go, METH_NOARGS, "Use the log no more."},
+    {"appender", log_handle_appender, METH_VARARGS,
+     "appender(queue, number, version, slow_path, failed, flushed, delayed, target) -> append, store"},
+    {"puller", log_handle_puller, METH_VARARGS, "puller(queue, broker_name, slow_path, place)"},
     {NULL, NULL, 0, NULL},
 };
-static PyType_Slot line_slots[] = {
-    {Py_tp_new, line_new},
-    {Py_tp_dealloc, line_dealloc},
-    {Py_tp_methods, line_methods},
+static PyType_Slot log_handle_slots[] = {
+    {Py_tp_new, log_handle_new},
+    {Py_tp_dealloc, log_handle_dealloc},
+    {Py_tp_methods, log_handle_methods},
     {0, NULL},
 };
-static PyType_Spec line_spec = {"mq.fastpath.Line", sizeof(line), 0, Py_TPFLAGS_DEFAULT, line_slots};
+static PyType_Spec log_handle_spec = {"mq.fastpath.LogHandle", sizeof(log_handle), 0, Py_TPFLAGS_DEFAULT,
+                                      log_handle_slots};
 static PyType_Slot route_slots[] = {
     {Py_tp_dealloc, route_dealloc},
     {Py_tp_traverse, route_traverse},
@@ -371,10 +398,10 @@ static PyType_Spec route_spec = {"mq.fastpath.Route", sizeof(route), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
                                  route_slots};
 
-int mq_objects_is_line(PyObject *value) { return (PyObject *)Py_TYPE(value) == line_type; }
+int mq_objects_is_log_handle(PyObject *value) { return (PyObject *)Py_TYPE(value) == log_handle_type; }
 
 PyObject *mq_objects_hold(PyObject *self, mq_log **log) {
-    const line *on = (const line *)self;
+    const log_handle *on = (const log_handle *)self;
     if (!on->log) return NULL;
     *log = on->address;
     return mq_objects_shared(on->log);
@@ -389,7 +416,7 @@ PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args) {
 }
 
 int mq_objects_add_calls(PyObject *module) {
-    line_type = PyType_FromModuleAndSpec(module, &line_spec, NULL);
+    log_handle_type = PyType_FromModuleAndSpec(module, &log_handle_spec, NULL);
     route_type = PyType_FromModuleAndSpec(module, &route_spec, NULL);
-    return line_type && route_type ? PyModule_AddType(module, (PyTypeObject *)line_type) : -1;
+    return log_handle_type && route_type ? PyModule_AddType(module, (PyTypeObject *)log_handle_type) : -1;
 }

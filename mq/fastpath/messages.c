@@ -191,6 +191,14 @@ static PyType_Slot sent_slots[] = {
 static PyType_Spec sent_spec = {"mq.fastpath.SentFields", sizeof(mq_sent), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, sent_slots};
 
+static PyObject *sent_type;
+
+int mq_objects_is_sent(PyObject *value) {
+    PyTypeObject *type = Py_TYPE(value);
+    return ((PyObject *)type == known->message || PyType_IsSubtype(type, (PyTypeObject *)sent_type)) &&
+           ((const mq_sent *)value)->plain;
+}
+
 /* StoredFields. */
 
 static void stored_dealloc(PyObject *self) {
@@ -301,5 +309,7 @@ int mq_objects_add_messages(PyObject *module) {
     for (int i = MQ_LATER_BY_LEVEL; i <= MQ_LATER_BY_TIME; i++)
         if (!later_names[i]) return -1;
     if (!tags_name || !keys_name || !zero) return -1;
-    return mq_objects_add_type(module, &sent_spec) || mq_objects_add_type(module, &stored_spec) ? -1 : 0;
+    sent_type = PyType_FromModuleAndSpec(module, &sent_spec, NULL); /* kept: it is never given back */
+    if (!sent_type || PyModule_AddType(module, (PyTypeObject *)sent_type)) return -1;
+    return mq_objects_add_type(module, &stored_spec);
 }

@@ -7,18 +7,19 @@
  *               StoredFields  of mq.MessageExt  a record and the broker's name
  *   results.c   SendFields    of SendResult     the receipt of an append, taken apart on demand; or values
  *               PullFields    of PullResult     what one pull gave
- *   append_pull.c     Line, and the functions bound to a queue, which make most of the others
- *   delayed_append.c     Asides, where delayed messages are put
- *   sender.c    Sender  of mq.Producer, which sends the usual message
- *   methods.c   methods in C in the place of methods in Python
- *   batch.c     passes over the messages of a batch
- *   transactions.c  Halves, and the functions that store a half message or end its transaction
- *   transaction_send.c    TransactionSender  of mq.TransactionProducer; Transactor, its usual transaction;
- *               TransactionFields  of mq.Transaction
- *   guards.c        locks that are given back whatever Python raises
- *   held.c          messages for a listener, as long as its consumer owns their queue
+ *   append_pull.c       LogHandle, and the functions bound to a queue, which make most of the others
+ *   delayed_append.c    DelayedRecords: how a delayed message is stored
+ *   sender.c            Sender of mq.Producer, which sends the usual message
+ *   methods.c           methods in C in the place of methods in Python
+ *   batch.c             passes over the messages of a batch
+ *   transactions.c      HalfMessages, and the functions that store a half message or end its transaction
+ *   transaction_send.c  TransactionSender of mq.TransactionProducer; Transactor, its usual transaction;
+ *                       TransactionFields of mq.Transaction
+ *   guards.c            locks that are given back whatever Python raises
+ *   held.c              messages for a listener, as long as its consumer owns their queue
  *
- * Whatever is not the usual case is left to Python, which also raises all errors but those of memory.
+ * Whatever is not the usual case is left to Python, which also raises all errors but those of memory and of
+ * types.
  *
  * Fields are filled once, by `__init__` (so that a subclass may take other arguments) or by `restored` (of
  * copy and pickle, which know the fields and not the arguments), and never change: a call may read them
@@ -33,6 +34,8 @@
 #include "objects.h"
 
 #include <string.h>
+
+enum { ARGUMENTS_MAX = 4 }; /* of an append */
 
 mq_known mq_objects_known;
 static mq_known *const known = &mq_objects_known;
@@ -57,6 +60,13 @@ int mq_objects_int32(PyObject *value, int32_t *number) {
     return 1;
 }
 
+int mq_objects_take_int32(PyObject *value, const char *name, int32_t *number) {
+    if (mq_objects_int32(value, number)) return 1;
+    PyErr_Format(PyLong_CheckExact(value) ? PyExc_OverflowError : PyExc_TypeError,
+                 "%s is an int of 32 bits, not %R", name, value);
+    return 0;
+}
+
 PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     Py_ssize_t named = names ? PyTuple_Size(names) : 0;
     PyObject *all = function ? PyTuple_New(count) : NULL;
@@ -76,6 +86,20 @@ PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize
     }
     Py_XDECREF(all);
     Py_XDECREF(options);
+    return result;
+}
+
+PyObject *mq_objects_pass_on_behind(PyObject *function, PyObject *first, PyObject *const *args,
+                                    Py_ssize_t count) {
+    PyObject *all[ARGUMENTS_MAX + 1] = {first};
+    PyObject *result = NULL;
+    if (count > ARGUMENTS_MAX)
+        PyErr_Format(PyExc_TypeError, "at most %d arguments are taken, not %zd", ARGUMENTS_MAX, count);
+    else if (first) {
+        for (Py_ssize_t i = 0; i < count; i++) all[1 + i] = args[i];
+        result = mq_objects_pass_on(function, all, 1 + count, NULL);
+    }
+    Py_XDECREF(first);
     return result;
 }
 
@@ -133,7 +157,10 @@ static PyObject *bind(PyObject *module, PyObject *args) {
 static PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS, "bind(name, value): tell what stands behind a name of mq_known"},
     {"fast_method", mq_objects_fast_method, METH_VARARGS,
-     "fast_method(name, owner, text, otherwise): see methods.c"},
+     "fast_method(name, owner, text, slow_path): see methods.c"},
+    {"due_ms", mq_objects_due_ms, METH_VARARGS,
+     "due_ms(message, now_ns, delay_max_ms): see delayed_append.c; 0: due, below 0: beyond the limit"},
+    {"slot_ms", mq_objects_slot_ms, METH_VARARGS, "slot_ms(due_ms, precision_ms): TIMER_OUT_MS"},
     {"survey", mq_objects_survey, METH_O, "survey(messages): see batch.c"},
     {"pack", mq_objects_pack, METH_O, "pack(messages): see batch.c"},
     {"bind_calls", mq_objects_bind_calls, METH_VARARGS,
@@ -157,7 +184,7 @@ static int run(PyObject *module) {
     }
     if (first) return PyDict_Merge(PyModule_GetDict(module), PyModule_GetDict(first), 0);
     if (mq_objects_add_messages(module) || mq_objects_add_results(module) || mq_objects_add_calls(module) ||
-        mq_objects_add_asides(module) || mq_objects_add_sender(module) ||
+        mq_objects_add_delayed(module) || mq_objects_add_sender(module) ||
         mq_objects_add_transactions(module) || mq_objects_add_transactor(module) ||
         mq_objects_add_guards(module) || mq_objects_add_held(module) || mq_objects_add_hand_over(module))
         return -1;

@@ -36,7 +36,7 @@ typedef struct {
 } mq_known;
 
 extern mq_known mq_objects_known;
-extern PyObject *mq_asides_type;
+extern PyObject *mq_delayed_type;
 
 /* A method in C: see methods.c. */
 typedef struct {
@@ -44,7 +44,7 @@ typedef struct {
     const char *attribute; /* in its class */
     PyObject *(*function)(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
     PyObject *base;      /* the type whose memory `function` knows */
-    PyObject *otherwise; /* the function in Python */
+    PyObject *slow_path; /* the function in Python */
 } mq_fast_method;
 
 extern mq_fast_method mq_producer_send, mq_transaction_send, mq_transaction_begin;
@@ -64,7 +64,7 @@ typedef struct {
 /* When a message is to be delivered. */
 enum { MQ_AT_ONCE, MQ_LATER_BY_LEVEL, MQ_LATER_BY_DELAY, MQ_LATER_BY_TIME };
 
-/* How a message is put aside, for one append. See delayed_append.c. */
+/* How a delayed message is appended. See delayed_append.c. */
 typedef struct {
     int number;     /* of the queue in which it waits */
     int64_t due_ms; /* below 0: the store time and `delay_ms` */
@@ -76,7 +76,7 @@ typedef struct {
     int has_options;
     char *memory; /* NULL: `room` is enough */
     char room[512];
-} mq_aside;
+} mq_delayed;
 
 typedef struct {
     PyObject_HEAD PyObject *record;
@@ -110,15 +110,21 @@ PyObject *mq_objects_shared(PyObject *value);
 /* Whether it is exactly an int, so that nothing of it runs, and fits. */
 int mq_objects_int64(PyObject *value, int64_t *number);
 int mq_objects_int32(PyObject *value, int32_t *number);
+/* The same, with an error that names it where it is not. */
+int mq_objects_take_int32(PyObject *value, const char *name, int32_t *number);
 /* Call a function of Python with arguments as METH_FASTCALL has them; NULL is one whose owner is gone. */
 PyObject *mq_objects_pass_on(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *names);
+/* The same, with `first`, which is taken over, before these. It is made for each call: kept by the object
+ * whose method it is, it would close a cycle. */
+PyObject *mq_objects_pass_on_behind(PyObject *function, PyObject *first, PyObject *const *args,
+                                    Py_ssize_t count);
 PyObject *mq_objects_fast_method(PyObject *module, PyObject *args);
 /* Call the method in Python, with what the one in C is not for. */
-PyObject *mq_objects_call_otherwise(const mq_fast_method *method, PyObject *self, PyObject *const *args,
+PyObject *mq_objects_call_slow_path(const mq_fast_method *method, PyObject *self, PyObject *const *args,
                                     Py_ssize_t count, PyObject *names);
-int mq_objects_is_line(PyObject *value);
-/* The log of a Line, and what keeps it alive for one call; NULL without an error: it is let go of. */
-PyObject *mq_objects_hold(PyObject *line, mq_log **log);
+int mq_objects_is_log_handle(PyObject *value);
+/* The log of a LogHandle, and what keeps it alive for one call; NULL without an error: it is let go of. */
+PyObject *mq_objects_hold(PyObject *log_handle, mq_log **log);
 void mq_objects_free(PyObject *self);
 /* What `__init__` raises when it is called again: -1. */
 int mq_objects_refuse_again(void);
@@ -129,18 +135,30 @@ int mq_objects_add_type(PyObject *module, PyType_Spec *spec);
 /* Lay name, 01, number (not negative) and 02 at `at`; the byte behind. */
 char *mq_objects_number(char *at, const char *name, int64_t number);
 
-/* Prepare to put a message aside. 1: to be appended as `out` says, and then rung; 0: it is due, so it is
- * appended as if it had no delay; -1: Python has to do it. After 1, mq_aside_done. */
-int mq_aside_prepare(PyObject *asides, const mq_sent *message, PyObject *body, PyObject *belongs,
-                     mq_aside *out);
-void mq_aside_done(mq_aside *aside);
-/* Tell the leader of what was put aside, where it would sleep for too long. 0, or -1 with an error. */
-int mq_aside_ring(PyObject *asides, const mq_aside *aside, int64_t store_time);
+/* What keeps a message from being stored. */
+enum {
+    MQ_REFUSED_CLOSED = -1,     /* the log is closed */
+    MQ_REFUSED_NOT_SET = -2,    /* the queue of its delay level, or of timers, is still to be set */
+    MQ_REFUSED_TOO_LATE = -3,   /* it is due later than it may be */
+    MQ_REFUSED_PROPERTIES = -4, /* its properties are too large with those of a delayed message */
+    MQ_REFUSED_SIZE = -5,       /* it will be too large once it is due */
+    MQ_REFUSED_MEMORY = -6
+};
+
+/* Whether it is a message, whatever subclass of SentFields, with all its fields. */
+int mq_objects_is_sent(PyObject *value);
+/* Prepare to append a delayed message. 1: as `out` says, and then to be notified; 0: it is due, so it is
+ * appended as if it had no delay; MQ_REFUSED_…: not at all. After 1, mq_delayed_done. */
+int mq_delayed_prepare(PyObject *records, const mq_sent *message, int64_t body_size, PyObject *target,
+                       mq_delayed *out);
+void mq_delayed_done(mq_delayed *delayed);
+/* Wake the leader where it would sleep beyond a message that was appended. 0, or -1 with an error. */
+int mq_delayed_notify(PyObject *records, const mq_delayed *delayed, int64_t store_time);
 
 int mq_objects_add_messages(PyObject *module);
 int mq_objects_add_results(PyObject *module);
 int mq_objects_add_calls(PyObject *module);
-int mq_objects_add_asides(PyObject *module);
+int mq_objects_add_delayed(PyObject *module);
 int mq_objects_add_sender(PyObject *module);
 int mq_objects_add_transactions(PyObject *module);
 int mq_objects_add_transactor(PyObject *module);
@@ -151,6 +169,8 @@ int mq_objects_add_hand_over(PyObject *module);
 int64_t *mq_objects_wait_deadline(void);
 PyObject *mq_objects_bind_calls(PyObject *module, PyObject *args);
 PyObject *mq_objects_bind_transactions(PyObject *module, PyObject *args);
+PyObject *mq_objects_due_ms(PyObject *module, PyObject *args);
+PyObject *mq_objects_slot_ms(PyObject *module, PyObject *args);
 PyObject *mq_objects_survey(PyObject *module, PyObject *messages);
 PyObject *mq_objects_pack(PyObject *module, PyObject *messages);
 

@@ -105,14 +105,14 @@ static PyObject *send(PyObject *self, PyObject *const *args, Py_ssize_t count, P
     if (count != 1 || (names && PyTuple_Size(names)) ||
         (PyObject *)Py_TYPE(args[0]) != mq_objects_known.message || !((mq_sent *)args[0])->plain ||
         ((mq_sent *)args[0])->keyed || !of->turns || PyList_Size(of->before) || PyList_Size(of->after))
-        return mq_objects_call_otherwise(&mq_producer_send, self, args, count, names);
+        return mq_objects_call_slow_path(&mq_producer_send, self, args, count, names);
     mq_sent *message = (mq_sent *)args[0];
     PyObject *turns = mq_objects_shared(of->turns); /* stop() may drop them meanwhile */
     PyObject *result = send_in_turn(self, message, turns);
     Py_DECREF(turns);
     if (result != Py_None) return result;
     Py_DECREF(result);
-    return mq_objects_call_otherwise(&mq_producer_send, self, args, count, names);
+    return mq_objects_call_slow_path(&mq_producer_send, self, args, count, names);
 }
 
 mq_fast_method mq_producer_send = {"producer_send", "send", send, NULL, NULL};

@@ -3,11 +3,11 @@
  *   class TransactionProducer(TransactionSender)
  *       ._start(transactor) called once, by __init__
  *       .send, .begin       see methods.c
- *   Transactor(half, end, otherwise, made, commit, rollback)
+ *   Transactor(half, end, slow_path, made, commit, rollback)
  *       .begun(result)      what begin returns for a half message that was stored
  *   TransactionFields       the base of the class `made`: an undecided half message, a context manager
  *
- * `half` stores a half message and `end` ends its transaction: see transactions.c. `otherwise` has as methods
+ * `half` stores a half message and `end` ends its transaction: see transactions.c. `slow_path` has as methods
  * what is done with all else: decide(result, message, execute, arg) and begun(result) for a half message that
  * may not be stored safely, executed(result, state, error) for what execute raised, or returned that is no
  * word, finish(result, state) for a result that is not from here, and unended(result, state, error) for an
@@ -20,7 +20,7 @@ static mq_known *const known = &mq_objects_known;
 typedef struct {
     PyObject_HEAD PyObject *half;
     PyObject *end;
-    PyObject *otherwise;
+    PyObject *slow_path;
     PyObject *made;
     PyObject *commit;
     PyObject *rollback;
@@ -59,8 +59,8 @@ static void transactor_dealloc(PyObject *self) {
 
 static PyObject *pass_on(const transactor *of, const char *name, PyObject *const *args, Py_ssize_t count,
                          PyObject *names) {
-    PyObject *function = of->otherwise ? PyObject_GetAttrString(of->otherwise, name) : NULL;
-    if (of->otherwise && !function) return NULL;
+    PyObject *function = of->slow_path ? PyObject_GetAttrString(of->slow_path, name) : NULL;
+    if (of->slow_path && !function) return NULL;
     PyObject *result = mq_objects_pass_on(function, args, count, names);
     Py_XDECREF(function);
     return result;
@@ -129,7 +129,7 @@ static PyObject *send(PyObject *self, PyObject *const *args, Py_ssize_t count, P
     const transactor *of = ((const transaction_sender *)self)->usual;
     if ((names && PyTuple_Size(names)) || count < 2 || count > 3 || !is_usual(args[0]) ||
         !PyCallable_Check(args[1]) || !of || !of->half)
-        return mq_objects_call_otherwise(&mq_transaction_send, self, args, count, names);
+        return mq_objects_call_slow_path(&mq_transaction_send, self, args, count, names);
     PyObject *result = PyObject_CallFunctionObjArgs(of->half, args[0], NULL);
     if (!result) return NULL;
     PyObject *arg = count == 3 ? args[2] : Py_None;
@@ -159,7 +159,7 @@ static PyObject *begun(PyObject *self, PyObject *result) {
 static PyObject *begin(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     transactor *of = ((const transaction_sender *)self)->usual;
     if ((names && PyTuple_Size(names)) || count != 1 || !is_usual(args[0]) || !of || !of->half)
-        return mq_objects_call_otherwise(&mq_transaction_begin, self, args, count, names);
+        return mq_objects_call_slow_path(&mq_transaction_begin, self, args, count, names);
     PyObject *result = PyObject_CallFunctionObjArgs(of->half, args[0], NULL);
     if (!result) return NULL;
     PyObject *made = is_ours(result) ? begun((PyObject *)of, result) : pass_on(of, "begun", &result, 1, NULL);

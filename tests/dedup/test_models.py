@@ -48,7 +48,7 @@ class Sends(RuleBasedStateMachine):
             broker._store,
             broker.name,
             broker._reader,
-            Appenders(partial(broker._writer.appender, told=True)),
+            Appenders(partial(broker._writer.appender, keyed=True)),
             broker._catalog.current,
             bucket_count=2,
         )

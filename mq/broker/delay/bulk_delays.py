@@ -54,9 +54,9 @@ class Asides:
     def admit(self, topic: str, queue_id: int) -> None:
         """Have the queue of messages put aside; raises what forbids a message there."""
         if topic == SCHEDULE_TOPIC and 0 <= queue_id < self.levels:
-            self._schedule.aside(queue_id + 1)
+            self._schedule.queue_of(queue_id + 1)
         elif topic == TIMER_TOPIC and queue_id == 0:
-            self._timer.aside()
+            self._timer.queue_number()
         else:
             self._admit_others(topic, queue_id)
 

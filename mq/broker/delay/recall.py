@@ -128,7 +128,7 @@ class Recall:
             "REAL_QID": 0,
         }
         encoded = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
-        return self._appends.append_to(self._timer.aside(), BODY, encoded).queue_offset
+        return self._appends.append_to(self._timer.queue_number(), BODY, encoded).queue_offset
 
     def _wait_until_seen(self, wanted: RecallHandle, marked: int) -> None:
         """Until the leader has read the timer topic beyond its offset `marked`."""

@@ -78,7 +78,7 @@ class Schedule:
         """The level that is meant: there is no higher one than the last."""
         return min(wanted, len(self.delays_ms))
 
-    def aside(self, level: int) -> tuple[int, int]:
+    def queue_of(self, level: int) -> tuple[int, int]:
         """Number of the queue in which messages of a level wait, and their delay in ms. Raises
         MessageInvalid."""
         if level > len(self.delays_ms):
@@ -108,7 +108,7 @@ class Schedule:
     ) -> None:
         """Store a copy of a message with these properties changed, to be delivered to a queue when a level's
         delay has passed. turn: see Copies.append."""
-        _, delay_ms = self.aside(level)
+        _, delay_ms = self.queue_of(level)
         wanted = {**properties, "DELAY": str(level), "REAL_TOPIC": topic, "REAL_QID": str(queue_id)}
         copy = self.copies.append(
             SCHEDULE_TOPIC,

@@ -93,7 +93,7 @@ class Timer:
         with self._lock:
             self._alarm = None
 
-    def aside(self) -> int:
+    def queue_number(self) -> int:
         """Number of the queue in which timer messages wait; its topic is made on first use."""
         number = self._number
         if number is None:
@@ -220,7 +220,7 @@ class Timer:
             return
         if self._is_running:
             # What is due later than the next look has told nobody.
-            if self._copies.next_offset(self.aside()) > self.enqueued():
+            if self._copies.next_offset(self.queue_number()) > self.enqueued():
                 self.alarm.ring()
             if time.monotonic() - self._expired > EXPIRE_INTERVAL:
                 self._expired = time.monotonic()

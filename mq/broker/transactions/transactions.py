@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NoReturn, cast
+from typing import NoReturn
 
 from mq.api.queues import Appender, Appenders
 from mq.api.results import MessageQueue, SendResult
@@ -32,7 +32,7 @@ from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.store.directory.settings import Settings
 from mq.store.index.find_records import stored
-from mq.store.log.delayed_append import Asides
+from mq.store.log.delayed_append import DelayedAppend
 from mq.store.log.first_send import FirstSend
 from mq.store.log.reappend import Copies, changed
 from mq.store.log.writer import Writer
@@ -62,7 +62,7 @@ class LocalTransactions:
         broker_name: str,
         catalog: Catalog,
         writer: Writer,
-        asides: Asides,
+        delays: DelayedAppend,
         schedule: Schedule,
         committed: Callable[[str, MessageQueue], int | None],
         commit: Callable[[str, MessageQueue, int], object],
@@ -73,7 +73,7 @@ class LocalTransactions:
         self._broker_name = broker_name
         self._catalog = catalog
         self._writer = writer
-        self._asides = asides
+        self._delays = delays
         self._schedule = schedule
         self._timeout_ms = int(settings().option("transaction_timeout") * 1000)
         self._reader = Reader(store, broker_name, catalog.version, lambda _queue: None)
@@ -293,12 +293,12 @@ class LocalTransactions:
             return
         if message.delay_ms is not None or message.deliver_at_ms is not None:
             queue = MessageQueue(place[0], self._broker_name, place[1])
-            like_sent = cast("Message", message)  # as far as that is asked
-            waiting = self._asides.waiting(queue, like_sent, message.stored_body)
-            if waiting is not None:  # Else it is due.
-                properties, times = changed(waiting.encoded, known_as), message.reconsume_times
-                copy = self._copies.append(TIMER_TOPIC, 0, message, properties, reconsume_times=times)
-                waiting.stored(copy.store_time_ms)
+            as_sent = Message.restored(place[0], b"", 0, False, message.encoded)
+            delayed = self._delays.prepare(queue, as_sent, len(message.stored_body))
+            if delayed is not None:  # Else it is due.
+                properties, times = changed(delayed.properties, known_as), message.reconsume_times
+                self._copies.append(TIMER_TOPIC, 0, message, properties, reconsume_times=times)
+                self._delays.appended(delayed)
                 return
         number = self._copies.number(*place, add=True)
         assert number is not None

@@ -41,7 +41,7 @@ from mq.spark.errors import Refusal, nearest
 from mq.spark.sink.ledger import TOPIC as LEDGER
 from mq.spark.sink.property_strings import joined, keys_of, properties_of, tags_of
 from mq.spark.sink.staging import StagedBatch
-from mq.store.log.delayed_append import belongs
+from mq.store.log.delayed_append import target_properties
 
 __all__ = ["RowEncoder", "check_columns", "check_target"]
 
@@ -281,7 +281,7 @@ class RowEncoder:
             numbers = pa.repeat(numbers, rows)
         # Before queues of other topics are among them: these are what rows say where they belong.
         is_local = self._broker.bulk.asides is not None
-        homes = [belongs(queue).decode() if is_local else "" for queue in self._queues]
+        homes = [target_properties(queue).decode() if is_local else "" for queue in self._queues]
         where = pa.array(homes, pa.string()).take(numbers)
         more = []
         if levels.null_count < rows:

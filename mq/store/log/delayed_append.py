@@ -1,41 +1,44 @@
-"""Messages that are to be delivered later: where they wait, and what is written on them.
+"""Messages that are to be delivered later: what appending one needs to know, and why one is refused.
 
-Each waits as a record of another topic than its own. Behind its own properties stand
-
-    TIMER_DELIVER_MS   when it is due, where the message says for how long it is to wait (TIMER_DELAY_MS)
-    TIMER_OUT_MS       its slot, see slot_ms            (both of messages that are due at any time alone)
-    REAL_TOPIC         where it belongs
-    REAL_QID
-
-and the unit of one with a delay level has as its code when it is due: its store time and the level's delay.
-The leader looks when the next is due; it is told of one that is due before that.
-
-The usual message takes the way of mq/fastpath/aside.c, which does the same; what comes here asks for more, or
-is refused. RocketMQ: broker/util/HookUtils.java, handleScheduleMessage and transformTimerMessage.
+What is written on such a message, and where it waits, is decided in mq/fastpath/delayed_append.c, which every
+append goes through. It is told here of the queue of a delay level, and of that of timer messages, when the
+first message asks for it: these queues are made then. RocketMQ: broker/util/HookUtils.java,
+handleScheduleMessage and transformTimerMessage.
 """
 
 from __future__ import annotations
 
 import time
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 from mq.api.results import MessageQueue
-from mq.due_time import due_ms, slot_ms
-from mq.errors import MessageInvalid
-from mq.fastpath import Asides as Usual
+from mq.due_time import beyond_limit
+from mq.errors import BrokerClosed, MessageInvalid
+from mq.fastpath import DelayedRecords
 from mq.message import Message
 from mq.properties import PROPERTIES_SIZE_MAX
-from mq.store.log.size_limits import ROOM_MAX, message_too_large
+from mq.store.log.size_limits import message_too_large
 from mq.store.native import ffi
 
-__all__ = ["Alarm", "Asides", "Levels", "Timers", "Waiting", "belongs"]
+__all__ = ["DelayedAppend", "DutyEvent", "LevelQueues", "Refused", "TimerQueue", "target_properties"]
 
-DUE_AFTER = 2  # The code of a unit that says when its message is due counts from the store time.
 ROOM = 256  # what a record has besides body, topic and properties
-WAKE_PLACE = 2  # of Alarm.words, as in mq/broker/delay/level_progress.py
+WAKE_PLACE = 2  # of DutyEvent.words, as in mq/broker/delay/level_progress.py
 
 
-class Alarm(Protocol):
+class Refused(IntEnum):
+    """MQ_REFUSED_... of mq/fastpath/objects.h."""
+
+    CLOSED = -1
+    NOT_SET = -2
+    TOO_LATE = -3
+    PROPERTIES = -4
+    SIZE = -5
+    MEMORY = -6
+
+
+class DutyEvent(Protocol):
     """Wakes the leader: see mq/broker/delay/level_progress.py."""
 
     @property
@@ -46,105 +49,101 @@ class Alarm(Protocol):
     def ring(self) -> None: ...
 
 
-class Levels(Protocol):
-    """Where messages with a delay level are put aside: see mq/broker/delay/schedule.py."""
+class LevelQueues(Protocol):
+    """Where messages with a delay level wait: see mq/broker/delay/schedule.py."""
 
-    def alarm(self) -> Alarm: ...
+    def alarm(self) -> DutyEvent: ...
 
-    def aside(self, level: int, /) -> tuple[int, int]:
+    def queue_of(self, level: int, /) -> tuple[int, int]:
         """Number of the queue of a delay level, and its delay in ms. Raises MessageInvalid."""
         ...
 
 
-class Timers(Protocol):
-    """Where messages that are due at any time are put aside: see mq/broker/delay/timer.py."""
+class TimerQueue(Protocol):
+    """Where messages that are due at any time wait: see mq/broker/delay/timer.py."""
 
     @property
-    def alarm(self) -> Alarm: ...
+    def alarm(self) -> DutyEvent: ...
     @property
     def precision_ms(self) -> int: ...
-    def aside(self) -> int:
-        """Number of their queue."""
-        ...
+    def queue_number(self) -> int: ...
 
 
-class Waiting(NamedTuple):
-    """How a delayed message is appended, and how the leader is told of it."""
+class Delayed(NamedTuple):
+    """How a message that is due at a time of its own is appended."""
 
-    number: int
-    encoded: bytes
-    envelope: Any
-    alarm: Alarm
-    due_ms: int  # with a delay level, how long after its store time
-    out_ms: int  # 0: it has a delay level
-
-    def stored(self, store_time_ms: int) -> None:
-        """It was put aside: the leader is woken if it would sleep longer."""
-        due_ms = self.due_ms
-        if not self.out_ms:
-            due_ms += store_time_ms + 1  # Store times are cut to the ms, and the whole delay is to pass.
-        if due_ms < self.alarm.words[WAKE_PLACE]:
-            self.alarm.ring()
+    properties: bytes
+    due_ms: int
 
 
-def belongs(queue: MessageQueue) -> bytes:
-    """The properties that say of a message put aside where it is to go."""
+def target_properties(queue: MessageQueue) -> bytes:
+    """The properties that say of a delayed message where it is to go."""
     return f"REAL_TOPIC\x01{queue.topic}\x02REAL_QID\x01{queue.queue_id}\x02".encode()
 
 
-class Asides:
-    """Puts messages aside that go to one store.
+class DelayedAppend:
+    """What appends of delayed messages to one store share.
 
     delay_max_ms: how far ahead a timer message may be due. log_file_size: no record is larger than that.
     """
 
-    def __init__(self, levels: Levels, timers: Timers, delay_max_ms: int, log_file_size: int) -> None:
-        self.usual = Usual(log_file_size - ROOM_MAX)
+    def __init__(
+        self, levels: LevelQueues, timers: TimerQueue, delay_max_ms: int, log_file_size: int
+    ) -> None:
+        self.records = DelayedRecords(log_file_size - ROOM)
         self._levels = levels
         self._timers = timers
         self._delay_max_ms = delay_max_ms
         self._log_file_size = log_file_size
 
-    def waiting(self, queue: MessageQueue, message: Message, body: bytes) -> Waiting | None:
-        """How to put this message aside; None where it is due. Raises MessageInvalid, MessageTooLarge."""
-        encoded = message.encoded
-        if not encoded.endswith(b"\x02"):
-            encoded += b"\x02"
+    def have_queue(self, message: Message) -> None:
+        """Have the queue in which a message waits. Raises MessageInvalid for a level that there is not."""
         if level := message.delay_level:
-            waiting = self._of_level(level, encoded + belongs(queue))
-        elif due := due_ms(message, time.time_ns(), self._delay_max_ms):
-            waiting = self._of_time(encoded, message.delay_ms is not None, due, belongs(queue))
-        else:
-            return None
-        size = len(waiting.encoded)
-        if size > PROPERTIES_SIZE_MAX:
-            raise MessageInvalid(
+            number, delay_ms = self._levels.queue_of(level)
+            self.records.set_level(level, number, delay_ms, _address(self._levels.alarm()))
+        elif message.delayed:
+            timers = self._timers
+            number, precision_ms = timers.queue_number(), timers.precision_ms
+            self.records.set_timers(number, precision_ms, self._delay_max_ms, _address(timers.alarm))
+
+    def check(self, queue: MessageQueue, message: Message, body: bytes) -> None:
+        """Raises MessageInvalid, MessageTooLarge for what is wrong with a delayed message."""
+        self.prepare(queue, message, len(body))
+
+    def prepare(self, queue: MessageQueue, message: Message, body_size: int) -> Delayed | None:
+        """How to append a message; None where it is due. Raises as check()."""
+        self.have_queue(message)
+        found = self.records.prepare(message, body_size, target_properties(queue))
+        if isinstance(found, int):
+            raise self.refusal(found, message, body_size, queue)
+        return None if found is None else Delayed(*found)
+
+    def appended(self, delayed: Delayed) -> None:
+        """One that was prepared is stored: the leader is woken if it would sleep longer."""
+        event = self._timers.alarm
+        if delayed.due_ms < event.words[WAKE_PLACE]:
+            event.ring()
+
+    def refusal(self, code: int, message: Message, body_size: int, queue: MessageQueue) -> Exception:
+        """What Refused says of a message, as an error."""
+        if code == Refused.CLOSED:
+            return BrokerClosed("this broker is closed")
+        if code == Refused.TOO_LATE:
+            return beyond_limit(message, time.time_ns() // 1_000_000, self._delay_max_ms)
+        if code == Refused.MEMORY:
+            return MemoryError()
+        size = len(message.encoded) + 1 + len(target_properties(queue))
+        if code == Refused.PROPERTIES:
+            return MessageInvalid(
                 f"tags, keys and properties come to {size:,} bytes with those of a delayed"
                 f" message, over the limit of {PROPERTIES_SIZE_MAX:,}: move what is large into the body"
             )
-        if len(body) + size + len(queue.topic) + ROOM > self._log_file_size:
-            raise message_too_large(len(body), size, self._log_file_size)  # Once it is due, it would be.
-        return waiting
-
-    def _of_level(self, level: int, encoded: bytes) -> Waiting:
-        number, delay_ms = self._levels.aside(level)
-        alarm = self._levels.alarm()
-        self.usual.set_level(level, number, delay_ms, _told(alarm))
-        envelope = ffi.new("mq_append_options *", {"has_tags_code": DUE_AFTER, "tags_code": delay_ms})
-        return Waiting(number, encoded, envelope, alarm, delay_ms, 0)
-
-    def _of_time(self, encoded: bytes, say_when: bool, due: int, where: bytes) -> Waiting:
-        timers = self._timers
-        number, alarm, precision_ms = timers.aside(), timers.alarm, timers.precision_ms
-        self.usual.set_timers(number, precision_ms, self._delay_max_ms, _told(alarm))
-        out_ms = slot_ms(due, precision_ms)
-        if say_when:
-            encoded += b"TIMER_DELIVER_MS\x01%d\x02" % due
-        encoded += b"TIMER_OUT_MS\x01%d\x02" % out_ms + where
-        return Waiting(number, encoded, ffi.NULL, alarm, due, out_ms)
+        if code == Refused.SIZE:  # Once it is due, it would be too large.
+            return message_too_large(body_size, size, self._log_file_size)
+        raise AssertionError(Refused(code))
 
 
-def _told(alarm: Alarm) -> tuple[memoryview, int, Any]:
-    """What mq/fastpath/aside.c is told of an alarm."""
-    word = alarm.words[WAKE_PLACE : WAKE_PLACE + 1]
-    return word, int(ffi.cast("uintptr_t", ffi.from_buffer(word))), alarm.ring
+def _address(event: DutyEvent) -> tuple[memoryview, int, Any]:
+    """What mq/fastpath/delayed_append.c is told of the leader's wake-up."""
+    word = event.words[WAKE_PLACE : WAKE_PLACE + 1]
+    return word, int(ffi.cast("uintptr_t", ffi.from_buffer(word))), event.ring

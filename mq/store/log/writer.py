@@ -1,23 +1,23 @@
 """Appending: one C call a message, or a batch.
 
 The hot path of a send. What can be known before is looked up once a queue, and kept until a topic changes;
-the usual message takes the way of mq/fastpath/calls.c, and what comes here asks for more.
+mq/fastpath/append_pull.c stores the message. Here is what it has to be told first.
 """
 
 from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from mq.api.queues import Appender, Appenders
 from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.errors import MessageInvalid, MQError
-from mq.fastpath import Line, bind_calls, pack
+from mq.fastpath import LogHandle, bind_calls, pack
 from mq.message import Message
-from mq.store.log.delayed_append import Asides, belongs
+from mq.store.log.delayed_append import DelayedAppend, target_properties
 from mq.store.log.first_send import FirstSend, Targets
 from mq.store.log.reappend import Copy
 from mq.store.log.replication import replicated
@@ -34,6 +34,11 @@ RECEIPT = ffi.typeof("mq_receipt *")
 END_AT, NEWS_AT, ID_AT = (ffi.offsetof("mq_receipt", name) for name in ("end", "news", "unique_id"))
 ID_SIZE = lib.MQ_UNIQUE_ID_SIZE
 bind_calls(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in ("mq_append", "mq_pull")))
+
+
+# Stores a message: (message, body, sys_flag, unique_id, address of mq_append_options or 0). An int is one of
+# Refused, and None says that the topics have changed.
+StoreMessage = Callable[[Message, bytes, int, "str | None", int], "SendResult | int | None"]
 
 
 class Marker(Protocol):
@@ -54,7 +59,7 @@ class Keyed(Protocol):
     def append(
         self, queue: MessageQueue, message: Message, body: bytes, sys_flag: int, unique_id: str | None
     ) -> SendResult:
-        """Store a message that has a key, for others to know of, by Writer.appender(queue, told=True)."""
+        """Store a message that has a key, for others to know of, by Writer.appender(queue, keyed=True)."""
         ...
 
     def doubt(self, topic: str, key: str, *, for_good: bool = False) -> None:
@@ -75,7 +80,7 @@ class Writer:
         store: Store,
         version: Any,
         targets: Targets,
-        asides: Asides,
+        delays: DelayedAppend,
         keyed: Keyed,
         marker: Marker | None = None,
         replicas: int = 0,
@@ -83,7 +88,7 @@ class Writer:
         self._store = store
         self._replicas = replicas
         self._targets = targets
-        self._asides = asides
+        self._delays = delays
         self.keyed = keyed
         self._version = version  # of the topics: a word in shared memory
         # With the version of the topics for which they are so.
@@ -91,104 +96,71 @@ class Writer:
         self._marker = marker
         log = store.live()
         lib.mq_log_extend(log, marker is not None)
-        self._line = Line(log, int(ffi.cast("uintptr_t", log)))
-        store.let_go_with(self._line.let_go)
+        self._log_handle = LogHandle(log, int(ffi.cast("uintptr_t", log)))
+        store.let_go_with(self._log_handle.let_go)
 
-    def appender(self, queue: MessageQueue, *, told: bool = False) -> Appender:
+    def appender(self, queue: MessageQueue, *, keyed: bool = False) -> Appender:
         """See Queues.appender. It raises StoreFull, StorePoisoned, MessageTooLarge, and what forbids it.
 
-        told: the part that is told of dedup keys has it store the messages that have one.
+        keyed: for the part that knows of dedup keys, which has messages with a key stored by this.
         """
         # The version first: a change that comes between the two is noticed by the first append.
         version = self._version[0]
         topic, _, queue_id = queue
         if self._targets.is_new(topic, queue_id):
-            send = partial(Appenders(partial(self.appender, told=told)), queue)
-            keyed_send = None if told else partial(self.keyed.append, queue)
+            send = partial(Appenders(partial(self.appender, keyed=keyed)), queue)
+            keyed_send = None if keyed else partial(self.keyed.append, queue)
             return FirstSend(self._targets, queue, self.check, send, keyed_send)
         number = self._number(queue)
-        append = self._append_told if told else self._append_unusual
-        unusual = partial(append, queue, number, version)
-        if self._marker is not None:
-            return unusual
+        slow_path = partial(self._append, queue) if keyed else partial(self._append_unless_keyed, queue)
         flushed = self._flushed if self._store.sync else None
-        asides = self._asides.usual
-        return self._line.appender(
-            queue, number, version, unusual, self._failed, flushed, asides, belongs(queue)
-        )
+        append, store = self._log_handle.appender(
+            queue, number, version, slow_path, self._failed, flushed, self._delays.records,
+            target_properties(queue),
+        )  # fmt: skip
+        return append if self._marker is None and not keyed else partial(slow_path, store)
 
     def check(self, queue: MessageQueue, message: Message, body: bytes) -> None:
         """Raises what forbids a message whatever its topic is."""
         check_size(len(body), len(message.encoded), self._store.geometry.commitlog_file_size)
-        if not message.plain:
-            self._asides.waiting(queue, message, body)
+        if message.delayed:
+            self._delays.check(queue, message, body)
 
-    def _append_unusual(
+    def _append_unless_keyed(
         self,
         queue: MessageQueue,
-        number: int,
-        version: int,
+        store: StoreMessage,
         message: Message,
         body: bytes,
         sys_flag: int,
         unique_id: str | None = None,
     ) -> SendResult | None:
-        """An append that asks for more than most, or fails; None if the queue's number is out of date."""
         if not message.plain and message.dedup_key is not None:
             return self.keyed.append(queue, message, body, sys_flag, unique_id)
-        return self._append_told(queue, number, version, message, body, sys_flag, unique_id)
+        return self._append(queue, store, message, body, sys_flag, unique_id)
 
-    def _append_told(
+    def _append(
         self,
         queue: MessageQueue,
-        number: int,
-        version: int,
+        store: StoreMessage,
         message: Message,
         body: bytes,
         sys_flag: int,
         unique_id: str | None = None,
     ) -> SendResult | None:
-        """The same, where all that must be is told of the message's key."""
-        log = self._store.live()
-        encoded, envelope, out_ms = message.encoded, ffi.NULL, 0
-        waiting = None if message.plain else self._asides.waiting(queue, message, body)
-        if waiting is not None:
-            number, encoded, envelope, out_ms = (
-                waiting.number,
-                waiting.encoded,
-                waiting.envelope,
-                waiting.out_ms,
-            )
+        """Store a message by store(), with all that it has to be told first; None if the queue's number is
+        out of date."""
+        self._store.live()
+        is_delayed, options, _kept = message.delayed, 0, None
+        if is_delayed:
+            self._delays.have_queue(message)
         elif self._marker is not None:
-            envelope, _kept = self._marked(queue.topic, [encoded])
-        receipt = ffi.new(RECEIPT)
-        name = ffi.NULL if unique_id is None else ffi.new("char[]", unique_id.encode())
-        result = lib.mq_append(
-            log,
-            number,
-            version,
-            message.flag,
-            sys_flag,
-            body,
-            len(body),
-            encoded,
-            len(encoded),
-            name,
-            envelope,
-            receipt,
-        )
-        if result in (lib.MQ_GONE, lib.MQ_STALE):
-            return None
-        if result:
-            raise self.failure(result, len(body), len(encoded))
-        if waiting is not None:
-            waiting.stored(receipt.store_time)
-        status = SendStatus.SEND_OK
-        if self._store.sync and message.wait:
-            status = self.flushed(int(receipt.end), number, ffi.buffer(receipt)[:])
-        name = ffi.string(receipt.unique_id, 56).decode()
-        place = ffi.buffer(receipt.store_host)[:], int(receipt.log_offset)
-        return SendResult(status, queue, int(receipt.queue_offset), name, place, None, out_ms)
+            envelope, _kept = self._marked(queue.topic, [message.encoded])
+            options = int(ffi.cast("uintptr_t", envelope))
+        stored = store(message, body, sys_flag, unique_id, options)
+        if isinstance(stored, int):
+            raise self._delays.refusal(stored, message, len(body), queue)
+        return stored
 
     def append_to(self, number: int, body: bytes, encoded: bytes) -> Copy:
         """Append to the queue of this number, whatever its topic, and wait for the disk where a send does."""
@@ -215,10 +187,10 @@ class Writer:
             int(receipt.log_offset), int(receipt.queue_offset), int(receipt.store_time), int(receipt.end)
         )
 
-    def _failed(self, result: int, size: int, error: int) -> None:
+    def _failed(self, result: int, body_size: int, properties_size: int, error: int) -> None:
         """Raises what a failed call stands for; `error` is the system's number."""
         ffi.errno = error
-        raise self.failure(result, size)
+        raise self.failure(result, body_size, properties_size)
 
     def _flushed(self, number: int, stored: SendResult) -> SendResult:
         """The result to hand out once the message is on disk, or not in time."""
@@ -346,7 +318,7 @@ class Writer:
 
     def close(self) -> None:
         """Let go of the log. An append under way in another thread still has it, and is refused."""
-        self._line.let_go()
+        self._log_handle.let_go()
         self._version = (-1,)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.errors import StoreCorrupted
-from mq.fastpath import Line, bind
+from mq.fastpath import LogHandle, bind
 from mq.message import MessageExt
 from mq.store.index.find_records import record_at
 from mq.store.native import check, ffi, lib
@@ -66,8 +66,8 @@ class Reader:
         self._pullers: dict[MessageQueue, Puller] = {}
         self._free: list[Scratch] = []
         log = store.live()
-        self._line = Line(log, int(ffi.cast("uintptr_t", log)))
-        store.let_go_with(self._line.let_go)
+        self._log_handle = LogHandle(log, int(ffi.cast("uintptr_t", log)))
+        store.let_go_with(self._log_handle.let_go)
 
     def pull(
         self,
@@ -89,7 +89,7 @@ class Reader:
 
     def puller(self, queue: MessageQueue) -> Puller:
         """See Queues.puller."""
-        return self._line.puller(queue, self._name, partial(self._pull_unusual, queue), self.place)
+        return self._log_handle.puller(queue, self._name, partial(self._pull_unusual, queue), self.place)
 
     def marked_pull(
         self, queue: MessageQueue, marks: Marks, offset: int, count_max: int, byte_max: int, wait: float
@@ -254,7 +254,7 @@ class Reader:
 
     def close(self) -> None:
         """Let go of the log; a pull under way in another thread still has it."""
-        self._line.let_go()
+        self._log_handle.let_go()
         self._version = (-1,)
         self._pullers = {}  # They lead back here: without a cycle nothing waits for the collector.
 

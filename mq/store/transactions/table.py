@@ -35,7 +35,7 @@ import os
 import sys
 import threading
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ from mq.api.queues import Appender
 from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.api.transactions import Ender
 from mq.errors import MessageInvalid
-from mq.fastpath import Guard, Halves, Line, bind_transactions
+from mq.fastpath import Guard, HalfMessages, LogHandle, bind_transactions
 from mq.message import Message
 from mq.store.directory.file_locks import byte_owner, lock_byte, open_own_file
 from mq.store.log.writer import Writer
@@ -106,8 +106,10 @@ class TransactionTable:
             with named_errors(path):
                 header = self._mapped(timeout_ms)
             log = store.live()
-            self._line = Line(log, int(ffi.cast("uintptr_t", log)))
-            self._halves = Halves(self._line, self.handle, int(ffi.cast("uintptr_t", self.handle)))
+            self._log_handle = LogHandle(log, int(ffi.cast("uintptr_t", log)))
+            self._half_messages = HalfMessages(
+                self._log_handle, self.handle, int(ffi.cast("uintptr_t", self.handle))
+            )
             self.bell = Futex(header, lib.MQ_TRANSACTIONS_BELL_AT)
             self.rounds = Futex(header, lib.MQ_TRANSACTIONS_ROUNDS_AT)
             self._token = self._sign()
@@ -167,25 +169,26 @@ class TransactionTable:
 
     # Half messages, and their ends.
 
-    def preparer(self, half_queue: int, version: int, queue: MessageQueue, belongs: bytes) -> Appender:
-        """Stores half messages for one queue. half_queue is the number of the queue of half messages, belongs
+    def preparer(self, half_queue: int, version: int, queue: MessageQueue, target: bytes) -> Appender:
+        """Stores half messages for one queue. half_queue is the number of the queue of half messages, target
         what all of one queue and group have in common. None, if a topic is another one than in this version
         of them."""
-        unusual = partial(self._prepare_unusual, half_queue, version, queue, belongs)
+        slow_path = partial(self._prepare, queue)
         flushed = partial(self._flushed, half_queue) if self._store.sync else None
-        return self._halves.preparer(queue, half_queue, version, belongs, unusual, self._failed, flushed)
+        return self._half_messages.preparer(
+            queue, half_queue, version, target, slow_path, self._failed, flushed
+        )
 
-    def _prepare_unusual(
+    def _prepare(
         self,
-        half_queue: int,
-        version: int,
         queue: MessageQueue,
-        belongs: bytes,
+        store: Callable[[Message, bytes, int, str | None], SendResult | int | None],
         message: Message,
         body: bytes,
         sys_flag: int,
         unique_id: str | None = None,
     ) -> SendResult | None:
+        """Store a half message by store(), unless it is one that no half message can be."""
         if message.delayed:
             raise MessageInvalid(
                 "a half message cannot be delayed (delay_level, delay_ms, deliver_at_ms): commit the"
@@ -193,23 +196,11 @@ class TransactionTable:
             )
         if not message.plain and (key := message.dedup_key) is not None:
             self._writer.keyed.doubt(queue.topic, key, for_good=True)
-        encoded = message.encoded
-        receipt = ffi.new("mq_receipt *")
-        name = ffi.NULL if unique_id is None else ffi.new("char[]", unique_id.encode())
-        result = lib.mq_transaction_prepare(
-            self.handle, self._store.live(), half_queue, version, message.flag, sys_flag, body, len(body),
-            encoded, len(encoded), belongs, len(belongs), name, receipt,
-        )  # fmt: skip
-        if result in (lib.MQ_GONE, lib.MQ_STALE):
-            return None
-        if result:
-            raise self._writer.failure(result, len(body))
-        name = ffi.string(receipt.unique_id, 56).decode()
-        place = ffi.buffer(receipt.store_host)[:], int(receipt.log_offset)
-        status = SendStatus.SEND_OK
-        if self._store.sync and message.wait:
-            status = self._writer.flushed(int(receipt.end), half_queue, ffi.buffer(receipt)[:])
-        return SendResult(status, queue, int(receipt.queue_offset), name, place, name)
+        self._store.live()
+        stored = store(message, body, sys_flag, unique_id)
+        if isinstance(stored, int):
+            raise self._store.refusal()  # The table is let go of: this broker is being closed.
+        return stored
 
     def _failed(self, result: int, size: int, error: int) -> None:
         """Raises what a failed call stands for; `error` is the system's number."""
@@ -230,7 +221,7 @@ class TransactionTable:
         """Ends transactions of one group where nothing speaks against it, else asks unusual() to."""
         if self._store.sync:
             return unusual  # It waits for the disk.
-        return self._halves.ender(group, unusual, commit, rollback)
+        return self._half_messages.ender(group, unusual, commit, rollback)
 
     def end(
         self, group: bytes, log_offset: int, queue_offset: int, state: int, from_check: bool
@@ -363,8 +354,8 @@ class TransactionTable:
         self._let_go()
 
     def _let_go(self) -> None:
-        self._line.let_go()
-        self._halves.let_go()
+        self._log_handle.let_go()
+        self._half_messages.let_go()
 
     def close(self) -> None:
         """Give the token back: what this broker left unfinished is another's to finish."""

@@ -1,4 +1,4 @@
-"""Messages put aside until they are due: as the usual way in C stores them, and as Python does."""
+"""Delayed messages as they are appended: what is written on them, what is refused, when the leader wakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mq.broker.delay import level_progress
 from mq.broker.delay.timer import TIMER_TOPIC
 from mq.broker.local import LocalBroker
 from mq.due_time import slot_ms
-from mq.fastpath import Asides
+from mq.fastpath import DelayedRecords
 from mq.properties import PROPERTIES_SIZE_MAX
 from mq.store.log import delayed_append
 from mq.store.log.writer import Writer
@@ -36,7 +36,7 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
 
 
 class Odd(mq.Message):
-    """No subclass takes the way in C."""
+    """A subclass, which the send in Python takes."""
 
 
 def now_ms() -> int:
@@ -186,7 +186,7 @@ def test_what_is_due_too_late_is_refused(broker: LocalBroker, kind: Any) -> None
             for _ in range(2):
                 with pytest.raises(mq.MessageInvalid, match=r"172,800,000.*timer_max_delay_ms"):
                     producer.send(kind("orders", b"x", **delay))
-    assert broker._timer.aside() >= 0
+    assert broker._timer.queue_number() >= 0
     assert broker.max_offset(mq.MessageQueue("orders", "mq", 0)) == 0
 
 
@@ -207,7 +207,7 @@ def test_what_would_be_too_large_once_it_is_due_is_refused_at_once(
 
 
 class Heard:
-    """Who delivers, of levels and of timers: when it looks next is set here, and rings are counted."""
+    """The leader, of levels or of timers: when it looks next is set here, and its wake-ups are counted."""
 
     precision_ms = 1000
 
@@ -224,8 +224,8 @@ class Levels(Heard):
     def alarm(self) -> Heard:
         return self
 
-    def aside(self, level: int) -> tuple[int, int]:
-        return self._broker._schedule.aside(level)
+    def queue_of(self, level: int) -> tuple[int, int]:
+        return self._broker._schedule.queue_of(level)
 
 
 class Timers(Heard):
@@ -233,21 +233,21 @@ class Timers(Heard):
     def alarm(self) -> Heard:
         return self
 
-    def aside(self) -> int:
-        return self._broker._timer.aside()
+    def queue_number(self) -> int:
+        return self._broker._timer.queue_number()
 
 
 @pytest.mark.parametrize("delay", [{"delay_level": 1}, {"delay_ms": 1000}])
 @pytest.mark.parametrize("kind", [mq.Message, Odd])
-def test_who_delivers_is_woken_by_what_is_due_before_he_looks(
+def test_the_leader_is_woken_by_what_is_due_before_it_looks(
     broker: LocalBroker, kind: Any, delay: dict[str, Any]
 ) -> None:
     levels, timers = Levels(broker), Timers(broker)
     heard = levels if "delay_level" in delay else timers
     topics = broker._catalog
     store = broker._store
-    asides = delayed_append.Asides(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
-    writer = Writer(store, topics.version, topics, asides, broker._writer.keyed)
+    delays = delayed_append.DelayedAppend(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
+    writer = Writer(store, topics.version, topics, delays, broker._writer.keyed)
     for wake_in_ms, rings in ((-1, False), (500, False), (60_000, True)):
         heard.words[delayed_append.WAKE_PLACE] = now_ms() + wake_in_ms
         for _ in range(2):
@@ -282,17 +282,17 @@ def test_a_message_made_again_of_its_fields_is_still_delayed(broker: LocalBroker
 
 
 def test_what_cannot_be_told_is_refused() -> None:
-    asides = Asides(1 << 20)
+    records = DelayedRecords(1 << 20)
     word = memoryview(bytearray(16)).cast("q")
     alarm = (word, 0, print)
     calls: list[Callable[[], None]] = [
-        lambda: asides.set_level(0, 1, 1000, alarm),
-        lambda: asides.set_level(65, 1, 1000, alarm),
-        lambda: asides.set_level(1, -1, 1000, alarm),
-        lambda: asides.set_level(1, 1, 1000, (word, 4, print)),
-        lambda: asides.set_timers(-1, 1000, 1, alarm),
-        lambda: asides.set_timers(0, 0, 1, alarm),
-        lambda: asides.set_timers(0, 1000, -1, alarm),
+        lambda: records.set_level(0, 1, 1000, alarm),
+        lambda: records.set_level(65, 1, 1000, alarm),
+        lambda: records.set_level(1, -1, 1000, alarm),
+        lambda: records.set_level(1, 1, 1000, (word, 4, print)),
+        lambda: records.set_timers(-1, 1000, 1, alarm),
+        lambda: records.set_timers(0, 0, 1, alarm),
+        lambda: records.set_timers(0, 1000, -1, alarm),
     ]
     for call in calls:
         with pytest.raises(ValueError, match=r"told|aligned"):
