@@ -232,10 +232,10 @@ def _bind() -> None:
 def _ring() -> None:
     """Wake an idle worker."""
     try:
-        _bell.release()
+        _wakeup.release()
     except RuntimeError as error:
         if str(error) != "release unlocked lock":
-            raise  # By a signal handler. Else it was rung before, and no worker has heard it yet.
+            raise  # By a signal handler. Else it was released before, and no worker has taken it yet.
 
 
 def _start_worker() -> None:
@@ -280,15 +280,15 @@ def _next(worker: object, seconds: float) -> _Call[Any] | None:
             return call
         if is_last:
             return None
-        if not (seconds and _bell.acquire(timeout=seconds)):
+        if not (seconds and _wakeup.acquire(timeout=seconds)):
             # A thread that found this worker idle has called by now; one that does not starts another.
             _idle.discard(worker)
             is_last = True
 
 
 def _after_fork() -> None:
-    global _bell  # noqa: PLW0603 - one of a process
-    _bell = _made_bell()  # Threads that are not there wait for the former.
+    global _wakeup  # noqa: PLW0603 - one of a process
+    _wakeup = _made_wakeup()  # Threads that are not there wait for the former.
     _idle.clear()
     _calls.clear()
     _bind()
@@ -298,14 +298,14 @@ def _after_fork() -> None:
     _under_way.clear()
 
 
-def _made_bell() -> threading.Lock:
-    bell = threading.Lock()
-    bell.acquire()
-    return bell
+def _made_wakeup() -> threading.Lock:
+    wakeup = threading.Lock()
+    wakeup.acquire()
+    return wakeup
 
 
 _calls: deque[_Call[Any]] = deque()
-_bell = _made_bell()  # Released to wake one of the workers.
+_wakeup = _made_wakeup()  # Released to wake one of the workers.
 _idle: set[object] = set()  # workers that wait for a call
 _under_way: set[_Call[Any]] = set()
 _closing: WeakSet[_Owner] = WeakSet()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from mq.api.results import MessageQueue, SendResult
 
-__all__ = ["Asides", "Batch", "Bulk", "Cluster", "Row", "Scan", "Scans", "Stored"]
+__all__ = ["Batch", "Bulk", "Cluster", "DelayQueues", "Row", "Scan", "Scans", "Stored"]
 
 
 class Stored(NamedTuple):
@@ -42,7 +42,7 @@ class Scan(Protocol):
         ...
 
 
-class Asides(Protocol):
+class DelayQueues(Protocol):
     """The queues in which the messages of a bulk wait that are to be delivered later: see Bulk.append."""
 
     @property
@@ -93,7 +93,7 @@ class Bulk(Scans, Protocol):
     """What a directory does with many messages, and many queues, at once: Directory.bulk."""
 
     @property
-    def asides(self) -> Asides: ...
+    def delay_queues(self) -> DelayQueues: ...
 
     @property
     def size_max(self) -> int:
@@ -135,7 +135,7 @@ class Bulk(Scans, Protocol):
         """Append messages, all or none: the i-th goes to queues[places[i]], where they keep their order.
 
         places and sizes are buffers of 32-bit numbers; bodies and encoded property strings lie one after the
-        other in buffers, none in two of them. Some of the queues may be those of `asides`. Raises
+        other in buffers, none in two of them. Some of the queues may be those of `delay_queues`. Raises
         MessageTooLarge, StoreFull, StorePoisoned, NotPermitted, ValueError for a message put aside that says
         not where it belongs."""
         ...

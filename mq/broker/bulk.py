@@ -11,7 +11,7 @@ from typing import Any
 
 from mq.api.bulk import Stored
 from mq.api.results import MessageQueue
-from mq.broker.delay.bulk_delays import Asides
+from mq.broker.delay.bulk_delays import DelayQueues
 from mq.broker.topics.config import PERM_WRITE
 from mq.broker.topics.registry import Catalog
 from mq.errors import MQError, NotPermitted, TopicNotFound
@@ -46,9 +46,9 @@ class LocalBulk:
         reader: Reader,
         arrow: ArrowReader,
         writer: BulkWriter,
-        asides: Asides,
+        delay_queues: DelayQueues,
     ) -> None:
-        self.asides = asides
+        self.delay_queues = delay_queues
         self._name = name
         self._catalog = catalog
         self._store = store
@@ -100,8 +100,8 @@ class LocalBulk:
         properties: Sequence[Any],
         properties_sizes: Any,
     ) -> Stored:
-        """See BulkWriter.append. Some of the queues may be of messages that are put aside: see Asides."""
-        delays_ms = self.asides.delays_ms(queues)
+        """See BulkWriter.append. Some of the queues may be those of delayed messages: see DelayQueues."""
+        delays_ms = self.delay_queues.delays_ms(queues)
         known = self._catalog.current()
         new = [
             (queue.topic, queue.queue_id)
@@ -113,13 +113,13 @@ class LocalBulk:
                 queues, places, bodies, body_sizes, properties, properties_sizes, delays_ms
             )
         if delays_ms is not None:
-            self.asides.stored(delays_ms, stored.store_time_ms)
+            self.delay_queues.stored(delays_ms, stored.store_time_ms)
         return stored
 
     def sync(self, stored: Stored) -> None:
         """See BulkWriter.sync."""
         self._writer.sync(stored)
-        self.asides.synced()
+        self.delay_queues.synced()
 
     @property
     def size_max(self) -> int:

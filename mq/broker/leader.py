@@ -109,8 +109,8 @@ class Duties:
     def _run(self) -> None:
         turn = self._turn
         while True:
-            # Before anything is looked at: close() rings once.
-            heard = turn.bell.heard()
+            # Before anything is looked at: close() notifies once.
+            heard = turn.event.heard()
             if self._stopping.is_set():
                 return
             if not self._store.is_replica and turn.take():
@@ -243,7 +243,7 @@ class Duties:
         self._stopping.set()
         self._over.set()
         with suppress(BrokerClosed, ForkedBroker):  # Closed before, or the parent's, whose threads go on.
-            self._turn.bell.ring()
+            self._turn.event.notify()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         self._turn.close()

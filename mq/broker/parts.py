@@ -14,7 +14,7 @@ from mq.api.queues import Appenders, Puller
 from mq.api.results import MessageQueue, SendResult
 from mq.broker.broadcast.groups import BroadcastGroups, clamp_all
 from mq.broker.bulk import LocalBulk
-from mq.broker.delay.bulk_delays import Asides
+from mq.broker.delay.bulk_delays import DelayQueues
 from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import Timer, roll_window_ms
 from mq.broker.filter_bitmaps import ConsumerFilters
@@ -122,12 +122,12 @@ class Parts:
     def _open_bulk(self) -> None:
         """What reads and writes many messages at once."""
         store, catalog = self._store, self._catalog
-        asides = Asides(
+        delay_queues = DelayQueues(
             NAME, self._schedule, self._timer, self._options.timer_max_delay_ms, catalog.admit_write
         )
-        writer = BulkWriter(store, catalog.version, asides.admit)
+        writer = BulkWriter(store, catalog.version, delay_queues.admit)
         self._arrow = ArrowReader(store, NAME)
-        self._bulk = LocalBulk(store, NAME, catalog, self._reader, self._arrow, writer, asides)
+        self._bulk = LocalBulk(store, NAME, catalog, self._reader, self._arrow, writer, delay_queues)
 
     def _open_groups(self) -> None:
         """Consumer groups, and the keys that they have handled: those are on disk before any offset is."""

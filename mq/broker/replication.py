@@ -45,8 +45,8 @@ class Replication:
 
     def delay_offsets(self) -> dict[int, int]:
         """How far each delay level is delivered, of those of which something is."""
-        alarm = self._schedule.alarm()
-        if not alarm.is_ours():
+        progress = self._schedule.progress()
+        if not progress.is_ours():
             return {}
-        offsets = {level: alarm.delivered(level) for level in range(1, LEVEL_COUNT_MAX + 1)}
+        offsets = {level: progress.delivered(level) for level in range(1, LEVEL_COUNT_MAX + 1)}
         return {level: offset for level, offset in offsets.items() if offset}

@@ -33,7 +33,7 @@ class LocalWaiter:
     def __init__(self, store: Store, numbers: Numbers) -> None:
         self._store = store
         self._numbers = numbers
-        self._bell = Futex(bytearray(4))
+        self._event = Futex(bytearray(4))
         self._heard = 0
         self._topics = -1  # the version of all topics for which the numbers are known
         self._known: dict[MessageQueue, int] = {}
@@ -51,7 +51,7 @@ class LocalWaiter:
         if topics != self._topics:
             self._topics = topics
             self._known.clear()
-        words = {self._bell.address: (self._bell, self._heard)}
+        words = {self._event.address: (self._event, self._heard)}
         worded: list[Worded] = [member for member, _ in members]  # type: ignore[misc]  # Waiter.wait takes any member; those that this broker made have words
         for member in worded:
             # Members of one group share the word of its version.
@@ -69,7 +69,7 @@ class LocalWaiter:
                 version=topics,
                 words=list(words.values())[:WORD_COUNT_MAX],
             ).sleep(timeout)
-        self._heard = self._bell.value
+        self._heard = self._event.value
         for member in worded:
             member.heard()
 
@@ -83,5 +83,5 @@ class LocalWaiter:
 
     def wakeup(self) -> None:
         """See Waiter.wakeup."""
-        self._bell.add()
-        self._bell.wake()
+        self._event.add()
+        self._event.wake()

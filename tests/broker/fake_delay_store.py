@@ -12,7 +12,7 @@ from typing import Any
 
 import mq
 from mq.api.results import MessageQueue, PullResult, PullStatus
-from mq.broker.delay.level_progress import Alarm, DelayOffsets
+from mq.broker.delay.level_progress import DelayOffsets, LevelProgress
 from mq.broker.delay.levels import SCHEDULE_TOPIC, Delivery
 from mq.message import MessageExt
 from mq.store.index.find_records import is_delivery
@@ -180,7 +180,7 @@ class Deliverer:
     def __init__(self, shelf: Shelf, root: Path, levels: tuple[int, ...], **others: Any) -> None:
         (root / "mq").mkdir(parents=True, exist_ok=True)
         self.shelf = shelf
-        self.offsets = DelayOffsets(root, Alarm(root, shelf.epoch), len(levels), shelf.last_stored)
+        self.offsets = DelayOffsets(root, LevelProgress(root, shelf.epoch), len(levels), shelf.last_stored)
         words: Any = MortalWords(self.offsets._words, shelf.death)
         self.offsets._words = words
         self.delivery = Delivery(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mq.broker.delay.level_progress import ALWAYS, Alarm, DelayOffsets
+from mq.broker.delay.level_progress import ALWAYS, DelayOffsets, LevelProgress
 from tests.broker.fake_delay_store import BEGIN_MS
 
 HOUR = 3_600_000
@@ -22,7 +22,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def of(root: Path, epoch: int = 1) -> DelayOffsets:
-    return DelayOffsets(root, Alarm(root, epoch), 18)
+    return DelayOffsets(root, LevelProgress(root, epoch), 18)
 
 
 def test_those_in_memory_count_as_long_as_the_control_file_lives(root: Path) -> None:
@@ -109,16 +109,16 @@ def test_nothing_to_save_where_nothing_changed(root: Path) -> None:
 
 
 def test_who_stores_what_is_due_early_rings_and_nobody_else(root: Path) -> None:
-    alarm = Alarm(root, 1)
-    offsets = DelayOffsets(root, alarm, 18)
+    progress = LevelProgress(root, 1)
+    offsets = DelayOffsets(root, progress, 18)
     offsets.wake_at(BEGIN_MS)
-    sender = Alarm(root, 1)
-    heard = alarm.bell.value
+    sender = LevelProgress(root, 1)
+    heard = progress.event.value
     sender.stored(BEGIN_MS)
-    assert alarm.bell.value == heard
+    assert progress.event.value == heard
     sender.stored(BEGIN_MS - 1)
-    assert alarm.bell.value == heard + 1
+    assert progress.event.value == heard + 1
     offsets.wake_at(None)
     sender.stored(BEGIN_MS + HOUR)
-    assert alarm.bell.value == heard + 2
+    assert progress.event.value == heard + 2
     assert offsets._words[2] == ALWAYS

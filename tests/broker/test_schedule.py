@@ -272,7 +272,7 @@ class TestRestart:
 
 
 def test_a_clock_set_forward_is_noticed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody rings then: who sleeps until a message is due looks at the clock now and then."""
+    """Nobody notifies the leader then: while it sleeps it looks at the clock now and then."""
     monkeypatch.setattr("mq.broker.delay.schedule.IDLE", 0.02)
     monkeypatch.setattr(Turn, "take", lambda _turn: False)
     ahead_ms, stopping = 0, threading.Event()

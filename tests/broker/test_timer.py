@@ -32,8 +32,8 @@ def wait_until_enqueued(broker: LocalBroker, count: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while broker._timer.enqueued() < count:
         assert time.monotonic() < deadline
-        broker._timer.alarm.ring()
-        broker._timer.alarm.wait_enqueued(count - 1, 0.1)
+        broker._timer.progress.notify()
+        broker._timer.progress.wait_enqueued(count - 1, 0.1)
 
 
 def wait_until_nothing_waits(broker: LocalBroker) -> None:

@@ -77,8 +77,8 @@ def test_a_broker_goes_by_its_own_retention(directory: Path, hours: float, roll_
         deadline = time.monotonic() + PATIENCE
         while broker._timer.enqueued() < 1:
             assert time.monotonic() < deadline
-            broker._timer.alarm.ring()
-            broker._timer.alarm.wait_enqueued(0, 0.1)
+            broker._timer.progress.notify()
+            broker._timer.progress.wait_enqueued(0, 0.1)
         after_ms = time.time_ns() // 1_000_000
         (unit,) = timer_log.units(directory)
         assert unit.magic & timer_log.ROLL

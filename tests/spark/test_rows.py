@@ -428,7 +428,7 @@ class Levels:
         def queues_to_write(topic: str, **_: bool) -> list[mq.MessageQueue]:
             return [mq.MessageQueue(topic, "mq", 0)]
 
-        class asides:  # noqa: N801 - the same
+        class delay_queues:  # noqa: N801 - the same
             levels, delay_max_ms, precision_ms = 18, 259_200_000, 1000
             timed = mq.MessageQueue("rmq_sys_wheel_timer", "mq", 0)
 

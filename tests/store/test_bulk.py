@@ -229,13 +229,13 @@ BELONGS = b"REAL_TOPIC\x01orders\x02REAL_QID\x011\x02"
 
 
 def test_what_is_put_aside_says_where_it_belongs(broker: LocalBroker) -> None:
-    asides = broker.bulk.asides
+    delay_queues = broker.bulk.delay_queues
     for queue, properties in (
-        (asides.level(1), b"DELAY\x011\x02"),
-        (asides.level(1), b"REAL_TOPIC\x01orders\x02"),
-        (asides.timed, BELONGS),
-        (asides.timed._replace(broker_name="renamed"), BELONGS),
-        (asides.timed, b"TIMER_OUT_MS\x011000\x02"),
+        (delay_queues.level(1), b"DELAY\x011\x02"),
+        (delay_queues.level(1), b"REAL_TOPIC\x01orders\x02"),
+        (delay_queues.timed, BELONGS),
+        (delay_queues.timed._replace(broker_name="renamed"), BELONGS),
+        (delay_queues.timed, b"TIMER_OUT_MS\x011000\x02"),
     ):
         with pytest.raises(ValueError, match="says not where it belongs"):
             put_aside(broker, queue, properties)
@@ -251,7 +251,7 @@ def test_what_is_put_aside_says_where_it_belongs(broker: LocalBroker) -> None:
 
 def test_the_unit_of_a_level_says_when_it_is_due(broker: LocalBroker) -> None:
     """A RocketMQ broker goes by it."""
-    result = put_aside(broker, broker.bulk.asides.level(4), b"DELAY\x014\x02" + BELONGS)
+    result = put_aside(broker, broker.bulk.delay_queues.level(4), b"DELAY\x014\x02" + BELONGS)
     (unit,) = (broker.path / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "3").iterdir()
     assert int.from_bytes(unit.read_bytes()[12:20], "big") == result.store_time_ms + 30_000
     (waits,) = broker.delayed()
@@ -263,19 +263,19 @@ def test_who_delivers_hears_of_what_is_put_aside(directory: Path, monkeypatch: p
     with open_small(directory, duties=False) as second:
         for topic in ("orders", "ledger"):
             second.create_topic(topic, 2)
-        rung: list[str] = []
-        for name, alarm in (("levels", second._schedule.alarm()), ("timer", second._timer.alarm)):
-            monkeypatch.setattr(alarm, "ring", lambda name=name: rung.append(name))
-            alarm.words[2] = 1 << 62  # He sleeps, and has told so.
-        asides = second.bulk.asides
+        notified: list[str] = []
+        for name, progress in (("levels", second._schedule.progress()), ("timer", second._timer.progress)):
+            monkeypatch.setattr(progress, "notify", lambda name=name: notified.append(name))
+            progress.words[2] = 1 << 62  # He sleeps, and has told so.
+        delay_queues = second.bulk.delay_queues
         second.bulk.sync(append(second, [(0, b"plain", "")]))
-        assert rung == []
-        put_aside(second, asides.level(1), b"DELAY\x011\x02" + BELONGS)
-        assert rung == ["levels"]
-        stored = put_aside(second, asides.timed, b"TIMER_OUT_MS\x011000\x02" + BELONGS)
-        assert rung == ["levels", "timer"]
+        assert notified == []
+        put_aside(second, delay_queues.level(1), b"DELAY\x011\x02" + BELONGS)
+        assert notified == ["levels"]
+        stored = put_aside(second, delay_queues.timed, b"TIMER_OUT_MS\x011000\x02" + BELONGS)
+        assert notified == ["levels", "timer"]
         # Once more when it is on disk, before which he may not have seen it; and then not again.
         second.bulk.sync(stored)
-        assert rung == ["levels", "timer", "timer"]
+        assert notified == ["levels", "timer", "timer"]
         second.bulk.sync(append(second, [(0, b"plain", "")]))
-        assert rung == ["levels", "timer", "timer"]
+        assert notified == ["levels", "timer", "timer"]

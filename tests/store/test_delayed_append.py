@@ -213,15 +213,15 @@ class Heard:
 
     def __init__(self, broker: LocalBroker) -> None:
         self.words = memoryview(bytearray(4096)).cast("q")
-        self.rings = 0
+        self.notified = 0
         self._broker = broker
 
-    def ring(self) -> None:
-        self.rings += 1
+    def notify(self) -> None:
+        self.notified += 1
 
 
 class Levels(Heard):
-    def alarm(self) -> Heard:
+    def progress(self) -> Heard:
         return self
 
     def queue_of(self, level: int) -> tuple[int, int]:
@@ -230,7 +230,7 @@ class Levels(Heard):
 
 class Timers(Heard):
     @property
-    def alarm(self) -> Heard:
+    def progress(self) -> Heard:
         return self
 
     def queue_number(self) -> int:
@@ -248,15 +248,15 @@ def test_the_leader_is_woken_by_what_is_due_before_it_looks(
     store = broker._store
     delays = delayed_append.DelayedAppend(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
     writer = Writer(store, topics.version, topics, delays, broker._writer.keyed)
-    for wake_in_ms, rings in ((-1, False), (500, False), (60_000, True)):
+    for wake_in_ms, is_notified in ((-1, False), (500, False), (60_000, True)):
         heard.words[delayed_append.WAKE_PLACE] = now_ms() + wake_in_ms
         for _ in range(2):
-            before = heard.rings
+            before = heard.notified
             Appenders(writer.appender)(
                 mq.MessageQueue("orders", "mq", 0), kind("orders", b"x", **delay), b"x", 0
             )
-            assert heard.rings - before == rings
-    assert (timers if heard is levels else levels).rings == 0
+            assert heard.notified - before == is_notified
+    assert (timers if heard is levels else levels).notified == 0
     writer.close()
 
 
@@ -284,15 +284,15 @@ def test_a_message_made_again_of_its_fields_is_still_delayed(broker: LocalBroker
 def test_what_cannot_be_told_is_refused() -> None:
     records = DelayedRecords(1 << 20)
     word = memoryview(bytearray(16)).cast("q")
-    alarm = (word, 0, print)
+    progress = (word, 0, print)
     calls: list[Callable[[], None]] = [
-        lambda: records.set_level(0, 1, 1000, alarm),
-        lambda: records.set_level(65, 1, 1000, alarm),
-        lambda: records.set_level(1, -1, 1000, alarm),
+        lambda: records.set_level(0, 1, 1000, progress),
+        lambda: records.set_level(65, 1, 1000, progress),
+        lambda: records.set_level(1, -1, 1000, progress),
         lambda: records.set_level(1, 1, 1000, (word, 4, print)),
-        lambda: records.set_timers(-1, 1000, 1, alarm),
-        lambda: records.set_timers(0, 0, 1, alarm),
-        lambda: records.set_timers(0, 1000, -1, alarm),
+        lambda: records.set_timers(-1, 1000, 1, progress),
+        lambda: records.set_timers(0, 0, 1, progress),
+        lambda: records.set_timers(0, 1000, -1, progress),
     ]
     for call in calls:
         with pytest.raises(ValueError, match=r"told|aligned"):

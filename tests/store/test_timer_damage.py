@@ -117,7 +117,7 @@ def test_what_waits_survives_and_what_came_stays_away(
             bench.now_ms += 2 * HOUR
             bench.turn()
         assert {message.msg_id for message in bench.delivered()} == late
-        assert bench.alarm.pending() == 0
+        assert bench.progress.pending() == 0
         bench.close()
     assert found(root) == []
     # mq/timer knows what the check says; and after a reboot the wheel is made anew in any case.

@@ -51,7 +51,7 @@ def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 def finish(bench: Bench, sent: set[str], waiting: int | None = None) -> None:
     bench.turn()
-    assert bench.alarm.pending() == (len(sent) if waiting is None else waiting)
+    assert bench.progress.pending() == (len(sent) if waiting is None else waiting)
     bench.now_ms += 100_000
     bench.turn()
     assert {message.msg_id for message in bench.delivered()} == sent
@@ -74,9 +74,9 @@ def test_no_slot_can_be_written_to(bench: Bench) -> None:
         for _ in range(3):
             with pytest.raises(StoreFull):
                 bench.turn()
-        assert (bench.alarm.enqueued(), bench.alarm.pending()) == (1, 1)
+        assert (bench.progress.enqueued(), bench.progress.pending()) == (1, 1)
     bench.turn()
-    assert (bench.alarm.enqueued(), bench.alarm.pending()) == (2, 2)
+    assert (bench.progress.enqueued(), bench.progress.pending()) == (2, 2)
     bench.now_ms += 4 * HOUR
     finish(bench, sent | {later}, waiting=0)
 
@@ -90,7 +90,7 @@ def test_what_is_in_the_wheel_comes_though_its_log_cannot_grow(bench: Bench) -> 
         bench.now_ms += 600
         with pytest.raises(StoreFull):
             bench.turn()
-        assert 0 < bench.alarm.pending() < len(sent)
+        assert 0 < bench.progress.pending() < len(sent)
     bench.turn()
     assert first in {message.msg_id for message in bench.delivered()}
     finish(bench, sent)

@@ -49,7 +49,7 @@ def test_a_recall_counts_though_one_of_the_two_rolls_late(
             bench.reopen(forget=way == "forgotten")
         bench.turn()
         assert [message.msg_id for message in bench.delivered()] == [first, kept, *others]
-        assert bench.alarm.pending() == 0
+        assert bench.progress.pending() == 0
 
 
 @pytest.mark.parametrize("closed_days", [3, 12, 60])
@@ -74,7 +74,7 @@ def test_what_rolls_late_comes_after_any_time(tmp_path: Path, closed_days: int) 
             bench.now_ms += day // 4
         bench.turn()
         assert sorted(came + [message.msg_id for message in bench.delivered()]) == kept
-        assert bench.alarm.pending() == 0
+        assert bench.progress.pending() == 0
 
 
 def test_who_would_roll_is_not_late_when_the_clock_was_set_back(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_words_agree_with_the_c_header() -> None:
         "read_ms": lib.MQ_TIMER_READ,
         "log_end": lib.MQ_TIMER_LOG_END,
         "pending": lib.MQ_TIMER_PENDING,
-        "bell": lib.MQ_TIMER_BELL,
+        "event": lib.MQ_TIMER_EVENT,
     }
     assert {name: at for at, _, name in rows(progress)} == {name: at * 8 for name, at in places.items()}
 

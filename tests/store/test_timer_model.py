@@ -52,7 +52,7 @@ class Model:
     def check_all(self, bench: Bench) -> None:
         self.check(bench)
         assert [due for due in self.waiting.values() if due <= bench.now_ms] == [], "late"
-        assert bench.alarm.pending() == len(self.waiting)
+        assert bench.progress.pending() == len(self.waiting)
 
 
 @settings(max_examples=40)
@@ -79,7 +79,7 @@ def test_the_wheel_is_a_sorted_list(
             assert model.waiting == {}
             number = bench.copies.number(TOPIC, 0, add=True)
             assert number is not None
-            assert bench.alarm.enqueued() == bench.copies.next_offset(number)
+            assert bench.progress.enqueued() == bench.copies.next_offset(number)
             bench.close()
         assert list(problems(root, file_size=file_size)) == []
 
@@ -128,13 +128,13 @@ def test_a_recall_rolls_with_its_message(tmp_path: Path, wait_ms: int, forget: b
             bench.turn()
         bench.recall(sent, due_ms)
         bench.turn()
-        assert bench.alarm.pending() == 1
+        assert bench.progress.pending() == 1
         while bench.now_ms < due_ms + 10_000:
             bench.reopen(forget=forget)
             bench.now_ms += 2_500
             bench.turn()
         assert [message.msg_id for message in bench.delivered()] == [kept]
-        assert bench.alarm.pending() == 0
+        assert bench.progress.pending() == 0
 
 
 def test_a_message_rolls_until_it_is_near(tmp_path: Path) -> None:

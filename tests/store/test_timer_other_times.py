@@ -53,7 +53,7 @@ def test_a_store_that_was_closed_for_longer_than_the_wheel_goes_round(
         found = go_until(bench, bench.now_ms + 5001)
         assert sorted(found) == sorted([*sent, late])
         assert max(found[each] for each in sent) < found[late] == BEGIN_MS + closed_ms + 5000
-        assert bench.alarm.pending() == 0
+        assert bench.progress.pending() == 0
         bench.close()
     assert list(problems(tmp_path / "store", file_size=1 << 20)) == []
 
@@ -71,7 +71,7 @@ def test_slots_of_another_length_hold_what_waits(tmp_path: Path, after_ms: int, 
         bench.precision_ms = after_ms
         bench.reopen_closed(forget=forget)
         assert go_until(bench, BEGIN_MS + 51 * HOUR) == due
-        assert bench.alarm.pending() == 0
+        assert bench.progress.pending() == 0
 
 
 @pytest.mark.parametrize("forget", [False, True], ids=["beside", "after a reboot"])
@@ -95,7 +95,7 @@ def test_what_came_late_and_was_not_delivered_comes_after_a_power_cut(tmp_path: 
         bench.turn()
         late = bench.put_aside(BEGIN_MS + 900)
         bench.turn(deliveries=1)  # Into the wheel; where it goes was not known yet.
-        assert bench.alarm.enqueued() == 2
+        assert bench.progress.enqueued() == 2
         assert came(bench) == []
         bench.close(last=False)
         bench.reopen_closed(forget=True)
@@ -143,7 +143,7 @@ def test_a_last_unit_whose_record_is_damaged_has_the_others_not_put_in_again(tmp
         bench.reopen_closed(forget=True)
         del due[sorted(due)[2]]
         assert go_until(bench, BEGIN_MS + 2 * HOUR) == due
-        assert bench.alarm.pending() == 0
+        assert bench.progress.pending() == 0
 
 
 @pytest.mark.parametrize("is_older", [True, False], ids=["older check", "newer check"])

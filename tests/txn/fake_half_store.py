@@ -149,9 +149,9 @@ class Shelf(HalfTopic):
     def rounds(self, rules: Rules, interval_ms: int) -> Rounds:
         """Somebody who makes the rounds from now on."""
         table: Any = self.table  # as much of a table as rounds ask for
-        bell: Any = None
+        event: Any = None
         times = rules, interval_ms
-        return Rounds(lambda: table, lambda: True, bell, self, self.commit, lambda: times, lambda: self.now)
+        return Rounds(lambda: table, lambda: True, event, self, self.commit, lambda: times, lambda: self.now)
 
 
 class Table:

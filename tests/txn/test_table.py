@@ -61,7 +61,7 @@ def test_the_layout_is_the_one_that_c_has() -> None:
     for name in ("ready", "tokens", "unwritten", "asked_begin", "asked_end"):
         assert at[name] == 8 * getattr(lib, f"MQ_TRANSACTIONS_{name.upper()}")
     assert at["round_ms"] == 8 * lib.MQ_TRANSACTIONS_ROUND_TIME
-    assert at["bell"] == lib.MQ_TRANSACTIONS_BELL_AT
+    assert at["event"] == lib.MQ_TRANSACTIONS_EVENT_AT
     assert at["rounds"] == lib.MQ_TRANSACTIONS_ROUNDS_AT
     for (offset, size, _), (following, _, _) in pairwise(rows):
         assert int(offset) + int(size) == int(following)

@@ -19,10 +19,10 @@ from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import TIMER_TOPIC, Timer
 from mq.store.log.multi_append import PLAIN, TIMED
 
-__all__ = ["Asides"]
+__all__ = ["DelayQueues"]
 
 
-class Asides:
+class DelayQueues:
     """The queues of one broker. admit(topic, queue_id) raises what forbids a message in any other queue.
 
     delay_max_ms: how far ahead a message may be due that says when.
@@ -75,11 +75,11 @@ class Asides:
         if levels := [delay for delay in delays_ms if delay >= 0]:
             self._schedule.stored(store_time_ms + min(levels))
         if TIMED in delays_ms:
-            self._timer.alarm.ring()
+            self._timer.progress.notify()
             self._is_unseen = True
 
     def synced(self) -> None:
         """What was stored is on disk: before that the leader may not have seen it."""
         if self._is_unseen:
             self._is_unseen = False
-            self._timer.alarm.ring()
+            self._timer.progress.notify()

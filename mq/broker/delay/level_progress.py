@@ -5,16 +5,16 @@ On disk: mq/delay, mapped by all processes that deliver or send delayed messages
     offset  size  field
          0     8  stamp
          8     8  epoch        of the control file that it belongs to
-        16     8  wake_ms      when the leader looks next; a sender of what is due before rings
+        16     8  wake_ms      when the leader looks next; a sender of what is due before notifies
         24     8  level        whose message is being delivered, 0 if none is
         32     8  offset       of that message, in the level's queue
         40     8  queue        number of the queue that it goes to
         48     8  begin        that queue's next offset before
-        56     4  bell         futex word: raised to wake the leader
+        56     4  event        futex word: raised to wake the leader
         64   8*n  offsets      the next to deliver of each level, from level 1 on
        576     8  doubt        store time of the last message that another life of the store left, ms
 
-Written by the leader; others read wake_ms, and ring. A delivery is stated (level, last), done,
+Written by the leader; others read wake_ms, and notify. A delivery is stated (level, last), done,
 and counted (offsets, then level back to 0). So a leader that follows a dead one looks into that
 queue, from `begin` on, for the one message of which nobody knows.
 
@@ -46,11 +46,11 @@ from mq.store.directory.root import sync_names
 from mq.store.os_errors import named_errors
 from mq.store.shared.waiting import Futex
 
-__all__ = ["Alarm", "DelayOffsets", "Stated"]
+__all__ = ["DelayOffsets", "LevelProgress", "Stated"]
 
 STAMP = int.from_bytes(b"mqdelay%d" % LAYOUTS["mq/delay"], "little")
 AT_STAMP, AT_EPOCH, AT_WAKE, AT_LEVEL, AT_OFFSET, AT_QUEUE, AT_BEGIN, AT_OFFSETS = 0, 1, 2, 3, 4, 5, 6, 8
-AT_BELL = 56  # in bytes
+AT_EVENT = 56  # in bytes
 AT_DOUBT = AT_OFFSETS + LEVEL_COUNT_MAX
 SIZE = 4096
 ALWAYS = 1 << 62  # As wake_ms: whatever is stored now is to be told.
@@ -68,8 +68,8 @@ class Stated(NamedTuple):
     begin: int
 
 
-class Alarm:
-    """mq/delay, mapped: when the leader looks next, and the bell that has it look before.
+class LevelProgress:
+    """mq/delay, mapped: when the leader looks next, and the event that has it look before.
 
     Mapped as long as it lives, since a send may be under way while its broker closes.
     """
@@ -81,7 +81,7 @@ class Alarm:
             os.posix_fallocate(fd, 0, SIZE)
             mapped = mmap.mmap(fd, SIZE)
         self.words = memoryview(mapped).cast("q")
-        self.bell = Futex(mapped, AT_BELL)
+        self.event = Futex(mapped, AT_EVENT)
         self.epoch = epoch
 
     def is_ours(self) -> bool:
@@ -92,26 +92,26 @@ class Alarm:
         """A message was put aside that is due then: the leader is woken if it would sleep longer."""
         # In another life of the store nobody delivers yet, and a new leader looks at all that is there.
         if due_ms < self.words[AT_WAKE]:
-            self.ring()
+            self.notify()
 
     def delivered(self, level: int) -> int:
         """The next of a level to be delivered, where is_ours()."""
         return max(self.words[AT_OFFSETS + level - 1], 0)
 
-    def ring(self) -> None:
-        self.bell.add()
-        self.bell.wake()
+    def notify(self) -> None:
+        self.event.add()
+        self.event.wake()
 
 
 class DelayOffsets:
     """The offsets of all levels, for the leader. levels: how many of them are delivered;
     last_store_ms: store time of the last message there is; put: stores values by place, in order, into the
-    words of the alarm, as long as this process has the duties."""
+    words of the progress, as long as this process has the duties."""
 
     def __init__(
         self,
         root: Path,
-        alarm: Alarm,
+        progress: LevelProgress,
         levels: int,
         last_store_ms: int = 0,
         *,
@@ -122,17 +122,17 @@ class DelayOffsets:
         self._others: dict[str, Any] = {}
         self._data_version: dict[str, Any] = {}
         self._saved: dict[int, int] = {}
-        self._words = words = alarm.words
+        self._words = words = progress.words
         self._put = put or self._put_here
         saved = self._load()
-        if not alarm.is_ours():
+        if not progress.is_ours():
             # Where the file is damaged, what was known in another life is better than nothing.
             is_ours = saved is None and words[AT_STAMP] == STAMP
             ours = {level: words[self._at(level)] for level in self._range()} if is_ours else {}
             self._put({AT_STAMP: 0})
             begun = {self._at(level): ours.get(level, 0) for level in self._range()}
             self._put({AT_LEVEL: 0, **begun, AT_DOUBT: last_store_ms, AT_WAKE: ALWAYS})
-            self._put({AT_EPOCH: alarm.epoch, AT_STAMP: STAMP})
+            self._put({AT_EPOCH: progress.epoch, AT_STAMP: STAMP})
         for level, offset in (saved or {}).items():
             if level in self._range() and offset > words[self._at(level)]:
                 self._put({self._at(level): offset})
@@ -166,7 +166,7 @@ class DelayOffsets:
         self._put({AT_DOUBT: max(self._words[AT_DOUBT], time_ms)})
 
     def wake_at(self, time_ms: int | None) -> None:
-        """Say when the next look is, unless somebody rings; None: somebody is looking."""
+        """Say when the next look is, unless it is notified before; None: somebody is looking."""
         self._put({AT_WAKE: ALWAYS if time_ms is None else time_ms})
 
     def state(self, level: int, offset: int, queue: int, begin: int) -> None:

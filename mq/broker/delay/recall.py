@@ -42,7 +42,7 @@ __all__ = ["Recall"]
 BODY, TAG = b"0", "_RECALL_TAG_"
 MARKS = b"TIMER_DEL_UNIQKEY\x01"
 TIMEOUT = 10.0  # seconds until the leader has seen a marker
-LOOK_AGAIN = 0.1  # seconds; the leader may have died, and the next one does not know of a ring
+LOOK_AGAIN = 0.1  # seconds; the leader may have died, and the next one was not notified
 
 
 class Finds(Protocol):
@@ -141,6 +141,6 @@ class Recall:
                     f"the recall of message {wanted.unique_id} is stored, but no leader has seen it"
                     f" for {TIMEOUT:g} s{why}: ask again, as it may still be delivered"
                 )
-            # The leader looks at all that is there when it is rung, whenever it is due.
-            self._timer.alarm.ring()
-            self._timer.alarm.wait_enqueued(marked, LOOK_AGAIN)
+            # The leader looks at all that is there when it is notified, whenever it is due.
+            self._timer.progress.notify()
+            self._timer.progress.wait_enqueued(marked, LOOK_AGAIN)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from mq.api.results import MessageQueue
-from mq.broker.delay.level_progress import Alarm, DelayOffsets
+from mq.broker.delay.level_progress import DelayOffsets, LevelProgress
 from mq.broker.delay.levels import SCHEDULE_TOPIC, Delivery
 from mq.errors import MessageInvalid
 from mq.message import MessageExt
@@ -57,7 +57,7 @@ class Schedule:
         self._make_topic = make_topic
         self._place = place
         self._numbers: dict[int, int] = {}
-        self._alarm: Alarm | None = None
+        self._progress: LevelProgress | None = None
         self._offsets: DelayOffsets | None = None
         self._lock = threading.Lock()
 
@@ -65,9 +65,9 @@ class Schedule:
         """The first message in the queue of a level that is not delivered yet."""
         begin = self.reader.min_offset(queue)
         if not self._store.read_only:
-            alarm = self.alarm()
-            if alarm.is_ours():
-                return max(begin, alarm.delivered(level))
+            progress = self.progress()
+            if progress.is_ours():
+                return max(begin, progress.delivered(level))
         delay_ms = self.delays_ms[level - 1] if level <= len(self.delays_ms) else 0
         # Nobody has delivered in this life of the store: what is not due is not delivered.
         if not delay_ms:
@@ -127,31 +127,31 @@ class Schedule:
         if self._store.sync:
             self.copies.flush(copy.end)
 
-    def alarm(self) -> Alarm:
+    def progress(self) -> LevelProgress:
         """When the leader looks next, and what has it look before."""
         with self._lock:
-            alarm = self._alarm
-            if alarm is None:
+            progress = self._progress
+            if progress is None:
                 self._store.live()
-                alarm = self._alarm = Alarm(self._store.root, self.copies.epoch())
-            return alarm
+                progress = self._progress = LevelProgress(self._store.root, self.copies.epoch())
+            return progress
 
     def stored(self, due_ms: int) -> None:
         """A message was put aside that is due then."""
-        (self._alarm or self.alarm()).stored(due_ms + 1)
+        (self._progress or self.progress()).stored(due_ms + 1)
 
     def run(self, stopping: Callable[[], bool], clock: Callable[[], int] | None = None) -> None:
         """Deliver until told to stop, and woken for that. For the leader."""
         monotonic = None if clock else _monotonic_ms
         clock = clock or (lambda: time.time_ns() // 1_000_000)
-        alarm, more = self.alarm(), self._more_levels()
+        progress, more = self.progress(), self._more_levels()
         if self._offsets is None:
             last_store_ms = self.copies.last_store_ms()
             levels = len(self.delays_ms) + more
             control = self._store.control
             assert control is not None
             self._offsets = DelayOffsets(
-                self._store.root, alarm, levels, last_store_ms, put=control.duty_writer(alarm.words)
+                self._store.root, progress, levels, last_store_ms, put=control.duty_writer(progress.words)
             )
         offsets = self._offsets
         delivery = Delivery(
@@ -168,15 +168,15 @@ class Schedule:
             monotonic=monotonic,
         )
         while True:
-            # Before anything is looked at: a ring that comes after is not slept through.
-            heard = alarm.bell.value
+            # Before anything is looked at: a notification that comes after is not slept through.
+            heard = progress.event.value
             if stopping():
                 return
             # First: what is put aside from now on is told, and what was before is seen.
             offsets.wake_at(None)
             due = delivery.deliver(clock, stopping)
             offsets.wake_at(due)
-            alarm.bell.wait(heard, IDLE if due is None else min(IDLE, (due - clock()) / 1000))
+            progress.event.wait(heard, IDLE if due is None else min(IDLE, (due - clock()) / 1000))
 
     def _more_levels(self) -> int:
         """How many levels messages were put aside for beyond those that there are."""
@@ -196,8 +196,8 @@ class Schedule:
 
     def wake(self) -> None:
         """Have run() look whether it is to stop."""
-        if self._alarm is not None:
-            self._alarm.ring()
+        if self._progress is not None:
+            self._progress.notify()
 
     def save(self) -> None:
         """Write down how far delivery is, once that is on disk. For the leader."""
@@ -214,7 +214,7 @@ class Schedule:
         """Let go of the log, and of mq/delay."""
         self.reader.close()
         with self._lock:
-            self._alarm = self._offsets = None
+            self._progress = self._offsets = None
 
 
 def _monotonic_ms() -> int:

@@ -20,12 +20,12 @@ from mq.message import MessageExt
 from mq.store.log.reappend import Copies
 from mq.store.store import Store
 from mq.store.timer.engine import Event, Stop, TimerEngine, rolls_of
-from mq.store.timer.progress import ALWAYS, Alarm
+from mq.store.timer.progress import ALWAYS, TimerProgress
 
 __all__ = ["TIMER_TOPIC", "Timer", "roll_window_ms"]
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-IDLE = 5.0  # seconds; a sender rings when there is something to do, unless damaged memory keeps it from that
+IDLE = 5.0  # seconds; a sender notifies when there is something to do, if memory is not damaged
 AGAIN = 0.1  # after a failure, such as a full disk
 EXPIRE_INTERVAL = 30.0
 ROLL_MIN_MS = 60_000
@@ -68,7 +68,7 @@ class Timer:
         self._place = place
         self._roll_ms = roll_ms
         self._number: int | None = None
-        self._alarm: Alarm | None = None
+        self._progress: TimerProgress | None = None
         self._engine: TimerEngine | None = None
         self._stop = Stop()
         self._is_running = False
@@ -77,21 +77,21 @@ class Timer:
         self.last_error: BaseException | None = None
 
     @property
-    def alarm(self) -> Alarm:
-        """What is told of messages that were put aside: alarm.stored(due_ms), or alarm.ring()."""
-        alarm = self._alarm
-        if alarm is None:
+    def progress(self) -> TimerProgress:
+        """What is told of messages that were put aside: progress.stored(due_ms), or progress.notify()."""
+        progress = self._progress
+        if progress is None:
             with self._lock:
-                alarm = self._alarm
-                if alarm is None:
+                progress = self._progress
+                if progress is None:
                     self._store.live()
-                    alarm = self._alarm = Alarm(self._store.root, self._copies.epoch())
-        return alarm
+                    progress = self._progress = TimerProgress(self._store.root, self._copies.epoch())
+        return progress
 
     def close(self) -> None:
         """Let go of mq/timer."""
         with self._lock:
-            self._alarm = None
+            self._progress = None
 
     def queue_number(self) -> int:
         """Number of the queue in which timer messages wait; its topic is made on first use."""
@@ -105,48 +105,48 @@ class Timer:
 
     def enqueued(self) -> int:
         """The next of the timer topic to be put into the wheel: those before are in it, or delivered."""
-        return self.alarm.enqueued()
+        return self.progress.enqueued()
 
     def pending(self) -> int:
         """How many messages wait in the wheel."""
-        return self.alarm.pending()
+        return self.progress.pending()
 
     def delivered_ms(self, now_ms: int) -> int:
         """All that is due before that is delivered; now_ms where nobody knows."""
-        read_ms = self.alarm.read_ms()
+        read_ms = self.progress.read_ms()
         return now_ms if read_ms is None else min(now_ms, read_ms)
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Deliver until told to stop, and woken for that. For the leader."""
-        alarm, stop = self.alarm, self._stop
+        progress, stop = self.progress, self._stop
         stop.set(False)
         self._is_running = True
         try:
             while True:
-                heard = alarm.bell.value
+                heard = progress.event.value
                 if stopping():
                     return
                 self._store.live()
                 # First: what is put aside from now on is told, and what was before is seen.
-                alarm.wake_at(ALWAYS)
-                alarm.bell.wait(heard, self._go_on(alarm))
+                progress.wake_at(ALWAYS)
+                progress.event.wait(heard, self._go_on(progress))
         finally:
             self._is_running = False
 
-    def _open(self, alarm: Alarm) -> TimerEngine | None:
+    def _open(self, progress: TimerProgress) -> TimerEngine | None:
         """The engine, if there ever was a timer message."""
         number = self._copies.number(TIMER_TOPIC, 0, add=False)
         if number is None or not self._copies.next_offset(number):
             return None
         self._engine = engine = TimerEngine(
-            self._store, alarm, number, self.precision_ms, roll_ms=self._roll_ms and self._roll_ms()
+            self._store, progress, number, self.precision_ms, roll_ms=self._roll_ms and self._roll_ms()
         )
         return engine
 
-    def _go_on(self, alarm: Alarm) -> float:
-        """One run until something unusual; how many seconds there is nothing to do then, unless it rings."""
+    def _go_on(self, progress: TimerProgress) -> float:
+        """One run until something unusual; how many seconds there is nothing to do then."""
         try:
-            engine = self._engine or self._open(alarm)
+            engine = self._engine or self._open(progress)
             if engine is None:
                 return IDLE
             event = engine.run(self._stop, int(IDLE * 1000))
@@ -209,9 +209,9 @@ class Timer:
     def wake(self) -> None:
         """Have run() look whether it is to stop."""
         self._stop.set(True)
-        alarm = self._alarm
-        if alarm is not None:
-            alarm.ring()
+        progress = self._progress
+        if progress is not None:
+            progress.notify()
 
     def save(self) -> None:
         """Have on disk how far delivery is. For the leader."""
@@ -221,7 +221,7 @@ class Timer:
         if self._is_running:
             # What is due later than the next look has told nobody.
             if self._copies.next_offset(self.queue_number()) > self.enqueued():
-                self.alarm.ring()
+                self.progress.notify()
             if time.monotonic() - self._expired > EXPIRE_INTERVAL:
                 self._expired = time.monotonic()
                 engine.expire()

@@ -4,7 +4,7 @@ that it has.
 Everything that happens often is a look at shared memory: version(), commit() and note() make no system call.
 A queue is owned by locking a byte of the group's file with the membership's own descriptor, so that the
 kernel gives it up with the process; a claim that was refused leaves a mark, and a member that releases a
-queue rings the bells of the members with a mark.
+queue notifies the members with a mark.
 
 A member whose process was stopped for longer than its lease has been evicted when it goes on. It finds out
 with the next call, takes a place anew, and has no queue: every claim of before is lost.
@@ -92,8 +92,8 @@ class LocalMembership:
         self.seat = seat
         self.place = seat.place
         self._fd = seat.fd
-        self._bell = self.file.bell(seat.place)
-        self._bell_seen = self._bell.value
+        self._event = self.file.event(seat.place)
+        self._event_seen = self._event.value
         self._news = seat.at + NEWS
 
     def keep(self) -> None:
@@ -106,8 +106,8 @@ class LocalMembership:
         if self.seat.renew():
             return True
         if not self.left:
-            self._bell.add()
-            self._bell.wake()
+            self._event.add()
+            self._event.wake()
         return False
 
     def _return(self) -> None:
@@ -233,11 +233,11 @@ class LocalMembership:
     def words(self) -> tuple[tuple[Futex, int], tuple[Futex, int]]:
         """The words that change when there is something to do for this member, and what they say now."""
         word = self.file.version
-        return (word, word.value), (self._bell, self._bell_seen)
+        return (word, word.value), (self._event, self._event_seen)
 
     def heard(self) -> None:
         """What waited for the words has been awake since."""
-        self._bell_seen = self._bell.value
+        self._event_seen = self._event.value
 
     def give_up(self, claim: LocalClaim) -> None:
         """Release a claim, and tell the members that were refused a queue."""
@@ -280,7 +280,7 @@ class LocalMembership:
         self.file.version.add()
         for place in self.file.taken():
             if place != self.place and self._words[place_word(place) + REFUSED]:
-                self.file.ring(place)
+                self.file.notify(place)
 
     def moved(self, claim: LocalClaim) -> bool:
         """After a change of topics: whether the claim is of a queue that is gone. It is taken to the queue of
@@ -327,8 +327,8 @@ class LocalMembership:
             fd, self._fd = self._fd, -1
             self._store.closed_here(fd)  # From here on everything is free.
             self.file.changed()
-            self._bell.add()
-            self._bell.wake()
+            self._event.add()
+            self._event.wake()
             self._let_go()
         log.info("group %s: %s left", self.group, self.client_id)
 
@@ -345,4 +345,4 @@ class LocalMembership:
     def _let_go(self) -> None:
         self._counters = self._words = self.topics = EMPTY
         self._news = 0
-        self._bell = Futex(bytearray(4))
+        self._event = Futex(bytearray(4))

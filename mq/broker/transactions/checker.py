@@ -21,7 +21,7 @@ from mq.broker.transactions.check_loop import Action, Half, Ledger, Rules, due
 from mq.broker.transactions.half_queues import GROUP, HalfTopic, half_of, names_of
 from mq.message import MessageExt
 from mq.store.directory.settings import Settings
-from mq.store.shared.duty_event import Bell
+from mq.store.shared.duty_event import DutyEvent
 from mq.store.transactions.table import UNWRITTEN_AT_ONCE, Entry, TransactionTable
 
 __all__ = ["Rounds", "times_of"]
@@ -44,9 +44,9 @@ def times_of(settings: Settings) -> tuple[Rules, int]:
 class Rounds:
     """A duty of the leader: see mq.broker.leader.Duty.
 
-    table() is the table of transactions, opened once is_in_use(); the store's bell rings when that comes to
-    be. commit(group, queue, offset) says how far a queue is done. times() are the rules of a round, and the
-    ms from one to the next.
+    table() is the table of transactions, opened once is_in_use(); the store's duty event is notified when
+    that comes to be. commit(group, queue, offset) says how far a queue is done. times() are the rules of a
+    round, and the ms from one to the next.
     """
 
     name = "mq-transactions"
@@ -56,7 +56,7 @@ class Rounds:
         self,
         table: Callable[[], TransactionTable],
         is_in_use: Callable[[], bool],
-        bell: Bell,
+        event: DutyEvent,
         halves: HalfTopic,
         commit: Callable[[str, MessageQueue, int], None],
         times: Callable[[], tuple[Rules, int]],
@@ -64,7 +64,7 @@ class Rounds:
     ) -> None:
         self._open_table = table
         self._is_in_use = is_in_use
-        self._bell = bell
+        self._event = event
         self._halves = halves
         self._commit = commit
         self._times = times
@@ -85,23 +85,23 @@ class Rounds:
     def run(self, stopping: Callable[[], bool]) -> None:
         """See Duty.run."""
         while True:
-            heard = self._bell.heard()
+            heard = self._event.heard()
             if stopping():
                 return
             if self._is_in_use():
                 break
-            self._bell.wait(heard, IDLE)
+            self._event.wait(heard, IDLE)
         self._stopping = stopping
         self._table = table = self._open_table()
         with self._lock:
             self._begin(table)
         while True:
-            # Before anything is looked at: a ring that comes after is not slept through.
-            heard = table.bell.value
+            # Before anything is looked at: a notification that comes after is not slept through.
+            heard = table.event.value
             if stopping():
                 return
             wait_ms = self.step()
-            table.bell.wait(heard, wait_ms / 1000)
+            table.event.wait(heard, wait_ms / 1000)
 
     def _begin(self, table: TransactionTable) -> None:
         """Rounds go on where those of a dead one would have, unless that is long ago: then one interval from
@@ -249,9 +249,9 @@ class Rounds:
     def wake(self) -> None:
         """See Duty.wake."""
         if self._table is not None:
-            self._table.ring()
+            self._table.notify()
         else:
-            self._bell.ring()
+            self._event.notify()
 
     def save(self) -> None:
         """See Duty.save."""

@@ -37,7 +37,7 @@ from mq.store.log.first_send import FirstSend
 from mq.store.log.reappend import Copies, changed
 from mq.store.log.writer import Writer
 from mq.store.queue.reader import Reader
-from mq.store.shared.duty_event import Bell
+from mq.store.shared.duty_event import DutyEvent
 from mq.store.shared.lock_guards import locked_by_others
 from mq.store.store import Store
 from mq.store.transactions.table import End, Entry, TransactionTable
@@ -90,7 +90,12 @@ class LocalTransactions:
         self._checkers: set[LocalChecker] = set()
         self._commit = commit
         self.rounds = Rounds(
-            self.table, self._is_in_use, Bell(store), halves, self._say_done, lambda: times_of(settings())
+            self.table,
+            self._is_in_use,
+            DutyEvent(store),
+            halves,
+            self._say_done,
+            lambda: times_of(settings()),
         )
 
     def table(self) -> TransactionTable:
@@ -104,7 +109,7 @@ class LocalTransactions:
                 is_first = not self._is_in_use()
                 self._opened = TransactionTable(self._store, self._writer, self._timeout_ms)
                 if is_first:
-                    Bell(self._store).ring()  # The leader waits for a process that uses transactions.
+                    DutyEvent(self._store).notify()  # The leader waits for a process that uses transactions.
             return self._opened
 
     def _is_in_use(self) -> bool:

@@ -63,7 +63,7 @@ class RemoteWaiter:
     def __init__(self, arrivals: Arrivals, check_open: Callable[[], object]) -> None:
         self._arrivals = arrivals
         self._check_open = check_open
-        self._bell = threading.Event()
+        self._news = threading.Event()
         self._seen: dict[MessageQueue, int] = {}
         self._is_woken = False
 
@@ -76,19 +76,19 @@ class RemoteWaiter:
         if None in counts.values():
             timeout = min(timeout, UNPULLED_SECONDS)
         deadline = monotonic() + timeout
-        self._arrivals.listen(self._bell.set)
+        self._arrivals.listen(self._news.set)
         try:
             while True:
-                self._bell.clear()
+                self._news.clear()
                 found = self._arrived(positions)
                 if found is not None or self._is_woken or any(one.version() != seen for one, seen in members):
                     self._is_woken = False
                     return found
-                if not self._bell.wait(deadline - monotonic()):
+                if not self._news.wait(deadline - monotonic()):
                     return None
                 self._check_open()
         finally:
-            self._arrivals.forget(self._bell.set)
+            self._arrivals.forget(self._news.set)
 
     def _arrived(self, positions: Sequence[Position]) -> MessageQueue | None:
         """A queue of which there were arrivals since it was looked at last."""
@@ -102,4 +102,4 @@ class RemoteWaiter:
     def wakeup(self) -> None:
         """See Waiter.wakeup."""
         self._is_woken = True
-        self._bell.set()
+        self._news.set()

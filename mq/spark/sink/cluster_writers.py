@@ -38,7 +38,7 @@ class Sent(WriterCommitMessage):
 class ClusterTopics:
     """What rows are encoded for: see rows.RowTarget."""
 
-    asides = None
+    delay_queues = None
 
     def __init__(self, broker: ClusterBroker) -> None:
         self._broker = broker

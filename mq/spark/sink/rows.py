@@ -30,7 +30,7 @@ from typing import Any, Protocol
 import xxhash
 
 from mq.api.broker import Broker
-from mq.api.bulk import Asides
+from mq.api.bulk import DelayQueues
 from mq.api.results import MessageQueue
 from mq.errors import MQError, RemotingError, RequestTimeout, TopicNotFound
 from mq.names import is_system_topic
@@ -102,7 +102,7 @@ class RowBulk(Protocol):
     def size_max(self) -> int: ...
 
     @property
-    def asides(self) -> Asides | None:
+    def delay_queues(self) -> DelayQueues | None:
         """The queues of what is delayed; None where a broker puts it aside."""
         ...
 
@@ -280,7 +280,7 @@ class RowEncoder:
         if isinstance(numbers, pa.Scalar):
             numbers = pa.repeat(numbers, rows)
         # Before queues of other topics are among them: these are what rows say where they belong.
-        is_local = self._broker.bulk.asides is not None
+        is_local = self._broker.bulk.delay_queues is not None
         homes = [target_properties(queue).decode() if is_local else "" for queue in self._queues]
         where = pa.array(homes, pa.string()).take(numbers)
         more = []
@@ -296,17 +296,18 @@ class RowEncoder:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        asides = self._broker.bulk.asides
-        found, most = pc.min_max(levels).as_py(), asides.levels if asides is not None else DELAY_LEVEL_MAX
+        delay_queues = self._broker.bulk.delay_queues
+        found = pc.min_max(levels).as_py()
+        most = delay_queues.levels if delay_queues is not None else DELAY_LEVEL_MAX
         for level in found.values():
             if not 1 <= level <= most:
                 raise Refusal("MQ_ROW", f"delayLevel is {level}: give 1 to {most}, or null for none")
         said = pc.binary_join_element_wise("DELAY\x01", levels.cast(pa.string()), "\x02", where, "")
         said = pc.fill_null(said, "")
-        if asides is None:
+        if delay_queues is None:
             return numbers, said
         given = sorted(level for level in pc.unique(levels).to_pylist() if level is not None)
-        of_level = pa.array([self._number(asides.level(level)) for level in given], pa.int32())
+        of_level = pa.array([self._number(delay_queues.level(level)) for level in given], pa.int32())
         waiting = of_level.take(pc.index_in(levels, value_set=pa.array(given, levels.type)))
         return pc.coalesce(waiting, numbers), said
 
@@ -314,25 +315,25 @@ class RowEncoder:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        asides, now_ms = self._broker.bulk.asides, self._clock_ms()
+        delay_queues, now_ms = self._broker.bulk.delay_queues, self._clock_ms()
         due_ms = _whole_ms(times)
         ahead_ms = pc.max(due_ms).as_py() - now_ms
         said = pc.binary_join_element_wise("TIMER_DELIVER_MS\x01", due_ms.cast(pa.string()), "\x02", "")
-        if asides is None:
+        if delay_queues is None:
             return numbers, pc.fill_null(said, "")
-        if ahead_ms > asides.delay_max_ms:
+        if ahead_ms > delay_queues.delay_max_ms:
             raise Refusal(
                 "MQ_ROW",
                 f"deliverAt {now_ms + ahead_ms} (ms since the epoch) is {ahead_ms:,} ms from now, over the"
-                f" limit of {asides.delay_max_ms:,} ms (timer_max_delay_ms)",
+                f" limit of {delay_queues.delay_max_ms:,} ms (timer_max_delay_ms)",
             )
         waits = pc.greater(due_ms, now_ms)
         if pc.any(waits).as_py():
-            width = asides.precision_ms
+            width = delay_queues.precision_ms
             slots = pc.multiply(pc.divide(pc.subtract(due_ms, 1), width), width)  # see slot_ms
             slot = pc.binary_join_element_wise("TIMER_OUT_MS\x01", slots.cast(pa.string()), "\x02", where, "")
             said = pc.binary_join_element_wise(said, pc.if_else(waits, slot, ""), "")
-            timed = pa.scalar(self._number(asides.timed), pa.int32())
+            timed = pa.scalar(self._number(delay_queues.timed), pa.int32())
             numbers = pc.if_else(pc.fill_null(waits, False), timed, numbers)
         return numbers, pc.fill_null(said, "")
 

@@ -21,10 +21,10 @@ from mq.properties import PROPERTIES_SIZE_MAX
 from mq.store.log.size_limits import message_too_large
 from mq.store.native import ffi
 
-__all__ = ["DelayedAppend", "DutyEvent", "LevelQueues", "Refused", "TimerQueue", "target_properties"]
+__all__ = ["DelayedAppend", "LeaderEvent", "LevelQueues", "Refused", "TimerQueue", "target_properties"]
 
 ROOM = 256  # what a record has besides body, topic and properties
-WAKE_PLACE = 2  # of DutyEvent.words, as in mq/broker/delay/level_progress.py
+WAKE_PLACE = 2  # of LeaderEvent.words, as in mq/broker/delay/level_progress.py
 
 
 class Refused(IntEnum):
@@ -38,7 +38,7 @@ class Refused(IntEnum):
     MEMORY = -6
 
 
-class DutyEvent(Protocol):
+class LeaderEvent(Protocol):
     """Wakes the leader: see mq/broker/delay/level_progress.py."""
 
     @property
@@ -46,13 +46,13 @@ class DutyEvent(Protocol):
         """Of 64 bits, of which one says when the leader looks next."""
         ...
 
-    def ring(self) -> None: ...
+    def notify(self) -> None: ...
 
 
 class LevelQueues(Protocol):
     """Where messages with a delay level wait: see mq/broker/delay/schedule.py."""
 
-    def alarm(self) -> DutyEvent: ...
+    def progress(self) -> LeaderEvent: ...
 
     def queue_of(self, level: int, /) -> tuple[int, int]:
         """Number of the queue of a delay level, and its delay in ms. Raises MessageInvalid."""
@@ -63,7 +63,7 @@ class TimerQueue(Protocol):
     """Where messages that are due at any time wait: see mq/broker/delay/timer.py."""
 
     @property
-    def alarm(self) -> DutyEvent: ...
+    def progress(self) -> LeaderEvent: ...
     @property
     def precision_ms(self) -> int: ...
     def queue_number(self) -> int: ...
@@ -100,11 +100,11 @@ class DelayedAppend:
         """Have the queue in which a message waits. Raises MessageInvalid for a level that there is not."""
         if level := message.delay_level:
             number, delay_ms = self._levels.queue_of(level)
-            self.records.set_level(level, number, delay_ms, _address(self._levels.alarm()))
+            self.records.set_level(level, number, delay_ms, _address(self._levels.progress()))
         elif message.delayed:
             timers = self._timers
             number, precision_ms = timers.queue_number(), timers.precision_ms
-            self.records.set_timers(number, precision_ms, self._delay_max_ms, _address(timers.alarm))
+            self.records.set_timers(number, precision_ms, self._delay_max_ms, _address(timers.progress))
 
     def check(self, queue: MessageQueue, message: Message, body: bytes) -> None:
         """Raises MessageInvalid, MessageTooLarge for what is wrong with a delayed message."""
@@ -120,9 +120,9 @@ class DelayedAppend:
 
     def appended(self, delayed: Delayed) -> None:
         """One that was prepared is stored: the leader is woken if it would sleep longer."""
-        event = self._timers.alarm
+        event = self._timers.progress
         if delayed.due_ms < event.words[WAKE_PLACE]:
-            event.ring()
+            event.notify()
 
     def refusal(self, code: int, message: Message, body_size: int, queue: MessageQueue) -> Exception:
         """What Refused says of a message, as an error."""
@@ -143,7 +143,7 @@ class DelayedAppend:
         raise AssertionError(Refused(code))
 
 
-def _address(event: DutyEvent) -> tuple[memoryview, int, Any]:
+def _address(event: LeaderEvent) -> tuple[memoryview, int, Any]:
     """What mq/fastpath/delayed_append.c is told of the leader's wake-up."""
     word = event.words[WAKE_PLACE : WAKE_PLACE + 1]
-    return word, int(ffi.cast("uintptr_t", ffi.from_buffer(word))), event.ring
+    return word, int(ffi.cast("uintptr_t", ffi.from_buffer(word))), event.notify

@@ -20,7 +20,7 @@ From PLACES_AT, 1024 places of 128 bytes, one for each consumer:
         24       8  namespace    of the pid
         32       8  since_ms
         40       8  news         raised when a queue that it waits for may have become free
-        48       4  bell         a futex: raised with news, and by a poke
+        48       4  event        a futex: raised with news, and by a poke
         52       4  -
         56       8  refused      queues that it wanted and another one has
         64       8  lease        when its lease is over, in ns of CLOCK_MONOTONIC: its process renews that; 0:
@@ -417,15 +417,15 @@ class GroupFile:
         high = min(max(words[HIGH], 0), PLACE_COUNT)
         return [place for place in range(high) if words[place_word(place)] % 2]
 
-    def bell(self, place: int) -> Futex:
+    def event(self, place: int) -> Futex:
         return Futex(self.memory, PLACES_AT + place * PLACE_SIZE + BELL_AT)
 
-    def ring(self, place: int) -> None:
+    def notify(self, place: int) -> None:
         """Tell one consumer that a queue may have become free."""
         self.words[place_word(place) + NEWS] += 1
-        bell = self.bell(place)
-        bell.add()
-        bell.wake()
+        event = self.event(place)
+        event.add()
+        event.wake()
 
     def close(self) -> None:
         """Let go of the memory, as far as nobody else looks at it."""

@@ -7,8 +7,8 @@ lease that it is in charge. It passes on when the kernel has dropped the lock, o
 which is that of a process that is stopped; whatever such a process still writes is refused, since the term
 is another one by then (see native/control/control.h). When a lease counts as lapsed: see lease.py.
 
-The word MQ_DUTIES_PID says whose death there is to be told of; the process that gives its turn up rings the
-bell."""
+The word MQ_DUTIES_PID says whose death there is to be told of; the process that gives its turn up
+notifies the event."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mq.store.directory.owner import opened_file
 from mq.store.native import check, lib
 from mq.store.os_errors import named_errors
 from mq.store.shared.control import Control
-from mq.store.shared.duty_event import Bell
+from mq.store.shared.duty_event import DutyEvent
 from mq.store.shared.lease import Lapse, end_of, grace, is_over, now_ns
 from mq.store.shared.lock_guards import control_lock
 from mq.store.shared.process_monitor import Watch
@@ -74,7 +74,7 @@ class Turn:
 
     def __init__(self, store: Store, lease: float = LEASE) -> None:
         self._store = store
-        self.bell = Bell(store)
+        self.event = DutyEvent(store)
         self.term = 0  # in which it had the duties last
         self.lease = lease
         self._until = 0
@@ -170,18 +170,18 @@ class Turn:
         is_watched = pid != 0 and not self._is_told
         left = (self._store.word(lib.MQ_DUTIES_UNTIL) - now_ns()) / 1e9
         lapse = max(left, grace(self.lease))
-        self.bell.wait(heard, min(WATCHED_INTERVAL if is_watched else seconds, lapse))
+        self.event.wait(heard, min(WATCHED_INTERVAL if is_watched else seconds, lapse))
 
     def _gone(self) -> None:
         self._is_told = True
-        self.bell.ring()
+        self.event.notify()
 
     def give_up(self) -> None:
         """Let another one have it, unless it is another's already."""
         # Where the lock is not to be had, the end of this broker tells as much.
         lib.mq_duties_leave(self._control.handle, self.term)
         unlock_byte(self._fd, TAKEN_BYTE)
-        self.bell.ring()
+        self.event.notify()
 
     def close(self) -> None:
         self._watch.close()

@@ -40,7 +40,7 @@ class Watch:
         self._tickets = 0
         self._thread: threading.Thread | None = None
         self._epoll: select.epoll | None = None
-        self._bell = -1
+        self._wakeup_fd = -1
         self._pid = os.getpid()  # A forked child has copies of what stays the parent's.
         self._closed = threading.Event()
 
@@ -84,7 +84,7 @@ class Watch:
             if fd >= 0:
                 self._epoll.register(fd, select.EPOLLIN)
             else:
-                os.eventfd_write(self._bell, 1)
+                os.eventfd_write(self._wakeup_fd, 1)
         return lambda: self._stop(ticket)
 
     def _stop(self, ticket: int) -> None:
@@ -104,18 +104,18 @@ class Watch:
     def _start(self) -> None:
         if self._thread is None:
             epoll = select.epoll()
-            bell = -1
+            wakeup_fd = -1
             try:
-                bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-                epoll.register(bell, select.EPOLLIN)
+                wakeup_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                epoll.register(wakeup_fd, select.EPOLLIN)
                 thread = threading.Thread(target=self._run, args=(epoll,), name="mq-watch", daemon=True)
-                self._epoll, self._bell = epoll, bell
+                self._epoll, self._wakeup_fd = epoll, wakeup_fd
                 start(thread)
             except BaseException:
-                self._epoll, self._bell = None, -1
+                self._epoll, self._wakeup_fd = None, -1
                 epoll.close()
-                if bell >= 0:
-                    os.close(bell)
+                if wakeup_fd >= 0:
+                    os.close(wakeup_fd)
                 raise
             self._thread = thread
 
@@ -130,8 +130,8 @@ class Watch:
             with self._lock:
                 if self._closed.is_set():
                     return
-                if self._bell in ready:
-                    os.eventfd_read(self._bell)
+                if self._wakeup_fd in ready:
+                    os.eventfd_read(self._wakeup_fd)
                 candidates = list(self._watched.items())
             for ticket, watched in candidates:
                 if watched.fd in ready or (watched.fd < 0 and self._looks_gone(watched)):
@@ -169,7 +169,7 @@ class Watch:
             self._closed.set()
             thread = self._thread
             if thread is not None:
-                os.eventfd_write(self._bell, 1)
+                os.eventfd_write(self._wakeup_fd, 1)
         if thread is None:
             return
         if thread is not threading.current_thread():
@@ -181,7 +181,7 @@ class Watch:
             assert self._epoll is not None
             self._epoll.close()
             self._epoll = None
-            os.close(self._bell)
+            os.close(self._wakeup_fd)
 
 
 def _is_dead(pidfd: int) -> bool:

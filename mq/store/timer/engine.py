@@ -23,7 +23,7 @@ from mq.store.store import Store
 from mq.store.timer import timer_log
 from mq.store.timer import wheel as timerwheel
 from mq.store.timer.checkpoint import TimerCheck, path_of, read_timer_check, write_timer_check
-from mq.store.timer.progress import STAMP, Alarm
+from mq.store.timer.progress import STAMP, TimerProgress
 
 __all__ = ["Event", "Stop", "TimerEngine", "rolls_of"]
 
@@ -46,7 +46,7 @@ class Event(NamedTuple):
 
 
 class Stop:
-    """What ends a run: set, then the bell is rung."""
+    """What ends a run: set, then the event is notified."""
 
     def __init__(self) -> None:
         self.word = ffi.new("int32_t *", 0)
@@ -72,7 +72,7 @@ class TimerEngine:
     def __init__(
         self,
         store: Store,
-        alarm: Alarm,
+        progress: TimerProgress,
         number: int,
         precision_ms: int,
         *,
@@ -82,8 +82,8 @@ class TimerEngine:
         last_store_ms: int | None = None,
     ) -> None:
         self._store = store
-        self._alarm = alarm
-        self._words: Any = ffi.from_buffer("int64_t[]", alarm.mapped, require_writable=True)
+        self._progress = progress
+        self._words: Any = ffi.from_buffer("int64_t[]", progress.mapped, require_writable=True)
         self._precision_ms = precision_ms
         self._file_size = file_size
         self._event = ffi.new("mq_timer_event *")
@@ -142,7 +142,7 @@ class TimerEngine:
     def _is_ours(self) -> bool:
         words = self._words
         return bool(
-            self._alarm.is_ours()
+            self._progress.is_ours()
             and (words[lib.MQ_TIMER_BOOT], words[lib.MQ_TIMER_BOOT + 1]) == _boot_words()
             and words[lib.MQ_TIMER_PRECISION] > 0
         )
@@ -171,9 +171,9 @@ class TimerEngine:
         words = self._words
         words[lib.MQ_TIMER_STAMP] = 0
         for place in range(lib.MQ_TIMER_ENQUEUED, lib.MQ_TIMER_WORDS):
-            if place != lib.MQ_TIMER_BELL:
+            if place != lib.MQ_TIMER_EVENT:
                 words[place] = 0
-        words[lib.MQ_TIMER_EPOCH] = self._alarm.epoch
+        words[lib.MQ_TIMER_EPOCH] = self._progress.epoch
         words[lib.MQ_TIMER_BOOT], words[lib.MQ_TIMER_BOOT + 1] = _boot_words()
         if kept is None:
             mended = "; ".join(filter(None, [mended, f"{path_of(self._store.root)} is damaged"]))

@@ -13,7 +13,7 @@ On disk: mq/transactions, in native byte order:
         64     8  asked_begin  the copies of half messages that the last round of checks made: queue offsets
         72     8  asked_end
         80     8  round_ms     when that was
-        88     4  bell         futex: raised to wake the leader
+        88     4  event        futex: raised to wake the leader
         92     4  rounds       futex: raised with every round that asks
 
 From byte 4096 on, 262,144 entries of 8 bytes; that of a transaction is at the queue offset of its first half
@@ -110,7 +110,7 @@ class TransactionTable:
             self._half_messages = HalfMessages(
                 self._log_handle, self.handle, int(ffi.cast("uintptr_t", self.handle))
             )
-            self.bell = Futex(header, lib.MQ_TRANSACTIONS_BELL_AT)
+            self.event = Futex(header, lib.MQ_TRANSACTIONS_EVENT_AT)
             self.rounds = Futex(header, lib.MQ_TRANSACTIONS_ROUNDS_AT)
             self._token = self._sign()
         except BaseException:
@@ -343,10 +343,10 @@ class TransactionTable:
         begin, end = (int(lib.mq_transactions_get(self.handle, word)) for word in words)
         return begin, end
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake the leader."""
-        self.bell.add()
-        self.bell.wake()
+        self.event.add()
+        self.event.wake()
 
     def _forked(self) -> None:
         self._files = threading.RLock()  # Another thread of the parent may have had it.

@@ -11,7 +11,7 @@ from mq.store.log.reappend import Copies
 from mq.store.native import check, ffi, lib
 from mq.store.store import Store
 from mq.store.timer.engine import Event, TimerEngine, rolls_of
-from mq.store.timer.progress import Alarm
+from mq.store.timer.progress import TimerProgress
 
 TOPIC = "rmq_sys_wheel_timer"
 STEPS_MAX = 10_000
@@ -50,14 +50,14 @@ class Bench:
         self.lost: list[int] = []
         self._seen = 0
         self._sent = 0
-        self._alarm: Alarm | None = None
+        self._progress: TimerProgress | None = None
         self._engine: TimerEngine | None = None
 
     @property
-    def alarm(self) -> Alarm:
-        if self._alarm is None:
-            self._alarm = Alarm(self.root, self.copies.epoch())
-        return self._alarm
+    def progress(self) -> TimerProgress:
+        if self._progress is None:
+            self._progress = TimerProgress(self.root, self.copies.epoch())
+        return self._progress
 
     @property
     def engine(self) -> TimerEngine:
@@ -66,7 +66,7 @@ class Bench:
             assert number is not None
             self._engine = TimerEngine(
                 self.store,
-                self.alarm,
+                self.progress,
                 number,
                 self.precision_ms,
                 roll_ms=self.roll_ms,
@@ -175,8 +175,8 @@ class Bench:
                 self._engine.save(last=True, now_ms=self.now_ms)
             self._engine.close()
             self._engine = None
-        if self._alarm is not None:
-            self._alarm = None
+        if self._progress is not None:
+            self._progress = None
         self.store.close()
 
     def __enter__(self) -> Bench:

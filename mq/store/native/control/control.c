@@ -285,13 +285,13 @@ void mq_control_leave(mq_control *control, int which) {
 
 void mq_control_abandon(mq_control *control, int which) { atomic_store(&control->own[which].is_section, 0); }
 
-uint32_t mq_control_bell(mq_control *control) { return atomic_load(&control->shared->bell); }
+uint32_t mq_control_event(mq_control *control) { return atomic_load(&control->shared->event); }
 
-int mq_control_bell_wait(mq_control *control, uint32_t seen, int timeout_ms) {
-    return mq_linux_wait(&control->shared->bell, seen, (int64_t)timeout_ms * 1000000);
+int mq_control_event_wait(mq_control *control, uint32_t seen, int timeout_ms) {
+    return mq_linux_wait(&control->shared->event, seen, (int64_t)timeout_ms * 1000000);
 }
 
-void mq_control_bell_ring(mq_control *control) {
-    atomic_fetch_add(&control->shared->bell, 1);
-    mq_linux_wake(&control->shared->bell);
+void mq_control_event_notify(mq_control *control) {
+    atomic_fetch_add(&control->shared->event, 1);
+    mq_linux_wake(&control->shared->event);
 }

@@ -197,6 +197,6 @@ void mq_duties_exit(mq_control *control);
 
 /* Wait until `word` is no longer `seen`, or timeout. For threads of duties. Returns 1 if
  * woken, 0 on timeout. */
-uint32_t mq_control_bell(mq_control *control);
-int mq_control_bell_wait(mq_control *control, uint32_t seen, int timeout_ms);
-void mq_control_bell_ring(mq_control *control);
+uint32_t mq_control_event(mq_control *control);
+int mq_control_event_wait(mq_control *control, uint32_t seen, int timeout_ms);
+void mq_control_event_notify(mq_control *control);

@@ -94,7 +94,7 @@ typedef struct {
     /* of readers that wait for more queues than one wait can name */
     _Alignas(64) mq_waiters any[MQ_NEWS_KINDS];
     _Atomic int64_t told_end; /* all that wait for flushed messages below have been told */
-    _Atomic uint32_t bell;
+    _Atomic uint32_t event;
     _Atomic uint32_t wait_flushed;            /* someone has waited for flushed messages, at any time */
     _Alignas(64) _Atomic uint32_t flush_turn; /* raised after every flush */
     _Atomic uint32_t flush_sleepers;

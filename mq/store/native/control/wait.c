@@ -94,7 +94,7 @@ void mq_control_wake_readers(mq_control *control) {
 
 void mq_control_wake_all(mq_control *control) {
     mq_control_wake_readers(control);
-    mq_control_bell_ring(control);
+    mq_control_event_notify(control);
 }
 
 /* Waiting. */

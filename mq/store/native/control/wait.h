@@ -48,7 +48,7 @@ int64_t mq_log_wait(mq_log *log, int64_t seen, int64_t timeout_ns);
 
 /* Wake every waiter, of queues and of any append: a topic has changed. */
 void mq_control_wake_readers(mq_control *control);
-/* The same, and ring the bell. For closing. */
+/* The same, and notify the duty event. For closing. */
 void mq_control_wake_all(mq_control *control);
 
 /* Words of 32 bits in memory of the caller's, that of a mapped file for instance: the caller keeps it mapped,

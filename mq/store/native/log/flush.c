@@ -23,7 +23,7 @@ int mq_log_poison(mq_log *log) {
     mq_control_set(log->control, MQ_POISONED_WORD, 1);
     atomic_fetch_add(&log->shared->flush_turn, 1);
     mq_linux_wake(&log->shared->flush_turn);
-    mq_control_bell_ring(log->control);
+    mq_control_event_notify(log->control);
     return MQ_POISONED;
 }
 

@@ -16,7 +16,7 @@ enum {
 static const int64_t NEVER_MS = (int64_t)1 << 62;
 static const int64_t NOBODY_RINGS = INT64_MIN;
 
-_Static_assert(MQ_TIMER_BELL * 8 == 56, "where the alarm of mq/delay has its bell");
+_Static_assert(MQ_TIMER_EVENT * 8 == 56, "where mq/delay has its event");
 
 int mq_timer_open(mq_log *log, int64_t *words, const char *wheel, const char *timerlog, int64_t file_size,
                   int number, int64_t precision_ms, int64_t roll_ms, int64_t term, mq_timer **out) {
@@ -223,10 +223,10 @@ int mq_timer_step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_even
 }
 
 int mq_timer_run(mq_timer *timer, const int32_t *stop, int64_t idle_ms, mq_timer_event *event) {
-    _Atomic uint32_t *bell = (_Atomic uint32_t *)&timer->words[MQ_TIMER_BELL];
+    _Atomic uint32_t *wakeup = (_Atomic uint32_t *)&timer->words[MQ_TIMER_EVENT];
     for (;;) {
-        /* Before anything is looked at: a ring that comes after is not slept through. */
-        uint32_t heard = atomic_load(bell);
+        /* Before anything is looked at: a notification that comes after is not slept through. */
+        uint32_t heard = atomic_load(wakeup);
         if (*(const volatile int32_t *)stop || atomic_load(&timer->log->stopping)) return MQ_TIMER_STOPPED;
         if (mq_duties_check(timer->log->control, timer->term)) return MQ_DEPOSED;
         mq_timer_say(timer, MQ_TIMER_WAKE, NOBODY_RINGS);
@@ -236,12 +236,12 @@ int mq_timer_run(mq_timer *timer, const int32_t *stop, int64_t idle_ms, mq_timer
         if (result != MQ_TIMER_IDLE) return result;
         now = mq_linux_now_ms();
         int64_t next = event->next_ms < now + idle_ms ? event->next_ms : now + idle_ms;
-        /* A sender that stores one reads this after, and rings; or before, and what it stored is seen
+        /* A sender that stores one reads this after, and notifies; or before, and what it stored is seen
          * here. */
         atomic_store(&timer->words[MQ_TIMER_WAKE], next);
         atomic_thread_fence(memory_order_seq_cst);
         if (next <= now || has_news(timer)) continue;
-        mq_linux_wait(bell, heard, (next - now) * 1000000);
+        mq_linux_wait(wakeup, heard, (next - now) * 1000000);
     }
 }
 

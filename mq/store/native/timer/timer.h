@@ -25,7 +25,7 @@ enum {
     MQ_TIMER_READ = 4,
     MQ_TIMER_LOG_END = 5,
     MQ_TIMER_PENDING = 6,
-    MQ_TIMER_BELL = 7,
+    MQ_TIMER_EVENT = 7,
     MQ_TIMER_STATED = 8, /* position + 1 of the unit that is being delivered; 0: none */
     MQ_TIMER_QUEUE = 9,  /* number of the queue that its copy goes to */
     MQ_TIMER_BEGIN = 10, /* that queue's next offset before */
@@ -84,7 +84,7 @@ int mq_timer_rebuild(mq_timer *timer, int64_t doubt_ms, int64_t done_ms, int64_t
 /* Enqueue and deliver what there is at this time, at most `budget` of each. MQ_TIMER_STOPPED if there is
  * more, or one of the others. MQ_CORRUPT: the timer log or the wheel is damaged. */
 int mq_timer_step(mq_timer *timer, int64_t now_ms, int64_t budget, mq_timer_event *event);
-/* The same by the clock until *stop is not 0, for which its setter rings. Sleeps when there is nothing to
+/* The same by the clock until *stop is not 0, for which its setter notifies. Sleeps when there is nothing to
  * do, for idle_ms at the most. */
 int mq_timer_run(mq_timer *timer, const int32_t *stop, int64_t idle_ms, mq_timer_event *event);
 

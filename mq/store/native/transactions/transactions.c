@@ -81,10 +81,10 @@ int64_t mq_transactions_add(mq_transactions *table, int word, int64_t amount) {
     return atomic_fetch_add(&table->words[word], amount) + amount;
 }
 
-static void ring(mq_transactions *table) {
-    _Atomic uint32_t *bell = (_Atomic uint32_t *)(table->bytes + MQ_TRANSACTIONS_BELL_AT);
-    atomic_fetch_add(bell, 1);
-    mq_linux_wake(bell);
+static void notify(mq_transactions *table) {
+    _Atomic uint32_t *event = (_Atomic uint32_t *)(table->bytes + MQ_TRANSACTIONS_EVENT_AT);
+    atomic_fetch_add(event, 1);
+    mq_linux_wake(event);
 }
 
 /* Entries. Ten bits are a check of the others: a damaged entry is none. */
@@ -175,7 +175,7 @@ static void count_unwritten(mq_transactions *table, int64_t name) {
     int64_t before = atomic_fetch_add(&table->words[MQ_TRANSACTIONS_UNWRITTEN], 1);
     int size = 2;
     for (; name >= 10; name /= 10) size++;
-    if (before <= 0 || before % (OP_SIZE / size) == 0) ring(table);
+    if (before <= 0 || before % (OP_SIZE / size) == 0) notify(table);
 }
 
 void mq_transaction_settle(mq_transactions *table, int64_t name, int state) {

@@ -28,7 +28,7 @@ enum {
     MQ_TRANSACTIONS_ASKED_BEGIN = 8,
     MQ_TRANSACTIONS_ASKED_END = 9,
     MQ_TRANSACTIONS_ROUND_TIME = 10, /* when that was, ms */
-    MQ_TRANSACTIONS_BELL_AT = 88,    /* futex: wakes the leader */
+    MQ_TRANSACTIONS_EVENT_AT = 88,   /* futex: wakes the leader */
     MQ_TRANSACTIONS_ROUNDS_AT = 92,  /* futex: raised with every round that asks */
 
     /* states of an entry */
