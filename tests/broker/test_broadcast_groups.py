@@ -17,6 +17,7 @@ from mq.broker.check import problems
 from mq.broker.local import LocalBroker
 from mq.store.directory.settings import SettingsFile
 from tests.support.appending import append_one
+from tests.support.insides import was_recovered
 from tests.support.recording_listener import Heard
 from tests.support.store.small_store import contents, open_small, send
 
@@ -186,7 +187,7 @@ def test_after_lost_messages_what_is_sent_later_is_not_skipped(directory: Path, 
     shutil.copytree(directory / "mq" / "broadcast", before / "mq" / "broadcast")
     (before / "mq" / "control").unlink()
     with filled(before, 9, first=100) as broker:
-        assert broker._store.recovered is not None
+        assert was_recovered(broker)
         assert [body for _, body in contents(broker)["orders", 0][2]] == bodies(3) + bodies(100, 109)
         assert consume(broker, 9) == bodies(100, 109)
 

@@ -20,6 +20,7 @@ from mq.broker.topics.config import Topics, TopicSettings
 from mq.broker.topics.registry import Catalog
 from mq.store.native import lib
 from mq.store.queue import reader
+from tests.support.insides import catalog_of, store_of
 from tests.support.store.small_store import fill, open_small, send
 
 SOON = 30.0
@@ -62,7 +63,7 @@ def test_what_one_thread_read_before_is_not_what_another_one_sees(
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            broker._catalog.current()
+            catalog_of(broker).current()
         finally:
             sys.settrace(before)
         goes_on.set()
@@ -96,7 +97,7 @@ def test_a_topic_that_is_deleted_while_somebody_opens_the_directory_stays_away(
             with changing(topics):
                 yield
 
-        delete_queues = broker._store.delete_queues
+        delete_queues = store_of(broker).delete_queues
 
         def delete_late(topic: str) -> None:
             second.start()
@@ -104,7 +105,7 @@ def test_a_topic_that_is_deleted_while_somebody_opens_the_directory_stays_away(
             delete_queues(topic)
 
         monkeypatch.setattr(Topics, "changing", told)
-        monkeypatch.setattr(broker._store, "delete_queues", delete_late)
+        monkeypatch.setattr(store_of(broker), "delete_queues", delete_late)
         broker.delete_topic("A")
         second.join(SOON)
         assert opened == [["B"]]
@@ -141,14 +142,14 @@ def test_a_topic_that_is_deleted_while_it_is_searched_has_nothing(
         for name in ("A", "B"):
             other.create_topic(name, 1)
         sent = {name: send(other, name, 0, b"x", keys="k").msg_id for name in ("A", "B")}
-        bring_up = broker._store.bring_index_up
+        bring_up = store_of(broker).bring_index_up
 
         def deletes() -> int:
             monkeypatch.undo()
             other.delete_topic("A")
             return bring_up()
 
-        monkeypatch.setattr(broker._store, "bring_index_up", deletes)
+        monkeypatch.setattr(store_of(broker), "bring_index_up", deletes)
         assert broker.query("A", "k") == []
         other.create_topic("A", 1)
         candidates = Finder._candidates
@@ -175,7 +176,7 @@ def test_a_topic_that_was_written_and_not_told_of_is_told_of_by_the_next_call(
 ) -> None:
     with open_small(directory, duties=False) as broker, open_small(directory, duties=False) as other:
         assert broker.topics() == other.topics() == []
-        monkeypatch.setattr(broker._store, "topics_changed", dies)
+        monkeypatch.setattr(store_of(broker), "topics_changed", dies)
         with pytest.raises(Died):
             broker.create_topic("orders", 2)
         monkeypatch.undo()
@@ -190,14 +191,14 @@ def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one(
     with open_small(directory, duties=False) as broker, open_small(directory, duties=False) as other:
         broker.create_topic("orders", 1)
         send(broker, "orders", 0, b"x")
-        monkeypatch.setattr(broker._store, "delete_queues", dies)
+        monkeypatch.setattr(store_of(broker), "delete_queues", dies)
         with pytest.raises(Died):
             broker.delete_topic("orders")
         monkeypatch.undo()
         other.delete_topic("orders")
         with pytest.raises(mq.TopicNotFound):
             other.delete_topic("orders")
-        assert other._store.queues() == []
+        assert store_of(other).queues() == []
 
 
 def test_a_broker_closes_when_a_change_that_was_cut_short_is_through(
@@ -207,14 +208,14 @@ def test_a_broker_closes_when_a_change_that_was_cut_short_is_through(
     with open_small(directory, duties=False) as broker:
         broker.create_topic("orders", 1)
         send(broker, "orders", 0, b"x")
-        delete = broker._store.delete_queues
+        delete = store_of(broker).delete_queues
 
         def late(topic: str) -> None:
             begun.set()
             goes_on.wait(0.3)
             delete(topic)
 
-        monkeypatch.setattr(broker._store, "delete_queues", late)
+        monkeypatch.setattr(store_of(broker), "delete_queues", late)
 
         def interrupt() -> None:
             begun.wait(SOON)

@@ -17,10 +17,10 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.store.native import lib
 from mq.store.shared.leader_lock import Turn
 from tests.broker.deliverer import LEVELS, SIZES
 from tests.broker.wait_for_leader import wait_for_duties
+from tests.support.insides import duties_of, leader_pid, schedule_of
 from tests.support.processes.fail_build import TREE, fail_points
 from tests.support.processes.nursery import Nursery
 
@@ -161,7 +161,7 @@ def test_whoever_has_the_duties_is_killed_again_and_again(
             time.sleep(0.002)
             if number % 90 == 89 and len(alive) > 1:
                 deadline = time.monotonic() + 60
-                while (pid := broker._store.word(lib.MQ_DUTIES_PID)) not in alive:
+                while (pid := leader_pid(broker)) not in alive:
                     assert time.monotonic() < deadline, "nobody has taken over"
                     time.sleep(0.001)
                 alive.pop(pid).process.kill()
@@ -224,8 +224,7 @@ def test_who_waits_for_his_turn_sleeps(directory: Path, nursery: Nursery) -> Non
     with Deliverer(nursery, directory) as first:
         first.has_duties()
         with open_beside(directory) as broker:
-            assert broker._duties is not None
-            thread = broker._duties._thread.native_id
+            thread = duties_of(broker)._thread.native_id
             assert thread is not None
             time.sleep(0.2)
 
@@ -253,10 +252,10 @@ def test_who_delivers_does_not_sleep_through_the_word_to_stop(
         def stopping() -> bool:
             looks.append(1)
             if len(looks) == 1:
-                broker._schedule.wake()
+                schedule_of(broker).wake()
             return len(looks) > 1
 
-        delivery = threading.Thread(target=broker._schedule.run, args=(stopping,), daemon=True)
+        delivery = threading.Thread(target=schedule_of(broker).run, args=(stopping,), daemon=True)
         delivery.start()
         delivery.join(60)
         assert not delivery.is_alive()

@@ -18,6 +18,7 @@ from mq.api.retention import Expiring, Range, Unread
 from mq.broker.local import LocalBroker
 from mq.store.directory.settings import USUAL, SettingsFile
 from tests.support import assigned
+from tests.support.insides import duties_of, schedule_of, timer_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import LOG_FILE_SIZE, fill, log_files, open_small
 
@@ -139,15 +140,14 @@ def test_duties_go_by_the_store_s_settings_whoever_does_them(directory: Path) ->
         pass  # A command made the store, and settled nothing.
     with mq.open(directory, **OTHERS), mq.open(directory) as other:
         assert other.kept_settings() == OTHERS
-        assert other._schedule.delays_ms == (1000, 7000)
-        assert other._timer.precision_ms == 700
+        assert schedule_of(other).delays_ms == (1000, 7000)
+        assert timer_of(other).precision_ms == 700
         rounds = other.transactions.rounds
         assert (rounds._rules, rounds._interval_ms) == ((7500, 7, 7 * HOUR_MS), 77_000)
-        assert other._duties is not None
-        assert other._duties._flush_interval() == 7.0
+        assert duties_of(other)._flush_interval() == 7.0
         other.change_settings(transaction_check_max=8, flush_interval=0.25)
         assert rounds._times()[0].check_max == 8
-        assert other._duties._flush_interval() == 0.25
+        assert duties_of(other)._flush_interval() == 0.25
 
 
 # Not in silence.

@@ -20,6 +20,7 @@ from mq.store.native import ffi, lib
 from mq.store.queue.extensions import Extension, Marks, read_extension
 from mq.store.queue.filters_version import filters_version
 from tests.support.appending import append_many, append_one
+from tests.support.insides import filters_of, log_end, queue_number, reader_of, store_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import SMALL, log_offset_of
 
@@ -41,10 +42,10 @@ def send(broker: LocalBroker, *numbers: int) -> list[mq.SendResult]:
 
 
 def extension(broker: LocalBroker, offset: int) -> Extension | None:
-    number = broker._reader.number(broker.topic("A").queues[0].message_queue)
+    number = queue_number(broker, broker.topic("A").queues[0].message_queue)
     values, size = ffi.new("int64_t[2]"), ffi.new("int32_t *")
-    assert lib.mq_queue_unit(broker._store.log, number, offset, values, size, values + 1) == 0
-    return read_extension(broker._store.log, number, values[1])
+    assert lib.mq_queue_unit(store_of(broker).log, number, offset, values, size, values + 1) == 0
+    return read_extension(store_of(broker).log, number, values[1])
 
 
 def wanted_bits(broker: LocalBroker, offset: int) -> bytes:
@@ -98,7 +99,7 @@ def table(broker: LocalBroker) -> dict[str, Any]:
 
 
 def test_the_file_is_rocketmqs(broker: LocalBroker) -> None:
-    ConsumerFilters(broker._store).marks("CID_abc", "TopicTest", SQL)
+    ConsumerFilters(store_of(broker)).marks("CID_abc", "TopicTest", SQL)
     text = (broker.path / "config" / "consumerFilter.json").read_text()
     (of_topic,) = json.loads(text)["filterDataByTopic"].values()
     assert of_topic["topic"] == "TopicTest"
@@ -117,7 +118,7 @@ def test_the_file_is_rocketmqs(broker: LocalBroker) -> None:
 
 
 def test_each_of_several_groups_has_bits_of_its_own(broker: LocalBroker) -> None:
-    filters = ConsumerFilters(broker._store)
+    filters = ConsumerFilters(store_of(broker))
     for group, sql in (("low", "number < 5"), ("high", "number > 3"), ("none", "number IS NULL")):
         filters.marks(group, "A", sql)
     send(broker, 1, 4, 9)
@@ -129,14 +130,14 @@ def test_each_of_several_groups_has_bits_of_its_own(broker: LocalBroker) -> None
 
 
 def test_a_batch_has_bits_for_each(broker: LocalBroker) -> None:
-    ConsumerFilters(broker._store).marks("group", "A", SQL)
+    ConsumerFilters(store_of(broker)).marks("group", "A", SQL)
     messages = [mq.Message("A", b"x", properties={"number": str(number)}) for number in (1, 20, 3, 40)]
     append_many(broker, "A", 0, messages)
     assert [any(wanted_bits(broker, offset)) for offset in range(4)] == [False, True, False, True]
 
 
 def test_what_nobody_filters_has_no_bits(broker: LocalBroker) -> None:
-    ConsumerFilters(broker._store).marks("group", "B", SQL)
+    ConsumerFilters(store_of(broker)).marks("group", "B", SQL)
     send(broker, 1)
     assert wanted_bits(broker, 0) == b""
 
@@ -147,14 +148,14 @@ def test_senders_of_other_processes_know_a_filter_at_once(broker: LocalBroker, d
         peer.do("def put(n): return send(broker, 'A', 0, b'x').queue_offset")
         peer.ask("put(1)")
         for turn in range(5):
-            ConsumerFilters(broker._store).marks(f"group{turn}", "A", f"number = {turn}")
+            ConsumerFilters(store_of(broker)).marks(f"group{turn}", "A", f"number = {turn}")
             peer.ask("put(1)")
             assert wanted_bits(broker, turn + 1) == bytes(14)
-        filters = ConsumerFilters(broker._store)
+        filters = ConsumerFilters(store_of(broker))
         marks = filters.marks("all", "A", "number IS NULL")
         offset = peer.ask("put(1)")
         where = broker.topic("A").queues[0].message_queue
-        found = broker._reader.marked_pull(where, marks, 0, 100, 1 << 20, 0.0).messages
+        found = reader_of(broker).marked_pull(where, marks, 0, 100, 1 << 20, 0.0).messages
         # What was sent before may be anybody's; the last one is, for sure.
         assert [message.queue_offset for message in found] == list(range(offset + 1))
         assert BLOOM.may_hold(wanted_bits(broker, offset), marks.positions)
@@ -163,9 +164,8 @@ def test_senders_of_other_processes_know_a_filter_at_once(broker: LocalBroker, d
 def test_bits_of_a_set_of_filters_that_is_out_of_date_are_not_stored(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender = broker._filters
-    assert sender is not None
-    other = ConsumerFilters(broker._store)
+    sender = filters_of(broker)
+    other = ConsumerFilters(store_of(broker))
     other.marks("first", "A", SQL)
     send(broker, 20)
 
@@ -182,14 +182,14 @@ def test_bits_of_a_set_of_filters_that_is_out_of_date_are_not_stored(
 
 
 def test_a_changed_expression_is_born_anew(broker: LocalBroker) -> None:
-    filters = ConsumerFilters(broker._store)
+    filters = ConsumerFilters(store_of(broker))
     first = filters.marks("group", "A", SQL)
     assert filters.marks("group", "A", SQL) == first
-    version = filters_version(broker._store)
+    version = filters_version(store_of(broker))
     send(broker, 1, 20)
     second = filters.marks("group", "A", "number < 10")
-    assert second == Marks(first.positions, 14, broker._store.end())
-    assert filters_version(broker._store) == version + 1
+    assert second == Marks(first.positions, 14, log_end(broker))
+    assert filters_version(store_of(broker)) == version + 1
     assert list(table(broker)["A"]) == ["group"]
 
 
@@ -211,7 +211,7 @@ def test_a_consumer_that_changes_its_expression_misses_nothing(broker: LocalBrok
 def test_what_asks_for_properties_that_are_added_later_may_want_anything(
     broker: LocalBroker, sql: str
 ) -> None:
-    ConsumerFilters(broker._store).marks("group", "A", sql)
+    ConsumerFilters(store_of(broker)).marks("group", "A", sql)
     send(broker, 1)
     assert wanted_bits(broker, 0) == BLOOM.bits(["group#A"])
 
@@ -219,7 +219,7 @@ def test_what_asks_for_properties_that_are_added_later_may_want_anything(
 def test_what_does_not_compile_here_may_want_anything(broker: LocalBroker) -> None:
     with pytest.raises(mq.FilterSyntaxError):
         compiled(NO_SQL)
-    filters = ConsumerFilters(broker._store)
+    filters = ConsumerFilters(store_of(broker))
     filters.marks("group", "A", NO_SQL)
     filters.marks("other", "A", SQL)
     send(broker, 1)
@@ -233,33 +233,33 @@ def test_a_damaged_file_costs_bits_and_nothing_else(
     broker: LocalBroker, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = broker.path / "config" / "consumerFilter.json"
-    filters = ConsumerFilters(broker._store)
+    filters = ConsumerFilters(store_of(broker))
     filters.marks("group", "A", SQL)
     path.write_bytes(text.encode("latin-1"))
     send(broker, 1)
     assert wanted_bits(broker, 0) == b""
     assert "is made anew" in caplog.text
     marks = filters.marks("group", "A", SQL)
-    assert marks.since == broker._store.end()
+    assert marks.since == log_end(broker)
     send(broker, 1)
     assert wanted_bits(broker, 1) == bytes(14)
 
 
 def test_a_filter_that_a_broker_left_is_born_here(broker: LocalBroker) -> None:
     """Its file has no place for the log offset."""
-    filters = ConsumerFilters(broker._store)
+    filters = ConsumerFilters(store_of(broker))
     filters.marks("group", "A", SQL)
     path = broker.path / "config" / "consumerFilter.json"
     found = json.loads(path.read_text())
     del found["filterDataByTopic"]["A"]["groupFilterData"]["group"]["mqBornLogOffset"]
     path.write_text(json.dumps(found))
     send(broker, 1)
-    assert filters.marks("group", "A", SQL).since == broker._store.end()
+    assert filters.marks("group", "A", SQL).since == log_end(broker)
 
 
 def test_a_push_consumer_gets_all_that_it_wants(broker: LocalBroker) -> None:
     got: queue.Queue[bytes] = queue.Queue()
-    ConsumerFilters(broker._store).marks("group", "A", SQL)
+    ConsumerFilters(store_of(broker)).marks("group", "A", SQL)
     send(broker, *range(30))
     with mq.PushConsumer(broker, "group") as consumer:
         consumer.subscribe("A", sql=SQL, listener=lambda message: got.put(message.body))
@@ -274,9 +274,8 @@ def test_what_one_thread_knew_before_is_not_what_another_one_goes_by(
 ) -> None:
     """The first has read the file and is held up; then somebody begins to filter. The second knows him, and
     still does when the first has gone on: bits without his would keep messages from him."""
-    filters = broker._filters
-    assert filters is not None
-    ConsumerFilters(broker._store).marks("other", "A", SQL)
+    filters = filters_of(broker)
+    ConsumerFilters(store_of(broker)).marks("other", "A", SQL)
     load, has_read, goes_on = filters._load, threading.Event(), threading.Event()
     knows, goes_further = threading.Event(), threading.Event()
     found: list[tuple[int, bytes]] = []
@@ -298,11 +297,11 @@ def test_what_one_thread_knew_before_is_not_what_another_one_goes_by(
     monkeypatch.setattr(filters, "_load", held_up)
     first.start()
     assert has_read.wait(30.0)
-    ConsumerFilters(broker._store).marks("group", "A", SQL)
+    ConsumerFilters(store_of(broker)).marks("group", "A", SQL)
     second.start()
     knows.wait(0.5)  # Or it waits for the first one: then there is nothing to be seen before.
     goes_on.set()
     first.join(30.0)
     goes_further.set()
     second.join(30.0)
-    assert found == [(filters_version(broker._store), BLOOM.bits(["group#A", "other#A"]))]
+    assert found == [(filters_version(store_of(broker)), BLOOM.bits(["group#A", "other#A"]))]

@@ -12,6 +12,7 @@ import pytest
 import mq
 from mq.store.store import Store
 from tests.support.appending import append_many, append_one
+from tests.support.insides import catalog_of, writer_of
 
 
 class Failure(Exception):
@@ -25,7 +26,7 @@ def brokers(directory: Path) -> Any:
 
 
 def fail_after(broker: mq.LocalBroker, act: Callable[[], object]) -> None:
-    with suppress(Failure), broker._catalog.first_send([("fresh", 0)]):
+    with suppress(Failure), catalog_of(broker).first_send([("fresh", 0)]):
         assert "fresh" in broker.topics()
         act()
         raise Failure
@@ -64,12 +65,12 @@ def test_a_message_that_comes_while_the_topic_goes_is_kept(
 
     def late(store: Store, topic: str, **options: bool) -> bool:
         # As a process does that looked the queue up before the topic went.
-        second._writer.append_to(number, b"late", b"")
+        writer_of(second).append_to(number, b"late", b"")
         return real(store, topic, **options)
 
     def look_up() -> None:
         nonlocal number
-        number = second._writer._number(mq.MessageQueue("fresh", "mq", 0))
+        number = writer_of(second)._number(mq.MessageQueue("fresh", "mq", 0))
         monkeypatch.setattr(Store, "delete_queues", late)
 
     fail_after(first, look_up)
@@ -105,13 +106,13 @@ def test_a_topic_that_another_process_made_first_keeps_its_settings(
 ) -> None:
     """Between the look at what there is and the lock."""
     first, second = brokers
-    real = first._catalog._topics.changing
+    real = catalog_of(first)._topics.changing
 
     def late() -> Any:
         monkeypatch.undo()
         second.create_topic("fresh", 8)
         return real()
 
-    monkeypatch.setattr(first._catalog._topics, "changing", late)
+    monkeypatch.setattr(catalog_of(first)._topics, "changing", late)
     send(first)
     assert len(first.topic("fresh").queues) == 8

@@ -27,6 +27,7 @@ from mq.broker.local import LocalBroker
 from mq.store.shared.group_file import LAYOUT, MAPPED_SIZE, READY, GroupFile
 from mq.store.shared.group_slots import SLOTS_AT
 from tests.support import assigned
+from tests.support.insides import groups_of, store_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import open_small, overwrite, send
 
@@ -367,7 +368,7 @@ def test_of_an_offset_and_its_copy_the_lower_counts(directory: Path, broker: Loc
     for number in range(9):
         send(broker, "orders", 0, b"%d" % number)
     claimed(join(broker)).commit(5)
-    number = broker._groups.number(QUEUES[0])
+    number = groups_of(broker).number(QUEUES[0])
     slot = SLOTS_AT + 128 * number
     for at, value, expected in (
         (slot, 9, 5),
@@ -380,7 +381,7 @@ def test_of_an_offset_and_its_copy_the_lower_counts(directory: Path, broker: Loc
         assert assigned.committed(broker, "billing", QUEUES[0]) == expected
         assert broker.group("billing").offsets("orders")[QUEUES[0]] == expected
     with open_small(directory) as second:
-        broker._groups.close()
+        groups_of(broker).close()
         claim = claimed(join(second))
         assert claim.committed() == 2
         assert claim.commit(4)
@@ -600,16 +601,16 @@ def test_a_queue_is_waited_for_before_its_first_message(broker: LocalBroker) -> 
     member = broker.consumer_groups.join(
         "billing", client_id="a", model="clustering", consume_type="push", ordered=False, subscriptions=()
     )
-    assert broker._groups.numbers.find("never", 0) == -1
+    assert groups_of(broker).numbers.find("never", 0) == -1
     broker.waiter().wait([(queue, 0, None)], [(member, member.version())], 0.0)
-    assert broker._groups.numbers.find("never", 0) >= 0
+    assert groups_of(broker).numbers.find("never", 0) >= 0
 
 
 def test_of_two_who_make_room_for_queues_the_one_with_more_counts(broker: LocalBroker) -> None:
     """Each in a map of its own; the second comes just when the first has looked how much is ready."""
     path = broker.path / "mq" / "groups" / "group"
-    first = GroupFile.made(broker._store, path, lambda _: None)
-    second = GroupFile(broker._store, path)
+    first = GroupFile.made(store_of(broker), path, lambda _: None)
+    second = GroupFile(store_of(broker), path)
     thread = threading.Thread(target=second.ready, args=(2000,))
     words, looks = first.words, []
 

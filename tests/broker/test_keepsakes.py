@@ -13,6 +13,7 @@ from mq.broker import leader
 from mq.broker.local import LocalBroker
 from mq.broker.topics.sink_ledger import KEPT_MS, TOPIC, Entry, newer
 from mq.errors import StoreFull
+from tests.support.insides import keepsakes_of, log_end
 from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     expire_at,
@@ -57,7 +58,7 @@ def newest(broker: LocalBroker, txn: str) -> Entry | None:
 def expire_all(broker: LocalBroker, at_ms: int | None = None) -> None:
     """Have what is there too old, and the log begin with the file that was its newest."""
     fill(broker, "A", 40)
-    begin, end = log_files(broker.path)[0], broker._store.end()
+    begin, end = log_files(broker.path)[0], log_end(broker)
     at_ms = now_ms() + 3_600_000 if at_ms is None else at_ms
     expire_at(broker, at_ms)
     assert not begin.exists()
@@ -78,7 +79,7 @@ def test_what_is_not_about_to_go_stays_where_it_is(broker: LocalBroker) -> None:
     fill(broker, "A", 40)
     later = say(broker, "one", 1)
     begin = log_files(broker.path)[1]
-    with broker._keepsakes.kept(int(begin.name), now_ms()):
+    with keepsakes_of(broker).kept(int(begin.name), now_ms()):
         assert [entry.epoch for entry in ledger(broker)] == [0, 1]
     expire_all(broker)
     assert ledger(broker) == [later]
@@ -110,11 +111,11 @@ def test_they_are_on_disk_before_anything_is_deleted(
     say(broker, "one", 0)
     fill(broker, "A", 40)
     order: list[str] = []
-    monkeypatch.setattr(broker._keepsakes, "_sync", lambda: order.append("synced"))
-    with broker._keepsakes.kept(LOG_FILE_SIZE, now_ms()):
+    monkeypatch.setattr(keepsakes_of(broker), "_sync", lambda: order.append("synced"))
+    with keepsakes_of(broker).kept(LOG_FILE_SIZE, now_ms()):
         order.append("deleted")
     assert order == ["synced", "deleted"]
-    with broker._keepsakes.kept(0, now_ms()):
+    with keepsakes_of(broker).kept(0, now_ms()):
         order.append("nothing to do")
     assert order[2:] == ["nothing to do"]
 
@@ -123,14 +124,14 @@ def test_a_full_disk_is_no_reason_to_keep_everything(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = say(broker, "one", 0)
-    real, errors = broker._keepsakes._append, [StoreFull("no room", path="commitlog")]
+    real, errors = keepsakes_of(broker)._append, [StoreFull("no room", path="commitlog")]
 
     def append(*arguments: object) -> object:
         if errors:
             raise errors.pop()
         return real(*arguments)
 
-    monkeypatch.setattr(broker._keepsakes, "_append", append)
+    monkeypatch.setattr(keepsakes_of(broker), "_append", append)
     expire_all(broker)
     assert ledger(broker) == [entry]
 
@@ -144,7 +145,7 @@ def test_an_index_that_has_no_room_keeps_nothing(
     def query(*_: object) -> list[mq.MessageExt]:
         raise StoreFull("no room", path="index")
 
-    monkeypatch.setattr(broker._keepsakes, "_query", query)
+    monkeypatch.setattr(keepsakes_of(broker), "_query", query)
     expire_all(broker)
     assert ledger(broker) == [entry]
 

@@ -28,6 +28,7 @@ from mq.store.shared.renewal import Renewals
 from mq.store.store import Store
 from tests.broker.deliverer import LEVELS, SIZES
 from tests.broker.wait_for_leader import wait_for_duties
+from tests.support.insides import duties_of, flushed_end, log_end
 from tests.support.processes.fail_build import fail_points
 from tests.support.processes.nursery import Nursery, Process
 
@@ -66,8 +67,7 @@ def open_beside(root: Path, *, duties: bool = True) -> LocalBroker:
 
 
 def has_duties(broker: LocalBroker) -> bool:
-    assert broker._duties is not None
-    turn = broker._duties._turn
+    turn = duties_of(broker)._turn
     return turn.term > 0 and turn.holds()
 
 
@@ -79,7 +79,7 @@ def delivered(broker: LocalBroker, count: int) -> Counter[bytes]:
 
 
 def flushed(broker: LocalBroker, end: int) -> None:
-    wait_until(lambda: broker._store.word(lib.MQ_FLUSHED_END) >= end, "nothing is flushed")
+    wait_until(lambda: flushed_end(broker) >= end, "nothing is flushed")
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def test_a_leader_that_is_stopped_while_it_flushes(directory: Path, failing: Nur
     with stopped_leader(failing, directory, send, "FLUSHED") as (first, broker):
         for body in (b"two", b"three"):
             broker.topic("orders").send(body)
-            flushed(broker, broker._store.end())
+            flushed(broker, log_end(broker))
             first.go_on()
 
 
@@ -196,7 +196,7 @@ def test_a_leader_that_is_stopped_inside_of_the_index(directory: Path, failing: 
     with stopped_leader(failing, directory, send, "INDEX_ENTRY") as (first, broker):
         wait_until(lambda: has_duties(broker), "nobody has the duties")
         broker.topic("orders").send(b"two", keys="two")
-        flushed(broker, broker._store.end())
+        flushed(broker, log_end(broker))
         stopped = rf"process {first.pid} \(.*\), which is stopped"
         with time_limit(0.2), pytest.raises(StoreLocked, match=stopped) as caught:
             broker.query("orders", "one")

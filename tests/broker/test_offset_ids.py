@@ -12,6 +12,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store.directory.settings import Settings
 from tests.support.appending import append_many, prepare_one
+from tests.support.insides import store_of
 from tests.support.store.small_store import open_small
 
 
@@ -70,7 +71,7 @@ def test_the_id_of_every_kind_of_send_is_found_in_its_store_alone(
             found = broker.message(offset_id)
             assert found.offset_msg_id == offset_id == single.offset_msg_id
             assert found.msg_id == single.msg_id
-            assert offset_id.startswith(broker._store.settings.address.hex().upper() + "00002A9F")
+            assert offset_id.startswith(store_of(broker).settings.address.hex().upper() + "00002A9F")
             with pytest.raises(mq.MessageNotFound, match="another store gave it"):
                 other.message(offset_id)
 
@@ -85,7 +86,7 @@ def test_a_place_that_is_in_the_middle_of_a_record_is_no_message(
         second.topic("orders").send(b"one")
     with pytest.raises(mq.MessageNotFound):
         second.message(result.offset_msg_id)
-    forged = second._store.settings.address.hex() + result.offset_msg_id[8:]
+    forged = store_of(second).settings.address.hex() + result.offset_msg_id[8:]
     with pytest.raises(mq.MessageNotFound, match="never sent here"):
         second.message(forged)
 

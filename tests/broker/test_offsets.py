@@ -18,6 +18,7 @@ from mq.broker.check import problems
 from mq.broker.groups.offsets import Offsets
 from mq.broker.local import LocalBroker
 from tests.support import assigned
+from tests.support.insides import groups_of
 from tests.support.store.small_store import crash_of, open_small, send
 
 QUEUES = [mq.MessageQueue("orders", "mq", queue_id) for queue_id in range(2)]
@@ -122,7 +123,7 @@ def test_unknown_members_and_untouched_groups_stay(directory: Path) -> None:
 def test_after_a_crash_of_the_machine_the_file_is_what_counts(directory: Path, tmp_path: Path) -> None:
     with filled(directory) as broker:
         assigned.commit(broker, "billing", QUEUES[0], 3)
-        broker._groups.save()
+        groups_of(broker).save()
         assigned.commit(broker, "billing", QUEUES[0], 5)
         copy = crash_of(broker, tmp_path / "copy")
     with open_small(copy) as after:
@@ -151,7 +152,7 @@ def test_nobody_has_consumed_what_a_crash_took(
     with filled(directory) as broker:
         assigned.commit(broker, "billing", QUEUES[0], 5)
         assigned.commit(broker, "billing", QUEUES[1], 2)
-        broker._groups.save()
+        groups_of(broker).save()
         copy = crash_of(broker, tmp_path / "copy")
     for file in (copy / "commitlog").iterdir():
         file.write_bytes(bytes(file.stat().st_size))

@@ -37,6 +37,7 @@ from mq.store.shared.lock_guards import append_lock
 from mq.store.shared.process_state import process_state
 from tests.broker.test_groups import QUEUES, client_ids, join, peers, taken_over
 from tests.support import assigned
+from tests.support.insides import log_end, store_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import open_small, send
 
@@ -331,7 +332,7 @@ def test_what_another_member_has_by_now_is_not_handed_back(broker: LocalBroker, 
     assert isinstance(claim, LocalClaim)
     # So that all is there that this takes.
     assert assigned.send_back(broker, message, "billing", delay_level=delay_level)
-    end, stored = broker._store.end(), list[bool]()
+    end, stored = log_end(broker), list[bool]()
 
     def hand_back() -> None:
         stored.append(claim.send_back(message, delay_level=delay_level))
@@ -341,7 +342,7 @@ def test_what_another_member_has_by_now_is_not_handed_back(broker: LocalBroker, 
         return frame is not None and frame.f_code is Copies.append.__code__
 
     thread = threading.Thread(target=hand_back)
-    with append_lock(broker._store.live(), broker.path):
+    with append_lock(store_of(broker).live(), broker.path):
         thread.start()
         wait_until(waits_for_the_lock)
         time.sleep(0.05)
@@ -351,10 +352,10 @@ def test_what_another_member_has_by_now_is_not_handed_back(broker: LocalBroker, 
     assert stored == [False]
     assert claim.is_lost()
     assert claim.send_back(message, delay_level=delay_level) is False
-    assert broker._store.end() == end
+    assert log_end(broker) == end
     # One that was released has ended well: what is left of it is handed back.
     again = member.claim(QUEUES[1])
     assert again is not None
     again.release()
     assert again.send_back(message, delay_level=delay_level) is True
-    assert broker._store.end() > end
+    assert log_end(broker) > end

@@ -24,6 +24,7 @@ from mq.broker.delay.timer import TIMER_TOPIC
 from mq.broker.local import LocalBroker
 from tests.broker.deliverer import SIZES
 from tests.broker.recaller import PRECISION_MS
+from tests.support.insides import finder_of, timer_of
 
 ROOT = Path(__file__).parents[2]
 HOUR = 3_600_000
@@ -200,7 +201,7 @@ class TestMarkers:
         assert result.recall_handle is not None
         broker.recall(result.recall_handle)
         out_ms = RecallHandle.of(result.recall_handle).out_ms
-        marker, sent = broker._finder.of_unique_id(TIMER_TOPIC, result.msg_id)
+        marker, sent = finder_of(broker).of_unique_id(TIMER_TOPIC, result.msg_id)
         due_ms = sent.deliver_at_ms  # RocketMQ says out_ms + 1, and goes by out_ms.
         assert (marker.topic, marker.queue_id, marker.queue_offset) == (TIMER_TOPIC, 0, 1)
         properties = marker.properties
@@ -221,7 +222,7 @@ class TestMarkers:
         assert result.recall_handle is not None
         for _ in range(3):
             assert broker.recall(result.recall_handle) == result.msg_id
-        assert len(list(broker._finder.of_unique_id(TIMER_TOPIC, result.msg_id))) == 2
+        assert len(list(finder_of(broker).of_unique_id(TIMER_TOPIC, result.msg_id))) == 2
 
     def test_a_recalled_message_does_not_come_after_the_store_was_closed(self, directory: Path) -> None:
         for ahead_ms in AHEAD_MS:
@@ -284,7 +285,7 @@ class TestMarkers:
         result = broker.topic("orders").send(b"x", delay_ms=HOUR)
         assert result.recall_handle is not None
         monkeypatch.setattr("mq.broker.delay.recall.TIMEOUT", 0.01)
-        monkeypatch.setattr(broker._timer, "enqueued", lambda: 0)
+        monkeypatch.setattr(timer_of(broker), "enqueued", lambda: 0)
         with pytest.raises(mq.RequestTimeout, match="ask again"):
             broker.recall(result.recall_handle)
         monkeypatch.undo()

@@ -19,6 +19,7 @@ from mq.store.shared.lock_guards import file_lock
 from tests.broker.fake_delay_store import bodies
 from tests.support import assigned
 from tests.support.appending import append_one
+from tests.support.insides import groups_of
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_who_dies_between_sending_and_remembering_sends_nothing_twice(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     die(broker, 3)
-    commit = broker._groups.commit
+    commit = groups_of(broker).commit
     commits = []
 
     def dies(group: str, queue: mq.MessageQueue, offset: int) -> None:
@@ -120,7 +121,7 @@ def test_who_dies_between_sending_and_remembering_sends_nothing_twice(
             raise KeyboardInterrupt
         commit(group, queue, offset)
 
-    monkeypatch.setattr(broker._groups, "commit", dies)
+    monkeypatch.setattr(groups_of(broker), "commit", dies)
     with pytest.raises(KeyboardInterrupt):
         broker.redrive("billing")
     assert broker.redrive("billing") == Redriven(sent=1, left=0, known=1, stuck=0)

@@ -20,6 +20,7 @@ from mq.store.native import ffi, lib
 from mq.store.shared.leader_lock import Turn
 from tests.broker.fake_delay_store import bodies
 from tests.support.arrivals import wait_for
+from tests.support.insides import reader_of, schedule_of, store_of
 
 HOUR = 3_600_000
 STORES = Path(__file__).parents[1] / "data" / "rocketmq"
@@ -33,9 +34,9 @@ def open_quick(path: Path, **options: Any) -> LocalBroker:
 
 def tags_code(broker: LocalBroker, level: int, offset: int) -> int:
     """What the unit of a delayed message says."""
-    number = broker._schedule.copies.number(SCHEDULE_TOPIC, level - 1, add=False)
+    number = schedule_of(broker).copies.number(SCHEDULE_TOPIC, level - 1, add=False)
     log_offset, size, code = ffi.new("int64_t *"), ffi.new("int32_t *"), ffi.new("int64_t *")
-    assert lib.mq_queue_unit(broker._store.log, number, offset, log_offset, size, code) == 0
+    assert lib.mq_queue_unit(store_of(broker).log, number, offset, log_offset, size, code) == 0
     return int(code[0])
 
 
@@ -257,10 +258,9 @@ class TestRestart:
             queue = broker.topic("TopicA").queues[1]
             came = wait_for(queue, 7)[-2:]
             assert bodies(came) == [b"delay", b"longest delay"]
+            pull = reader_of(broker).pull
             waiting = [
-                broker._schedule.reader.pull(
-                    mq.MessageQueue(SCHEDULE_TOPIC, "mq", queue_id), 0, 1, 1 << 16, None, 0.0
-                ).messages[0]
+                pull(mq.MessageQueue(SCHEDULE_TOPIC, "mq", queue_id), 0, 1, 1 << 16, None, 0.0).messages[0]
                 for queue_id in (2, 17)
             ]
             for message, stored in zip(came, waiting, strict=True):
@@ -279,7 +279,7 @@ def test_a_clock_set_forward_is_noticed(directory: Path, monkeypatch: pytest.Mon
     with open_quick(directory) as broker:
         (queue,) = broker.create_topic("orders", 1).queues
         broker.topic("orders").send(b"x", delay_level=3)
-        schedule = broker._schedule
+        schedule = schedule_of(broker)
 
         def clock() -> int:
             return time.time_ns() // 1_000_000 + ahead_ms

@@ -17,6 +17,7 @@ from mq.broker.topics.registry import Catalog, UnreadIn
 from mq.broker.topics.unread import Unread, in_words, unread
 from tests.support import assigned
 from tests.support.appending import append_one
+from tests.support.insides import catalog_of, groups_of, store_of
 
 SOON = 60.0
 
@@ -56,7 +57,7 @@ def test_a_group_gets_what_the_queues_to_go_hold_and_then_they_go(broker: LocalB
     with consumer:
         consumer.start()
         assert all_there.wait(SOON)
-    broker._catalog.finish_shrinking(broker._groups.unread)
+    catalog_of(broker).finish_shrinking(groups_of(broker).unread)
     assert queue_count(broker) == 4
     assert len(set(got)) == 80
     assert broker.group("billing").lag("orders") == 0
@@ -68,7 +69,7 @@ def test_rocketmq_reads_all_queues_of_a_topic_that_shrinks(broker: LocalBroker, 
     assert (settings["readQueueNums"], settings["writeQueueNums"], settings["mqReadQueueNums"]) == (8, 4, 4)
     for queue in broker.topic("orders").queues:
         assigned.commit(broker, "billing", queue.message_queue, 10)
-    broker._catalog.finish_shrinking(broker._groups.unread)
+    catalog_of(broker).finish_shrinking(groups_of(broker).unread)
     settings = written(directory)
     assert (settings["readQueueNums"], settings["writeQueueNums"]) == (4, 4)
     assert "mqReadQueueNums" not in settings
@@ -101,7 +102,7 @@ def test_it_goes_on_after_the_store_was_closed(directory: Path, broker: LocalBro
         assert queue_count(again) == 8
         for queue in again.topic("orders").queues:
             assigned.commit(again, "billing", queue.message_queue, 10)
-        again._catalog.finish_shrinking(again._groups.unread)
+        catalog_of(again).finish_shrinking(groups_of(again).unread)
         assert queue_count(again) == 4
 
 
@@ -124,7 +125,7 @@ def test_a_live_broadcasting_group_keeps_the_queues(broker: LocalBroker) -> None
 
 def test_a_delayed_message_goes_to_a_queue_that_stays(broker: LocalBroker) -> None:
     broker.create_topic("orders", 4, shrink=True)
-    assert broker._catalog.due_place("orders", 6) == ("orders", 2)
+    assert catalog_of(broker).due_place("orders", 6) == ("orders", 2)
 
 
 def test_verify_notes_what_nobody_reads(broker: LocalBroker, directory: Path) -> None:
@@ -138,7 +139,7 @@ def test_verify_notes_what_nobody_reads(broker: LocalBroker, directory: Path) ->
     path.write_text(json.dumps(table))
     [note] = notes(directory)
     assert "nobody reads it: the topic has 6 queues to read. mq DIR create orders --read-queues 8" in note
-    broker._store.topics_changed()
+    store_of(broker).topics_changed()
     states = broker.group("billing").states("orders")
     assert [state.queue.queue_id for state in states if "nobody reads it" in state.reason] == [6, 7]
     assert broker.group("billing").lag("orders") == 80

@@ -21,6 +21,7 @@ from mq.store.timer import timer_log
 from mq.store.timer import wheel as timerwheel
 from mq.store.timer.checkpoint import read_timer_check
 from tests.support.arrivals import wait_for
+from tests.support.insides import catalog_of, timer_of
 
 HOUR = 3_600_000
 PATIENCE = 60.0
@@ -30,17 +31,17 @@ AHEAD_MS = (1000, 6000, 24_000)
 
 def wait_until_enqueued(broker: LocalBroker, count: int) -> None:
     deadline = time.monotonic() + PATIENCE
-    while broker._timer.enqueued() < count:
+    while timer_of(broker).enqueued() < count:
         assert time.monotonic() < deadline
-        broker._timer.progress.notify()
-        broker._timer.progress.wait_enqueued(count - 1, 0.1)
+        timer_of(broker).progress.notify()
+        timer_of(broker).progress.wait_enqueued(count - 1, 0.1)
 
 
 def wait_until_nothing_waits(broker: LocalBroker) -> None:
     """A message can be read before it is counted as delivered."""
     deadline = time.monotonic() + PATIENCE
-    while broker._timer.pending():
-        assert time.monotonic() < deadline, f"{broker._timer.pending()} wait"
+    while timer_of(broker).pending():
+        assert time.monotonic() < deadline, f"{timer_of(broker).pending()} wait"
         time.sleep(0.001)
 
 
@@ -110,7 +111,7 @@ class TestBroker:
         broker.flush()
         assert not timerwheel.path_of(directory).exists()
         assert not timer_log.directory_of(directory).exists()
-        assert broker._timer.pending() == 0
+        assert timer_of(broker).pending() == 0
 
     def test_what_is_put_aside_without_a_ring_is_enqueued_within_a_second_or_so(
         self, broker: LocalBroker
@@ -121,10 +122,10 @@ class TestBroker:
         for _ in range(5):
             topic.send(b"later", deliver_at_ms=now_ms() + 2 * HOUR)
         deadline = time.monotonic() + PATIENCE
-        while broker._timer.enqueued() < 6:
+        while timer_of(broker).enqueued() < 6:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert broker._timer.pending() == 6
+        assert timer_of(broker).pending() == 6
 
     def test_a_topic_that_is_gone_takes_its_messages_along(
         self, broker: LocalBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -142,7 +143,7 @@ class TestBroker:
         for name in ("orders", "gone", "orders"):
             broker.topic(name).send(b"x", delay_ms=100)
         broker.delete_topic("gone")
-        broker._catalog._auto_create = False
+        catalog_of(broker)._auto_create = False
         deleted.set()
         wait_for(queue, 2)
         wait_until_nothing_waits(broker)
@@ -318,7 +319,7 @@ def test_a_million_pending_timers_cost_no_memory_but_the_files(directory: Path) 
         for number in range(count):
             producer.send(mq.Message("orders", b"x", deliver_at_ms=at + number * 7 % (20 * HOUR)))
         wait_until_enqueued(broker, count + 1)
-        assert broker._timer.pending() == count + 1
+        assert timer_of(broker).pending() == count + 1
         assert anonymous_memory() - before < 16 << 20
     wheel = timerwheel.path_of(directory).stat()
     assert wheel.st_size == timerwheel.SLOT_COUNT * timerwheel.SLOT_SIZE

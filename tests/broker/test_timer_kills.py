@@ -13,10 +13,10 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.store.native import lib
 from tests.broker.timer_actors import SIZES
 from tests.broker.wait_for_leader import wait_for_duties
 from tests.support.arrivals import wait_for
+from tests.support.insides import leader_pid, timer_of
 from tests.support.processes.fail_build import TREE, fail_points
 from tests.support.processes.halts import halts
 from tests.support.processes.nursery import Nursery
@@ -38,8 +38,8 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
 def wait_until_nothing_waits(broker: LocalBroker) -> None:
     """A message can be read before it is counted as delivered."""
     deadline = time.monotonic() + PATIENCE
-    while broker._timer.pending():
-        assert time.monotonic() < deadline, f"{broker._timer.pending()} wait"
+    while timer_of(broker).pending():
+        assert time.monotonic() < deadline, f"{timer_of(broker).pending()} wait"
         time.sleep(0.001)
 
 
@@ -78,7 +78,7 @@ def test_a_delivery_cut_short_is_finished_or_taken_back(
         sent += send_all(broker, [150])
         check_came(wait_for(queue, 8), sent)
         wait_until_nothing_waits(broker)
-        assert broker._timer.enqueued() == 8
+        assert timer_of(broker).enqueued() == 8
         # What could come twice has come by now.
         assert queue.max_offset == 8
 
@@ -107,7 +107,7 @@ def test_random_delays_while_who_delivers_is_killed_each_second(directory: Path,
                 f"{[queue.max_offset for queue in queues]}; {nursery.failures()}"
             )
             if time.monotonic() > kill_at:
-                victim = crowd.pop(broker._store.word(lib.MQ_DUTIES_PID), None)
+                victim = crowd.pop(leader_pid(broker), None)
                 if victim is not None:
                     victim.kill()
                     nursery.forget(victim)

@@ -12,6 +12,7 @@ import mq
 from mq.broker.delay.timer import TIMER_TOPIC, roll_window_ms
 from mq.store import retention
 from mq.store.timer import timer_log
+from tests.support.insides import timer_of
 from tests.support.store.timers import BEGIN_MS, Bench
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
@@ -75,10 +76,10 @@ def test_a_broker_goes_by_its_own_retention(directory: Path, hours: float, roll_
         before_ms = time.time_ns() // 1_000_000
         broker.create_topic("orders", 1).send(b"x", delay_ms=29 * DAY)
         deadline = time.monotonic() + PATIENCE
-        while broker._timer.enqueued() < 1:
+        while timer_of(broker).enqueued() < 1:
             assert time.monotonic() < deadline
-            broker._timer.progress.notify()
-            broker._timer.progress.wait_enqueued(0, 0.1)
+            timer_of(broker).progress.notify()
+            timer_of(broker).progress.wait_enqueued(0, 0.1)
         after_ms = time.time_ns() // 1_000_000
         (unit,) = timer_log.units(directory)
         assert unit.magic & timer_log.ROLL

@@ -22,6 +22,7 @@ from mq.store.directory import root as directories
 from mq.store.directory.root import BEGIN_MEMBER
 from mq.store.directory.topic_journal import TopicJournal, listed_topics
 from mq.store.recovery.recover import lower_begins
+from tests.support.insides import catalog_of
 
 COUNT = topics_file.JOURNAL_FROM + 40
 NAMES = sorted(f"topic{number:03}" for number in range(COUNT))
@@ -78,7 +79,7 @@ def test_other_processes_see_each_change_at_once(directory: Path) -> None:
             assert len(here.topic(f"more{number}").queues) == 5
             here.delete_topic(f"more{number}")
             assert there.topics() == NAMES
-        broker._catalog.fold()
+        catalog_of(broker).fold()
         assert other.topics() == NAMES
         other.create_topic("more", 1)
         assert broker.topics() == sorted([*NAMES, "more"])
@@ -216,7 +217,7 @@ def test_many_at_once_lose_none(directory: Path) -> None:
         for thread in threads:
             thread.start()
         for _ in range(5):
-            second._catalog.fold()
+            catalog_of(second).fold()
         for thread in threads:
             thread.join(60.0)
         wanted = sorted([*NAMES, *(f"t{thread}-{number}" for thread in range(4) for number in range(20))])
@@ -269,7 +270,7 @@ def test_a_journal_that_was_folded_and_not_removed_takes_no_more(
         fill(broker)
         with monkeypatch.context() as patch:
             patch.setattr(TopicJournal, "remove", lambda _journal: None)  # As one that dies before.
-            other._catalog.fold()
+            catalog_of(other).fold()
         folded, lines, _end = TopicJournal(directory).read()
         assert lines
         # By one that saw the fold, and by one that has used the journal before.

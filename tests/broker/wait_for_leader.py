@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import mq
-from mq.store.native import lib
+from tests.support.insides import leader_pid
 from tests.support.processes.nursery import Process
 
 __all__ = ["wait_for_duties"]
@@ -21,6 +21,6 @@ def wait_for_duties(root: Path, process: Process) -> None:
         assert time.monotonic() < deadline, "nobody opens the store"
         time.sleep(0.002)
     with mq.open(root, read_only=True) as broker:
-        while broker._store.word(lib.MQ_DUTIES_PID) != process.pid:
+        while leader_pid(broker) != process.pid:
             assert time.monotonic() < deadline, "another one has the duties, or nobody"
             time.sleep(0.002)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import mq
-from mq.store.native import lib
 from mq.store.shared.leader_lock import is_taken
 from tests.cli.conftest import ENVIRONMENT, Run, Start
 from tests.support import assigned
+from tests.support.insides import flushed_end, leader_pid, log_end
 from tests.support.store.small_store import fill, log_files, open_small
 
 COUNT = 120
@@ -135,7 +135,7 @@ def test_a_command_left_running_does_no_duties_and_keeps_nobody_from_them(
     assert not is_taken(directory)
     with mq.open(directory) as broker:
         deadline = time.monotonic() + 60
-        while broker._store.word(lib.MQ_DUTIES_PID) != os.getpid():
+        while leader_pid(broker) != os.getpid():
             assert time.monotonic() < deadline, "the application does not get the duties"
             time.sleep(0.01)
         assert command.poll() is None
@@ -147,7 +147,7 @@ def test_what_a_command_sends_is_on_disk_though_nobody_does_duties(
     with mq.open(directory, duties=False) as bystander:  # So that nothing is closed for good meanwhile.
 
         def flushed() -> bool:
-            return bystander._store.word(lib.MQ_FLUSHED_END) == bystander._store.end()
+            return flushed_end(bystander) == log_end(bystander)
 
         assert run("send", "orders", "two").status == 0
         assert flushed()
@@ -158,11 +158,11 @@ def test_what_a_command_sends_is_on_disk_though_nobody_does_duties(
         assert flushed()
         sender = start("send", "orders", "--lines", stdin=subprocess.PIPE)
         assert sender.stdin is not None
-        end = bystander._store.end()
+        end = log_end(bystander)
         sender.stdin.write(b"three\n")
         sender.stdin.flush()
         deadline = time.monotonic() + 60
-        while bystander._store.end() == end or not flushed():
+        while log_end(bystander) == end or not flushed():
             assert time.monotonic() < deadline, "a line that was sent is not flushed"
             time.sleep(0.01)
         sender.stdin.write(b"four\n")

@@ -20,6 +20,7 @@ from types import FrameType
 import pytest
 
 import mq
+from tests.support.insides import store_of
 
 # pytest-timeout's own signal would be the one that interrupts.
 pytestmark = pytest.mark.timeout(300, method="thread")
@@ -265,7 +266,7 @@ def test_what_is_made_of_a_broker_keeps_it_open(
     directory: Path, make: Callable[[mq.LocalBroker], object], recwarn: pytest.WarningsRecorder
 ) -> None:
     opened = [mq.open(directory)]
-    store = opened[0]._store
+    store = store_of(opened[0])
     made = make(opened.pop())
     gc.collect()
     store.live()  # Raises BrokerClosed if it is closed.

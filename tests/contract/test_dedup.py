@@ -14,6 +14,7 @@ from mq.api.local import directory
 from mq.client.once import Handling
 from tests.contract.conftest import Open
 from tests.support import assigned
+from tests.support.insides import set_dedup_clock
 
 ID = "C0A80001000118B4AAC2000000000001"
 WINDOW = 3600.0
@@ -194,7 +195,7 @@ def test_a_key_counts_before_a_unique_id(broker: mq.Broker, producer: mq.Produce
 
 def test_a_window_ends(broker: mq.Broker) -> None:
     now = [1_700_000_000_000]
-    broker._dedup._clock_ms = lambda: now[0]  # type: ignore[attr-defined]  # no option sets a clock
+    set_dedup_clock(broker, lambda: now[0])
     with mq.Producer(broker, dedup_window=10.0) as producer:
         first = producer.send(order(), dedup_key="order-1")
         now[0] += 9_999

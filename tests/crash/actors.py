@@ -26,6 +26,7 @@ from mq.store.log.commitlog import segment_files
 from mq.store.store import Store
 from tests.crash.images import look_into
 from tests.crash.pager import pager
+from tests.support.insides import store_of, was_recovered
 from tests.support.power.recorder import record as start_recording
 from tests.support.processes.nursery import stopping
 from tests.support.processes.pauses import Stopwatch, pulse
@@ -156,7 +157,7 @@ def writer(
                 broker.flush()
                 sender.flushed()
             if expired and what < 0.02:
-                _expire(broker._store, expired)
+                _expire(store_of(broker), expired)
             if idle:
                 time.sleep(idle * chance.random())
 
@@ -303,12 +304,12 @@ def inspect(
     """Write to `answer` what is wrong with a store, beside whoever has it open."""
     promised = [ack for trace in traces for ack in acks(trace)]
     with mq.open(root) as broker:
-        recovered = broker._store.recovered
+        recovered = store_of(broker).recovered
         wrong = check(broker, promised, [seen(path) for path in readers])
         if problems_too:
             wrong += problems(root)
         count = sum(queue.max_offset for queue in broker.topic(TOPIC).queues)
-        repairs = broker._store.word(_repairs())
+        repairs = store_of(broker).word(_repairs())
     _answer(answer, wrong, count, len(promised), repairs, recovered is not None)
 
 
@@ -350,7 +351,7 @@ def restarted(
     promised = [ack for path in traces for ack in acks(path) if ack.durable]
     with mq.open(root, flush="sync", **sizes) as broker:
         broker.create_topic(TOPIC, QUEUE_COUNT)
-        recovered = broker._store.recovered is not None
+        recovered = was_recovered(broker)
         wrong = check(
             broker, promised, [seen(path) for path in readers], whole_batches=False, log_min=log_min
         )
@@ -367,7 +368,7 @@ def restarted(
             signal.pause()  # To die by the hand of who asked, and at rest.
     with mq.open(root, **sizes) as broker:
         wrong = check(broker, promised + acks(trace), [seen(kept)], whole_batches=False, log_min=log_min)
-        if broker._store.recovered is not None:
+        if was_recovered(broker):
             wrong.append("closed and opened again, and there was something to recover")
         Sender(broker, f"{trace}.again", run + 1, run, durable=False).send(1, 200)
     wrong += problems(root)
@@ -383,9 +384,9 @@ def scripted(root: str, *, sizes: Sizes, flush: Any, steps: list[tuple[str, int]
             if word == "flush":
                 broker.flush()
             elif word == "flush units":
-                broker._store.flush_queues()
+                store_of(broker).flush_queues()
             elif word == "expire":
-                _expire(broker._store, f"{answer}.expired")
+                _expire(store_of(broker), f"{answer}.expired")
             elif word == "make other":
                 broker.create_topic(OTHER, 1)
             elif word == "make many":

@@ -21,6 +21,7 @@ import mq
 from mq.store.check import problems
 from mq.store.native import lib
 from mq.store.shared.control import Control
+from tests.support.insides import was_recovered
 from tests.support.power.replay import DIRECTORY, Image, Life, images, load
 from tests.support.processes.trace import QUEUE_COUNT, TOPIC, acks, check, seen
 
@@ -142,7 +143,7 @@ def _wrong_with(
 ) -> tuple[list[str], bool]:
     try:
         with mq.open(place, flush="sync", duties=False, **sizes) as broker:
-            attached = broker._store.recovered is None
+            attached = not was_recovered(broker)
             broker.create_topic(TOPIC, QUEUE_COUNT)
             wrong = check(broker, promised, sights, whole_batches=False, log_min=log_min)
             wrong += problems(place)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import mq
 from mq.store.check import problems
 from tests.support.appending import append_many, append_one
+from tests.support.insides import was_recovered
 from tests.support.processes.children import say
 
 SIZES: dict[str, Any] = {
@@ -263,4 +264,4 @@ def look(root: str, known: Known, *, send: bool = True) -> tuple[int, dict[str, 
 def is_believed(root: str) -> bool:
     """Whether opening the store recovers nothing."""
     with mq.open(root) as broker:
-        return broker._store.recovered is None
+        return not was_recovered(broker)

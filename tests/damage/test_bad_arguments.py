@@ -15,6 +15,7 @@ import pytest
 import mq
 from tests.damage.known import SIZES
 from tests.support.appending import append_many, append_one
+from tests.support.insides import store_of
 
 NUMBERS: list[Any] = [
     None, -1, 0, 1, 1 << 31, -(1 << 31) - 1, (1 << 63) - 1, 1 << 63, -(1 << 63), -(1 << 63) - 1, 1 << 200,
@@ -54,7 +55,7 @@ def rejected(call: Callable[[], Any]) -> bool:
 
 
 def end_of(broker: mq.LocalBroker) -> int:
-    return broker._store.visible_end()
+    return store_of(broker).visible_end()
 
 
 @pytest.mark.parametrize("value", NUMBERS, ids=shown)

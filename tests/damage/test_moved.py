@@ -15,6 +15,7 @@ import pytest
 
 import mq
 from mq.store.native import lib
+from tests.support.insides import store_of
 from tests.support.store.small_store import bodies, contents, fill, numbered, open_small, send
 
 SOON = 120.0
@@ -50,8 +51,8 @@ def test_a_backup_that_is_put_back_under_an_open_store_is_left_alone(tmp_path: P
     broker.create_topic("A", 1)
     fill(broker, "A", 5, prefix="mine")
     # What is prepared ahead of the end goes by the path, and is not to be under way now.
-    lib.mq_log_stop(broker._store.log)
-    for thread in broker._store._threads:
+    lib.mq_log_stop(store_of(broker).log)
+    for thread in store_of(broker)._threads:
         thread.join()
     directory.rename(tmp_path / "moved")
     shutil.copytree(tmp_path / "backup", directory)

@@ -11,6 +11,7 @@ import mq
 from mq.store.native import lib
 from tests.damage.filling import ways_to_send
 from tests.support import assigned
+from tests.support.insides import control_of, store_of
 
 
 @pytest.mark.parametrize("sync", ["sync", "async"])
@@ -26,8 +27,7 @@ def test_a_first_send_to_a_poisoned_store_leaves_no_topic_behind(tmp_path: Path,
         found = broker.query("older", "older", count_max=10)
         assigned.send_back(broker, found[0], "others", delay_level=-1)
         there = broker.topics()
-        assert broker._store.control is not None
-        broker._store.control.set(lib.MQ_POISONED_WORD, 1)
+        control_of(broker).set(lib.MQ_POISONED_WORD, 1)
         for way, send in ways.items():
             with pytest.raises(mq.StorePoisoned):
                 send(mq.Message(f"fresh-{way}", b"x"))
@@ -41,4 +41,4 @@ def test_a_first_send_to_a_poisoned_store_leaves_no_topic_behind(tmp_path: Path,
         assert broker.topics() == there
         with mq.open(broker.path, duties=False) as other:
             assert other.topics() == there == ["%DLQ%others", "older"]
-        assert {topic for topic, _ in broker._store.queues()} == {*there, "RMQ_SYS_TRANS_HALF_TOPIC"}
+        assert {topic for topic, _ in store_of(broker).queues()} == {*there, "RMQ_SYS_TRANS_HALF_TOPIC"}

@@ -13,6 +13,7 @@ import pytest
 import mq
 from mq.broker.check import problems
 from mq.broker.local import LocalBroker
+from tests.support.insides import log_end
 from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     bodies,
@@ -30,7 +31,7 @@ from tests.support.store.small_store import (
 
 def roll(broker: LocalBroker, topic: str) -> None:
     """Send a message to this topic that is the first one of a file of the log."""
-    while LOG_FILE_SIZE - broker._store.end() % LOG_FILE_SIZE > 1500:
+    while LOG_FILE_SIZE - log_end(broker) % LOG_FILE_SIZE > 1500:
         fill(broker, "A", 1, prefix="filler")
     assert log_offset_of(send(broker, topic, 0, b"x" * 1500)) % LOG_FILE_SIZE == 0
 

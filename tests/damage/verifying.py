@@ -15,6 +15,7 @@ from tests.damage import harm
 from tests.damage.known import SIZES
 from tests.support import assigned
 from tests.support.appending import append_one
+from tests.support.insides import set_dedup_buckets
 from tests.support.processes.children import say
 
 ARROW = b"ARROW1\0\0" + bytes(200) + b"ARROW1"
@@ -25,7 +26,7 @@ def make(root: str) -> None:
     Spark wrote half an epoch to."""
     with mq.open(root, **SIZES) as broker:
         topic = broker.create_topic("orders", 1)
-        broker._dedup._bucket_count = 8
+        set_dedup_buckets(broker, 8)
         producer, handled = mq.Producer(broker, dedup_window=3600), mq.Once(broker, "billing", size=20)
         for number in range(30):
             producer.send(mq.Message("orders", b"body"), dedup_key=f"key-{number}")

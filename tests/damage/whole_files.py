@@ -20,6 +20,7 @@ from mq.broker.check import problems
 from tests.damage.harm import Snapshot
 from tests.support import assigned
 from tests.support.appending import append_one
+from tests.support.insides import set_dedup_buckets
 from tests.support.processes.children import Child, call, hear, say
 
 SIZES: dict[str, Any] = {
@@ -64,7 +65,7 @@ def use(broker: mq.LocalBroker, number: int) -> None:
 def first_part(root: Path) -> None:
     """A queue that is quiet from then on, and what makes files of every other kind."""
     with open_store(root, duties=True) as broker:
-        broker._dedup._bucket_count = 8
+        set_dedup_buckets(broker, 8)
         for topic, count in {**QUEUES, "others": 1}.items():
             broker.create_topic(topic, count)
         for number in range(30):

@@ -22,6 +22,7 @@ from typing import Any
 
 import mq
 from mq.broker.once import append_once, dedup_table, handled_keys
+from tests.support.insides import store_of
 from tests.support.processes.children import say
 
 SMALL: dict[str, Any] = {
@@ -269,7 +270,7 @@ def fork_while_a_key_is_sent(root: str) -> int:
     """How a child ends that closes the broker it inherits while a key is being sent; by a signal if it does
     not come to an end."""
     with mq.open(root, **SMALL) as broker:
-        keys = broker._dedup._opened()
+        keys = dedup_table.SentKeys(store_of(broker), clock_ms=lambda: 0)
         with held(keys, dedup_table.digest_of("key", "orders", "key"), 0.0):
             pid = os.fork()
             if pid == 0:

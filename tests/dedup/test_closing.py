@@ -13,6 +13,7 @@ import mq
 from mq.broker.once import dedup_table
 from mq.store.directory.file_locks import lock_byte
 from tests.dedup import dedup_actors
+from tests.support.insides import store_of
 from tests.support.processes.children import call
 
 PATIENCE = 60.0
@@ -75,7 +76,7 @@ def test_one_who_waits_for_another_process_that_handles_his_key(
 
 def test_one_who_waits_for_another_thread_that_sends_his_key(directory: Path) -> None:
     with mq.open(directory) as broker:
-        keys = dedup_table.SentKeys(broker._store, clock_ms=lambda: 0)
+        keys = dedup_table.SentKeys(store_of(broker), clock_ms=lambda: 0)
         digest = dedup_table.digest_of("key", "orders", "key")
         number, first = keys.number(digest), dedup_actors.held(keys, digest, 0.0)
         lock, waits = keys._locks[number % dedup_table.STRIPES], threading.Event()
@@ -96,7 +97,7 @@ def test_one_who_waits_for_another_thread_that_sends_his_key(directory: Path) ->
         def close() -> None:
             # As close() does once it has its turn, here before the one who waits.
             fd, keys._fd = keys._fd, -1
-            broker._store.closed_here(fd)
+            store_of(broker).closed_here(fd)
             first.close()
 
         assert answers(lambda: dedup_actors.held(keys, digest, LONG), waits, close) == "BrokerClosed"

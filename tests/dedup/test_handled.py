@@ -27,6 +27,7 @@ from mq.store.directory.config_file import write_config
 from tests.dedup import dedup_actors
 from tests.dedup.dedup_actors import SMALL
 from tests.support import assigned
+from tests.support.insides import duties_of, groups_of
 from tests.support.processes.children import Child
 
 SIZE = 50
@@ -176,7 +177,7 @@ def test_another_thing_in_its_place_is_named(marked: Path) -> None:
             mq.Once(broker, "billing")
         broker.create_topic("orders", 1).send(b"one")
         assigned.commit(broker, "billing", broker.topic("orders").queues[0].message_queue, 1)
-        assert broker._groups.save(), "what others commit is written all the same"
+        assert groups_of(broker).save(), "what others commit is written all the same"
     path.rmdir()
     path.symlink_to("/dev/null")
     with mq.open(marked, **SMALL) as broker, pytest.raises(mq.StoreCorrupted, match="billing"):
@@ -217,8 +218,7 @@ def test_marks_are_on_disk_before_the_offsets_of_their_messages(
     monkeypatch.setattr(os, "fdatasync", syncing)
     monkeypatch.setattr("mq.broker.groups.offsets.write_config", writing)
     with mq.open(directory, **SMALL) as broker:
-        assert broker._duties is not None
-        broker._duties.close()  # They save as well, whenever it pleases them.
+        duties_of(broker).close()  # They save as well, whenever it pleases them.
         queue = broker.create_topic("orders", 1).queues[0]
         keys: list[str] = []
         once = mq.Once(broker, "billing")
@@ -236,7 +236,7 @@ def test_marks_are_on_disk_before_the_offsets_of_their_messages(
         while len(keys) < 50:
             for _ in range(1 + len(keys) % 3):
                 consume()
-            broker._groups.save()
+            groups_of(broker).save()
     monkeypatch.undo()
     assert saves >= 10
     for number in range(saves):
@@ -267,7 +267,7 @@ def test_offsets_are_not_written_where_marks_cannot_be(
         assigned.commit(broker, "billing", queue, 1)
         for _ in range(2):
             with pytest.raises(mq.StorePoisoned, match="billing"):
-                broker._groups.save()
+                groups_of(broker).save()
             failing[0] = False  # What failed once is not taken for done because it does not fail twice.
         assert "billing" not in offsets.Offsets(directory).load()
 

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.once.dedup_table import digest_of
+from mq.broker.once.dedup_table import SentKeys, digest_of
 from tests.dedup import dedup_actors
+from tests.support.insides import store_of
 from tests.support.processes.children import Child, call
 from tests.support.processes.fail_build import TREE, fail_build, fail_points
 
@@ -168,8 +169,7 @@ def test_what_came_twice_is_handled_once_by_members_that_are_killed(directory: P
                 with mq.Producer(broker, dedup_window=3600) as producer:
                     for number in range(begin, end):
                         producer.send(dedup_actors.order(b"%d" % number), dedup_key=f"key-{number}")
-                keys = broker._dedup._keys
-                assert keys is not None
+                keys = SentKeys(store_of(broker), clock_ms=lambda: time.time_ns() // 1_000_000)
                 for number in range(begin, end):  # As if the window had ended.
                     digest = digest_of("key", "orders", f"key-{number}")
                     with dedup_actors.held(keys, digest, 1):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import OrderedDict
-from functools import partial
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -18,12 +17,11 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 import mq
-from mq.api.queues import Appenders
 from mq.broker.local import LocalBroker
-from mq.broker.once.append_once import Dedup
 from mq.store.check import problems
 from tests.dedup.dedup_actors import SMALL
 from tests.support.appending import prepare_one
+from tests.support.insides import set_dedup_buckets
 
 KEYS = st.integers(0, 40).map(lambda number: f"key-{number}")
 TOPICS = st.sampled_from(["orders", "payments"])
@@ -44,14 +42,7 @@ class Sends(RuleBasedStateMachine):
 
     def open(self) -> None:
         broker = mq.open(self.root, default_queue_count=2, **SMALL)
-        broker._dedup = Dedup(
-            broker._store,
-            broker.name,
-            broker._reader,
-            Appenders(partial(broker._writer.appender, keyed=True)),
-            broker._catalog.current,
-            bucket_count=2,
-        )
+        set_dedup_buckets(broker, 2)
         self.brokers.append(broker)
 
     @rule(topic=TOPICS, key=KEYS, which=st.integers(0, 1), by_id=st.booleans())

@@ -15,15 +15,22 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.broker.once import dedup_table
-from mq.broker.once.append_once import Dedup
+from mq.broker.once import append_once, dedup_table
 from mq.broker.once.dedup_table import CLAIMED, SentKeys, digest_of
+from mq.store.index.find_records import stored
 from mq.store.queue import reader
+from mq.store.store import Store
 from tests.dedup.dedup_actors import SMALL, held, order
 from tests.support.arrivals import wait_for
+from tests.support.insides import dedup_append, log_end, set_dedup_buckets, set_dedup_clock, store_of
 from tests.support.processes.children import call
 
 WINDOW = 3600.0
+Append = Callable[..., mq.SendResult]
+
+
+def clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @pytest.fixture
@@ -46,13 +53,13 @@ def count_of(broker: mq.Broker) -> int:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys for which the index was asked."""
     keys: list[str] = []
-    first: Callable[..., Any] = Dedup._first
 
-    def asking(dedup: Dedup, sought: Any, begin_ms: int) -> Any:
-        keys.append(sought.word)
-        return first(dedup, sought, begin_ms)
+    def asking(store: Store, topic: str, key: str, *arguments: Any) -> Iterator[mq.MessageExt]:
+        if topic not in append_once.WAITING_TOPICS:
+            keys.append(key)
+        return stored(store, topic, key, *arguments)
 
-    monkeypatch.setattr(Dedup, "_first", asking)
+    monkeypatch.setattr(append_once, "stored", asking)
     return keys
 
 
@@ -69,7 +76,7 @@ def test_a_table_that_was_there_from_the_first_message_on_knows(
 def test_a_table_that_is_younger_than_the_window_does_not(broker: LocalBroker, asked: list[str]) -> None:
     mq.Producer(broker).send(order(b"plain"))
     now = [1_700_000_000_000]
-    broker._dedup._clock_ms = lambda: now[0]
+    set_dedup_clock(broker, lambda: now[0])
     producer = producer_of(broker, 60)
     producer.send(order(b"one"), dedup_key="key-1")
     assert asked == ["key-1"]
@@ -115,7 +122,7 @@ def test_a_window_ends_in_the_index_too(directory: Path) -> None:
     for later, is_first in ((299_999, True), (300_000, False)):
         with mq.open(directory, **SMALL) as broker:
             now = stored_ms + later
-            broker._dedup._clock_ms = partial(int, now)
+            set_dedup_clock(broker, partial(int, now))
             again = producer_of(broker, 300).send(order(b"one"), dedup_key="key-1")
             assert (again.msg_id == first.msg_id) == is_first
         (directory / "mq" / "dedup").unlink()
@@ -130,13 +137,13 @@ def test_a_delayed_message_counts_from_its_sending_in_the_index_too(directory: P
     for later, is_first in ((299_999, True), (300_000, False)):
         (directory / "mq" / "dedup").unlink()
         with mq.open(directory, **SMALL) as broker:
-            broker._dedup._clock_ms = partial(int, message.born_time_ms + later)
+            set_dedup_clock(broker, partial(int, message.born_time_ms + later))
             again = producer_of(broker, 300).send(order(b"one"), dedup_key="key-1")
             assert (again.msg_id == first.msg_id) == is_first
 
 
 def test_keys_that_had_to_go_are_asked_for(broker: LocalBroker, asked: list[str]) -> None:
-    broker._dedup._bucket_count = 1
+    set_dedup_buckets(broker, 1)
     producer = producer_of(broker)
     results = [producer.send(order(b"one"), dedup_key=f"key-{number}") for number in range(50)]
     for number, result in enumerate(results):
@@ -149,18 +156,15 @@ def test_keys_that_had_to_go_are_asked_for(broker: LocalBroker, asked: list[str]
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_claim_that_was_left_is_looked_into(broker: LocalBroker, asked: list[str], stored: bool) -> None:
     """As one leaves it who is interrupted."""
-    append = broker._dedup._append
 
-    def interrupted(*arguments: Any) -> mq.SendResult:
+    def interrupted(append: Append, *arguments: Any) -> mq.SendResult:
         if stored:
             append(*arguments)
         raise KeyboardInterrupt
 
     producer = producer_of(broker)
-    broker._dedup._append = interrupted
-    with pytest.raises(KeyboardInterrupt):
+    with dedup_append(broker, interrupted), pytest.raises(KeyboardInterrupt):
         producer.send(order(b"one"), dedup_key="key-1")
-    broker._dedup._append = append
     producer.send(order(b"two"), dedup_key="key-1")
     producer.send(order(b"three"), dedup_key="key-1")
     assert count_of(broker) == 1
@@ -171,11 +175,10 @@ def test_a_claim_that_was_left_is_looked_into(broker: LocalBroker, asked: list[s
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_window_begins_when_the_first_one_is_stored(broker: LocalBroker, dies: bool) -> None:
     """However long its process was stopped in the middle."""
-    append, dedup = broker._dedup._append, broker._dedup
     now_ms = time.time_ns() // 1_000_000 - 700_000
-    dedup._clock_ms = lambda: now_ms
+    set_dedup_clock(broker, lambda: now_ms)
 
-    def stopped(*arguments: Any) -> mq.SendResult:
+    def stopped(append: Append, *arguments: Any) -> mq.SendResult:
         nonlocal now_ms
         now_ms += 700_000
         result = append(*arguments)
@@ -184,10 +187,8 @@ def test_a_window_begins_when_the_first_one_is_stored(broker: LocalBroker, dies:
         return result
 
     producer = producer_of(broker, 600.0)
-    dedup._append = stopped
-    with pytest.raises(KeyboardInterrupt) if dies else nullcontext():
+    with dedup_append(broker, stopped), pytest.raises(KeyboardInterrupt) if dies else nullcontext():
         producer.send(order(b"one"), dedup_key="key-1")
-    dedup._append = append
     for _ in range(2):
         producer.send(order(b"two"), dedup_key="key-1")
     assert count_of(broker) == 1
@@ -210,15 +211,11 @@ def test_an_error_frees_the_key_unless_it_may_be_stored(
     def failing(*_arguments: Any) -> mq.SendResult:
         raise error
 
-    append, broker._dedup._append = broker._dedup._append, failing
     producer = producer_of(broker)
-    with pytest.raises(type(error)):
+    with dedup_append(broker, failing), pytest.raises(type(error)):
         producer.send(order(b"one"), dedup_key="key-1")
-    broker._dedup._append = append
-    keys = broker._dedup._keys
-    assert keys is not None
-    digest = digest_of("key", "orders", "key-1")
-    found = keys.bucket(int.from_bytes(digest[:8], "little") % keys._bucket_count).find(digest)
+    keys, digest = SentKeys(store_of(broker), clock_ms=clock_ms), digest_of("key", "orders", "key-1")
+    found = keys.bucket(keys.number(digest)).find(digest)
     assert (found is not None and found[1] == CLAIMED) == is_left
     producer.send(order(b"one"), dedup_key="key-1")
     assert count_of(broker) == 1
@@ -228,7 +225,7 @@ def test_who_waits_for_another_one_waits_so_long_and_no_longer(broker: LocalBrok
     producer = producer_of(broker, timeout=0.05)
     first = producer.send(order(b"one"), dedup_key="key-1")
     with mq.open(directory, **SMALL) as other:
-        keys = SentKeys(other._store, clock_ms=other._dedup._clock_ms)
+        keys = SentKeys(store_of(other), clock_ms=clock_ms)
         first_one = held(keys, digest_of("key", "orders", "key-1"), 0)
         for shard_key in (None, 1):
             with pytest.raises(mq.RequestTimeout):
@@ -283,10 +280,10 @@ def test_the_second_one_is_answered_when_the_first_ones_message_is_on_disk(
     with mq.open(directory, flush="sync", flush_interval=3600, **SMALL) as broker:
         producer = producer_of(broker)
         first = producer.send(order(b"one", wait=False), dedup_key="key-1")
-        log_end = broker._store.end()
-        assert broker._store.visible_end() < log_end
+        end = log_end(broker)
+        assert store_of(broker).visible_end() < end
         assert producer.send(order(b"one"), dedup_key="key-1").msg_id == first.msg_id
-        assert broker._store.visible_end() == log_end
+        assert store_of(broker).visible_end() == end
 
 
 def test_a_broker_that_only_reads_refuses(directory: Path, broker: LocalBroker) -> None:

@@ -21,6 +21,7 @@ from mq.broker.once.dedup_check import LISTED_MAX
 from mq.broker.once.dedup_check import problems as of_keys
 from mq.broker.once.dedup_table import BUCKET_SIZE, BUCKETS_AT
 from tests.dedup.dedup_actors import SMALL
+from tests.support.insides import set_dedup_buckets
 
 SIZE = 50
 FILES = {
@@ -35,7 +36,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("keys") / "store"
     with mq.open(root, **SMALL) as broker:
         producer, handled = mq.Producer(broker, dedup_window=3600), mq.Once(broker, "billing", size=SIZE)
-        broker._dedup._bucket_count = 40
+        set_dedup_buckets(broker, 40)
         for number in range(120):
             producer.send(mq.Message("orders", b"x"), dedup_key=f"key-{number}")
             with handled(f"key-{number}"):

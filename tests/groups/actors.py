@@ -18,6 +18,7 @@ from typing import Any
 
 import mq
 from tests.groups.trace import ACK, EVENT, LOOK, Kind
+from tests.support.insides import groups_of
 from tests.support.processes.halts import cut_short
 from tests.support.processes.nursery import stopping
 from tests.support.processes.pauses import beat, pulse
@@ -262,14 +263,14 @@ def dies_after_hand_back(root: str, trace: str, process: int, *, sizes: Sizes, g
     """Its listener fails; it dies when the message is handed back and the offset not yet committed."""
     log = Trace(trace, process)
     with mq.open(root, **sizes) as broker:
-        send_back = broker._groups.send_back
+        send_back = groups_of(broker).send_back
 
         def send_back_and_die(*arguments: Any) -> bool:
             is_stored = send_back(*arguments)
             os.kill(os.getpid(), signal.SIGKILL)
             return is_stored
 
-        vars(broker._groups)["send_back"] = send_back_and_die
+        vars(groups_of(broker))["send_back"] = send_back_and_die
 
         def fail(message: mq.MessageExt) -> None:
             log.of(Kind.ENTERED, message)

@@ -26,6 +26,7 @@ from mq.store.shared.process_state import process_state
 from tests.groups.stopping import GROUP, STEPS, TOPIC
 from tests.support import assigned
 from tests.support.eventually import eventually
+from tests.support.insides import groups_of
 from tests.support.processes.outcomes import Calls, outcome, outcomes
 from tests.support.store.peer import Peer
 from tests.support.store.sizes import SIZES
@@ -201,7 +202,7 @@ def test_a_member_that_leaves_while_another_looks_for_the_dead_is_gone(
 ) -> None:
     """Leaving takes no lock, so the other one may be stopped between its look and what it does by that."""
     member = joined(broker, "leaves")
-    roster, lives = broker._groups.made(GROUP), Roster.lives
+    roster, lives = groups_of(broker).made(GROUP), Roster.lives
 
     def late(self: Roster, fd: int, place: int) -> bool:
         member.leave()

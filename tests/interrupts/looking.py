@@ -15,6 +15,7 @@ from mq.store.native import lib
 from mq.store.shared.group_file import CHANGING_BYTE, READY_BYTE
 from mq.store.shared.lock_guards import control_lock
 from mq.store.transactions.table import MAKING_BYTE, UNLISTED_BYTE
+from tests.support.insides import catalog_of, control_of, store_of
 
 PATIENCE = 60.0  # seconds; the duties of the other broker hold locks as well, each for a moment
 WHOLE = ((0, 0),)  # begin and length of what nobody may hold; a length of 0 is to the end of all files
@@ -31,9 +32,8 @@ OWN_FILES = {
 
 def look(broker: LocalBroker) -> None:
     """Raises what says which lock somebody has kept."""
-    assert broker._store.control is not None
     for which in range(lib.MQ_LOCK_COUNT):
-        with control_lock(broker._store.control, which, broker.path, PATIENCE):
+        with control_lock(control_of(broker), which, broker.path, PATIENCE):
             pass
     own = broker.path / "mq"
     files = {own / name: ranges for name, ranges in OWN_FILES.items()}
@@ -52,11 +52,11 @@ def look(broker: LocalBroker) -> None:
 
 def _half_done(broker: LocalBroker) -> str:
     """Which topic is said to be there by one and not by another; empty if there is none."""
-    known, said = broker._catalog.current(), Topics(broker.path).load()
+    known, said = catalog_of(broker).current(), Topics(broker.path).load()
     if known != said:
         wrong = [name for name in {**known, **said} if known.get(name) != said.get(name)]
         return f"changed on disk, and nobody was told: {wrong}"
-    queues = {topic for topic, _ in broker._store.queues()} - set(known)
+    queues = {topic for topic, _ in store_of(broker).queues()} - set(known)
     return f"queues without a topic: {queues}" if queues else ""
 
 

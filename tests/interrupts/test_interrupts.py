@@ -26,6 +26,7 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from tests.interrupts.calls import CALLS, GROUP, PATIENCE, SIZES, Call
+from tests.support.insides import dedup_append
 from tests.support.interrupting import Interrupted, alarms, interrupted_after, interrupted_at
 from tests.support.store.peer import Peer
 
@@ -304,20 +305,18 @@ def test_a_handler_that_sends_under_a_key_is_refused_and_does_not_wait_for_itsel
     broker: LocalBroker,
 ) -> None:
     producer = mq.Producer(broker, timeout=PATIENCE, dedup_window=600)
-    append = broker._dedup._append
     refused: list[mq.MQError] = []
 
-    def interrupted(*arguments: object) -> mq.SendResult:
+    def interrupted(append: Callable[..., mq.SendResult], *arguments: object) -> mq.SendResult:
         try:
             producer.send(mq.Message("orders", b"of a handler"), dedup_key="key")
         except mq.MQError as error:
             refused.append(error)
         return append(*arguments)
 
-    broker._dedup._append = interrupted
     begin = time.monotonic()
-    producer.send(mq.Message("orders", b"one"), dedup_key="key")
-    broker._dedup._append = append
+    with dedup_append(broker, interrupted):
+        producer.send(mq.Message("orders", b"one"), dedup_key="key")
     assert time.monotonic() - begin < PATIENCE
     (error,) = refused
     assert isinstance(error, mq.StoreLocked)

@@ -16,6 +16,7 @@ from mq.broker.local import LocalBroker
 from mq.store.native import lib
 from mq.store.shared.lock_guards import append_lock, control_lock, file_lock, time_limit
 from mq.store.shared.process_state import ProcessKind, process_state
+from tests.support.insides import control_of, store_of
 from tests.support.interrupting import Interrupted, alarms
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import SMALL
@@ -49,7 +50,7 @@ def stopped(path: Path, lock: str, unlock: str) -> Iterator[int]:
 
 
 def with_mutex(which: str) -> tuple[str, str]:
-    handle = "broker._store.control.handle"
+    handle = "control_of(broker).handle"
     return (
         f"assert lib.mq_control_lock({handle}, lib.{which}, 10000) >= 0",
         f"lib.mq_control_unlock({handle}, lib.{which})",
@@ -118,14 +119,13 @@ def test_a_file_that_a_stopped_process_has_locked_is_not_waited_for_either(broke
 
 def test_a_store_that_a_stopped_process_is_opening_says_so_at_once(directory: Path) -> None:
     mq.open(directory, **SMALL).close()
-    lock = "held = broker._store.gate.opening(); broker._store.gate.opened_by()"
+    lock = "held = store_of(broker).gate.opening(); store_of(broker).gate.opened_by()"
     with stopped(directory, lock, "del held") as pid:
         refused(lambda: mq.open(directory, **SMALL), pid)
 
 
 def test_a_thread_that_left_a_lock_behind_gives_it_back(broker: LocalBroker) -> None:
-    assert broker._store.control is not None
-    handle = broker._store.control.handle
+    handle = control_of(broker).handle
     assert lib.mq_control_lock(handle, lib.MQ_LOCK_APPEND, 1000) == 0
     with time_limit(SHORT):
         broker.topic("orders").send(b"more")
@@ -135,7 +135,7 @@ def test_a_thread_that_left_a_lock_behind_gives_it_back(broker: LocalBroker) -> 
 
 def test_a_signal_handler_that_wants_the_lock_of_its_thread_is_refused(broker: LocalBroker) -> None:
     topic = broker.topic("orders")
-    with append_lock(broker._store.live(), broker.path), pytest.raises(mq.StoreLocked) as caught:
+    with append_lock(store_of(broker).live(), broker.path), pytest.raises(mq.StoreLocked) as caught:
         topic.send(b"of a handler")
     assert caught.value.pid == os.getpid()
     path = broker.path / "mq" / "topics.lock"
@@ -147,23 +147,21 @@ def test_a_signal_handler_that_wants_the_lock_of_its_thread_is_refused(broker: L
 
 
 def test_what_is_let_go_of_without_a_with_statement_is_unlocked(broker: LocalBroker) -> None:
-    assert broker._store.control is not None
     with Peer(broker.path) as peer:
         for _ in range(3):
-            append_lock(broker._store.live(), broker.path)
-            control_lock(broker._store.control, lib.MQ_LOCK_INDEX, broker.path)
+            append_lock(store_of(broker).live(), broker.path)
+            control_lock(control_of(broker), lib.MQ_LOCK_INDEX, broker.path)
             file_lock(broker.path / "mq" / "topics.lock", 0, "testing")
         peer.send("orders", 0, b"beside")
         peer.do("broker.create_topic('beside', 1)")
 
 
 def test_an_alarm_ends_the_wait_for_a_lock(broker: LocalBroker) -> None:
-    assert broker._store.control is not None
     path = broker.path / "mq" / "topics.lock"
     with stopped(broker.path, *with_mutex("MQ_LOCK_INDEX")), alarms() as set_alarm:
         set_alarm(SHORT)
         with pytest.raises(Interrupted):
-            control_lock(broker._store.control, lib.MQ_LOCK_INDEX, broker.path, PATIENCE)
+            control_lock(control_of(broker), lib.MQ_LOCK_INDEX, broker.path, PATIENCE)
     lock = "held = file_lock(broker.path / 'mq' / 'topics.lock', 0, 'testing')"
     with stopped(broker.path, lock, "del held"), alarms() as set_alarm:
         set_alarm(SHORT)

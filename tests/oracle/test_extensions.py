@@ -19,6 +19,7 @@ from tests.oracle.agreement import messages_of, string_hash
 from tests.oracle.sending import open_store
 from tests.support import oracle
 from tests.support.appending import append_one
+from tests.support.insides import queue_number, store_of, writer_of
 from tests.support.oracle import Report, Sizes, put
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
@@ -33,7 +34,7 @@ class Told:
     """A marker that does as the messages say, like that of the library's side."""
 
     def __init__(self, broker: LocalBroker) -> None:
-        self.store = broker._store
+        self.store = store_of(broker)
 
     def version(self) -> int:
         return filters_version(self.store)
@@ -50,7 +51,7 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
     with open_store(directory, SIZES) as broker:
         assert isinstance(broker, LocalBroker)
         broker.create_topic("TopicA", 2)
-        broker._writer._marker = Told(broker)
+        writer_of(broker)._marker = Told(broker)
         yield broker
 
 
@@ -65,7 +66,7 @@ def send(broker: LocalBroker, number: int) -> None:
 def extensions(broker: LocalBroker, queue_id: int) -> list[Extension | None]:
     """Of every unit of a queue."""
     queue = broker.topic("TopicA").queues[queue_id]
-    log, number = broker._store.log, broker._reader.number(queue.message_queue)
+    log, number = store_of(broker).log, queue_number(broker, queue.message_queue)
     values, size = ffi.new("int64_t[2]"), ffi.new("int32_t *")
     found = []
     for offset in range(queue.max_offset):
@@ -166,7 +167,7 @@ def test_mq_finds_the_extensions_of_the_library_and_they_take_turns(end: str, tm
             ]
         found = broker.topic("TopicA").queues[1].read(0, count_max=100, expression="TagA").messages
         assert [message.body for message in found] == [b"%d" % number for number in range(1, 100, 4)]
-        broker._writer._marker = Told(broker)
+        writer_of(broker)._marker = Told(broker)
         for number in range(100, 160):
             send(broker, number)
         ours = [extensions(broker, queue_id) for queue_id in (0, 1)]

@@ -17,6 +17,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from tests.support.appending import append_one
+from tests.support.insides import members_of, was_recovered
 from tests.support.store.peer import Peer
 
 BODY = b"x" * 100
@@ -91,7 +92,7 @@ def test_a_backlog_costs_no_memory_no_time_to_read_and_none_to_open(
     assert any(reopened_ms(tmp_path / "store", tmp_path / "other") < REOPEN_MS for _ in range(DEATHS_MAX))
     broker = LocalBroker(tmp_path / "store", **SIZES)
     try:
-        assert broker._store.recovered is None
+        assert not was_recovered(broker)
         queue = broker.topic("A").queues[0]
         assert queue.max_offset == count
         assert queue.read(count - 1).messages[0].body == BODY
@@ -106,7 +107,7 @@ def reopened_ms(path: Path, other: Path) -> float:
         peer.do("began = time.perf_counter()\n"
                 f"opened = LocalBroker({str(path)!r}, **{SIZES!r})\n"
                 "taken_ms = (time.perf_counter() - began) * 1000")  # fmt: skip
-        assert peer.ask("opened._store.recovered is None")
+        assert peer.ask("not was_recovered(opened)")
         taken_ms = float(peer.ask("taken_ms"))
         peer.kill()
         return taken_ms
@@ -154,7 +155,7 @@ def test_many_topics_of_many_queues(directory: Path, topic_count: int, queue_cou
         assert broker.topics() == names
         assert len(broker.query(names[-1], names[-1], count_max=100)) == 2 * queue_count
     with LocalBroker(directory, **sizes) as broker:
-        assert broker._store.recovered is None
+        assert not was_recovered(broker)
         for name in names:
             for queue in broker.topic(name).queues:
                 assert [message.body for message in queue.read(0).messages] == [
@@ -173,8 +174,7 @@ def test_many_processes_come_send_read_and_go(directory: Path, count: int) -> No
     with LocalBroker(directory, **SIZES) as broker:
         broker.create_topic("A", 4)
         peers = [Peer(directory, **SIZES) for _ in range(count)]
-        members = broker._store.members
-        assert members is not None
+        members = members_of(broker)
         assert len(members.alive()) == count + 1
         for number, peer in enumerate(peers):
             peer.post("do", f"fill(broker, 'A', 100, 4, 'from{number}')")

@@ -27,6 +27,7 @@ from mq.spark.sink.staging import StagedBatch, directory, locked, remove, stage
 from mq.store.native import lib
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.support.appending import append_one
+from tests.support.insides import store_of
 from tests.support.store.small_store import expire_at, fill, open_small
 
 pa = pytest.importorskip("pyarrow")
@@ -281,7 +282,7 @@ def test_a_replay_is_on_disk_before_spark_is_told(
         patch.setattr(broker.bulk, "sync", dies)
         with pytest.raises(InterruptedError):
             commit_one(broker, 0)
-    store = broker._store
+    store = store_of(broker)
     assert store.word(lib.MQ_FLUSHED_END) < store.word(lib.MQ_LOG_END)
     assert commit_one(broker, 0, 1)[0] in (Step.SKIP, Step.FINISH)
     assert store.word(lib.MQ_FLUSHED_END) == store.word(lib.MQ_LOG_END)

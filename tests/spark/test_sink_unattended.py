@@ -15,6 +15,7 @@ from mq.store.native import lib
 from mq.store.shared.leader_lock import is_taken
 from tests.spark.reading import forget_brokers
 from tests.spark.test_sink import batches, writer
+from tests.support.insides import store_of
 from tests.support.store.small_store import open_small
 
 SECONDS_MAX = 60
@@ -50,7 +51,7 @@ def test_a_commit_flushes_where_nobody_else_does(unattended: Path, semantics: st
     written = sink.write_task(batches(b"a", b"b", b"c"), "query", 0, 0, 0)
     here = broker(locate(str(unattended)), writable=True)
     assert isinstance(here, LocalBroker)
-    word = here._store.word
+    word = store_of(here).word
     if semantics == "at_least_once":
         assert word(lib.MQ_FLUSHED_END) < word(lib.MQ_LOG_END)
     sink.commit([written], 0)

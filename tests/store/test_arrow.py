@@ -18,6 +18,7 @@ from mq.filter.tags import tag_hash
 from mq.store.native import check, ffi, lib
 from mq.store.queue.arrow import COLUMNS, Scan
 from tests.support.appending import append_one
+from tests.support.insides import arrow_reader_of, queue_number, store_of
 from tests.support.store.small_store import open_small
 
 pa = pytest.importorskip("pyarrow")
@@ -51,7 +52,7 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
 def scan(
     broker: LocalBroker, columns: tuple[str, ...], unit: str = "us", hashes: frozenset[int] | None = None
 ) -> Scan:
-    return broker._arrow.scan(QUEUE, broker._reader.number(QUEUE), columns, unit, hashes)
+    return arrow_reader_of(broker).scan(QUEUE, queue_number(broker, QUEUE), columns, unit, hashes)
 
 
 def rows(batch: Any) -> list[dict[str, Any]]:
@@ -123,11 +124,11 @@ def test_any_columns_of_any_range(
 
 def test_the_last_property_of_a_name_counts(broker: LocalBroker) -> None:
     encoded = b"a\x01first\x02b\x01\x02\x01c\x02bb\x012\x02a\x01last\x02TAGS\x01x\x02TAGS\x01yy\x02"
-    number, receipt = broker._reader.number(QUEUE), ffi.new("mq_receipt *")
+    number, receipt = queue_number(broker, QUEUE), ffi.new("mq_receipt *")
     for _ in range(3):
         check(
             lib.mq_append(
-                broker._store.live(),
+                store_of(broker).live(),
                 *(number, -1, 0, 0, b"body", 4, encoded, len(encoded)),
                 *(ffi.NULL, ffi.NULL, receipt),
             )

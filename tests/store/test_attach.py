@@ -20,6 +20,7 @@ from mq.store.check import problems
 from mq.store.directory.checkpoint import read_checkpoint
 from mq.store.queue.consumequeue import queue_directories, remove_queues
 from mq.store.shared.members import Members
+from tests.support.insides import members_of, store_of, was_recovered
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import contents, copy_beside_others, fill, open_small, send
 
@@ -76,7 +77,7 @@ def test_after_all_died_the_next_one_attaches_without_looking_at_the_log(directo
         peer.kill()
     assert (directory / "abort").exists()
     with open_small(directory) as broker:
-        assert broker._store.recovered is None
+        assert not was_recovered(broker)
         assert contents(broker) == want
         assert len(broker.query("A", "from049")) == 1
         assert send(broker, "A", 0, b"next").queue_offset == want["A", 0][1]
@@ -115,7 +116,7 @@ def test_a_store_left_by_a_dead_one_is_closed_by_the_last_one_that_lives(directo
 
 def test_members_are_those_that_live(directory: Path) -> None:
     with open_small(directory) as broker:
-        members = broker._store.members
+        members = members_of(broker)
         assert isinstance(members, Members)
         own = members.place
         with Peer(directory) as first:
@@ -134,10 +135,8 @@ def test_members_are_those_that_live(directory: Path) -> None:
 
 def test_two_brokers_of_one_process_are_two_members(directory: Path) -> None:
     with open_small(directory) as one, open_small(directory) as two:
-        assert one._store.members is not None
-        assert two._store.members is not None
-        assert one._store.members.alive() == two._store.members.alive()
-        assert len(one._store.members.alive()) == 2
+        assert members_of(one).alive() == members_of(two).alive()
+        assert len(members_of(one).alive()) == 2
         one.create_topic("A", 1)
         assert send(two, "A", 0, b"x").queue_offset == 0
         assert send(one, "A", 0, b"y").queue_offset == 1
@@ -170,7 +169,7 @@ def test_who_is_in_the_gate_keeps_the_others_waiting(directory: Path) -> None:
     with open_small(directory) as broker:
         came: list[mq.Broker] = []
         thread = threading.Thread(target=lambda: came.append(open_small(directory)))
-        with broker._store.gate.opening():
+        with store_of(broker).gate.opening():
             thread.start()
             thread.join(0.3)
             assert thread.is_alive()
@@ -180,7 +179,7 @@ def test_who_is_in_the_gate_keeps_the_others_waiting(directory: Path) -> None:
 
 def test_whoever_dies_in_the_gate_leaves_it_open(directory: Path) -> None:
     peer = Peer(directory)
-    peer.do("gate = broker._store.gate.opening()")
+    peer.do("gate = store_of(broker).gate.opening()")
     peer.kill()
     with open_small(directory) as broker:
         broker.create_topic("A", 1)
@@ -194,23 +193,23 @@ def test_duties_pass_to_another_when_the_one_who_does_them_dies(directory: Path)
     with Peer(directory, flush_interval=0.01) as second:
         first.kill()
         checkpoint = read_checkpoint(directory)
-        sent = second.ask("broker.topic('A').send(b'two') and broker._store.word(lib.MQ_LAST_STORE_TIME)")
+        sent = second.ask("broker.topic('A').send(b'two') and store_of(broker).word(lib.MQ_LAST_STORE_TIME)")
         until(lambda: bool(second.ask(FLUSHED)))
         until(lambda: bool(second.ask(INDEXED)))
-        until(lambda: bool(second.ask(f"broker._store.word(lib.MQ_QUEUES_FLUSHED_TIME) >= {sent}")))
+        until(lambda: bool(second.ask(f"store_of(broker).word(lib.MQ_QUEUES_FLUSHED_TIME) >= {sent}")))
         until(lambda: read_checkpoint(directory).physic_time >= sent > checkpoint.physic_time)
         until(lambda: read_checkpoint(directory).logics_time >= sent)
 
 
-FLUSHED = "broker._store.word(lib.MQ_FLUSHED_END) == broker._store.word(lib.MQ_LOG_END)"
-INDEXED = "broker._store.word(lib.MQ_INDEXED_END) == broker._store.word(lib.MQ_LOG_END)"
+FLUSHED = "flushed_end(broker) == log_end(broker)"
+INDEXED = "store_of(broker).word(lib.MQ_INDEXED_END) == log_end(broker)"
 
 
 def test_a_reader_beside_writers_sees_what_they_send(directory: Path) -> None:
     with open_small(directory) as writer:
         writer.create_topic("A", 1)
         with open_small(directory, read_only=True) as reader:
-            assert reader._store.recovered is None
+            assert not was_recovered(reader)
             for number in range(100):
                 send(writer, "A", 0, b"%d" % number)
                 assert reader.topic("A").queues[0].read(number).messages[0].body == b"%d" % number
@@ -250,7 +249,7 @@ def test_a_reader_leaves_a_closed_store_as_it_is(directory: Path) -> None:
         assert not (directory / "abort").exists()
     assert not (directory / "abort").exists()
     with open_small(directory) as writer:
-        assert writer._store.recovered is None
+        assert not was_recovered(writer)
 
 
 def test_a_reader_of_a_store_that_died_sees_all_of_it(directory: Path) -> None:
@@ -261,7 +260,7 @@ def test_a_reader_of_a_store_that_died_sees_all_of_it(directory: Path) -> None:
     with open_small(directory, read_only=True) as reader:
         assert contents(reader) == want
     with open_small(directory) as writer:
-        assert writer._store.recovered is None
+        assert not was_recovered(writer)
         assert contents(writer) == want
 
 
@@ -342,7 +341,7 @@ def test_memory_is_not_believed_after_a_broker_was_here(directory: Path) -> None
     # A RocketMQ broker writes its lock file when it starts.
     (directory / "lock").write_bytes(b"lock")
     with open_small(directory) as broker:
-        assert broker._store.recovered is not None
+        assert was_recovered(broker)
         assert broker.topic("A").queues[0].max_offset == 10
 
 

@@ -19,6 +19,7 @@ from mq.api.bulk import Stored
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from tests.support.appending import append_one
+from tests.support.insides import log_end, schedule_of, timer_of
 from tests.support.processes.fail_build import fail_build, fail_points
 from tests.support.store.small_store import open_small
 
@@ -73,7 +74,7 @@ def test_every_message_is_in_its_queue(
             for place, body, tag in sent:
                 wanted[place].append((body, tag))
             single = append_one(broker, "orders", 0, mq.Message("orders", b"between"), b"between", 0)
-            assert result.end <= broker._store.end()
+            assert result.end <= log_end(broker)
             assert broker.message(single.msg_id).log_offset >= result.end
             wanted[0].append((b"between", ""))
         assert [stored(broker, queue) for queue in QUEUES] == wanted
@@ -264,7 +265,10 @@ def test_who_delivers_hears_of_what_is_put_aside(directory: Path, monkeypatch: p
         for topic in ("orders", "ledger"):
             second.create_topic(topic, 2)
         notified: list[str] = []
-        for name, progress in (("levels", second._schedule.progress()), ("timer", second._timer.progress)):
+        for name, progress in (
+            ("levels", schedule_of(second).progress()),
+            ("timer", timer_of(second).progress),
+        ):
             monkeypatch.setattr(progress, "notify", lambda name=name: notified.append(name))
             progress.words[2] = 1 << 62  # He sleeps, and has told so.
         delay_queues = second.bulk.delay_queues

@@ -16,6 +16,7 @@ from mq.store import check
 from mq.store.index.index import Index
 from mq.store.log import commitlog
 from mq.store.native import lib
+from tests.support.insides import control_of
 from tests.support.store.small_store import fill, log_files, open_small
 
 
@@ -110,8 +111,7 @@ def test_a_topic_is_deleted_before_its_records_are_looked_at(
 def test_nobody_writes_to_the_index_while_it_is_looked_at(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    control, problems, asked = broker._store.control, Index.problems, []
-    assert control is not None
+    control, problems, asked = control_of(broker), Index.problems, []
 
     def looked_at(index: Index) -> Iterator[str]:
         taken = lib.mq_control_try_lock(control.handle, lib.MQ_LOCK_INDEX)

@@ -27,6 +27,7 @@ from mq.store.queue.extensions import (
 from mq.store.queue.filters_version import filters_changed, filters_version
 from mq.store.shared.waiting import Wait
 from tests.support.appending import append_many
+from tests.support.insides import log_end, queue_number, reader_of, store_of, was_recovered, writer_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import (
     FOR_EVER_MS,
@@ -60,14 +61,14 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
 
 
 def number(broker: LocalBroker, topic: str = "A", queue_id: int = 0) -> int:
-    return broker._reader.number(broker.topic(topic).queues[queue_id].message_queue)
+    return queue_number(broker, broker.topic(topic).queues[queue_id].message_queue)
 
 
 def code(broker: LocalBroker, offset: int, queue_id: int = 0) -> int:
     """What stands in the unit."""
     values, size = ffi.new("int64_t[2]"), ffi.new("int32_t *")
     found = lib.mq_queue_unit(
-        broker._store.log, number(broker, queue_id=queue_id), offset, values, size, values + 1
+        store_of(broker).log, number(broker, queue_id=queue_id), offset, values, size, values + 1
     )
     assert found == 0
     return int(values[1])
@@ -79,7 +80,7 @@ def is_address(broker: LocalBroker, offset: int, queue_id: int = 0) -> bool:
 
 def extension(broker: LocalBroker, offset: int, queue_id: int = 0) -> Extension | None:
     return read_extension(
-        broker._store.log, number(broker, queue_id=queue_id), code(broker, offset, queue_id)
+        store_of(broker).log, number(broker, queue_id=queue_id), code(broker, offset, queue_id)
     )
 
 
@@ -130,7 +131,7 @@ def test_tags_are_found_by_their_extensions(broker: LocalBroker) -> None:
     assert bodies(broker, "wanted") == [b"%d" % count for count in range(0, 40, 7)]
     assert bodies(broker, "wanted || tag8") == [b"0", b"7", b"8", b"14", b"21", b"28", b"35"]
     assert bodies(broker) == [b"%d" % count for count in range(40)]
-    wait = Wait(broker._store, [(number(broker), 1, EVERY)])
+    wait = Wait(store_of(broker), [(number(broker), 1, EVERY)])
     assert wait.sleep(0) == 0
     assert wait.offsets == [7]
 
@@ -150,7 +151,7 @@ class Odd:
     """A marker that says of every second message that nobody wants it."""
 
     def __init__(self, broker: LocalBroker) -> None:
-        self.store = broker._store
+        self.store = store_of(broker)
         self.turns = itertools.count()
         self.positions = BLOOM.positions("group#A")
         self.late = 0
@@ -164,14 +165,14 @@ class Odd:
 
 def pulled(broker: LocalBroker, marks: Marks) -> list[int]:
     queue = broker.topic("A").queues[0].message_queue
-    found = broker._reader.marked_pull(queue, marks, 0, 100, 1 << 20, 0.0)
+    found = reader_of(broker).marked_pull(queue, marks, 0, 100, 1 << 20, 0.0)
     return [message.queue_offset for message in found.messages]
 
 
 def test_bits_keep_from_a_pull_what_is_surely_not_wanted(broker: LocalBroker) -> None:
-    broker._writer._marker = odd = Odd(broker)
+    writer_of(broker)._marker = odd = Odd(broker)
     append_many(broker, "A", 0, [mq.Message("A", b"%d" % n) for n in range(10)])
-    end = broker._store.end()
+    end = log_end(broker)
     for count in range(10, 20):
         send(broker, "A", 0, b"%d" % count)
     found = extension(broker, 1)
@@ -188,11 +189,11 @@ def test_bits_keep_from_a_pull_what_is_surely_not_wanted(broker: LocalBroker) ->
 
 
 def test_bits_that_do_not_know_the_newest_filter_are_not_stored(broker: LocalBroker) -> None:
-    broker._writer._marker = odd = Odd(broker)
+    writer_of(broker)._marker = odd = Odd(broker)
     for _ in range(2):
         send(broker, "A", 0, b"x")
     odd.late = 1
-    assert filters_changed(broker._store) == broker._store.end()
+    assert filters_changed(store_of(broker)) == log_end(broker)
     for _ in range(2):
         send(broker, "A", 0, b"x")
     found = [extension(broker, offset) for offset in range(4)]
@@ -227,7 +228,7 @@ def test_a_recovery_finds_where_extensions_end(
         overwrite(file, 100, HEAD.pack(20, 1, 2, 0))
         (file.parent / f"{512:020}").write_bytes(bytes(256))
         with open_extending(root) as again:
-            assert again._store.recovered is not None
+            assert was_recovered(again)
             assert [int(file.name) for file in extension_files(root, "A", 0)] == [0, 256]
             assert not any(file.read_bytes()[100:])
             assert all(extension(again, offset) for offset in range(17))
@@ -411,12 +412,8 @@ def test_an_extension_with_wrong_sizes_is_none(
     honest = file.read_bytes()[60:80]
     overwrite(file, 60, HEAD.pack(head[0], tag_hash("third"), 1, head[1]))
     assert extension(broker, 3) is None
-    assert (
-        broker._reader.pull(broker.topic("A").queues[0].message_queue, 0, 10, 1 << 20, EVERY, 0.0)
-        .messages[0]
-        .body
-        == b"3"
-    )
+    queue = broker.topic("A").queues[0].message_queue
+    assert reader_of(broker).pull(queue, 0, 10, 1 << 20, EVERY, 0.0).messages[0].body == b"3"
     assert any("unit 3 of A/0" in said for said in problems(directory))
     overwrite(file, 60, honest)
 

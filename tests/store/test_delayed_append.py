@@ -23,6 +23,7 @@ from mq.store.log import delayed_append
 from mq.store.log.writer import Writer
 from mq.store.timer import progress
 from tests.support.appending import append_one
+from tests.support.insides import catalog_of, schedule_of, store_of, timer_of, writer_of
 
 HOUR = 3_600_000
 MAX_MS = 48 * HOUR
@@ -186,7 +187,7 @@ def test_what_is_due_too_late_is_refused(broker: LocalBroker, kind: Any) -> None
             for _ in range(2):
                 with pytest.raises(mq.MessageInvalid, match=r"172,800,000.*timer_max_delay_ms"):
                     producer.send(kind("orders", b"x", **delay))
-    assert broker._timer.queue_number() >= 0
+    assert timer_of(broker).queue_number() >= 0
     assert broker.max_offset(mq.MessageQueue("orders", "mq", 0)) == 0
 
 
@@ -225,7 +226,7 @@ class Levels(Heard):
         return self
 
     def queue_of(self, level: int) -> tuple[int, int]:
-        return self._broker._schedule.queue_of(level)
+        return schedule_of(self._broker).queue_of(level)
 
 
 class Timers(Heard):
@@ -234,7 +235,7 @@ class Timers(Heard):
         return self
 
     def queue_number(self) -> int:
-        return self._broker._timer.queue_number()
+        return timer_of(self._broker).queue_number()
 
 
 @pytest.mark.parametrize("delay", [{"delay_level": 1}, {"delay_ms": 1000}])
@@ -244,10 +245,10 @@ def test_the_leader_is_woken_by_what_is_due_before_it_looks(
 ) -> None:
     levels, timers = Levels(broker), Timers(broker)
     heard = levels if "delay_level" in delay else timers
-    topics = broker._catalog
-    store = broker._store
+    topics = catalog_of(broker)
+    store = store_of(broker)
     delays = delayed_append.DelayedAppend(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
-    writer = Writer(store, topics.version, topics, delays, broker._writer.keyed)
+    writer = Writer(store, topics.version, topics, delays, writer_of(broker).keyed)
     for wake_in_ms, is_notified in ((-1, False), (500, False), (60_000, True)):
         heard.words[delayed_append.WAKE_PLACE] = now_ms() + wake_in_ms
         for _ in range(2):

@@ -19,6 +19,7 @@ import resource
 from contextlib import contextmanager
 from pathlib import Path
 import mq
+from tests.support.insides import store_of
 from tests.support.store.small_store import fill, open_small, send
 
 @contextmanager
@@ -45,7 +46,8 @@ with open_small(root, duties=False) as one, open_small(root, flush={flush!r}, du
 FLUSHES = """
     fill(one, "A", 60)
     # The files of the log are mapped by who wrote them: it lacks the directory.
-    for call in (one._store.flush_log, other._store.flush_log, other._store.flush_queues, other.flush):
+    ours, theirs = store_of(one), store_of(other)
+    for call in (ours.flush_log, theirs.flush_log, theirs.flush_queues, other.flush):
         lacking(call)
     other.flush()
     fill(one, "A", 60)

@@ -24,6 +24,7 @@ from mq.store.directory.checkpoint import read_checkpoint
 from mq.store.log import writer as writer_module
 from mq.store.native import lib
 from tests.support.appending import append_many, append_one
+from tests.support.insides import control_of, store_of, was_recovered
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import LOG_FILE_SIZE, contents, fill, open_small, send
 
@@ -142,7 +143,7 @@ def test_a_batch_returns_after_an_msync_of_all_its_bytes(directory: Path, watch:
                 "sent = broker.append_batch(broker.publishable('A')[0],"
                 f" [mq.Message('A', b'%d' % n) for n in range({count})])"
             )
-            first, end = peer.ask("log_offset_of(sent.split()[0]), broker._store.word(lib.MQ_LOG_END)")
+            first, end = peer.ask("log_offset_of(sent.split()[0]), log_end(broker)")
             assert covered(watch.syncs("commitlog"), first, end)
 
 
@@ -190,15 +191,14 @@ def test_one_flush_serves_everyone_who_waits_in_all_processes(directory: Path, w
         syncs = [sync for sync in watch.syncs("commitlog")[before:] if sync.thread not in preparing]
         # Whoever was first, everyone else, and the seam where two files meet.
         assert 1 <= len(syncs) <= 6
-        assert covered(watch.syncs("commitlog"), 0, one.ask("broker._store.word(lib.MQ_LOG_END)"))
+        assert covered(watch.syncs("commitlog"), 0, one.ask("log_end(broker)"))
 
 
 PREPARING = "[thread.native_id for thread in threading.enumerate() if thread.name == 'mq-prepare']"
 
 
 def flush_is_under_way(broker: LocalBroker) -> bool:
-    control = broker._store.control
-    assert control is not None
+    control = control_of(broker)
     if lib.mq_control_try_lock(control.handle, lib.MQ_LOCK_FLUSH) == lib.MQ_BUSY:
         return True
     lib.mq_control_unlock(control.handle, lib.MQ_LOCK_FLUSH)
@@ -207,16 +207,14 @@ def flush_is_under_way(broker: LocalBroker) -> bool:
 
 def next_offset(broker: LocalBroker) -> int:
     """Of all queues together: how many messages are in the log, on disk or not."""
-    control = broker._store.control
-    assert control is not None
+    control = control_of(broker)
     return sum(control.next_offset(number) for number, _, _ in control.queues())
 
 
 @contextmanager
 def slow_disk(broker: LocalBroker) -> Iterator[None]:
     """Nothing of the log gets to disk meanwhile."""
-    control = broker._store.control
-    assert control is not None
+    control = control_of(broker)
     assert lib.mq_control_lock(control.handle, lib.MQ_LOCK_FLUSH, 10_000) >= 0
     try:
         yield
@@ -315,7 +313,7 @@ def after_its_death(directory: Path, broker: LocalBroker, watch: Watch, holding:
     """How long a send takes, once the flusher is dead that it waits for."""
     with Peer(directory, environment=watch.environment, flush="sync", duties=False) as peer, watch.held():
         if holding == "lock":
-            peer.do("assert lib.mq_control_lock(broker._store.control.handle, lib.MQ_LOCK_FLUSH, 1000) >= 0")
+            peer.do("assert lib.mq_control_lock(control_of(broker).handle, lib.MQ_LOCK_FLUSH, 1000) >= 0")
         else:
             peer.post("ask", "send(broker, 'A', 0, b'never acknowledged')")
             until(lambda: flush_is_under_way(broker))
@@ -343,9 +341,9 @@ def test_in_async_mode_a_message_is_seen_and_acknowledged_before_it_is_on_disk(d
 def test_in_async_mode_the_log_gets_to_disk_by_itself(directory: Path, watch: Watch) -> None:
     with Peer(directory, environment=watch.environment, flush_interval=0.02) as peer:
         peer.do("broker.create_topic('A', 1); fill(broker, 'A', 100)")
-        end = peer.ask("broker._store.word(lib.MQ_LOG_END)")
+        end = peer.ask("log_end(broker)")
         until(lambda: covered(watch.syncs("commitlog"), 0, end))
-        until(lambda: bool(peer.ask("broker._store.word(lib.MQ_FLUSHED_END)") == end))
+        until(lambda: bool(peer.ask("flushed_end(broker)") == end))
 
 
 def test_readers_who_want_what_is_on_disk_see_what_async_senders_flushed(directory: Path) -> None:
@@ -362,11 +360,11 @@ def test_flush_has_log_queues_and_checkpoint_on_disk(directory: Path, watch: Wat
     with Peer(directory, environment=watch.environment, flush_interval=3600.0) as peer:
         peer.do("broker.create_topic('A', 2); fill(broker, 'A', 100, 2)")
         end, last = peer.ask(
-            "[broker._store.word(word) for word in (lib.MQ_LOG_END, lib.MQ_LAST_STORE_TIME)]"
+            "[store_of(broker).word(word) for word in (lib.MQ_LOG_END, lib.MQ_LAST_STORE_TIME)]"
         )
-        assert peer.ask("broker._store.word(lib.MQ_FLUSHED_END)") < end
+        assert peer.ask("flushed_end(broker)") < end
         peer.do("broker.flush()")
-        assert peer.ask("broker._store.word(lib.MQ_FLUSHED_END)") == end
+        assert peer.ask("flushed_end(broker)") == end
         assert covered(watch.syncs("commitlog"), 0, end)
         for queue_id in range(2):
             assert covered(watch.syncs(f"consumequeue/A/{queue_id}"), 0, 50 * 20)
@@ -383,7 +381,7 @@ def test_the_checkpoint_never_says_more_than_what_is_on_disk(directory: Path) ->
         until(lambda: time.time_ns() // 1_000_000 > known.physic_time)
         with slow_disk(broker):
             fill(broker, "A", 10)
-            broker._store.write_checkpoint(sync=True)
+            store_of(broker).write_checkpoint(sync=True)
             assert read_checkpoint(directory).physic_time == known.physic_time
 
 
@@ -413,7 +411,7 @@ def test_a_failed_flush_poisons_the_store_for_everyone_and_reads_go_on(tmp_path:
     assert (directory / "abort").exists()
     with open_small(directory, flush="sync") as again:
         # What the kernel failed to write may be gone from memory too: the disk was looked at.
-        assert again._store.recovered is not None
+        assert was_recovered(again)
         assert contents(again)["A", 0][2][:5] == want["A", 0][2]
         assert send(again, "A", 0, b"next").queue_offset >= 5
     assert list(problems(directory)) == []
@@ -423,14 +421,10 @@ def test_a_failed_flush_of_the_duties_poisons_the_store(tmp_path: Path, watch: W
     with Peer(tmp_path / "store", environment=watch.environment, flush_interval=0.02) as peer:
         peer.do("broker.create_topic('A', 1)")
         peer.send("A", 0, b"one")
-        until(
-            lambda: bool(
-                peer.ask("broker._store.word(lib.MQ_FLUSHED_END) == broker._store.word(lib.MQ_LOG_END)")
-            )
-        )
+        until(lambda: bool(peer.ask("flushed_end(broker) == log_end(broker)")))
         with watch.failing():
             peer.send("A", 0, b"two")
-            until(lambda: peer.ask("broker._store.word(lib.MQ_POISONED_WORD)") == 1)
+            until(lambda: peer.ask("store_of(broker).word(lib.MQ_POISONED_WORD)") == 1)
         with pytest.raises(mq.StorePoisoned):
             peer.send("A", 0, b"three")
         assert peer.ask("contents(broker)")["A", 0][2] == [(0, b"one"), (1, b"two")]
@@ -450,7 +444,7 @@ def test_whoever_waits_for_a_flush_that_fails_is_told(tmp_path: Path, watch: Wat
         with watch.failing():
             with watch.held():
                 peer.do("futures = [pool.submit(attempt, n) for n in range(4)]")
-                until(lambda: peer.ask("broker._store.control.next_offset(0)") == 4)
+                until(lambda: peer.ask("control_of(broker).next_offset(0)") == 4)
             results = peer.ask("[future.result() for future in futures]")
         assert [kind for kind, _ in results] == ["poisoned"] * 4
         assert len({unique_id for _, unique_id in results}) == 4

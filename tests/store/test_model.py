@@ -20,8 +20,8 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.directory.checkpoint import Checkpoint, write_checkpoint
-from mq.store.native import lib
 from tests.support.appending import append_many
+from tests.support.insides import log_end
 from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     log_files,
@@ -194,7 +194,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(oldest=st.integers(1, 4))
     def expire(self, oldest: int) -> None:
         broker = self.somebody()
-        end = broker._store.word(lib.MQ_LOG_END)
+        end = log_end(broker)
         files = [file for file in log_files(self.path) if int(file.name) < end]
         moment = time.time() - 100 * 3600
         for file in files[:oldest]:

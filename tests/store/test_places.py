@@ -27,6 +27,7 @@ from mq.store.shared.group_slots import (
 from mq.store.shared.queue_table import Numbers
 from tests.support import assigned
 from tests.support.appending import append_one
+from tests.support.insides import control_of, store_of
 from tests.support.processes.fail_build import fail_build, fail_points
 
 MANY = lib.MQ_SPARE_PLACES + 100  # so many queues deleted, and the next ones take their places
@@ -35,12 +36,12 @@ MANY = lib.MQ_SPARE_PLACES + 100  # so many queues deleted, and the next ones ta
 def numbers_of(broker: LocalBroker, topic: str, count: int) -> list[int]:
     """Have a topic of so many queues, each with a place in the table."""
     broker.create_topic(topic, count)
-    numbers = Numbers(broker._store)
+    numbers = Numbers(store_of(broker))
     return [numbers.find(topic, queue_id, add=True) for queue_id in range(count)]
 
 
 def used(broker: LocalBroker) -> int:
-    return broker._store.word(lib.MQ_PLACE_COUNT)
+    return store_of(broker).word(lib.MQ_PLACE_COUNT)
 
 
 def come_and_go(broker: LocalBroker, topic: str = "old", count: int = MANY) -> list[int]:
@@ -81,7 +82,7 @@ def test_a_queue_in_the_place_of_another_has_its_own_messages_and_offsets(direct
                 assigned.commit(broker, "g", queue.message_queue, 1)
             assert set(other.group("g").offsets(topic).values()) == {1}
             assert len(other.group("g").offsets(topic)) == len(queues[:: MANY // 50])
-            for number in (Numbers(broker._store).find(topic, queue.queue_id) for queue in queues):
+            for number in (Numbers(store_of(broker)).find(topic, queue.queue_id) for queue in queues):
                 by_place[place_of(number)] = by_place.get(place_of(number), 0) + 1
             other.delete_topic(topic)
         assert max(by_place.values()) > 1
@@ -94,8 +95,7 @@ def test_an_old_number_is_refused_wherever_it_is_used(directory: Path) -> None:
         append_one(broker, "new", 0, mq.Message("new", b"x"), b"new", 0)
         assert {place_of(number) for number in old} & {place_of(number) for number in new}
         [stale, *_] = [number for number in old if any(place_of(number) == place_of(each) for each in new)]
-        log, control = broker._store.live(), broker._store.control
-        assert control is not None
+        log, control = store_of(broker).live(), control_of(broker)
         assert not control.is_live(stale)
         receipt, result = ffi.new("mq_receipt *"), ffi.new("mq_pull_result *")
         none = ffi.NULL
@@ -112,7 +112,7 @@ def test_an_old_number_is_refused_wherever_it_is_used(directory: Path) -> None:
 def test_another_process_finds_queues_however_many_were_made(directory: Path) -> None:
     """Fewer than the table tells one by one, and more."""
     with mq.open(directory) as broker, mq.open(directory) as other:
-        known = Numbers(other._store)
+        known = Numbers(store_of(other))
         for count in (MANY, lib.MQ_SPARE_PLACES, 3 * MANY, 1, 3 * MANY):
             numbers = numbers_of(broker, "topic", count)
             assert [known.find("topic", queue_id) for queue_id in range(count)] == numbers
@@ -128,7 +128,7 @@ def test_a_late_commit_for_a_deleted_queue_is_none_for_the_next_one(directory: P
             assigned.commit(broker, "g", queue.message_queue, 0)
         broker.delete_topic("old")
         new = numbers_of(broker, "new", MANY)
-        file = GroupFile.existing(broker._store, directory / "mq" / "groups" / "g")
+        file = GroupFile.existing(store_of(broker), directory / "mq" / "groups" / "g")
         assert file is not None
         late, number = next(
             (late, number) for late in old for number in new if place_of(late) == place_of(number)
@@ -195,8 +195,9 @@ def test_who_dies_giving_a_place_to_a_queue_leaves_a_sound_table(
     program = f"""
 import mq
 from mq.store.shared.queue_table import Numbers
+from tests.support.insides import store_of
 broker = mq.open({str(directory)!r}, duties=False)
-numbers = Numbers(broker._store)
+numbers = Numbers(store_of(broker))
 for topic in ("old", "new"):
     broker.create_topic(topic, {MANY})
     for queue_id in range({MANY}):
@@ -206,7 +207,7 @@ for topic in ("old", "new"):
 """
     environment = {
         **os.environ,
-        "PYTHONPATH": str(fail_build()),
+        "PYTHONPATH": os.pathsep.join([str(fail_build()), str(Path(__file__).parents[2])]),
         "MQ_FAIL": f"{fail_points()[point]}:{passage}:kill",
     }
     with mq.open(directory, duties=False) as broker:
@@ -223,20 +224,20 @@ for topic in ("old", "new"):
         [message] = broker.topic("kept").queues[0].read(0).messages
         assert message.body == b"kept"
     with mq.open(directory, duties=False) as again:
-        assert Numbers(again._store).find("new", 0) == numbers[0]
+        assert Numbers(store_of(again)).find("new", 0) == numbers[0]
 
 
 def test_an_answer_for_a_queue_that_lost_its_place_meanwhile_is_asked_again(directory: Path) -> None:
     """With an old number, and the version of the topics that it was right for, one gets the new queue."""
     with mq.open(directory) as broker:
         queue = broker.create_topic("orders", 1).queues[0].message_queue
-        reader = Reader(broker._store, "mq", (-1,), lambda _queue: None)  # It hears of no change.
+        reader = Reader(store_of(broker), "mq", (-1,), lambda _queue: None)  # It hears of no change.
         before = reader.number(queue)
         broker.delete_topic("orders")
         come_and_go(broker)
         come_and_go(broker, "more")
         broker.create_topic("orders", 1).send(b"new")
-        assert Numbers(broker._store).find("orders", 0) != before
+        assert Numbers(store_of(broker)).find("orders", 0) != before
         assert [message.body for message in reader.pull(queue, 0, 32, 1 << 20, None, 0.0).messages] == [
             b"new"
         ]

@@ -20,6 +20,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store.native import ffi, lib
 from tests.support.appending import append_many, append_one
+from tests.support.insides import store_of
 from tests.support.store.encoder import Record, blank, properties, string_hash, unit
 from tests.support.store.small_store import (
     LOG_FILE_SIZE,
@@ -208,7 +209,7 @@ def test_longer_names_make_records_of_the_second_version(
     broker: LocalBroker, directory: Path, size: int
 ) -> None:
     name = b"t" * size
-    log = broker._store.log
+    log = store_of(broker).log
     number = lib.mq_log_queue(log, name, size, 3, 1)
     receipt = ffi.new("mq_receipt *")
     envelope = ffi.new(
@@ -246,7 +247,7 @@ def test_longer_names_make_records_of_the_second_version(
 def test_prepared_and_rolled_back_records_have_no_unit(
     broker: LocalBroker, sys_flag: int, has_unit: bool
 ) -> None:
-    log = broker._store.log
+    log = store_of(broker).log
     number = lib.mq_log_queue(log, b"A", 1, 0, 1)
     receipt = ffi.new("mq_receipt *")
     send(broker, "A", 0, b"before")

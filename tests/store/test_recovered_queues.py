@@ -17,6 +17,7 @@ from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.directory.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.shared import control as control_module
+from tests.support.insides import store_of, was_recovered
 from tests.support.store.small_store import (
     FOR_EVER_MS,
     QUEUE_FILE_UNITS,
@@ -162,7 +163,7 @@ def test_an_all_zero_queue_file_is_no_message(broker: LocalBroker, directory: Pa
     (directory / "consumequeue" / "A" / "0" / f"{2 * 20 * QUEUE_FILE_UNITS:020}").write_bytes(zeros)
     with open_small(directory) as after:
         assert bodies(after) == numbered(2 * QUEUE_FILE_UNITS)
-        assert ("A", 7) not in after._store.queues()
+        assert ("A", 7) not in store_of(after).queues()
     # RocketMQ would take one left over for a message.
     assert all(any(file.read_bytes()) for file in (directory / "consumequeue").rglob("0*") if file.is_file())
 
@@ -195,7 +196,7 @@ def test_units_that_point_elsewhere_are_not_believed(tmp_path: Path) -> None:
         offsets = fill(broker, "A", 20)
     overwrite(queue_files(tmp_path / "store", "A")[1], 0, struct.pack(">q", offsets[7]))
     with open_small(tmp_path / "store") as after:
-        assert after._store.recovered is None
+        assert not was_recovered(after)
         queue = after.topic("A").queues[0]
         assert [message.body for message in queue.read(0).messages] == numbered(4)
         with pytest.raises(mq.StoreCorrupted) as caught:

@@ -21,6 +21,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.shared import control as control_module
+from tests.support.insides import was_recovered
 from tests.support.store.small_store import (
     FOR_EVER_MS,
     LOG_FILE_SIZE,
@@ -313,7 +314,7 @@ def test_a_cleanly_closed_store_opens_at_once_after_a_reboot(
         fill(broker, "A", 10)
     monkeypatch.setattr(control_module, "boot_id", lambda: b"another boot id.")
     with open_small(directory) as after:
-        assert after._store.recovered is None
+        assert not was_recovered(after)
         assert bodies(after) == numbered(10)
 
 

@@ -13,6 +13,7 @@ from mq.broker.local import LocalBroker
 from mq.store.check import problems
 from mq.store.native import lib
 from tests.support.eventually import eventually
+from tests.support.insides import control_of, log_end
 
 MIB = 1 << 20
 FILE_SIZE = 32 * MIB
@@ -34,8 +35,7 @@ def blocks(root: Path) -> dict[str, int]:
 
 def beyond(broker: LocalBroker, root: Path) -> int:
     """Bytes on disk that no message is in, and none may be sent to without another look for blocks."""
-    control = broker._store.control
-    assert control is not None
+    control = control_of(broker)
     return sum(blocks(root).values()) - control.get(lib.MQ_ALLOCATED_END)
 
 
@@ -56,14 +56,14 @@ def test_blocks_are_found_before_they_are_needed_and_given_back_by_the_close(dir
         send_batches(broker, 2 * MIB)
         wanted = 0 if in_memory(directory) else 2 * MIB
         eventually(lambda: beyond(broker, directory) >= wanted, lambda: blocks(directory))
-        end = broker._store.end()
+        end = log_end(broker)
     assert end <= sum(blocks(directory).values()) <= end + 8192
 
 
 def test_the_file_to_come_has_blocks_before_a_message_is_in_it(directory: Path) -> None:
     with open_store(directory) as broker:
         send_batches(broker, 24 * MIB)
-        assert broker._store.end() < FILE_SIZE
+        assert log_end(broker) < FILE_SIZE
         if not in_memory(directory):
             eventually(
                 lambda: blocks(directory).get(f"{FILE_SIZE:020}", 0) >= 4 * MIB, lambda: blocks(directory)

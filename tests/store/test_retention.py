@@ -17,6 +17,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.store import retention
 from mq.store.retention import Aged, Away, age_ms, expired
+from tests.support.insides import control_of, store_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import (
     LOG_FILE_SIZE,
@@ -333,7 +334,7 @@ def test_mappings_of_what_is_gone_are_let_go(directory: Path) -> None:
             messages_of(other.topic("A").queues[0])
             broker.flush()
             broker.expire(retention_hours=0)
-            other._store.release_old()
+            store_of(other).release_old()
         maps = Path("/proc/self/maps").read_text().splitlines()
         held = [line for line in maps if str(directory) in line and "(deleted)" in line]
         # What it read last, and what was made ahead; not the hundred files that were.
@@ -348,15 +349,15 @@ def test_the_index_goes_on_where_the_log_begins_if_files_go_while_it_is_brought_
         broker.create_topic("A", 1)
         fill(broker, "A", 120)
         broker.flush()
-        put = other._store.index.put
+        put = store_of(other).index.put
 
         def put_late(*arguments: Any) -> int:
             monkeypatch.undo()
             broker.expire(retention_hours=0)
-            other._store.release_old()
+            store_of(other).release_old()
             return put(*arguments)
 
-        monkeypatch.setattr(other._store.index, "put", put_late)
+        monkeypatch.setattr(store_of(other).index, "put", put_late)
         assert [found.body for found in other.query("A", "message119")] == [b"message 119"]
         low, high, messages = contents(other)["A", 0]
         assert 0 < low < high - 1
@@ -375,8 +376,7 @@ def test_a_topic_made_again_while_the_old_one_s_files_go_keeps_its_own(
         broker.create_topic("A", 1)
         fill(broker, "A", 120)
         broker.flush()
-        control = broker._store.control
-        assert control is not None
+        control = control_of(broker)
         (listed,) = [queue for queue in control.queues() if queue[1] == "A"]
         made: list[Path] = []
 

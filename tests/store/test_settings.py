@@ -15,6 +15,7 @@ import pytest
 import mq
 from mq.broker.check import problems
 from mq.store.directory.settings import LOST, Settings, SettingsFile
+from tests.support.insides import store_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import open_small
 
@@ -28,7 +29,7 @@ def test_the_first_opener_makes_an_identity_and_it_stays(directory: Path, tmp_pa
     first = store_id(directory)
     assert len(bytes.fromhex(first)) == 16
     with open_small(directory), Peer(directory) as peer:
-        assert peer.ask("broker._store.settings.store_id") == first
+        assert peer.ask("store_of(broker).settings.store_id") == first
         peer.kill()
     mq.open(tmp_path / "other").close()
     assert store_id(tmp_path / "other") != first
@@ -43,7 +44,7 @@ def test_a_reader_makes_none(directory: Path) -> None:
     (directory / "mq" / "settings.lock").unlink()
     before = sorted(path.name for path in (directory / "mq").iterdir())
     with mq.open(directory, read_only=True) as broker:
-        assert broker._store.settings == Settings(held=LOST)
+        assert store_of(broker).settings == Settings(held=LOST)
     assert sorted(path.name for path in (directory / "mq").iterdir()) == before
 
 
@@ -90,7 +91,7 @@ def test_damage_is_reported_and_the_state_before_counts(
     file.path.with_name("settings.json.bak").write_bytes(damage)
     file.path.write_bytes(damage)
     with mq.open(directory) as broker:
-        anew = broker._store.settings.store_id
+        anew = store_of(broker).settings.store_id
     assert anew not in ("", first)
     caplog.clear()
     assert file.read().store_id == anew

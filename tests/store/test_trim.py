@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mq.store.native import lib
+from tests.support.insides import control_of, store_of
 from tests.support.processes.fail_build import fail_build, fail_points
 from tests.support.store.encoder import Record
 from tests.support.store.small_store import LOG_FILE_SIZE, contents, fill, open_small
@@ -18,9 +19,10 @@ from tests.support.store.small_store import LOG_FILE_SIZE, contents, fill, open_
 TRIM = """
 from pathlib import Path
 from mq.store.native import lib
+from tests.support.insides import store_of
 from tests.support.store.small_store import open_small
 with open_small(Path({root!r}), duties=False) as broker:
-    print(lib.mq_queue_trim(broker._store.live(), {number}, {log_min}))
+    print(lib.mq_queue_trim(store_of(broker).live(), {number}, {log_min}))
 """
 
 
@@ -33,8 +35,7 @@ def test_of_two_that_trim_at_once_the_one_who_knows_more_is_right(
     with open_small(directory, duties=False) as broker:
         broker.create_topic("A", 1)
         offsets = fill(broker, "A", 120)
-        control = broker._store.control
-        assert control is not None
+        control = control_of(broker)
         (number,) = [number for number, topic, _ in control.queues() if topic == "A"]
         code = TRIM.format(root=str(directory), number=number, log_min=offsets[there])
         with subprocess.Popen(
@@ -51,7 +52,7 @@ def test_of_two_that_trim_at_once_the_one_who_knows_more_is_right(
             try:
                 assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
                 assert control.min_offset(number) == 0
-                assert lib.mq_queue_trim(broker._store.live(), number, offsets[here]) == here
+                assert lib.mq_queue_trim(store_of(broker).live(), number, offsets[here]) == here
                 assert control.min_offset(number) == here
                 os.kill(child.pid, signal.SIGCONT)
                 assert child.communicate(timeout=240)[0] == f"{there}\n"

@@ -25,6 +25,7 @@ from tests.support.store.small_store import (
     log_offset_of,
     open_small,
     queue_files,
+    recovered,
     send,
 )
 
@@ -235,8 +236,7 @@ def test_a_record_that_lies_in_another_place_than_it_says_ends_the_log(directory
     data = b"".join([*EXAMPLES[:4], elsewhere])
     (directory / "commitlog" / f"{0:020}").write_bytes(data.ljust(LOG_FILE_SIZE, b"\0"))
     with open_small(directory, duties=False) as broker:  # One of the examples is due for delivery.
-        assert broker._store.recovered is not None
-        assert broker._store.recovered.log_end == 702
+        assert recovered(broker).log_end == 702
         assert [message.record for message in read(broker, "TopicA", 1)] == [PLAIN]
 
 

@@ -15,6 +15,7 @@ from mq.broker.check import problems
 from mq.broker.once import handled_keys
 from mq.store.directory import layouts
 from mq.store.native import lib
+from tests.support.insides import was_recovered
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import bodies, fill, numbered, open_small
 
@@ -69,7 +70,7 @@ def test_with_nobody_inside_it_is_recovered(directory: Path) -> None:
         fill(broker, "A", 30)
     write_layout(directory, 1)
     with open_small(directory) as broker:
-        assert broker._store.recovered is not None
+        assert was_recovered(broker)
         assert bodies(broker) == numbered(30)
 
 

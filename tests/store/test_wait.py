@@ -21,6 +21,7 @@ from mq.filter.tags import tag_hash
 from mq.store.queue import reader
 from mq.store.shared.waiting import Futex, Position, Wait
 from tests.support.appending import append_many, append_one
+from tests.support.insides import queue_number, store_of
 from tests.support.store.peer import Peer
 from tests.support.store.sleeping import AT_ONCE, Waiting, asleep
 from tests.support.store.small_store import SMALL, open_small, overwrite, queue_files, send
@@ -35,7 +36,7 @@ import mmap, random, signal, threading
 def number(queue_id):
     queue = broker.topic('A').queues[queue_id]
     queue.max_offset
-    return broker._reader.number(queue.message_queue)
+    return queue_number(broker, queue.message_queue)
 """
 
 
@@ -47,7 +48,7 @@ def broker(directory: Path, request: pytest.FixtureRequest) -> Iterator[LocalBro
 
 
 def number(broker: LocalBroker, queue_id: int, topic: str = "A") -> int:
-    return broker._reader.number(broker.topic(topic).queues[queue_id].message_queue)
+    return queue_number(broker, broker.topic(topic).queues[queue_id].message_queue)
 
 
 def wait_for(
@@ -55,7 +56,7 @@ def wait_for(
 ) -> Wait:
     """For queues of topic A: id, offset, hashes."""
     positions = [Position(number(broker, queue_id), offset, tags) for queue_id, offset, tags in wanted]
-    return Wait(broker._store, positions, **options)
+    return Wait(store_of(broker), positions, **options)
 
 
 def sleeps(thread: int) -> int:
@@ -165,7 +166,7 @@ def test_each_sleeper_is_woken_by_what_its_expression_selects(quiet: LocalBroker
         by("color = 'blue'"),
         WANTED,
     ]
-    waits = [Wait(quiet._store, [Position(place, 0, one)]) for one in wanted]
+    waits = [Wait(store_of(quiet), [Position(place, 0, one)]) for one in wanted]
     waitings = [Waiting(partial(wait.sleep, LONG)) for wait in waits]
     for color, left in (("green", 2), ("red", 1), ("blue", 0)):
         send_all(quiet, 0, {"color": color}, topic=topic)
@@ -174,7 +175,7 @@ def test_each_sleeper_is_woken_by_what_its_expression_selects(quiet: LocalBroker
         for waiting in waitings[:3]:
             assert waiting.end() == 0
         waitings[:3] = [
-            Waiting(partial(Wait(quiet._store, [Position(place, end(quiet, topic), one)]).sleep, LONG))
+            Waiting(partial(Wait(store_of(quiet), [Position(place, end(quiet, topic), one)]).sleep, LONG))
             for one in wanted[:3]
         ]
     for waiting in waitings[:3]:
@@ -262,7 +263,7 @@ def test_more_queues_than_a_system_call_takes(broker: LocalBroker) -> None:
             )
             for queue_id in range(300)
         ]
-        wait = Wait(broker._store, positions)
+        wait = Wait(store_of(broker), positions)
         waiting = Waiting(partial(wait.sleep, LONG))
         send(broker, "A", 0, b"for others")
         waiting.goes_on()
@@ -278,7 +279,7 @@ def test_126_queues_and_two_words_are_waited_for_one_by_one(broker: LocalBroker,
             Position(number(broker, queue_id, "many"), broker.topic("many").queues[queue_id].max_offset)
             for queue_id in range(126)
         ]
-        wait = Wait(broker._store, positions, words=[(futex, futex.value) for futex in futexes])
+        wait = Wait(store_of(broker), positions, words=[(futex, futex.value) for futex in futexes])
         waiting = Waiting(partial(wait.sleep, LONG))
         if news == "queue":
             send(broker, "many", 125, b"news")
@@ -339,7 +340,7 @@ def test_a_word_lies_inside_of_its_buffer_and_is_aligned(words: mmap.mmap) -> No
 
 def test_65_words_are_too_many(broker: LocalBroker, words: mmap.mmap) -> None:
     with pytest.raises(ValueError, match="65 words: at most 64"):
-        Wait(broker._store, [], words=[(Futex(words, 4 * at), 0) for at in range(65)])
+        Wait(store_of(broker), [], words=[(Futex(words, 4 * at), 0) for at in range(65)])
 
 
 def test_each_of_64_words_ends_a_wait(broker: LocalBroker, words: mmap.mmap) -> None:
@@ -399,7 +400,7 @@ def test_closing_ends_every_wait(directory: Path, flush: Any) -> None:
 
 def test_ctrl_c_interrupts_a_wait_for_several(broker: LocalBroker, directory: Path) -> None:
     with Peer(directory) as peer:
-        peer.do(SETUP + "wait = Wait(broker._store, [(number(0), 0, None), (number(1), 0, None)])")
+        peer.do(SETUP + "wait = Wait(store_of(broker), [(number(0), 0, None), (number(1), 0, None)])")
         peer.post("ask", "wait.sleep(120.0)")
         asleep(peer.pid)
         began = time.monotonic()
@@ -413,7 +414,7 @@ def test_who_dies_asleep_leaves_the_others_alone(broker: LocalBroker, directory:
     wait = wait_for(broker, (0, 0, WANTED), (1, 0, None))
     waiting = Waiting(partial(wait.sleep, LONG))
     peer = Peer(directory)
-    peer.do(SETUP + "wait = Wait(broker._store, [(number(0), 0, None), (number(1), 0, None)])")
+    peer.do(SETUP + "wait = Wait(store_of(broker), [(number(0), 0, None), (number(1), 0, None)])")
     peer.post("ask", "wait.sleep(120.0)")
     asleep(peer.pid)
     peer.kill()
@@ -430,7 +431,7 @@ def test_a_hundred_idle_waits_do_nothing_at_all(broker: LocalBroker, directory: 
         peer.do(
             SETUP + "def start(n):\n"
             "    hashes = None if n % 2 else frozenset({tag_hash('wanted')})\n"
-            "    wait = Wait(broker._store, [(number(q), 0, hashes) for q in range(n % 4)])\n"
+            "    wait = Wait(store_of(broker), [(number(q), 0, hashes) for q in range(n % 4)])\n"
             "    thread = threading.Thread(target=wait.sleep, args=(600.0,), daemon=True)\n"
             "    thread.start(); return thread.native_id\n"
             "ids = [start(n) for n in range(25)]"

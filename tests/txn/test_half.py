@@ -19,6 +19,7 @@ from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TO
 from mq.message import MessageExt
 from mq.properties import decode
 from tests.support.appending import prepare_one
+from tests.support.insides import writer_of
 from tests.support.store.encoder import Record, properties
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
@@ -182,7 +183,7 @@ class TestOpRecords:
             half = halves.read(place, 1)
             assert half is not None
             copy = halves.copy(half, 10**14, 1)
-            broker._writer.append_to(halves.op_number(), b"%d,%d," % (10**15, 10**17), b"TAGS\x01d\x02")
+            writer_of(broker).append_to(halves.op_number(), b"%d,%d," % (10**15, 10**17), b"TAGS\x01d\x02")
             [left] = broker.transactions.undecided()
             assert left.message.queue_offset == copy
             broker.transactions.ender("payers")(log_offset, place, ROLLBACK)

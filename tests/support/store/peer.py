@@ -1,7 +1,7 @@
 """Another process with a broker on the same directory, which does what it is asked to.
 
     peer = Peer(path)               the broker is open when this returns
-    peer.ask("broker.topics()")     the value of an expression over `broker`, `mq` and small_store
+    peer.ask("broker.topics()")     the value of an expression over `broker`, `mq`, small_store and insides
     peer.do("x = 1")                statements
     peer.kill()                     SIGKILL, at once
 
@@ -133,7 +133,8 @@ def serve() -> None:
     os.dup2(2, 1)  # What is printed must not get between the answers.
     scope: dict[str, Any] = {}
     exec(
-        "import mq, os, time; from mq.store.native import lib; from tests.support.store.small_store import *",
+        "import mq, os, time; from mq.store.native import lib;"
+        "from tests.support.insides import *; from tests.support.store.small_store import *",
         scope,
     )
     while True:

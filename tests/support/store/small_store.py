@@ -13,6 +13,7 @@ from mq.store import retention
 from mq.store.directory.checkpoint import Checkpoint, write_checkpoint
 from mq.store.recovery.recover import Recovered
 from tests.support.appending import append_one
+from tests.support.insides import keepsakes_of, store_of
 
 LOG_FILE_SIZE = 4096
 QUEUE_FILE_UNITS = 4
@@ -131,11 +132,11 @@ def copy_beside_others(root: Path, target: Path, **options: Any) -> None:
 
 def expire_at(broker: LocalBroker, now_ms: int, kept_ms: int = 1) -> int:
     """Retention at a time to come; how many files of the log went."""
-    due = retention.due(broker._store, now_ms, kept_ms)
+    due = retention.due(store_of(broker), now_ms, kept_ms)
     if due is None:
         return 0
-    with broker._keepsakes.kept(due.log_min, now_ms):
-        retention.delete(broker._store, due)
+    with keepsakes_of(broker).kept(due.log_min, now_ms):
+        retention.delete(store_of(broker), due)
     return len(due.files)
 
 
@@ -161,7 +162,7 @@ def as_rocketmq_left_it(broker: LocalBroker, target: Path) -> Path:
 
 def recovered(broker: LocalBroker) -> Recovered:
     """What its recovery found; there was one."""
-    found = broker._store.recovered
+    found = store_of(broker).recovered
     assert found is not None
     return found
 

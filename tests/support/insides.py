@@ -1,0 +1,144 @@
+"""The parts inside a broker, for tests of one layer, and for those that put a failure between two steps.
+
+Every reach from a test into the private parts of LocalBroker stands here, once and with its type. A test asks
+the public names for what they tell as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import mq
+from mq.broker.delay.schedule import Schedule
+from mq.broker.delay.timer import Timer
+from mq.broker.filter_bitmaps import ConsumerFilters
+from mq.broker.groups.groups import Groups
+from mq.broker.leader import Duties
+from mq.broker.local import LocalBroker
+from mq.broker.message_query import Finder
+from mq.broker.topics.compaction import Keepsakes
+from mq.broker.topics.registry import Catalog
+from mq.store.log.writer import Writer
+from mq.store.native import lib
+from mq.store.queue.arrow import ArrowReader
+from mq.store.queue.reader import Reader
+from mq.store.shared.control import Control
+from mq.store.shared.members import Members
+from mq.store.store import Store
+
+
+def store_of(broker: LocalBroker) -> Store:
+    return broker._store
+
+
+def control_of(broker: LocalBroker) -> Control:
+    """The shared memory of an open store."""
+    control = broker._store.control
+    assert control is not None
+    return control
+
+
+def members_of(broker: LocalBroker) -> Members:
+    """The processes that have the store open, for a broker that is one of them."""
+    members = broker._store.members
+    assert members is not None
+    return members
+
+
+def was_recovered(broker: LocalBroker) -> bool:
+    """Whether opening it took a recovery: it did not just attach to the shared memory."""
+    return broker._store.recovered is not None
+
+
+def leader_pid(broker: LocalBroker) -> int:
+    """The process that has the duties, as the shared memory says."""
+    return broker._store.word(lib.MQ_DUTIES_PID)
+
+
+def log_end(broker: LocalBroker) -> int:
+    """Where the log ends, as a log offset."""
+    return broker._store.end()
+
+
+def flushed_end(broker: LocalBroker) -> int:
+    """The log is on disk up to this log offset."""
+    return broker._store.word(lib.MQ_FLUSHED_END)
+
+
+def queue_number(broker: LocalBroker, queue: mq.MessageQueue) -> int:
+    """The queue's number in the shared memory."""
+    return broker._reader.number(queue)
+
+
+def reader_of(broker: LocalBroker) -> Reader:
+    return broker._reader
+
+
+def arrow_reader_of(broker: LocalBroker) -> ArrowReader:
+    return broker._arrow
+
+
+def writer_of(broker: LocalBroker) -> Writer:
+    return broker._writer
+
+
+def finder_of(broker: LocalBroker) -> Finder:
+    return broker._finder
+
+
+def catalog_of(broker: LocalBroker) -> Catalog:
+    return broker._catalog
+
+
+def groups_of(broker: LocalBroker) -> Groups:
+    return broker._groups
+
+
+def schedule_of(broker: LocalBroker) -> Schedule:
+    return broker._schedule
+
+
+def timer_of(broker: LocalBroker) -> Timer:
+    return broker._timer
+
+
+def filters_of(broker: LocalBroker) -> ConsumerFilters:
+    """The filters of a broker that writes bitmaps."""
+    filters = broker._filters
+    assert filters is not None
+    return filters
+
+
+def keepsakes_of(broker: LocalBroker) -> Keepsakes:
+    return broker._keepsakes
+
+
+def set_dedup_clock(broker: mq.Broker, clock_ms: Callable[[], int]) -> None:
+    """Have append_once go by this clock; no option sets one."""
+    assert isinstance(broker, LocalBroker)
+    broker._dedup._clock_ms = clock_ms
+
+
+def set_dedup_buckets(broker: LocalBroker, count: int) -> None:
+    """Have the table of sent keys, once it is made, consist of so many buckets: few are soon full."""
+    broker._dedup._bucket_count = count
+
+
+@contextmanager
+def dedup_append(broker: LocalBroker, through: Callable[..., mq.SendResult]) -> Iterator[None]:
+    """Inside, append_once stores a message by through(append, *arguments), not by append(*arguments)."""
+    append = broker._dedup._append
+    broker._dedup._append = partial(through, append)
+    try:
+        yield
+    finally:
+        broker._dedup._append = append
+
+
+def duties_of(broker: LocalBroker) -> Duties:
+    """The leader's duties, in a broker that takes part in them."""
+    duties = broker._duties
+    assert duties is not None
+    return duties
