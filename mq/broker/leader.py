@@ -93,7 +93,7 @@ class Duties:
         renewals: Renewals | None = None,
     ) -> None:
         self._store = store
-        self._flush_interval = flush_interval
+        self.flush_interval = flush_interval
         self._expire = expire
         self._threaded = threaded
         self._others = others
@@ -145,7 +145,7 @@ class Duties:
             for thread in (*threads, upkeep):
                 start(thread)
             self._go_round(
-                [(self._flush_interval(), self._store.flush_log), (QUEUES_INTERVAL, self._store.flush_queues)]
+                [(self.flush_interval(), self._store.flush_log), (QUEUES_INTERVAL, self._store.flush_queues)]
             )
 
     def _end_term(self, threads: Sequence[tuple[Duty, threading.Thread]], upkeep: threading.Thread) -> None:

@@ -94,7 +94,8 @@ class LocalRetention:
         """Have messages deleted again where retention is held, and all that is too old now. Raises
         NotPermitted."""
         self._settings.change(held="", away=None)
-        self._settings.file.say_alive(_now_ms())  # Else the next look finds once more that nobody was here.
+        # Else the next look finds once more that nobody was here.
+        self._settings.file.say_alive(wall_clock_ms())
 
     def expiring(self, *, hours: float | None = None, within_hours: float = 0.0) -> Expiring:
         """What would be deleted now, or within so many hours; held or not.
@@ -102,7 +103,7 @@ class LocalRetention:
         hours: by another retention than the store's.
         """
         check_number("within_hours", within_hours, 0, 24 * 365 * 100)
-        now_ms = _now_ms() + int(within_hours * 3_600_000)
+        now_ms = wall_clock_ms() + int(within_hours * 3_600_000)
         return self._expiring(self._due(now_ms, hours))
 
     def warned(self) -> Expiring:
@@ -129,7 +130,7 @@ class LocalRetention:
         if hours is None and settings.held:
             log.info("%s: nothing is deleted: %s", self._store.root, WHY_HELD[settings.held])
             return 0
-        due = self._due(now_ms := _now_ms(), hours)
+        due = self._due(now_ms := wall_clock_ms(), hours)
         if due is None:
             return 0
         found = None
@@ -145,7 +146,7 @@ class LocalRetention:
 
     def work(self) -> None:
         """The duty: delete what is too old, unless that is held."""
-        now_ms = _now_ms()
+        now_ms = wall_clock_ms()
         self._note_away(now_ms)
         if not self._settings.current().held:
             control = self._store.control
@@ -255,7 +256,7 @@ def _tell(root: Path, gone: Expiring, why: str) -> None:
         )
 
 
-def _now_ms() -> int:
+def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 

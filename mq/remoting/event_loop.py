@@ -22,7 +22,7 @@ class EventLoop:
     """Runs until close(). Raises InsufficientResources where there can be no more threads."""
 
     def __init__(self, name: str) -> None:
-        self.loop = _new_loop()
+        self.loop = new_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         start(self._thread)
 
@@ -81,7 +81,7 @@ class EventLoop:
             self.loop.close()
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:

@@ -6,7 +6,7 @@ next one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +38,6 @@ class Death:
             self.dies_at = None
             raise Died
         self.steps += 1
-
-
-class MortalWords:
-    """The words of mq/delay, each store into which is a step."""
-
-    def __init__(self, words: Any, death: Death) -> None:
-        self._words, self._death = words, death
-
-    def __getitem__(self, place: int) -> int:
-        return int(self._words[place])
-
-    def __setitem__(self, place: int, value: int) -> None:
-        self._death.step()
-        self._words[place] = value
 
 
 class Shelf:
@@ -175,21 +161,38 @@ class Shelf:
 
 
 class Deliverer:
-    """One life of a process that has the duties, over a shelf that outlives it. others: of Delivery."""
+    """One life of a process that has the duties, over a shelf that outlives it. Each store into the words of
+    mq/delay is a step. others: of Delivery."""
 
-    def __init__(self, shelf: Shelf, root: Path, levels: tuple[int, ...], **others: Any) -> None:
+    def __init__(
+        self,
+        shelf: Shelf,
+        root: Path,
+        levels: tuple[int, ...],
+        *,
+        pull: Callable[..., PullResult] | None = None,
+        was_stored: Callable[[str, MessageExt], bool] | None = None,
+        **others: Any,
+    ) -> None:
         (root / "mq").mkdir(parents=True, exist_ok=True)
         self.shelf = shelf
-        self.offsets = DelayOffsets(root, LevelProgress(root, shelf.epoch), len(levels), shelf.last_stored)
-        words: Any = MortalWords(self.offsets._words, shelf.death)
-        self.offsets._words = words
+        progress, is_up = LevelProgress(root, shelf.epoch), False
+
+        def put(values: Mapping[int, int]) -> None:
+            for place, value in values.items():
+                if is_up:
+                    shelf.death.step()
+                progress.words[place] = value
+
+        self.offsets = DelayOffsets(root, progress, len(levels), shelf.last_stored, put=put)
+        is_up = True
         self.delivery = Delivery(
             levels,
             self.offsets,
             shelf,
-            shelf.pull,
+            pull or shelf.pull,
             lambda topic, queue_id: (topic, queue_id),
-            shelf.was_stored,
+            was_stored or shelf.was_stored,
             broker_name="mq",
             sync=False,
             **others,

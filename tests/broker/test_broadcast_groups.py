@@ -17,7 +17,7 @@ from mq.broker.check import problems
 from mq.broker.local import LocalBroker
 from mq.store.directory.settings import SettingsFile
 from tests.support.appending import append_one
-from tests.support.insides import was_recovered
+from tests.support.insides import broadcast_offsets_of, was_recovered
 from tests.support.recording_listener import Heard
 from tests.support.store.small_store import contents, open_small, send
 
@@ -219,7 +219,7 @@ def test_offsets_are_not_saved_into_a_directory_that_took_the_place(tmp_path: Pa
         other = fresh.consumer_groups.broadcast_offsets(GROUP, "box", None)
         other.close()
         with pytest.raises((mq.MQError, OSError)):
-            consumer._local.save()  # type: ignore[union-attr] # It is started, and broadcasting.
+            broadcast_offsets_of(consumer).save()
         assert not (tmp_path / "a/mq/broadcast" / GROUP / "box" / "offsets.json").exists()
         consumer.close()
         with pytest.raises(mq.StoreCorrupted, match="was moved"):

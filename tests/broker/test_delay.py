@@ -220,7 +220,6 @@ class TestDelivery:
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         shelf = Shelf()
-        deliverer = Deliverer(shelf, tmp_path, (1000,))
         for number in range(4):
             shelf.put_aside(1, b"%d" % number)
         kept = shelf.queues[SCHEDULE_TOPIC, 0]
@@ -230,14 +229,13 @@ class TestDelivery:
                 return mq.PullResult(mq.PullStatus.OFFSET_ILLEGAL, (), 2, 2, len(kept))
             return shelf.pull(queue, offset, *rest)
 
-        deliverer.delivery._pull = pull
+        deliverer = Deliverer(shelf, tmp_path, (1000,), pull=pull)
         list(until_done(shelf, deliverer.deliver))
         assert bodies(shelf.delivered()) == [b"2", b"3"]
         assert "delay level 1 before they were delivered: offsets 0 to 1" in caplog.text
 
     def test_a_damaged_message_is_passed_over(self, tmp_path: Path) -> None:
         shelf = Shelf()
-        deliverer = Deliverer(shelf, tmp_path, (1000,))
         for number in range(3):
             shelf.put_aside(1, b"%d" % number)
 
@@ -246,7 +244,7 @@ class TestDelivery:
                 raise mq.StoreCorrupted("bad bytes", queue=queue, queue_offset=1)
             return shelf.pull(queue, offset, 1, *rest)
 
-        deliverer.delivery._pull = pull
+        deliverer = Deliverer(shelf, tmp_path, (1000,), pull=pull)
         list(until_done(shelf, deliverer.deliver))
         assert bodies(shelf.delivered()) == [b"0", b"2"]
 
@@ -397,15 +395,13 @@ class TestDeath:
         shelf.epoch += 1
         shelf.now += 500
         looked_for: list[str] = []
-        second = Deliverer(shelf, tmp_path, (1000, 60_000))
-        assert second.offsets.doubt_ms == shelf.last_stored
-        was_stored = second.delivery._was_stored_in
 
         def look(topic: str, message: mq.MessageExt) -> bool:
             looked_for.append(message.msg_id)
-            return was_stored(topic, message)
+            return shelf.was_stored(topic, message)
 
-        second.delivery._was_stored_in = look
+        second = Deliverer(shelf, tmp_path, (1000, 60_000), was_stored=look)
+        assert second.offsets.doubt_ms == shelf.last_stored
         list(until_done(shelf, second.deliver))
         assert bodies(shelf.delivered()) == [b"0", b"1", b"2", b"later 0", b"later 1", b"later 2"]
         # Those that were not due then are not looked for.

@@ -48,15 +48,13 @@ def test_what_was_due_by_the_level_of_then_is_looked_for_and_nothing_else(tmp_pa
             first.deliver()
     assert bodies(shelf.delivered()) == [b"0", b"1"]
     shelf.epoch += 1
-    second = Deliverer(shelf, tmp_path, (60_000,), code=meant_for)
     looked_for: list[str] = []
-    was_stored: Any = second.delivery._was_stored_in
 
     def look(topic: str, message: mq.MessageExt) -> bool:
         looked_for.append(message.body.decode())
-        return bool(was_stored(topic, message))
+        return shelf.was_stored(topic, message)
 
-    second.delivery._was_stored_in = look
+    second = Deliverer(shelf, tmp_path, (60_000,), code=meant_for, was_stored=look)
     shelf.put_aside(1, b"3")
     list(until_done(shelf, second.deliver))
     assert bodies(shelf.delivered()) == [b"0", b"1", b"2", b"3"]

@@ -121,4 +121,4 @@ def test_who_stores_what_is_due_early_rings_and_nobody_else(root: Path) -> None:
     offsets.wake_at(None)
     sender.stored(BEGIN_MS + HOUR)
     assert progress.event.value == heard + 2
-    assert offsets._words[2] == ALWAYS
+    assert progress.words[2] == ALWAYS

@@ -20,9 +20,10 @@ from mq.broker.local import LocalBroker
 from mq.store.shared.leader_lock import Turn
 from tests.broker.deliverer import LEVELS, SIZES
 from tests.broker.wait_for_leader import wait_for_duties
-from tests.support.insides import duties_of, leader_pid, schedule_of
+from tests.support.insides import leader_pid, schedule_of
 from tests.support.processes.fail_build import TREE, fail_points
 from tests.support.processes.nursery import Nursery
+from tests.support.threads import threads_named
 
 ACTORS = "tests.broker.deliverer"
 PATIENCE = 60.0
@@ -223,8 +224,10 @@ def switches(thread: int) -> int:
 def test_who_waits_for_his_turn_sleeps(directory: Path, nursery: Nursery) -> None:
     with Deliverer(nursery, directory) as first:
         first.has_duties()
+        before_it = threading.enumerate()
         with open_beside(directory) as broker:
-            thread = duties_of(broker)._thread.native_id
+            [duties] = threads_named("mq-duties", besides=before_it)
+            thread = duties.native_id
             assert thread is not None
             time.sleep(0.2)
 

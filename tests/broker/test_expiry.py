@@ -143,11 +143,11 @@ def test_duties_go_by_the_store_s_settings_whoever_does_them(directory: Path) ->
         assert schedule_of(other).delays_ms == (1000, 7000)
         assert timer_of(other).precision_ms == 700
         rounds = other.transactions.rounds
-        assert (rounds._rules, rounds._interval_ms) == ((7500, 7, 7 * HOUR_MS), 77_000)
-        assert duties_of(other)._flush_interval() == 7.0
+        assert rounds.times() == ((7500, 7, 7 * HOUR_MS), 77_000)
+        assert duties_of(other).flush_interval() == 7.0
         other.change_settings(transaction_check_max=8, flush_interval=0.25)
-        assert rounds._times()[0].check_max == 8
-        assert duties_of(other)._flush_interval() == 0.25
+        assert rounds.times()[0].check_max == 8
+        assert duties_of(other).flush_interval() == 0.25
 
 
 # Not in silence.
@@ -414,7 +414,7 @@ def test_a_clock_that_jumps_ahead_deletes_nothing(directory: Path, monkeypatch: 
     with open_small(directory, duties=False) as broker:
         broker.retention.work()
         now_ms = time.time_ns() // 1_000_000
-        monkeypatch.setattr("mq.broker.retention._now_ms", lambda: now_ms + 8766 * HOUR_MS)
+        monkeypatch.setattr("mq.broker.retention.wall_clock_ms", lambda: now_ms + 8766 * HOUR_MS)
         for _ in range(2):
             broker.retention.work()
         assert log_files(directory)[: len(files)] == files

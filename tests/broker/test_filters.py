@@ -20,7 +20,7 @@ from mq.store.native import ffi, lib
 from mq.store.queue.extensions import Extension, Marks, read_extension
 from mq.store.queue.filters_version import filters_version
 from tests.support.appending import append_many, append_one
-from tests.support.insides import filters_of, log_end, queue_number, reader_of, store_of
+from tests.support.insides import filters_of, log_end, poll_loop_of, queue_number, reader_of, store_of
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import SMALL, log_offset_of
 
@@ -66,7 +66,7 @@ def consume(consumer: mq.PullConsumer, count: int) -> list[bytes]:
 def pulled(broker: LocalBroker, consumer: mq.PullConsumer) -> list[bytes]:
     """What comes out of the log for a consumer, before it looks itself."""
     where = broker.topic("A").queues[0].message_queue
-    membership = consumer._loop.membership
+    membership = poll_loop_of(consumer).membership
     assert membership is not None
     claim = membership.claim(where)
     assert claim is not None
@@ -276,16 +276,15 @@ def test_what_one_thread_knew_before_is_not_what_another_one_goes_by(
     still does when the first has gone on: bits without his would keep messages from him."""
     filters = filters_of(broker)
     ConsumerFilters(store_of(broker)).marks("other", "A", SQL)
-    load, has_read, goes_on = filters._load, threading.Event(), threading.Event()
+    has_read, goes_on = threading.Event(), threading.Event()
     knows, goes_further = threading.Event(), threading.Event()
     found: list[tuple[int, bytes]] = []
 
-    def held_up() -> dict[str, dict[str, Any]]:
-        table = load()
+    def held_up(expression: str) -> Any:
         if threading.current_thread() is first:
             has_read.set()
             assert goes_on.wait(30.0)
-        return table
+        return compiled(expression)
 
     def ask() -> None:
         version = filters.version()
@@ -294,7 +293,7 @@ def test_what_one_thread_knew_before_is_not_what_another_one_goes_by(
         found.append((version, filters.bits("A", b"number\x0120\x02")))
 
     first, second = threading.Thread(target=filters.version), threading.Thread(target=ask)
-    monkeypatch.setattr(filters, "_load", held_up)
+    monkeypatch.setattr("mq.filter.sql.compiled", held_up)
     first.start()
     assert has_read.wait(30.0)
     ConsumerFilters(store_of(broker)).marks("group", "A", SQL)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import mq
+from mq.broker.topics.config import Topics
 from mq.store.store import Store
 from tests.support.appending import append_many, append_one
-from tests.support.insides import catalog_of, writer_of
+from tests.support.insides import catalog_of, queue_number, writer_of
 
 
 class Failure(Exception):
@@ -70,7 +71,7 @@ def test_a_message_that_comes_while_the_topic_goes_is_kept(
 
     def look_up() -> None:
         nonlocal number
-        number = writer_of(second)._number(mq.MessageQueue("fresh", "mq", 0))
+        number = queue_number(second, mq.MessageQueue("fresh", "mq", 0))
         monkeypatch.setattr(Store, "delete_queues", late)
 
     fail_after(first, look_up)
@@ -106,13 +107,13 @@ def test_a_topic_that_another_process_made_first_keeps_its_settings(
 ) -> None:
     """Between the look at what there is and the lock."""
     first, second = brokers
-    real = catalog_of(first)._topics.changing
+    real = Topics.changing
 
-    def late() -> Any:
+    def late(topics: Topics) -> Any:
         monkeypatch.undo()
         second.create_topic("fresh", 8)
-        return real()
+        return real(topics)
 
-    monkeypatch.setattr(catalog_of(first)._topics, "changing", late)
+    monkeypatch.setattr(Topics, "changing", late)
     send(first)
     assert len(first.topic("fresh").queues) == 8

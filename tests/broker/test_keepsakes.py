@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mq
+from mq.api.queues import Appenders
 from mq.broker import leader
 from mq.broker.local import LocalBroker
 from mq.broker.topics.sink_ledger import KEPT_MS, TOPIC, Entry, newer
 from mq.errors import StoreFull
-from tests.support.insides import keepsakes_of, log_end
+from tests.support.insides import keepsakes_of, log_end, set_compaction
 from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     expire_at,
@@ -105,13 +107,11 @@ def test_what_nobody_will_ask_for_goes(broker: LocalBroker) -> None:
     assert ledger(broker) == []
 
 
-def test_they_are_on_disk_before_anything_is_deleted(
-    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_are_on_disk_before_anything_is_deleted(broker: LocalBroker) -> None:
     say(broker, "one", 0)
     fill(broker, "A", 40)
     order: list[str] = []
-    monkeypatch.setattr(keepsakes_of(broker), "_sync", lambda: order.append("synced"))
+    set_compaction(broker, sync=lambda: order.append("synced"))
     with keepsakes_of(broker).kept(LOG_FILE_SIZE, now_ms()):
         order.append("deleted")
     assert order == ["synced", "deleted"]
@@ -120,32 +120,28 @@ def test_they_are_on_disk_before_anything_is_deleted(
     assert order[2:] == ["nothing to do"]
 
 
-def test_a_full_disk_is_no_reason_to_keep_everything(
-    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_no_reason_to_keep_everything(broker: LocalBroker) -> None:
     entry = say(broker, "one", 0)
-    real, errors = keepsakes_of(broker)._append, [StoreFull("no room", path="commitlog")]
+    real, errors = Appenders(broker.appender), [StoreFull("no room", path="commitlog")]
 
-    def append(*arguments: object) -> object:
+    def append(*arguments: Any) -> object:
         if errors:
             raise errors.pop()
         return real(*arguments)
 
-    monkeypatch.setattr(keepsakes_of(broker), "_append", append)
+    set_compaction(broker, append=append)
     expire_all(broker)
     assert ledger(broker) == [entry]
 
 
-def test_an_index_that_has_no_room_keeps_nothing(
-    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_has_no_room_keeps_nothing(broker: LocalBroker) -> None:
     """It is asked before anything is deleted; what is deleted is what makes the room."""
     entry = say(broker, "one", 0)
 
     def query(*_: object) -> list[mq.MessageExt]:
         raise StoreFull("no room", path="index")
 
-    monkeypatch.setattr(keepsakes_of(broker), "_query", query)
+    set_compaction(broker, query=query)
     expire_all(broker)
     assert ledger(broker) == [entry]
 

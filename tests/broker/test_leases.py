@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,9 +29,10 @@ from mq.store.shared.renewal import Renewals
 from mq.store.store import Store
 from tests.broker.deliverer import LEVELS, SIZES
 from tests.broker.wait_for_leader import wait_for_duties
-from tests.support.insides import duties_of, flushed_end, log_end
+from tests.support.insides import flushed_end, log_end, turn_of
 from tests.support.processes.fail_build import fail_points
 from tests.support.processes.nursery import Nursery, Process
+from tests.support.threads import threads_named
 
 ACTORS = "tests.broker.deliverer"
 PATIENCE = 60.0
@@ -67,7 +69,7 @@ def open_beside(root: Path, *, duties: bool = True) -> LocalBroker:
 
 
 def has_duties(broker: LocalBroker) -> bool:
-    turn = duties_of(broker)._turn
+    turn = turn_of(broker)
     return turn.term > 0 and turn.holds()
 
 
@@ -342,7 +344,7 @@ def test_a_lease_is_an_option_with_limits(directory: Path) -> None:
 
 
 def test_what_is_renewed_is_so_until_it_says_otherwise() -> None:
-    renewals = Renewals()
+    before, renewals = threading.enumerate(), Renewals()
     calls: Counter[str] = Counter()
 
     def renew(name: str, most: int) -> bool:
@@ -354,4 +356,6 @@ def test_what_is_renewed_is_so_until_it_says_otherwise() -> None:
     wait_until(lambda: calls["many"] > 5 and calls["three"] == 3, "it is not called")
     stop()
     assert calls["three"] == 3
-    wait_until(lambda: renewals._thread is None, "the thread goes on without anything to do")
+    wait_until(
+        lambda: not threads_named("mq-lease", besides=before), "the thread goes on without anything to do"
+    )

@@ -296,8 +296,8 @@ def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
     (root / "mq").mkdir()
     written = Offsets(root)
     written.load()
-    with written._changing():
-        written._write(table)
+    with written.changing():
+        written.write(table)
     assert Offsets(root).load() == table
     assert written.problems() == []
 

@@ -30,8 +30,8 @@ from mq.broker.local import LocalBroker
 from mq.fastpath import while_unchanged
 from mq.store.log.reappend import Copies
 from mq.store.native import ffi, lib
-from mq.store.shared.group_file import EVICTED, LEASE, LIFE, place_word
-from mq.store.shared.group_slots import CHECK, COMMITTED, OFFSET_MAX, RESETS, SLOT_SIZE, TURN
+from mq.store.shared.group_file import EVICTED, LEASE, LIFE, GroupFile, place_word
+from mq.store.shared.group_slots import CHECK, COMMITTED, OFFSET_MAX, RESETS, SLOT_SIZE, TURN, slot_word
 from mq.store.shared.lease import Lapse, grace
 from mq.store.shared.lock_guards import append_lock
 from mq.store.shared.process_state import process_state
@@ -346,8 +346,9 @@ def test_what_another_member_has_by_now_is_not_handed_back(broker: LocalBroker, 
         thread.start()
         wait_until(waits_for_the_lock)
         time.sleep(0.05)
-        words, at = claim._slot[:2]
-        words[at + TURN] += 1
+        file = GroupFile.existing(store_of(broker), broker.path / "mq" / "groups" / "billing")
+        assert file is not None
+        file.words[slot_word(claim.number) + TURN] += 1
     thread.join(PATIENCE)
     assert stored == [False]
     assert claim.is_lost()

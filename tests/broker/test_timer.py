@@ -14,14 +14,15 @@ import pytest
 
 import mq
 from mq.broker.check import problems
-from mq.broker.delay.timer import TIMER_TOPIC, Timer
+from mq.broker.delay.levels import destination
+from mq.broker.delay.timer import TIMER_TOPIC
 from mq.broker.local import LocalBroker
 from mq.store.shared.leader_lock import Turn
 from mq.store.timer import timer_log
 from mq.store.timer import wheel as timerwheel
 from mq.store.timer.checkpoint import read_timer_check
 from tests.support.arrivals import wait_for
-from tests.support.insides import catalog_of, timer_of
+from tests.support.insides import timer_of
 
 HOUR = 3_600_000
 PATIENCE = 60.0
@@ -128,27 +129,27 @@ class TestBroker:
         assert timer_of(broker).pending() == 6
 
     def test_a_topic_that_is_gone_takes_its_messages_along(
-        self, broker: LocalBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+        self, directory: Path, flush: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        resolve, deleted = Timer._resolve, threading.Event()
+        deleted = threading.Event()
 
-        def resolve_late(timer: Timer, *arguments: Any) -> None:
+        def look_late(message: mq.MessageExt) -> tuple[str, int] | None:
             assert deleted.wait(PATIENCE)  # However long it takes to be deleted.
-            resolve(timer, *arguments)
+            return destination(message)
 
-        monkeypatch.setattr(Timer, "_resolve", resolve_late)
-        broker.create_topic("orders", 1)
-        broker.create_topic("gone", 1)
-        (queue,) = broker.topic("orders").queues
-        for name in ("orders", "gone", "orders"):
-            broker.topic(name).send(b"x", delay_ms=100)
-        broker.delete_topic("gone")
-        catalog_of(broker)._auto_create = False
-        deleted.set()
-        wait_for(queue, 2)
-        wait_until_nothing_waits(broker)
-        assert "there is no topic gone" in caplog.text
-        assert "gone" not in broker.topics()
+        monkeypatch.setattr("mq.broker.delay.timer.destination", look_late)
+        with mq.open(directory, flush=flush, auto_create_topics=False) as broker:
+            broker.create_topic("orders", 1)
+            broker.create_topic("gone", 1)
+            (queue,) = broker.topic("orders").queues
+            for name in ("orders", "gone", "orders"):
+                broker.topic(name).send(b"x", delay_ms=100)
+            broker.delete_topic("gone")
+            deleted.set()
+            wait_for(queue, 2)
+            wait_until_nothing_waits(broker)
+            assert "there is no topic gone" in caplog.text
+            assert "gone" not in broker.topics()
 
     def test_a_topic_made_again_meanwhile_gets_them(self, broker: LocalBroker) -> None:
         for ahead_ms in AHEAD_MS:
@@ -207,14 +208,10 @@ class TestRestart:
             assert [unit.magic for unit in units] == [5] * delivered + [1] * (4 - delivered)
         assert (check.queue_offset, check.master_offset, check.log_end) == (4, 4, 4 * timer_log.UNIT_SIZE)
 
-    def test_whoever_only_reads_delivers_nothing(
-        self, directory: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(Timer, "_go_on", lambda *_: 3600.0)
-            with mq.open(directory) as broker:
-                result = broker.create_topic("orders", 1).send(b"x", delay_ms=50)
-                assert result.recall_handle is not None
+    def test_whoever_only_reads_delivers_nothing(self, directory: Path) -> None:
+        with mq.open(directory, duties=False) as broker:
+            result = broker.create_topic("orders", 1).send(b"x", delay_ms=50)
+            assert result.recall_handle is not None
         time.sleep(0.06)
         with mq.open(directory, read_only=True) as broker:
             (queue,) = broker.topic("orders").queues

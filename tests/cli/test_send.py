@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import mq
-from mq.cli.verbs.send import BATCH_COUNT_MAX, _arriving, _batches
+from mq.cli.verbs.send import BATCH_COUNT_MAX, arriving_lines, line_batches
 from tests.cli.conftest import Run, Start
 
 
@@ -118,13 +118,13 @@ def test_a_line_is_sent_as_soon_as_it_has_arrived(start: Start, directory: Path,
 
 
 def arriving(chunks: list[bytes], size_max: int) -> Iterator[list[bytes]]:
-    """What `_arriving` makes of a pipe that is written chunk by chunk."""
+    """What `arriving_lines` makes of a pipe that is written chunk by chunk."""
     reading, writing = os.pipe()
     for chunk in chunks:
         os.write(writing, chunk)
     os.close(writing)
     with os.fdopen(reading, "rb") as stream:
-        yield from _arriving(stream, size_max)
+        yield from arriving_lines(stream, size_max)
 
 
 def test_lines_are_whole_wherever_a_chunk_ends() -> None:
@@ -139,7 +139,7 @@ def test_a_batch_is_bounded_in_count_and_size(tmp_path: Path) -> None:
     lines = [b"x" * (n % 2000) for n in range(5000)]
     file.write_bytes(b"\n".join(lines))
     with file.open("rb") as stream:
-        batches = list(_batches(stream, 100_000))
+        batches = list(line_batches(stream, 100_000))
     assert list(itertools.chain.from_iterable(batches)) == lines
     assert max(map(len, batches)) <= BATCH_COUNT_MAX
     assert max(sum(map(len, batch)) for batch in batches) <= 100_000

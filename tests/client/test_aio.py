@@ -26,6 +26,7 @@ from mq.client.producer import ASYNC_COUNT_MAX
 from mq.client.retry import Retry
 from tests.support import assigned
 from tests.support.appending import append_one
+from tests.support.insides import producer_of
 from tests.support.memory.broker import MemoryBroker
 from tests.support.memory.groups import MemoryClaim
 
@@ -132,11 +133,11 @@ def test_sends_to_a_directory_do_not_hold_up_the_loop_for_a_disk(directory: Path
             async with mq.aio.Producer(broker, retries=0, timeout=SOON) as producer:
                 loop_thread = threading.current_thread()
                 by: set[threading.Thread] = set()
-                producer._producer.before_send.append(lambda *_: by.add(threading.current_thread()))
+                producer_of(producer).before_send.append(lambda *_: by.add(threading.current_thread()))
                 await producer.send(mq.Message("orders", b"1"))
                 await producer.send(mq.Message("orders", bytes(2 << 20)))
                 assert (loop_thread in by) == (flush == "async")
-                producer._producer.before_send.clear()  # what is watched goes one by one
+                producer_of(producer).before_send.clear()  # what is watched goes one by one
                 # More than the outbox takes without making its caller wait.
                 results = await asyncio.gather(
                     *(producer.send(mq.Message("orders", b"%d" % n), timeout=SOON) for n in range(2000))
@@ -161,7 +162,7 @@ def test_sends_wait_for_room_in_the_outbox_on_the_loop() -> None:
             return taken[-1]
 
         async with mq.aio.Producer(MemoryBroker()) as producer:
-            producer._producer.send_async = take  # type: ignore[method-assign]  # an outbox that is stuck
+            producer_of(producer).send_async = take  # type: ignore[method-assign]  # an outbox that is stuck
             message = mq.Message("orders", b"x")
             sending = [asyncio.create_task(producer.send(message)) for _ in range(2000)]
             await until(lambda: len(taken) == OUTBOX_COUNT_MAX)

@@ -20,7 +20,7 @@ from types import FrameType
 import pytest
 
 import mq
-from tests.support.insides import store_of
+from tests.support.insides import consume_loop_of, store_of
 
 # pytest-timeout's own signal would be the one that interrupts.
 pytestmark = pytest.mark.timeout(300, method="thread")
@@ -236,8 +236,7 @@ def test_a_broker_closed_before_its_consumers_ends_them_quietly(
         topic.send(b"x")
     assert until(lambda: bool(seen))
     ended = threading.Event()
-    assert push._loop is not None
-    push._loop.when_closed(ended.set)
+    consume_loop_of(push).when_closed(ended.set)
     broker.close()
     assert ended.wait(30)
     push.close()

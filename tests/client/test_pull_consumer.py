@@ -20,6 +20,7 @@ from mq.client import pull_consumer
 from mq.client.pull_consumer import PullConsumer
 from tests.support import assigned
 from tests.support.appending import append_one
+from tests.support.insides import poll_loop_of
 from tests.support.memory.broker import MemoryBroker
 
 SOON = 30.0  # for what is to happen at once; a machine under load takes its time
@@ -343,7 +344,7 @@ def test_a_queue_that_cannot_be_read_leaves_the_others_their_turn(
 
     consumer = make()
     assert consumer.poll(0) == []
-    monkeypatch.setattr(consumer._loop.at(queue_of(broker, 0)), "_pull", broken)
+    monkeypatch.setattr(poll_loop_of(consumer).at(queue_of(broker, 0)), "_pull", broken)
     send(broker, b"1", queue_id=1)
     found = []
     for _ in range(3):

@@ -49,7 +49,7 @@ class Load(threading.Thread):
         super().__init__()
         self.acknowledged: list[str] = []
         self._address = address
-        self._topic = topic
+        self.topic = topic
         self._ending = threading.Event()
 
     def run(self) -> None:
@@ -57,7 +57,7 @@ class Load(threading.Thread):
             number = 0
             while not self._ending.wait(1 / PER_SECOND):
                 body = f"m{number}"
-                message = mq.Message(self._topic, body.encode())
+                message = mq.Message(self.topic, body.encode())
                 producer.send(message, shard_key=number % KEY_COUNT)
                 self.acknowledged.append(body)
                 number += 1
@@ -73,7 +73,7 @@ class Members:
 
     def __init__(self, cluster: SharedCluster, topic: str, directory: Path, stack: ExitStack) -> None:
         self._cluster = cluster
-        self._topic = topic
+        self.topic = topic
         self._stack = stack
         self.journals = {
             group: directory / group for group in (unique_name("ordered"), unique_name("concurrent"))
@@ -87,7 +87,7 @@ class Members:
         for group, journal in self.journals.items():
             java.consume(
                 group,
-                [self._topic],
+                [self.topic],
                 consumer=f"{name}-{group}",
                 orderly=group.startswith("ordered"),
                 journal=str(journal),
@@ -101,7 +101,7 @@ class Members:
         journals = [f"{group}={journal}" for group, journal in self.journals.items()]
         process = self._stack.enter_context(
             subprocess.Popen(
-                [sys.executable, "-m", "tests.cluster.mq_member", address, self._topic, name, *journals],
+                [sys.executable, "-m", "tests.cluster.mq_member", address, self.topic, name, *journals],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -132,7 +132,7 @@ def members(cluster: SharedCluster, java: JavaClients, tmp_path: Path) -> Iterat
 def test_members_of_both_kinds_lose_nothing_and_keep_the_order(
     cluster: SharedCluster, java: JavaClients, members: Members
 ) -> None:
-    address, topic = f"rocketmq://{cluster.name_server}", members._topic
+    address, topic = f"rocketmq://{cluster.name_server}", members.topic
     begin = time.monotonic()
     first_java, first_mq = members.add_java("java1"), members.add_mq("mq1")
     load = Load(address, topic)

@@ -220,9 +220,9 @@ def test_a_large_batch_crosses_many_files(producer: mq.Producer, queue: mq.Queue
     assert bodies(queue) == [b"%d" % number for number in range(500)] * 3
 
 
-def test_bodies_larger_than_what_is_left_of_a_file_come_back(producer: mq.Producer, queue: mq.Queue) -> None:
+def test_bodies_larger_than_what_is_left_of_a_file_come_back(broker: mq.Broker, queue: mq.Queue) -> None:
     noise = [bytes([number]) * 200_000 for number in range(1, 20)]
-    with mq.Producer(producer._broker, compress_over=1 << 30) as raw:
+    with mq.Producer(broker, compress_over=1 << 30) as raw:
         for body in noise:
             raw.send(mq.Message("orders", body))
     assert bodies(queue) == noise

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import mq
-from mq.store import store as store_module
 from tests.damage import directories, known
 from tests.support.processes.children import Child, call
 from tests.support.store.small_store import copy_beside_others
@@ -169,12 +168,7 @@ def test_a_place_where_no_directory_may_be_made(open_to_all: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"])
 def test_a_network_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    module = next(
-        module
-        for module in (store_module, __import__("sys").modules.get("mq.store.directory.root"))
-        if hasattr(module, "_file_system")
-    )
-    monkeypatch.setattr(module, "_file_system", lambda _path: kind)
+    monkeypatch.setattr("mq.store.directory.root.file_system", lambda _path: kind)
     with pytest.raises(mq.NotPermitted, match=kind) as caught:
         mq.open(tmp_path / "store")
     for fact in (str(tmp_path / "store"), "network file system", "local directory"):

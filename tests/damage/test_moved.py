@@ -7,6 +7,7 @@ and what it had sent is in the directory that it had opened.
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import mq
 from mq.store.native import lib
 from tests.support.insides import store_of
 from tests.support.store.small_store import bodies, contents, fill, numbered, open_small, send
+from tests.support.threads import threads_named
 
 SOON = 120.0
 
@@ -47,12 +49,13 @@ def test_a_backup_that_is_put_back_under_an_open_store_is_left_alone(tmp_path: P
         fill(broker, "A", 60)
         broker.query("A", "message1")
         want = contents(broker)
+    before_it = threading.enumerate()
     broker = open_small(directory, duties=False)
     broker.create_topic("A", 1)
     fill(broker, "A", 5, prefix="mine")
     # What is prepared ahead of the end goes by the path, and is not to be under way now.
     lib.mq_log_stop(store_of(broker).log)
-    for thread in store_of(broker)._threads:
+    for thread in threads_named("mq-prepare", besides=before_it):
         thread.join()
     directory.rename(tmp_path / "moved")
     shutil.copytree(tmp_path / "backup", directory)

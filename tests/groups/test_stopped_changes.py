@@ -74,10 +74,10 @@ def queue_of(broker: LocalBroker) -> mq.MessageQueue:
 
 def stops(peer: Peer) -> bool:
     """Whether it has stopped; else it has ended without."""
-    assert peer._process.stdout is not None
+    assert peer.process.stdout is not None
     deadline = time.monotonic() + PATIENCE
     while not process_state(peer.pid).is_stopped:
-        if select.select([peer._process.stdout], [], [], 0.001)[0]:
+        if select.select([peer.process.stdout], [], [], 0.001)[0]:
             return False
         assert time.monotonic() < deadline
     return True

@@ -29,7 +29,7 @@ def peer() -> Iterator[Peer]:
 def remoting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remoting]:
     """On either event loop."""
     if request.param == "asyncio":
-        monkeypatch.setattr(event_loop, "_new_loop", asyncio.new_event_loop)
+        monkeypatch.setattr(event_loop, "new_loop", asyncio.new_event_loop)
     remoting = Remoting("rocketmq://tests", RemotingOptions(timeout=30.0))
     yield remoting
     remoting.close()

@@ -290,7 +290,7 @@ def test_go_away_sends_once_more_over_a_new_connection(peer: Peer, remoting: Rem
     first.clear()
     assert remoting.submit(peer.address, ask()).result(30).body == b"body"
     assert len(peer.links) == 3
-    wait(lambda: len(remoting._every) == 1)
+    wait(lambda: peer.open_count == 1)
 
 
 def test_a_connection_that_was_told_to_go_away_waits_for_its_answers(peer: Peer, remoting: Remoting) -> None:
@@ -309,7 +309,7 @@ def test_a_connection_that_was_told_to_go_away_waits_for_its_answers(peer: Peer,
     assert remoting.call(peer.address, ask()).body == b"body"
     release.set()
     assert waiting.result(30).body == b"held"
-    wait(lambda: len(remoting._every) == 1)
+    wait(lambda: peer.open_count == 1)
 
 
 def test_an_idle_connection_is_closed(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import mq
 from mq.api.queues import Appenders
+from mq.api.recall import RecallHandle
 from mq.broker.delay import level_progress
 from mq.broker.delay.timer import TIMER_TOPIC
 from mq.broker.local import LocalBroker
@@ -99,7 +100,8 @@ def test_both_ways_store_the_same(
         properties = found.properties
         assert properties.pop("UNIQ_KEY") == result.msg_id
         due, out = properties.pop("TIMER_DELIVER_MS", None), properties.pop("TIMER_OUT_MS", None)
-        assert result._out_ms == int(out or 0)
+        handle = result.recall_handle
+        assert (RecallHandle.of(handle).out_ms if handle else 0) == int(out or 0)
         if out is not None:
             assert due is not None
             assert int(out) == slot_ms(int(due), 100)

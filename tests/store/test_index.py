@@ -363,10 +363,10 @@ def test_names_are_local_time_and_always_grow(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TZ", "Asia/Shanghai")
     clock.tzset()
     try:
-        assert index_module._name_after("", T) == "20231115061320123"
-        assert index_module._name_after("20231115061320122", T) == "20231115061320123"
-        assert index_module._name_after("20231115061320123", T) == "20231115061320124"
-        assert index_module._name_after("20231115071320999", T) == "20231115071321000"
+        assert index_module.name_after("", T) == "20231115061320123"
+        assert index_module.name_after("20231115061320122", T) == "20231115061320123"
+        assert index_module.name_after("20231115061320123", T) == "20231115061320124"
+        assert index_module.name_after("20231115071320999", T) == "20231115071321000"
     finally:
         monkeypatch.undo()
         clock.tzset()

@@ -17,13 +17,13 @@ def test_the_pipes_to_it_are_closed(tmp_path: Path, ends: str, is_own: bool) -> 
     peer = Peer(tmp_path / "store", environment={} if is_own else None)
     if ends == "dies":
         os.kill(peer.pid, signal.SIGKILL)
-        peer._process.wait(timeout=60)
+        peer.process.wait(timeout=60)
     elif ends == "is killed":
         peer.kill()
     elif ends == "is closed":
         peer.close()
     peer.__exit__(LookupError, LookupError("the test failed"), None)
-    for stream in (peer._process.stdin, peer._process.stdout):
+    for stream in (peer.process.stdin, peer.process.stdout):
         assert stream is not None
         assert stream.closed
-    assert peer._process.poll() is not None
+    assert peer.process.poll() is not None

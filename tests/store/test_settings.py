@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,20 +101,19 @@ def test_damage_is_reported_and_the_state_before_counts(
 
 def test_no_change_is_lost_among_several(directory: Path) -> None:
     mq.open(directory).close()
-    names = [f"count_{number}" for number in range(4)]
-    file = SettingsFile(directory)
+    names = "retention_hours", "transaction_timeout", "transaction_check_interval", "flush_interval"
+    file, kept = SettingsFile(directory), list[bool]()
 
     def raise_often(name: str) -> None:
-        for _ in range(10):
-            with file._changing():
-                settings = file.read()
-                others = {**settings.others, name: settings.others.get(name, 0) + 1}
-                file._save(replace(settings, others=others))
+        for number in range(1, 11):
+            file.update(**{name: number})
+            time.sleep(0.001)  # The others change theirs.
+            kept.append(file.read().option(name) == number)
 
     threads = [threading.Thread(target=raise_often, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert file.read().others == dict.fromkeys(names, 10)
+    assert kept == [True] * 40
     assert {"store_id", "held", "retention_hours"} <= set(json.loads(file.path.read_text()))

@@ -172,7 +172,7 @@ def test_a_check_of_another_time_than_the_log(tmp_path: Path, is_older: bool) ->
             shutil.copy(checks[0], checks[1])
             shutil.rmtree(root)
             other.rename(root)
-            bench._seen = 1
+            bench.seen = 1
         bench.reopen_closed(forget=True)
         bench.turn()
         assert sorted(came(bench)) == ([] if is_older else waiting)

@@ -7,10 +7,11 @@ the public names for what they tell as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import mq
+from mq.api.group import BroadcastOffsets
 from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import Timer
 from mq.broker.filter_bitmaps import ConsumerFilters
@@ -20,11 +21,15 @@ from mq.broker.local import LocalBroker
 from mq.broker.message_query import Finder
 from mq.broker.topics.compaction import Keepsakes
 from mq.broker.topics.registry import Catalog
-from mq.store.log.writer import Writer
+from mq.broker.transactions.producers import LocalChecker
+from mq.client.engine.consume_loop import ConsumeLoop
+from mq.client.engine.poll_loop import PollLoop
+from mq.store.log.writer import Marker, Writer
 from mq.store.native import lib
 from mq.store.queue.arrow import ArrowReader
 from mq.store.queue.reader import Reader
 from mq.store.shared.control import Control
+from mq.store.shared.leader_lock import Turn
 from mq.store.shared.members import Members
 from mq.store.store import Store
 
@@ -96,6 +101,11 @@ def groups_of(broker: LocalBroker) -> Groups:
     return broker._groups
 
 
+def set_marker(broker: LocalBroker, marker: Marker) -> None:
+    """Have messages sent with the bitmaps of this marker."""
+    broker._writer._marker = marker
+
+
 def schedule_of(broker: LocalBroker) -> Schedule:
     return broker._schedule
 
@@ -137,8 +147,66 @@ def dedup_append(broker: LocalBroker, through: Callable[..., mq.SendResult]) -> 
         broker._dedup._append = append
 
 
+def set_compaction(
+    broker: LocalBroker,
+    *,
+    query: Callable[..., list[mq.MessageExt]] | None = None,
+    append: Callable[..., object] | None = None,
+    sync: Callable[[], object] | None = None,
+) -> None:
+    """Have the compaction of the ledger look, append and sync by these functions."""
+    keepsakes = broker._keepsakes
+    keepsakes._query = query or keepsakes._query
+    keepsakes._append = append or keepsakes._append
+    keepsakes._sync = sync or keepsakes._sync
+
+
 def duties_of(broker: LocalBroker) -> Duties:
     """The leader's duties, in a broker that takes part in them."""
     duties = broker._duties
     assert duties is not None
     return duties
+
+
+def turn_of(broker: LocalBroker) -> Turn:
+    """The broker's place among those that could have the duties."""
+    return duties_of(broker)._turn
+
+
+def checker_of(broker: LocalBroker) -> LocalChecker:
+    """What asks the only producer of transactions."""
+    (checker,) = broker.transactions._checkers
+    return checker
+
+
+def asking_lock(checker: LocalChecker) -> AbstractContextManager[object]:
+    """What a thread holds while the producer is asked."""
+    return checker._lock
+
+
+def table_lock(broker: LocalBroker) -> AbstractContextManager[object]:
+    """What a thread holds while it looks into the table of transactions."""
+    return broker.transactions.table()._files
+
+
+def consume_loop_of(consumer: mq.PushConsumer) -> ConsumeLoop:
+    """The loop of a consumer that is started."""
+    loop = consumer._loop
+    assert loop is not None
+    return loop
+
+
+def poll_loop_of(consumer: mq.PullConsumer) -> PollLoop:
+    return consumer._loop
+
+
+def broadcast_offsets_of(consumer: mq.PushConsumer) -> BroadcastOffsets:
+    """Where a broadcasting consumer that is started keeps its offsets."""
+    offsets = consumer._local
+    assert offsets is not None
+    return offsets
+
+
+def producer_of(producer: mq.aio.Producer) -> mq.Producer:
+    """What an asyncio producer sends by."""
+    return producer._producer

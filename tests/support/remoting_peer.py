@@ -28,6 +28,7 @@ class Link:
         self._sock = writer.get_extra_info("socket")
         self.requests: list[Frame] = []
         self.answers: list[Frame] = []  # to requests of the peer
+        self.is_open = True
 
     def send(self, frame: Frame) -> None:
         self.send_bytes(encode(frame))
@@ -86,14 +87,27 @@ class Peer:
     def requests(self) -> list[Frame]:
         return [request for link in self.links for request in link.requests]
 
+    @property
+    def open_count(self) -> int:
+        """How many connections there are by now."""
+        return sum(link.is_open for link in self.links)
+
     def on(self, code: int, reply: Reply) -> None:
         self.replies[code] = reply
 
     def start(self) -> None:
-        self._server = self.run(
-            asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls, limit=1 << 20)
-        )
+        self._server = self.listen("127.0.0.1")
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def listen(self, host: str) -> asyncio.Server:
+        """Be there under another address too, until close_server."""
+        server: asyncio.Server = self.run(
+            asyncio.start_server(self._serve, host, self.port, ssl=self._tls, limit=1 << 20)
+        )
+        return server
+
+    def close_server(self, server: asyncio.Server) -> None:
+        self._loop.call_soon_threadsafe(server.close)
 
     def stop(self) -> None:
         """Nobody listens any more, and every connection is cut."""
@@ -146,6 +160,7 @@ class Peer:
             pass
         finally:
             writer.close()
+            link.is_open = False
             self._tasks.discard(task)
 
 

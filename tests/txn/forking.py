@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager
 import mq
 from mq.api.transactions import TransactionState
 from mq.broker.local import LocalBroker
+from tests.support.insides import asking_lock, checker_of, table_lock
 from tests.support.processes.children import say
 
 
 def held(broker: LocalBroker, which: str) -> AbstractContextManager[object]:
     """What a thread of the parent has while it is asked, or looks into the table."""
-    (checker,) = broker.transactions._checkers
-    return checker._lock if which == "asked" else broker.transactions.table()._files
+    return asking_lock(checker_of(broker)) if which == "asked" else table_lock(broker)
 
 
 def close_in_child(root: str, which: str) -> int:
@@ -26,9 +26,8 @@ def close_in_child(root: str, which: str) -> int:
         pid = os.fork()
         if pid == 0:
             signal.alarm(60)
-            (checker,) = broker.transactions._checkers
             try:
-                checker.next(0.0)
+                checker_of(broker).next(0.0)
             except mq.ForkedBroker:
                 producer.close()
                 broker.close()

@@ -18,8 +18,9 @@ from mq.broker.transactions.check_loop import Ledger
 from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, names_of, places_in
 from mq.message import MessageExt
 from mq.properties import decode
+from mq.store.log.reappend import Copies
 from tests.support.appending import prepare_one
-from tests.support.insides import writer_of
+from tests.support.insides import store_of, writer_of
 from tests.support.store.encoder import Record, properties
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
@@ -112,7 +113,8 @@ class TestHalfMessages:
             transactions = broker.transactions
             transactions.halves.make()
             message = MessageExt(Record(HALF_TOPIC, b"one", stale, born_time=1, store_time=1).encode(), "mq")
-            copy = transactions._copies.append(HALF_TOPIC, 0, message, stale, reconsume_times=0)
+            copies = Copies(store_of(broker))
+            copy = copies.append(HALF_TOPIC, 0, message, stale, reconsume_times=0)
             broker.transactions.ender("payers")(copy.log_offset, copy.queue_offset, COMMIT)
             (found,) = broker.puller(queue)(0, 1, 1 << 20, None, 0.0).messages
         assert found.encoded.count(b"__CRC32#") == 1
@@ -129,7 +131,7 @@ class TestDelayedOnes:
         transactions = broker.transactions
         transactions.halves.make()
         message = MessageExt(Record(HALF_TOPIC, b"one", encoded, born_time=1, store_time=1).encode(), "mq")
-        copy = transactions._copies.append(HALF_TOPIC, 0, message, encoded, reconsume_times=0)
+        copy = Copies(store_of(broker)).append(HALF_TOPIC, 0, message, encoded, reconsume_times=0)
         return copy.log_offset, copy.queue_offset
 
     @pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELIVER_MS", "DELAY"])

@@ -14,6 +14,7 @@ import pytest
 import mq
 from mq.api.broker import Appender, Check, Ender, SendResult
 from tests.support.memory.broker import MemoryBroker
+from tests.support.store.small_store import log_offset_of
 
 GROUP = "payers"
 COMMIT, ROLLBACK, UNKNOWN = (
@@ -65,7 +66,7 @@ class Troubled(MemoryBroker):
                 found.queue,
                 found.queue_offset,
                 found.msg_id,
-                found._place,
+                (bytes.fromhex(found.offset_msg_id)[:-8], log_offset_of(found)),
                 found.transaction_id,
             )
 

@@ -5,28 +5,31 @@ The next one ends it, once, also where it was begun by another one, who died.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mq
 from mq.broker.local import LocalBroker
 from mq.broker.transactions.half_queues import HALF_TOPIC, name_of
+from mq.store.index.find_records import stored
 from mq.store.transactions.table import Entry
+from tests.support.insides import queue_number
 from tests.txn.test_half import COMMIT, prepared, records
 
 
 def fail_once(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index cannot be brought up."""
-    transactions = broker.transactions
-    first, failures = transactions._is_committed, [mq.StoreFull("full", path="x")]
+    failures = [mq.StoreFull("full", path="x")]
 
-    def failing(half: mq.MessageExt) -> bool:
+    def failing(*arguments: Any, **options: Any) -> Iterator[mq.MessageExt]:
         if failures:
             raise failures.pop()
-        return first(half)
+        return stored(*arguments, **options)
 
-    monkeypatch.setattr(transactions, "_is_committed", failing)
+    monkeypatch.setattr("mq.broker.transactions.transactions.stored", failing)
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
@@ -42,7 +45,8 @@ def test_the_next_end_ends_it(
     with mq.open(directory, transaction_check_interval=3600.0) as broker:
         transactions, (half,) = broker.transactions, records(broker, HALF_TOPIC)
         if is_stored:
-            transactions._store_message(half)
+            orders = queue_number(broker, mq.MessageQueue("orders", "mq", 0))
+            transactions.table().store(half.log_offset, orders)
         if left == "dead":
             with mq.open(directory) as other:
                 assert other.transactions.table().claim(name_of(half)) is None

@@ -106,12 +106,12 @@ class Offsets:
     ) -> bool:
         """Have on disk what all groups have committed; whether there was anything new. before() is called
         when it is known what that is: it has on disk what an offset must not be ahead of."""
-        with self._changing():
+        with self.changing():
             table = self.current(numbers, exists)
             if table == self.load():
                 return False
             before()
-            self._write(table)
+            self.write(table)
             return True
 
     def current(self, numbers: Numbers, exists: Callable[[str], bool]) -> Table:
@@ -152,10 +152,10 @@ class Offsets:
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: so are all offsets of it."""
-        with self._changing():
+        with self.changing():
             known = self.load()
             if any(topic in topics for topics in known.values()):
-                self._write(
+                self.write(
                     {
                         group: {name: ids for name, ids in topics.items() if name != topic}
                         for group, topics in known.items()
@@ -166,7 +166,7 @@ class Offsets:
         """After a recovery: nobody has consumed what is not there."""
         if not self.path.exists() and not self._backup.exists():
             return
-        with self._changing():
+        with self.changing():
             known = self.load()
             table = {
                 group: {
@@ -183,9 +183,10 @@ class Offsets:
                     "%s: messages that were consumed are lost; offsets beyond the end of a queue are its end",
                     self._root,
                 )
-                self._write(table)
+                self.write(table)
 
-    def _write(self, table: Table) -> None:
+    def write(self, table: Table) -> None:
+        """Write the file, within `changing`."""
         others = self._read[2]
         version = others.get("dataVersion")
         version = version if isinstance(version, dict) else {}
@@ -210,7 +211,7 @@ class Offsets:
         )
         write_config(self.path, text)
 
-    def _changing(self) -> Guard:
+    def changing(self) -> Guard:
         """For a with statement: one process at a time writes the file."""
         if not self.path.parent.is_dir():
             make_directory(self.path.parent)

@@ -67,7 +67,7 @@ class Rounds:
         self._event = event
         self._halves = halves
         self._commit = commit
-        self._times = times
+        self.times = times
         self._rules, self._interval_ms = times()
         self._clock = clock or (lambda: time.time_ns() // 1_000_000)
         self._lock = threading.Lock()  # Of what is told by save() as well as by run().
@@ -106,7 +106,7 @@ class Rounds:
     def _begin(self, table: TransactionTable) -> None:
         """Rounds go on where those of a dead one would have, unless that is long ago: then one interval from
         now, or at once where retention would come before that to what nobody was asked about."""
-        self._rules, self._interval_ms = self._times()
+        self._rules, self._interval_ms = self.times()
         now, last = self._clock(), table.round_ms
         self._ledger = None
         if not last <= now <= last + 2 * self._interval_ms:
@@ -125,7 +125,7 @@ class Rounds:
             next_round = table.round_ms + self._interval_ms
             if now >= next_round or table.round_ms > now:
                 table.round_ms = now
-                self._rules, self._interval_ms = self._times()
+                self._rules, self._interval_ms = self.times()
                 self._round(table, now)
                 next_round = now + self._interval_ms
             return max(PAUSE_MS, min(wait_ms, next_round - self._clock()))

@@ -134,7 +134,7 @@ def _send_lines(
     started = time.monotonic()
     sent = lines_read = 0
     with _progress() as progress:
-        for batch in _batches(sys.stdin.buffer, size_max, count_max):
+        for batch in line_batches(sys.stdin.buffer, size_max, count_max):
             contents = [line for line in batch if line]
             try:
                 if len(contents) > 1:
@@ -184,9 +184,9 @@ def _flushed(broker: mq.Broker) -> Iterator[threading.Event]:
     broker.flush()
 
 
-def _batches(stream: BinaryIO, size_max: int, count_max: int = BATCH_COUNT_MAX) -> Iterator[list[bytes]]:
+def line_batches(stream: BinaryIO, size_max: int, count_max: int = BATCH_COUNT_MAX) -> Iterator[list[bytes]]:
     """The lines that have arrived, in groups small enough for one batch. Never waits to fill a group."""
-    for arrived in _arriving(stream, size_max):
+    for arrived in arriving_lines(stream, size_max):
         batch: list[bytes] = []
         size = 0
         for line in arrived:
@@ -200,7 +200,7 @@ def _batches(stream: BinaryIO, size_max: int, count_max: int = BATCH_COUNT_MAX) 
             yield batch
 
 
-def _arriving(stream: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
+def arriving_lines(stream: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
     """Whole lines as they come. One that outgrows every message is handed on unfinished, to be refused."""
     unfinished: list[bytes] = []
     unfinished_size = 0

@@ -67,7 +67,7 @@ def prepare(root: Path, *, create: bool, read_only: bool) -> None:
             " name an empty or a new directory",
             path=str(root),
         )
-    kind = _file_system(root)
+    kind = file_system(root)
     if kind in REMOTE_FILE_SYSTEMS:
         raise NotPermitted(
             f"{root} lies on a network file system ({kind}), where processes of several machines cannot share"
@@ -124,7 +124,7 @@ def _sync(path: Path, flags: int) -> None:
         os.fsync(fd)
 
 
-def _file_system(path: Path) -> str:
+def file_system(path: Path) -> str:
     """The type of the file system that holds a path, "" if the machine does not say."""
     device = path.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"

@@ -285,9 +285,7 @@ class Index:
             raise
         self._remove_unmade()
         files = self.files()
-        path = self._directory / _name_after(
-            files[-1].path.name if files else "", time.time_ns() // 1_000_000
-        )
+        path = self._directory / name_after(files[-1].path.name if files else "", time.time_ns() // 1_000_000)
         check(lib.mq_index_create(bytes(path), self._slot_count, self._unit_count), str(path))
         newest = self.files()[-1]
         if files:
@@ -328,7 +326,7 @@ class Index:
             end_log_offset = max(end_log_offset, state.end_log_offset)
 
 
-def _name_after(name: str, now_ms: int) -> str:
+def name_after(name: str, now_ms: int) -> str:
     """The name of a file made now: local time, but always later than `name`."""
     seconds, milliseconds = divmod(now_ms, 1000)
     fresh = f"{time.strftime('%Y%m%d%H%M%S', time.localtime(seconds))}{milliseconds:03}"

@@ -155,7 +155,7 @@ class _Stopping:
 stopping = _Stopping()
 
 
-def _serve(report: str, name_of_actors: str) -> None:
+def serve(report: str, name_of_actors: str) -> None:
     actors = importlib.import_module(name_of_actors)
     # Loaded before the fork: a child that is killed early is to die at work, and not while it loads modules.
     for public in mq.__all__:
@@ -208,4 +208,4 @@ def _die_with(parent: int) -> None:
 
 if __name__ == "__main__":
     # The actors import this module by its name: it is that one whose `stopping` counts.
-    importlib.import_module("tests.support.processes.nursery")._serve(*sys.argv[1:])
+    importlib.import_module("tests.support.processes.nursery").serve(*sys.argv[1:])

@@ -35,8 +35,8 @@ SIZE = struct.Struct(">I")
 class Peer:
     def __init__(self, path: Path, *, environment: Mapping[str, str] | None = None, **options: Any) -> None:
         """With an environment an interpreter of its own: the loader reads some of it before all else."""
-        self._process = Forked(NAME, "serve") if environment is None else _with(environment)
-        self.pid = self._process.pid
+        self.process = Forked(NAME, "serve") if environment is None else _with(environment)
+        self.pid = self.process.pid
         try:
             self._call("open", (str(path), {**SMALL, **options}))
         except BaseException:
@@ -49,12 +49,12 @@ class Peer:
 
     def post(self, kind: str, content: Any) -> None:
         """Ask, and fetch the answer later."""
-        assert self._process.stdin is not None
-        _write(self._process.stdin, (kind, content))
+        assert self.process.stdin is not None
+        _write(self.process.stdin, (kind, content))
 
     def answer(self) -> Any:
-        assert self._process.stdout is not None
-        good, value = _read(self._process.stdout)
+        assert self.process.stdout is not None
+        good, value = _read(self.process.stdout)
         if good:
             return value
         error, text = value
@@ -73,24 +73,24 @@ class Peer:
         return offset
 
     def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
+        self.process.send_signal(signal.SIGKILL)
         self._end()
 
     def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
+        self.process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
         """Close its broker and have it exit. Of one that is dead, only close the pipes to it."""
-        if self._process.poll() is None:
+        if self.process.poll() is None:
             self._call("do", "broker.close()")
         self._end()
 
     def _end(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
+        for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             with suppress(BrokenPipeError):  # of what it was told last
                 stream.close()
-        self._process.wait(timeout=60)
+        self.process.wait(timeout=60)
 
     def __enter__(self) -> Peer:
         return self
@@ -98,7 +98,7 @@ class Peer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._process.poll() is None:
+        if error is not None and self.process.poll() is None:
             self.kill()
         self.close()
 

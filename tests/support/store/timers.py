@@ -48,7 +48,7 @@ class Bench:
         self.copies = Copies(self.store)
         self.asked: list[str] = []
         self.lost: list[int] = []
-        self._seen = 0
+        self.seen = 0
         self._sent = 0
         self._progress: TimerProgress | None = None
         self._engine: TimerEngine | None = None
@@ -156,9 +156,9 @@ class Bench:
         if number is None:
             return
         out = ffi.new("int64_t *"), ffi.new("int32_t *"), ffi.new("int64_t *")
-        while self._seen < self.copies.next_offset(number):
-            check(lib.mq_queue_unit(self.store.live(), number, self._seen, *out))
-            self._seen += 1
+        while self.seen < self.copies.next_offset(number):
+            check(lib.mq_queue_unit(self.store.live(), number, self.seen, *out))
+            self.seen += 1
             message = self.engine.record(out[0][0])
             assert message is not None
             yield message
