@@ -20,7 +20,7 @@ from mq.client.engine.poll_loop import Position
 from mq.errors import MQError
 from mq.threads import start
 
-_waiters: dict[Broker, WaiterThread] = {}  # of the brokers that have consumers
+waiters: dict[Broker, WaiterThread] = {}  # of the brokers that have consumers
 _waiters_lock = threading.Lock()  # before that of a waiter
 
 
@@ -77,9 +77,9 @@ class WaiterThread:
     def attach(broker: Broker) -> WaiterThread:
         """The waiter of a broker, for one consumer more."""
         with _waiters_lock:
-            waiter = _waiters.get(broker)
+            waiter = waiters.get(broker)
             if waiter is None:
-                waiter = _waiters[broker] = WaiterThread(broker)
+                waiter = waiters[broker] = WaiterThread(broker)
             waiter._user_count += 1
             return waiter
 
@@ -88,7 +88,7 @@ class WaiterThread:
         with _waiters_lock, self._lock:
             self._user_count -= 1
             if self._user_count <= 0:
-                _waiters.pop(self._broker, None)
+                waiters.pop(self._broker, None)
             # The thread is not to look at them again: it may be through, and back, before this one is let in.
             gone = [request for request in self._requests if watched and request.watched is watched]
             self._requests = [request for request in self._requests if request not in gone]

@@ -28,16 +28,16 @@ class ClusterBroker(Broker, Cluster, Protocol):
 
 BROKERS_MAX = 16  # kept open
 
-_brokers: dict[ClusterRef, ClusterBroker] = {}
-os.register_at_fork(after_in_child=_brokers.clear)
+opened_brokers: dict[ClusterRef, ClusterBroker] = {}
+os.register_at_fork(after_in_child=opened_brokers.clear)
 
 
 def cluster_broker(cluster: ClusterRef) -> ClusterBroker:
     """The broker object, those used last at the end. Raises Refusal for what TLS cannot be made of."""
-    known = _brokers.pop(cluster, None)
+    known = opened_brokers.pop(cluster, None)
     if known is None:
-        while len(_brokers) >= BROKERS_MAX:
-            _brokers.pop(next(iter(_brokers))).close()
+        while len(opened_brokers) >= BROKERS_MAX:
+            opened_brokers.pop(next(iter(opened_brokers))).close()
         # It has the scheme of a cluster, so what comes is one's.
         known = open_broker(  # type: ignore[assignment]  # see above
             str(cluster),
@@ -48,7 +48,7 @@ def cluster_broker(cluster: ClusterRef) -> ClusterBroker:
             timeout=cluster.timeout,
         )
     assert known is not None
-    _brokers[cluster] = known
+    opened_brokers[cluster] = known
     return known
 
 

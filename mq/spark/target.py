@@ -65,14 +65,14 @@ class _Opened(NamedTuple):
 
 
 # Of this process, those used last at the end. Processes that Spark forks have none yet; others begin anew.
-_brokers: dict[tuple[str, bool], _Opened] = {}
+opened_brokers: dict[tuple[str, bool], _Opened] = {}
 
 
 def _after_fork() -> None:
-    for opened in _brokers.values():
+    for opened in opened_brokers.values():
         if opened.control is not None:
             os.close(opened.control)
-    _brokers.clear()
+    opened_brokers.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -129,15 +129,15 @@ def broker(store: StoreRef, *, writable: bool = False) -> DirectoryBroker:
     if _boot_id() != store.boot_id or here.st_dev != store.device:
         raise _elsewhere(store, "the directory of that name here is another one")
     key = store.path, writable
-    known = _brokers.pop(key, None)
+    known = opened_brokers.pop(key, None)
     if known is not None:
         if known.is_current(path):
-            _brokers[key] = known
+            opened_brokers[key] = known
             known.broker.bulk.release()
             return known.broker
         known.close()
-    while len(_brokers) >= BROKERS_MAX:
-        _brokers.pop(next(iter(_brokers))).close()
+    while len(opened_brokers) >= BROKERS_MAX:
+        opened_brokers.pop(next(iter(opened_brokers))).close()
     try:
         fresh = opened(path, read_only=not writable)
     except (MQError, OSError) as error:
@@ -146,7 +146,7 @@ def broker(store: StoreRef, *, writable: bool = False) -> DirectoryBroker:
         control = os.open(path / "mq" / "control", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         control = None  # Of a store that no mq opened to write yet.
-    _brokers[key] = _Opened(fresh, control)
+    opened_brokers[key] = _Opened(fresh, control)
     return fresh
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.message_query import Finder
 from mq.broker.topics.config import Topics, TopicSettings
 from mq.broker.topics.registry import Catalog
 from mq.store.native import lib
@@ -152,15 +151,17 @@ def test_a_topic_that_is_deleted_while_it_is_searched_has_nothing(
         monkeypatch.setattr(store_of(broker), "bring_index_up", deletes)
         assert broker.query("A", "k") == []
         other.create_topic("A", 1)
-        candidates = Finder._candidates
+        visible_end = store_of(broker).visible_end
 
-        def deletes_late(finder: Finder, topic: str, *arguments: Any) -> Iterator[mq.MessageExt]:
-            if topic == "A":
-                other.delete_topic("A")
-            return candidates(finder, topic, *arguments)
+        def deletes_late() -> int:
+            monkeypatch.undo()
+            other.delete_topic("A")
+            return visible_end()
 
-        monkeypatch.setattr(Finder, "_candidates", deletes_late)
+        # The first topic is searched by then, of those that there were.
+        monkeypatch.setattr(store_of(broker), "visible_end", deletes_late)
         assert broker.message(sent["B"]).body == b"x"
+        assert broker.topics() == ["B"]
 
 
 class Died(BaseException):

@@ -756,11 +756,11 @@ def test_the_waiter_forgets_a_broker_without_consumers(broker: mq.Broker) -> Non
     async def main() -> None:
         async with subscribed(broker) as consumer:
             asking = asyncio.create_task(consumer.poll(SOON))
-            await until(lambda: broker in waiter._waiters)
+            await until(lambda: broker in waiter.waiters)
         assert await asking == []
 
     run(main)
-    assert broker not in waiter._waiters
+    assert broker not in waiter.waiters
 
 
 def test_a_close_does_not_depend_on_who_is_let_in_first(
@@ -793,8 +793,8 @@ def test_a_close_does_not_depend_on_who_is_let_in_first(
             second.subscribe("parcels")
             waiting = asyncio.create_task(first.poll(SOON))
             asking = asyncio.create_task(second.poll(SOON))
-            await until(lambda: broker in waiter._waiters)
-            of_both = waiter._waiters[broker]
+            await until(lambda: broker in waiter.waiters)
+            of_both = waiter.waiters[broker]
             await until(lambda: len(of_both._looked_at) == 2)
             unfair = Unfair(of_both)
             monkeypatch.setattr(of_both, "_changed", unfair)

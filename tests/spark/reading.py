@@ -49,7 +49,7 @@ def rows(reader: Any, partitions: list[Any]) -> list[dict[str, Any]]:
     for partition in partitions:
         there = pickle.loads(pickle.dumps(reader))
         for batch in there.read(pickle.loads(pickle.dumps(partition))):
-            assert batch.schema == there._schema
+            assert batch.schema == there.schema
             assert batch.num_rows
             found += batch.to_pylist()
     return found
@@ -59,18 +59,18 @@ class Query:
     """A streaming query over one source, with its checkpoint."""
 
     def __init__(self, directory: Path, *names: str, **options: str) -> None:
-        self._directory = directory
+        self.directory = directory
         self._names = names or ("topic", "queueId", "queueOffset", "body")
-        self._options = {"pollTimeoutMs": "0", **options}
+        self.options = {"pollTimeoutMs": "0", **options}
         self.start: str | None = None
         self.planned: str | None = None
-        self._has_finished = False
+        self.has_finished = False
         self.begin()
 
     def begin(self) -> None:
         """Start, or go on from the checkpoint after everything else was lost."""
         forget_brokers()
-        self.reader = source(self._directory, **self._options).streamReader(schema=struct(*self._names))
+        self.reader = source(self.directory, **self.options).streamReader(schema=struct(*self._names))
         self.limit = self.reader.getDefaultReadLimit()
         if self.start is None:
             self.start = json.dumps(self.reader.initialOffset())
@@ -93,14 +93,14 @@ class Query:
         """Read what was planned; as often as wanted."""
         assert self.planned is not None
         start = self.start
-        if not self._has_finished:  # Of the first batch Spark does not know any more where it began.
+        if not self.has_finished:  # Of the first batch Spark does not know any more where it began.
             start = json.dumps(self.reader.initialOffset())
         assert start is not None
         return rows(self.reader, self.reader.partitions(json.loads(start), json.loads(self.planned)))
 
     def finish(self) -> None:
         assert self.planned is not None
-        self.start, self.planned, self._has_finished = self.planned, None, True
+        self.start, self.planned, self.has_finished = self.planned, None, True
 
     def batches(self) -> Iterator[list[dict[str, Any]]]:
         """One batch after the other until there is none."""
@@ -115,8 +115,8 @@ class Query:
 
 def forget_brokers() -> None:
     """As in a new process."""
-    while target._brokers:
-        target._brokers.popitem()[1].close()
+    while target.opened_brokers:
+        target.opened_brokers.popitem()[1].close()
 
 
 def send(broker: mq.LocalBroker, topic: str, queue_id: int, *bodies: bytes, **fields: Any) -> None:

@@ -184,7 +184,7 @@ def test_another_store_of_the_same_names(broker: LocalBroker, directory: Path, t
         other.create_topic("orders", 2)
         send(other, "orders", 0, b"longer than before", *numbered(11, 18))
         for query in (strict, lenient):
-            query._directory = tmp_path / "other"
+            query.directory = tmp_path / "other"
             query.begin()
         refused(strict, "the topic was deleted and made again")
         assert len(lenient.all()) == 8
@@ -208,9 +208,9 @@ def test_options_that_leave_out_what_was_read(
     strict, lenient = strict_and_lenient(directory)
     assert len(strict.all()) == len(lenient.all()) == 2
     for query in (strict, lenient):
-        query._options = {**query._options, **options}
+        query.options = {**query.options, **options}
         if len(options) == 2 or "topicPattern" in options:
-            del query._options["topic"]
+            del query.options["topic"]
         query.begin()
     refused(strict, "or the options leave it out")
     assert len(lenient.all()) == (2 if options.get("topic") else 0)
@@ -222,7 +222,7 @@ def test_more_topics_than_before(broker: LocalBroker, directory: Path) -> None:
     assert query.all() == [b"x"]
     broker.create_topic("payments", 1)
     send(broker, "payments", 0, b"y")
-    query._options["topic"] = "orders,payments"
+    query.options["topic"] = "orders,payments"
     query.begin()
     assert query.all() == [b"y"]
 
@@ -288,7 +288,7 @@ def test_an_offset_that_a_later_release_wrote_more_into(broker: LocalBroker, dir
     send(broker, "orders", 0, b"x", b"y")
     query = Query(directory, **EARLIEST)
     query.start = json.dumps({"#v": 1, "#more": [1], "orders": {"1": 0, "0": 1}})
-    query._has_finished = True
+    query.has_finished = True
     assert query.all() == [b"y"]
 
 

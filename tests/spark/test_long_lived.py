@@ -54,7 +54,7 @@ def test_a_store_that_goes_on_after_all_had_left(directory: Path) -> None:
             send(broker, "orders", 0, sent[-1])
             assert bodies(directory) == sent
         assert bodies(directory) == sent
-    assert len(target._brokers) == 1
+    assert len(target.opened_brokers) == 1
     forget_brokers()
 
 
@@ -88,7 +88,7 @@ def test_only_so_many_stores_are_kept_open(tmp_path: Path) -> None:
         filled(path, path.name.encode()).close()
     for path in paths:
         assert bodies(path) == [path.name.encode()]
-    assert len(target._brokers) == target.BROKERS_MAX
+    assert len(target.opened_brokers) == target.BROKERS_MAX
     assert open_files(tmp_path)
     last = id(broker_of(locate(str(paths[-1]))))
     for path in paths[:4]:
@@ -105,7 +105,7 @@ def test_a_forked_process_has_brokers_of_its_own(broker: LocalBroker, directory:
     if child == 0:
         code = 1
         try:
-            code = 0 if bodies(directory) == [b"one"] and len(target._brokers) == 1 else 2
+            code = 0 if bodies(directory) == [b"one"] and len(target.opened_brokers) == 1 else 2
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0

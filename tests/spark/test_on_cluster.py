@@ -50,8 +50,8 @@ def topic(broker: mq.Broker) -> str:
 
 def forget_clusters() -> None:
     """As in a new process."""
-    while opened_clusters._brokers:
-        opened_clusters._brokers.popitem()[1].close()
+    while opened_clusters.opened_brokers:
+        opened_clusters.opened_brokers.popitem()[1].close()
 
 
 def source(name_server: str, **options: str) -> MqDataSource:

@@ -166,16 +166,16 @@ def test_an_interrupt_at_a_bad_moment_leaves_no_driver(
             signal.raise_signal(signal.SIGINT)
         return begun[0]
 
-    def killed_at_once(run: Run, show: Callable[[Status], None]) -> None:
+    def killed_at_once(driver: drivers.Driver) -> None:
         monkeypatch.setattr(drivers, "members", interrupted)
-        run._drivers[-1].close()
+        driver.close()
 
     def interrupted() -> list[drivers.Member]:
         monkeypatch.undo()
         signal.raise_signal(signal.SIGINT)
         return []
 
-    monkeypatch.setattr(Run, "_watch", killed_at_once)
+    monkeypatch.setattr(drivers.Driver, "check", killed_at_once)
     monkeypatch.setattr("examples.pipeline.drivers.subprocess.Popen", popen)
     recorded(tmp_path)
     plan = Plan(tmp_path, tmp_path / "scratch", "nowhere", EVENT_COUNT, 1000.0, 0)

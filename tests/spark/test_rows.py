@@ -67,7 +67,7 @@ def write(directory: Path, batch: Any, topic: str = "orders", **options: str) ->
     to = source(directory, topic=topic, **options).writer(
         schema=schema_of(body="binary", topic="string"), overwrite=False
     )
-    to.commit([to.write_task(iter([batch]), to._run, 0, 0, 1)])
+    to.commit([to.write_task(iter([batch]), to.run, 0, 0, 1)])
 
 
 # Any rows.

@@ -152,12 +152,12 @@ def test_another_checkpoint_with_the_same_txn_is_refused(broker: LocalBroker, di
 def test_batch_writes(broker: LocalBroker, directory: Path) -> None:
     for _ in range(2):
         to = writer(directory, stream=False)
-        to.commit(write(to, 0, [b"each time"], query=to._run))
+        to.commit(write(to, 0, [b"each time"], query=to.run))
     counted = writer(directory, stream=False, txnAppId="job", txnVersion="3")
     for _ in range(2):
         counted.commit(write(counted, 3, [b"once"]))
     failed = writer(directory, stream=False)
-    failed.abort([*write(failed, 0, [b"never"], query=failed._run), None])
+    failed.abort([*write(failed, 0, [b"never"], query=failed.run), None])
     assert bodies_of(broker) == [b"each time", b"each time", b"once"]
     assert staged_files(directory) == []
     assert [path.name for path in (directory / "mq" / "spark").iterdir()] == ["job"]
@@ -175,7 +175,7 @@ def test_a_batch_write_whose_driver_died_is_finished_by_the_next_that_is_planned
         [("exactly_once", False), ("exactly_once", True), ("at_least_once", True)]
     ):
         first = writer(directory, stream=False, chunkBytes="1")
-        messages = write(first, 0, bodies, query=first._run)
+        messages = write(first, 0, bodies, query=first.run)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(commit, "finished", die)
             patch.setattr(commit, "chunked", lambda *given: islice(chunked(*given), 1))
@@ -192,7 +192,7 @@ def test_a_batch_write_that_failed_in_part_is_finished_as_it_is_aborted(
     broker: LocalBroker, directory: Path
 ) -> None:
     to = writer(directory, stream=False, chunkBytes="1")
-    messages = write(to, 0, numbered(0, 9), query=to._run)
+    messages = write(to, 0, numbered(0, 9), query=to.run)
     appends = iter([append_batches])
 
     def append(*given: Any, **options: Any) -> None:

@@ -111,7 +111,7 @@ def test_whoever_writes_next_finishes_what_an_abort_could_not(broker: LocalBroke
         commit.discard_epoch(broker, BATCH, [])
     remove(directory(broker.path, BATCH))
     assert len(bodies_of(broker)) == 3
-    commit._known.clear()
+    commit.known_entries.clear()
     commit.tidy(broker.path, lambda: broker)
     assert wrong_with(bodies_of(broker), 1) == []
     assert staged_files(broker) == []
@@ -265,7 +265,7 @@ def test_a_query_that_rests_for_longer_than_messages_are_kept(
         later_ms = time.time_ns() // 1_000_000 + 3_600_000
         assert expire_at(broker, later_ms)
     assert bodies_of(broker) == []
-    commit._known.clear()
+    commit.known_entries.clear()
     assert commit_one(broker, 0, 1) == [Step.FINISH if is_half_done else Step.SKIP]
     assert wrong_with([*before, *bodies_of(broker)], 1) == []
 
@@ -351,4 +351,4 @@ def test_who_finds_no_entry_by_its_key_reads_the_newest(broker: LocalBroker) -> 
         append_one(broker, "MQ_SINK_LEDGER", 0, mq.Message("MQ_SINK_LEDGER", body, keys=TXN), body, 0)
     for _ in range(2):
         assert commit.last_entry(broker, TXN) == old
-        commit._known.clear()
+        commit.known_entries.clear()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -20,6 +20,7 @@ from mq.spark.sink.ledger import Step, key_of
 from mq.spark.sink.stage_lock import show_life, take
 from mq.spark.sink.staging import directory as place_of
 from mq.spark.sink.staging import locked
+from mq.store.directory.owner import open_made
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.spark.test_sink_left import SEVERAL, commit_one, half_done, staged_files
 from tests.support.store.small_store import open_small
@@ -184,18 +185,18 @@ def test_a_lock_ends_with_its_commit_though_the_open_file_does_not(
 ) -> None:
     """As where a process was forked meanwhile, which has it too."""
     copies: list[int] = []
-    real = staging._lock_file
 
-    def opened(place: Path) -> IO[bytes]:
-        file = real(place)
-        copies.append(os.dup(file.fileno()))
-        return file
+    def opened(*arguments: Any) -> int:
+        fd = open_made(*arguments)
+        copies.append(os.dup(fd))
+        return fd
 
-    monkeypatch.setattr(staging, "_lock_file", opened)
+    monkeypatch.setattr(staging, "open_made", opened)
     with locked(tmp_path / "app"):
         pass
     with locked(tmp_path / "app", wait=False) as is_mine:
         assert is_mine
+    assert copies
     for copy in copies:
         os.close(copy)
 
@@ -205,16 +206,17 @@ def test_a_task_does_not_wait_for_a_looker_that_is_stopped(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who looks whether a file is being written locks it for that moment."""
-    real, lookers = staging._made, list[IO[bytes]]()
+    lookers = list[IO[bytes]]()
 
-    def made(target: Path) -> IO[bytes]:
-        file = real(target)
-        lookers.append(target.open("rb"))
-        fcntl.flock(lookers[-1], fcntl.LOCK_SH)
-        return file
+    def opened(path: str, *arguments: Any) -> int:
+        fd = open_made(path, *arguments)
+        if path.endswith(staging.SUFFIX):
+            lookers.append(os.fdopen(os.open(path, os.O_RDONLY), "rb"))
+            fcntl.flock(lookers[-1], fcntl.LOCK_SH)
+        return fd
 
     with monkeypatch.context() as patch:
-        patch.setattr(staging, "_made", made)
+        patch.setattr(staging, "open_made", opened)
         with pytest.raises(Refusal, match=r"\[MQ_STAGING_LOCKED\] .*\.arrow is locked by process"):
             stage_epoch(broker.path, 0, rows_of(0, 0))
     assert staged_files(broker) == []

@@ -165,7 +165,7 @@ def test_a_topic_with_fewer_queues_keeps_nobody_else_from_planning(
     assert "what is left there stays for now: topic results has queues 0 to 0" in told.getMessage()
     broker.create_topic("others", 1)
     to = writer(directory, stream=False, topic="others")
-    to.commit([to.write_task(batches(b"x"), to._run, 0, 0, 0)])
+    to.commit([to.write_task(batches(b"x"), to.run, 0, 0, 0)])
     assert bodies_of(broker, "others") == [b"x"]
     broker.create_topic(TOPIC, 2)
     commit.tidy(broker.path, lambda: broker)
@@ -252,5 +252,5 @@ def test_a_flush_that_cannot_begin_fails_no_commit(
 
     monkeypatch.setattr(LocalBulk, "flush_unattended", refuses)
     to = writer(directory, stream=False, topic=TOPIC, semantics=semantics)
-    to.commit([to.write_task(batches(b"x"), to._run, 0, 0, 0)])
+    to.commit([to.write_task(batches(b"x"), to.run, 0, 0, 0)])
     assert bodies_of(broker) == [b"x"]

@@ -83,7 +83,7 @@ class Epochs(RuleBasedStateMachine):
         self.is_new_driver()
 
     def is_new_driver(self) -> None:
-        commit._known.clear()
+        commit.known_entries.clear()
 
     def attempt(self, txn: str, epoch: int, sizes: list[int]) -> tuple[list[Staged], list[bytes]]:
         self.number += 1

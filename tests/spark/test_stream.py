@@ -108,7 +108,7 @@ def test_what_is_available_now_and_no_more(broker: LocalBroker, directory: Path)
 def test_few_messages_wait_for_others_but_not_for_ever(broker: LocalBroker, directory: Path) -> None:
     now = 1000.0
     query = Query(directory, **EARLIEST, minOffsetsPerTrigger="3", maxTriggerDelay="1h")
-    query.reader._clock = lambda: now
+    query.reader.clock = lambda: now
     send(broker, "orders", 0, b"first")
     assert query.all() == [b"first"]  # Nobody has waited before.
     send(broker, "orders", 0, *numbered(0, 2))

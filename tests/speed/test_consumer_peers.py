@@ -41,7 +41,7 @@ def test_two_consumers_take_what_two_producers_send(peer: Peer[Any], tmp_path: P
     producers = [job(pipeline.produce, 60)] * 2
     together([*producers, job(pipeline.consume, 0, 120), job(pipeline.consume, 1, 120)])
     # With nothing left, whoever asks for what was taken already has to wait for ever.
-    assert pipeline._tally.total() == 120
+    assert pipeline.tally.total() == 120
 
 
 def test_one_way_times_every_message(tmp_path: Path) -> None:

@@ -62,10 +62,10 @@ class _ClusterWriter:
     def __init__(self, cluster: ClusterRef, options: SinkOptions, run: str) -> None:
         self._cluster = cluster
         self._options = options
-        self._run = run
+        self.run = run
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        return self.write_task(iterator, this_task(self._run, self._options.version))
+        return self.write_task(iterator, this_task(self.run, self._options.version))
 
     def write_task(self, iterator: Iterator[Any], task: Task) -> Sent:
         options, rows = self._options, 0

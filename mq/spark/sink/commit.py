@@ -61,7 +61,7 @@ TIDIED_MAX = 100  # directories, each time
 ABORT_TIMEOUT = 2.0  # seconds: whoever has the lock finishes what there is to finish, and later commits sweep
 
 # By transaction id: the newest entry, and where in the ledger to read on.
-_known: WeakKeyDictionary[DirectoryBroker, dict[str, tuple[Entry | None, int]]] = WeakKeyDictionary()
+known_entries: WeakKeyDictionary[DirectoryBroker, dict[str, tuple[Entry | None, int]]] = WeakKeyDictionary()
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def last_entry(broker: DirectoryBroker, txn: str) -> Entry | None:
     if TOPIC not in broker.topics():
         return None
     ledger = MessageQueue(TOPIC, broker.name, 0)
-    cache = _known.setdefault(broker, {})
+    cache = known_entries.setdefault(broker, {})
     known = cache.get(txn)
     if known is None:
         at = broker.max_offset(ledger)

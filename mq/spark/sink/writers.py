@@ -44,10 +44,10 @@ class _Writer:
     def __init__(self, store: StoreRef, options: SinkOptions, run: str) -> None:
         self._store = store
         self._options = options
-        self._run = run  # of a batch write: its transaction id unless the user gave one
+        self.run = run  # of a batch write: its transaction id unless the user gave one
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        return self.write_task(iterator, *this_task(self._run, self._options.version))
+        return self.write_task(iterator, *this_task(self.run, self._options.version))
 
     def write_task(
         self, iterator: Iterator[Any], query_id: str, epoch: int, partition: int, attempt: int
@@ -87,7 +87,7 @@ class _Writer:
             epoch,
             [message.staged for message in written],
             is_version_given=self._options.version is not None,
-            lasting=self._options.txn is not None or not self._run,
+            lasting=self._options.txn is not None or not self.run,
             chunk_bytes=self._options.chunk_bytes,
         )
 
@@ -129,7 +129,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def _forget(self) -> None:
         """A transaction id that nobody gave is of this write alone."""
         if self._options.exactly_once and self._options.txn is None:
-            remove(directory(Path(self._store.path), key_of(self._run)))
+            remove(directory(Path(self._store.path), key_of(self.run)))
 
 
 def batch_writer(store: StoreRef, options: SinkOptions) -> BatchWriter:

@@ -37,7 +37,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, place: StoreRef | ClusterRef, options: SourceOptions, schema: Any) -> None:
         self._place = place
         self._options = options
-        self._schema = schema
+        self.schema = schema
 
     @planning
     def partitions(self) -> list[InputPartition]:
@@ -63,5 +63,5 @@ class BatchReader(DataSourceReader):
         # Without any partition Spark gives one of its own, with nothing in it.
         if isinstance(partition, MqPartition):
             yield from read_ranges(
-                self._place, partition.ranges, partition.begins, self._options, self._schema
+                self._place, partition.ranges, partition.begins, self._options, self.schema
             )

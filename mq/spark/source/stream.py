@@ -53,8 +53,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         self._place = place
         self._options = options
-        self._schema = schema
-        self._clock = clock
+        self.schema = schema
+        self.clock = clock
         self._survey: tuple[Origin, Survey] | None = None
         self._offsets: list[tuple[dict[str, Any], Offset]] = []
         self._idle: tuple[View, Offset] | None = None  # what was looked at last, and had nothing new
@@ -67,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs."""
-        return {"_place": self._place, "_options": self._options, "_schema": self._schema}
+        return {"_place": self._place, "_options": self._options, "schema": self.schema}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the name is Spark's
         options = self._options
@@ -94,13 +94,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next batch goes. Waits a while for messages if there are none."""
         before = self._offset(start)
         self._mirror(before.positions)
-        deadline = self._clock() + (self._options.poll_timeout if self._until is None else 0)
+        deadline = self.clock() + (self._options.poll_timeout if self._until is None else 0)
         while True:
             view = self._view()
             end, missing = self._next(view, before, limit)
             if end is not None:
                 return self._kept(end)
-            left = deadline - self._clock()
+            left = deadline - self.clock()
             if left <= 0:
                 return start
             # The same object as long as nothing comes, which costs least.
@@ -132,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None, 0
         if rows and (missing := self._missing(rows, limit)):
             return None, missing
-        self._last_trigger = self._clock()
+        self._last_trigger = self.clock()
         known = {topic: witness for topic, witness in before.witnesses.items() if topic not in remade}
         end = survey.offset(self._admitted(begin, ends, limit), begin, known)
         # What Spark will not know any more when the batch is read: new queues, and those that were moved on.
@@ -166,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How many seconds there may still be waited for more messages."""
         if self._last_trigger is None:
             return 0.0
-        return self._last_trigger + self._options.trigger_delay - self._clock()
+        return self._last_trigger + self._options.trigger_delay - self.clock()
 
     @planning
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
@@ -193,7 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, MqPartition)
-        yield from read_ranges(self._place, partition.ranges, partition.begins, self._options, self._schema)
+        yield from read_ranges(self._place, partition.ranges, partition.begins, self._options, self.schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark tells of a batch only when it plans the next one; latestOffset knows earlier."""

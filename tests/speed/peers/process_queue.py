@@ -20,7 +20,7 @@ class ProcessQueuePipeline:
     def __init__(self, directory: Path, body: bytes) -> None:
         self._body = body
         self._queue = _fork.Queue()
-        self._tally = Tally(64)
+        self.tally = Tally(64)
 
     def produce(self, count: int, ready: Callable[[], object]) -> None:
         put, body = self._queue.put, self._body
@@ -33,7 +33,7 @@ class ProcessQueuePipeline:
 
     def consume(self, place: int, total: int, ready: Callable[[], object]) -> None:
         """Whoever takes the last message tells the others to end."""
-        get, tally, taken = self._queue.get, self._tally, 0
+        get, tally, taken = self._queue.get, self.tally, 0
         ready()
         while get() != END:
             taken += 1

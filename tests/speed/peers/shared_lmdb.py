@@ -22,7 +22,7 @@ class LmdbPipeline:
     def __init__(self, directory: Path, body: bytes, *, batch: int, writable_map: bool) -> None:
         self._directory, self._body = directory, body
         self._batch, self._writable_map = batch, writable_map
-        self._tally = Tally(CONSUMERS_MAX)
+        self.tally = Tally(CONSUMERS_MAX)
 
     def produce(self, count: int, ready: Callable[[], object]) -> None:
         queue = self._open()
@@ -33,7 +33,7 @@ class LmdbPipeline:
         queue.close()
 
     def consume(self, place: int, total: int, ready: Callable[[], object]) -> None:
-        queue, tally, batch, taken = self._open(), self._tally, self._batch, 0
+        queue, tally, batch, taken = self._open(), self.tally, self._batch, 0
         ready()
         while True:
             found = queue.read_batch(batch)
