@@ -192,6 +192,7 @@ class Endpoint:
 
     def _expire(self) -> None:
         try:
+            self.served.figures.tick(self.served.traffic.pulled)
             self.served.members.expire()
             self.served.checks.look()
         except Exception:

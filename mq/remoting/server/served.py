@@ -16,6 +16,7 @@ from mq.remoting.event_loop import EventLoop
 from mq.remoting.server.access import Access
 from mq.remoting.server.checks import Checks
 from mq.remoting.server.connection import Connection
+from mq.remoting.server.figures import Figures
 from mq.remoting.server.groups.members import RemoteMembers
 from mq.remoting.server.holding import Holding
 from mq.remoting.server.options import Limits
@@ -67,6 +68,7 @@ class Served:
         self.members: Final = RemoteMembers(broker, self._wake)
         self.holding: Final = Holding(broker, events, self.members.versions)
         self.checks: Final = Checks(broker, self.members)
+        self.figures: Final = Figures(broker)
 
     def _wake(self) -> None:
         self.holding.wake()
@@ -124,6 +126,11 @@ class Served:
                 self._pullers = {}
             found = self._pullers[queue] = self.broker.puller(queue)
         return found
+
+    def stored_ms(self, queue: MessageQueue, offset: int) -> int:
+        """When the message at this offset was stored, in ms; 0 where it is gone."""
+        found = self.puller(queue)(offset, 1, 1, None, 0.0).messages
+        return found[0].store_time_ms if found else 0
 
     def broker_names(self, topic: str) -> list[str]:
         """The brokers that have a topic, by their queues."""

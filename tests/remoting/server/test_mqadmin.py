@@ -222,3 +222,40 @@ def test_consume_message_shows_what_is_there(store: mq.LocalBroker, java: JavaCl
     assert re.findall(r"BODY: (.*)$", printed, re.MULTILINE) == [
         message.body.decode() for message in store.topic(topic).queues[1].read(1).messages
     ]
+
+
+def test_broker_status_shows_the_log(
+    store: mq.LocalBroker, server: Server, java: JavaClients, topic: str
+) -> None:
+    store.topic(topic).send(b"x")
+    end = store.replication.log_range[1]
+    shown = dict(
+        re.findall(r"^(\w+) +: (.*)$", java.mqadmin("brokerStatus", "-b", server.address), re.MULTILINE)
+    )
+    assert shown["commitLogMaxOffset"] == str(end)
+    assert shown["brokerActive"] == "true"
+    assert int(shown["msgPutTotalTodayNow"]) >= 1
+    assert server.address in java.mqadmin("brokerStatus", "-c", "DefaultCluster")
+
+
+def test_cluster_list_shows_the_broker(
+    store: mq.LocalBroker, server: Server, java: JavaClients, topic: str
+) -> None:
+    for _ in range(7):
+        store.topic(topic).send(b"x")
+    start = ["DefaultCluster", store.name, "0", server.address, "V5_3_3"]
+    (row,) = rows(java.mqadmin("clusterList"), "DefaultCluster")
+    assert row[:5] == start
+    assert float(row[5].partition("(")[0]) > 0
+    (more,) = rows(java.mqadmin("clusterList", "-m"), "DefaultCluster")
+    assert int(more[4]) >= 7
+
+
+def test_stats_all_shows_the_traffic(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    group = consumed(store, java, topic, 6)
+    java.stop_consumer(group)
+    arguments = ["statsAll", "-t", topic]
+    (row,) = rows(java.mqadmin(*arguments), topic)
+    assert row[1:3] == [group, "0"]
+    assert float(row[3]) == pytest.approx(0.1, abs=0.01)
+    assert row[5] == "6"

@@ -22,6 +22,7 @@ __all__ = [
     "QueuePage",
     "QueueProgress",
     "QueueTimeSpans",
+    "Rate",
     "TopicStats",
 ]
 

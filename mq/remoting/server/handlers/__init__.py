@@ -6,7 +6,7 @@ groups.py    heartbeats, members                    locks.py     queues for cons
 queries.py   messages by id and by key              topics.py    making and deleting topics
 send_backs.py   what a consumer failed to consume   transactions.py   how transactions end
 standby.py   what replicas ask   broker_state.py   settings and figures of the broker
-statistics.py   where queues and groups are, as operators ask
+statistics.py   where queues and groups are, as operators ask   rates.py   how fast they move
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mq.remoting.server.handlers import (
     offsets,
     pulling,
     queries,
+    rates,
     routes,
     send_backs,
     sending,
@@ -38,6 +39,7 @@ for each in (
     offsets,
     pulling,
     queries,
+    rates,
     routes,
     send_backs,
     sending,

@@ -5,7 +5,6 @@ RocketMQ: broker/processor/AdminBrokerProcessor.java (getTopicStatsInfo, getCons
 
 from __future__ import annotations
 
-from mq.api.results import MessageQueue
 from mq.errors import NotPermitted, TopicNotFound
 from mq.names import check_group, check_topic
 from mq.remoting.codec.bodies.consuming import Connection, ProducerConnections
@@ -27,6 +26,7 @@ from mq.remoting.codec.requests.statistics import (
 )
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.dispatch import Call, Handlers
+from mq.remoting.server.figures import WINDOWS
 from mq.remoting.server.options import CLUSTER
 from mq.remoting.server.replies import Refusal, Reply
 
@@ -37,14 +37,15 @@ handlers = Handlers()
 
 @handlers.on(GetTopicStats)
 def topic_stats(request: GetTopicStats, call: Call) -> Reply:
-    """The ends of every queue, and when its last message was stored."""
+    """The ends of every queue, when its last message was stored, and the rate of the last minute."""
     check_topic(request.topic)
     broker = call.served.broker
     table = {}
     for queue in broker.readable(request.topic):
         begin, end = broker.min_offset(queue), broker.max_offset(queue)
-        table[queue] = QueueEnds(begin, end, _stored_ms(call, queue, end - 1) if end > begin else 0)
-    return Reply(body=TopicStats(table))
+        table[queue] = QueueEnds(begin, end, call.served.stored_ms(queue, end - 1) if end > begin else 0)
+    minute = call.served.figures.stored([request.topic], WINDOWS[0])[0]
+    return Reply(body=TopicStats(table, minute.per_second))
 
 
 @handlers.on(GetConsumeStats)
@@ -72,9 +73,11 @@ def consume_stats(request: GetConsumeStats, call: Call) -> Reply:
             begin, end = broker.min_offset(queue), broker.max_offset(queue)
             committed = offsets.get(queue)
             at = begin if committed is None else committed
-            consumed_ms = _stored_ms(call, queue, at - 1) if begin < at <= end else 0
+            consumed_ms = call.served.stored_ms(queue, at - 1) if begin < at <= end else 0
             table[queue] = QueueProgress(end, at, consumed_ms, at)
-    return Reply(body=ConsumeStats(table))
+    figures = call.served.figures
+    tps = sum(figures.consumed(group, topic)[0].per_second for topic in {queue.topic for queue in table})
+    return Reply(body=ConsumeStats(table, tps))
 
 
 @handlers.on(QueryTopicConsumers)
@@ -116,9 +119,3 @@ def topics_of_cluster(request: GetTopicsOfCluster, call: Call) -> Reply:
             ResponseCode.SYSTEM_ERROR, f"cluster {request.cluster!r} does not exist: {CLUSTER!r} does"
         )
     return Reply(body=TopicNames(tuple(call.served.broker.topics())))
-
-
-def _stored_ms(call: Call, queue: MessageQueue, offset: int) -> int:
-    """When the message at this offset was stored, in ms; 0 where it is gone."""
-    found = call.served.puller(queue)(offset, 1, 1, None, 0.0).messages
-    return found[0].store_time_ms if found else 0
