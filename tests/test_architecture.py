@@ -28,6 +28,7 @@ FLOORS = {
     "mq.message": 0,
     "mq.properties": 0,
     "mq.due_time": 0,
+    "mq.sink_ledger": 0,
     "mq.names": 0,
     "mq.compression": 0,
     "mq.errors": 0,

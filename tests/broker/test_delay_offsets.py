@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mq.broker.delay.level_progress import ALWAYS, DelayOffsets, LevelProgress
+from mq.broker.delay.level_progress import DelayOffsets, LevelProgress
+from mq.store.shared.due_event import ALWAYS
 from tests.broker.fake_delay_store import BEGIN_MS
 
 HOUR = 3_600_000

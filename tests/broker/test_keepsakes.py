@@ -13,8 +13,8 @@ import mq
 from mq.api.queues import Appenders
 from mq.broker import leader
 from mq.broker.local import LocalBroker
-from mq.broker.topics.sink_ledger import KEPT_MS, TOPIC, Entry, newer
 from mq.errors import StoreFull
+from mq.sink_ledger import KEPT_MS, TOPIC, Entry, newer
 from tests.support.insides import keepsakes_of, log_end, set_compaction
 from tests.support.store.small_store import (
     LOG_FILE_SIZE,

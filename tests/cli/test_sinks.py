@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import mq
-from mq.broker.topics.sink_ledger import TOPIC, Entry
+from mq.sink_ledger import TOPIC, Entry
 from tests.cli.conftest import ENVIRONMENT, Run
 from tests.support.appending import append_one
 

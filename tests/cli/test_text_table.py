@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 import mq
-from mq.broker.topics.sink_ledger import Entry
 from mq.cli.text_table import WIDTH_MIN, table_lines
+from mq.sink_ledger import Entry
 from tests.cli.conftest import Run
 
 LONG_TOPIC = "orders-of-the-warehouse-in-rotterdam-and-of-all-the-others"

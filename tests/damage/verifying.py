@@ -9,7 +9,7 @@ from pathlib import Path
 
 import mq
 from mq.broker.check import problems
-from mq.broker.topics.sink_ledger import TOPIC, Entry
+from mq.sink_ledger import TOPIC, Entry
 from mq.spark.sink import check as sinks
 from tests.damage import harm
 from tests.damage.known import SIZES

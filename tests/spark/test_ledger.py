@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mq.broker.topics.sink_ledger import KEPT_MS
+from mq.sink_ledger import KEPT_MS
 from mq.spark.errors import Refusal
 from mq.spark.sink.ledger import Entry, Place, Step, chunked, decide, key_of, newer, txn_of
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.broker.topics.sink_ledger import TOPIC, Entry
+from mq.sink_ledger import TOPIC, Entry
 from mq.spark.sink import commit
 from mq.spark.sink.append import append_batches
 from mq.spark.sink.check import problems, remains

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import mq
 from mq.api.queues import Appenders
 from mq.api.recall import RecallHandle
-from mq.broker.delay import level_progress
 from mq.broker.delay.timer import TIMER_TOPIC
 from mq.broker.local import LocalBroker
 from mq.due_time import slot_ms
@@ -22,7 +21,7 @@ from mq.fastpath import DelayedRecords
 from mq.properties import PROPERTIES_SIZE_MAX
 from mq.store.log import delayed_append
 from mq.store.log.writer import Writer
-from mq.store.timer import progress
+from mq.store.shared.due_event import AT_WAKE, DueEvent
 from tests.support.appending import append_one
 from tests.support.insides import catalog_of, schedule_of, store_of, timer_of, writer_of
 
@@ -55,10 +54,6 @@ def test_a_slot_lies_at_most_one_precision_before_what_is_due(due_ms: int, preci
 def test_slots_are_those_of_rocketmq() -> None:
     assert slot_ms(1_700_000_005_123, 1000) == 1_700_000_005_000
     assert slot_ms(1_700_000_005_000, 1000) == 1_700_000_004_000
-
-
-def test_both_alarms_say_in_the_same_place_when_they_look_next() -> None:
-    assert level_progress.AT_WAKE == progress.AT_WAKE == delayed_append.WAKE_PLACE
 
 
 DELAYS: st.SearchStrategy[dict[str, Any]] = st.one_of(
@@ -209,7 +204,7 @@ def test_what_would_be_too_large_once_it_is_due_is_refused_at_once(
             producer.send(mq.Message("orders", b"x", properties=long, **delay))
 
 
-class Heard:
+class Heard(DueEvent):
     """The leader, of levels or of timers: when it looks next is set here, and its wake-ups are counted."""
 
     precision_ms = 1000
@@ -252,7 +247,7 @@ def test_the_leader_is_woken_by_what_is_due_before_it_looks(
     delays = delayed_append.DelayedAppend(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
     writer = Writer(store, topics.version, topics, delays, writer_of(broker).keyed)
     for wake_in_ms, is_notified in ((-1, False), (500, False), (60_000, True)):
-        heard.words[delayed_append.WAKE_PLACE] = now_ms() + wake_in_ms
+        heard.words[AT_WAKE] = now_ms() + wake_in_ms
         for _ in range(2):
             before = heard.notified
             Appenders(writer.appender)(
@@ -287,15 +282,15 @@ def test_a_message_made_again_of_its_fields_is_still_delayed(broker: LocalBroker
 def test_what_cannot_be_told_is_refused() -> None:
     records = DelayedRecords(1 << 20)
     word = memoryview(bytearray(16)).cast("q")
-    progress = (word, 0, print)
+    event = (word, 0, print)
     calls: list[Callable[[], None]] = [
-        lambda: records.set_level(0, 1, 1000, progress),
-        lambda: records.set_level(65, 1, 1000, progress),
-        lambda: records.set_level(1, -1, 1000, progress),
+        lambda: records.set_level(0, 1, 1000, event),
+        lambda: records.set_level(65, 1, 1000, event),
+        lambda: records.set_level(1, -1, 1000, event),
         lambda: records.set_level(1, 1, 1000, (word, 4, print)),
-        lambda: records.set_timers(-1, 1000, 1, progress),
-        lambda: records.set_timers(0, 0, 1, progress),
-        lambda: records.set_timers(0, 1000, -1, progress),
+        lambda: records.set_timers(-1, 1000, 1, event),
+        lambda: records.set_timers(0, 0, 1, event),
+        lambda: records.set_timers(0, 1000, -1, event),
     ]
     for call in calls:
         with pytest.raises(ValueError, match=r"told|aligned"):

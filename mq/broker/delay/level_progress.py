@@ -30,8 +30,6 @@ from __future__ import annotations
 
 import json
 import logging
-import mmap
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -41,19 +39,15 @@ from mq.broker.topics.config import UNQUOTED_KEY
 from mq.store.directory.config_file import write_config
 from mq.store.directory.delay_levels import LEVEL_COUNT_MAX
 from mq.store.directory.layouts import LAYOUTS
-from mq.store.directory.owner import made_file, make_directory
+from mq.store.directory.owner import make_directory
 from mq.store.directory.root import sync_names
-from mq.store.os_errors import named_errors
-from mq.store.shared.waiting import Futex
+from mq.store.shared.due_event import ALWAYS, AT_EPOCH, AT_STAMP, AT_WAKE, SIZE, DueEvent
 
 __all__ = ["DelayOffsets", "LevelProgress", "Stated"]
 
 STAMP = int.from_bytes(b"mqdelay%d" % LAYOUTS["mq/delay"], "little")
-AT_STAMP, AT_EPOCH, AT_WAKE, AT_LEVEL, AT_OFFSET, AT_QUEUE, AT_BEGIN, AT_OFFSETS = 0, 1, 2, 3, 4, 5, 6, 8
-AT_EVENT = 56  # in bytes
+AT_LEVEL, AT_OFFSET, AT_QUEUE, AT_BEGIN, AT_OFFSETS = 3, 4, 5, 6, 8
 AT_DOUBT = AT_OFFSETS + LEVEL_COUNT_MAX
-SIZE = 4096
-ALWAYS = 1 << 62  # As wake_ms: whatever is stored now is to be told.
 assert (AT_DOUBT + 1) * 8 <= SIZE
 
 log = logging.getLogger("mq.timer")
@@ -68,39 +62,15 @@ class Stated(NamedTuple):
     begin: int
 
 
-class LevelProgress:
-    """mq/delay, mapped: when the leader looks next, and the event that has it look before.
-
-    Mapped as long as it lives, since a send may be under way while its broker closes.
-    """
+class LevelProgress(DueEvent):
+    """mq/delay, mapped: when the leader looks next, and how far it is."""
 
     def __init__(self, root: Path, epoch: int) -> None:
-        path = root / "mq" / "delay"
-        with named_errors(path), made_file(path) as fd:
-            # Allocated before it is touched: a full disk is an error here, and no signal later.
-            os.posix_fallocate(fd, 0, SIZE)
-            mapped = mmap.mmap(fd, SIZE)
-        self.words = memoryview(mapped).cast("q")
-        self.event = Futex(mapped, AT_EVENT)
-        self.epoch = epoch
-
-    def is_ours(self) -> bool:
-        """Whether what it says is of this life of the store."""
-        return self.words[AT_STAMP] == STAMP and self.words[AT_EPOCH] == self.epoch
-
-    def stored(self, due_ms: int) -> None:
-        """A message was put aside that is due then: the leader is woken if it would sleep longer."""
-        # In another life of the store nobody delivers yet, and a new leader looks at all that is there.
-        if due_ms < self.words[AT_WAKE]:
-            self.notify()
+        super().__init__(root / "mq" / "delay", STAMP, epoch)
 
     def delivered(self, level: int) -> int:
         """The next of a level to be delivered, where is_ours()."""
         return max(self.words[AT_OFFSETS + level - 1], 0)
-
-    def notify(self) -> None:
-        self.event.add()
-        self.event.wake()
 
 
 class DelayOffsets:

@@ -18,9 +18,10 @@ from mq.broker.delay.levels import destination
 from mq.errors import BrokerClosed, ForkedBroker, MQError
 from mq.message import MessageExt
 from mq.store.log.reappend import Copies
+from mq.store.shared.due_event import ALWAYS
 from mq.store.store import Store
 from mq.store.timer.engine import Event, Stop, TimerEngine, rolls_of
-from mq.store.timer.progress import ALWAYS, TimerProgress
+from mq.store.timer.progress import TimerProgress
 
 __all__ = ["TIMER_TOPIC", "Timer", "roll_window_ms"]
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from mq.api.results import MessageQueue, PullStatus
-from mq.broker.topics.sink_ledger import TOPIC, Entry, newer
 from mq.errors import NotPermitted, StoreCorrupted, StoreFull, TopicNotFound
 from mq.message import Message, MessageExt
+from mq.sink_ledger import TOPIC, Entry, newer
 from mq.store.queue.reader import Reader
 
 __all__ = ["Keepsakes"]

@@ -1,6 +1,6 @@
 """What a commit of the sink has to do, by what the ledger says.
 
-mq/broker/topics/sink_ledger.py has the ledger's messages.
+mq/sink_ledger.py has the ledger's messages.
 
 Nothing here knows Spark, a store or a clock.
 """
@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
-from mq.broker.topics.sink_ledger import TOPIC, Entry, newer
+from mq.sink_ledger import TOPIC, Entry, newer
 from mq.spark.errors import Refusal
 
 __all__ = ["TOPIC", "Entry", "Place", "Step", "chunked", "decide", "key_of", "newer", "txn_of", "way_out"]

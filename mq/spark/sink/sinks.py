@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from mq.api.broker import DirectoryBroker
 from mq.api.results import MessageQueue, PullStatus
-from mq.broker.topics.sink_ledger import TOPIC, Entry
 from mq.errors import StoreCorrupted
+from mq.sink_ledger import TOPIC, Entry
 from mq.spark.sink.ledger import txn_of
 from mq.spark.sink.staging import is_locked, places
 

@@ -20,11 +20,11 @@ from mq.message import Message
 from mq.properties import PROPERTIES_SIZE_MAX
 from mq.store.log.size_limits import message_too_large
 from mq.store.native import ffi
+from mq.store.shared.due_event import AT_WAKE, DueEvent
 
-__all__ = ["DelayedAppend", "LeaderEvent", "LevelQueues", "Refused", "TimerQueue", "target_properties"]
+__all__ = ["DelayedAppend", "LevelQueues", "Refused", "TimerQueue", "target_properties"]
 
 ROOM = 256  # what a record has besides body, topic and properties
-WAKE_PLACE = 2  # of LeaderEvent.words, as in mq/broker/delay/level_progress.py
 
 
 class Refused(IntEnum):
@@ -38,21 +38,10 @@ class Refused(IntEnum):
     MEMORY = -6
 
 
-class LeaderEvent(Protocol):
-    """Wakes the leader: see mq/broker/delay/level_progress.py."""
-
-    @property
-    def words(self) -> memoryview:
-        """Of 64 bits, of which one says when the leader looks next."""
-        ...
-
-    def notify(self) -> None: ...
-
-
 class LevelQueues(Protocol):
     """Where messages with a delay level wait: see mq/broker/delay/schedule.py."""
 
-    def progress(self) -> LeaderEvent: ...
+    def progress(self) -> DueEvent: ...
 
     def queue_of(self, level: int, /) -> tuple[int, int]:
         """Number of the queue of a delay level, and its delay in ms. Raises MessageInvalid."""
@@ -63,7 +52,7 @@ class TimerQueue(Protocol):
     """Where messages that are due at any time wait: see mq/broker/delay/timer.py."""
 
     @property
-    def progress(self) -> LeaderEvent: ...
+    def progress(self) -> DueEvent: ...
     @property
     def precision_ms(self) -> int: ...
     def queue_number(self) -> int: ...
@@ -120,9 +109,7 @@ class DelayedAppend:
 
     def appended(self, delayed: Delayed) -> None:
         """One that was prepared is stored: the leader is woken if it would sleep longer."""
-        event = self._timers.progress
-        if delayed.due_ms < event.words[WAKE_PLACE]:
-            event.notify()
+        self._timers.progress.stored(delayed.due_ms)
 
     def refusal(self, code: int, message: Message, body_size: int, queue: MessageQueue) -> Exception:
         """What Refused says of a message, as an error."""
@@ -143,7 +130,7 @@ class DelayedAppend:
         raise AssertionError(Refused(code))
 
 
-def _address(event: LeaderEvent) -> tuple[memoryview, int, Any]:
+def _address(event: DueEvent) -> tuple[memoryview, int, Any]:
     """What mq/fastpath/delayed_append.c is told of the leader's wake-up."""
-    word = event.words[WAKE_PLACE : WAKE_PLACE + 1]
+    word = event.words[AT_WAKE : AT_WAKE + 1]
     return word, int(ffi.cast("uintptr_t", ffi.from_buffer(word))), event.notify

@@ -120,12 +120,8 @@ class Remoting:
         future: Future[Frame] = Future()
 
         def answered(answer: Frame | MQError) -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            if isinstance(answer, MQError):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+            if future.set_running_or_notify_cancel():
+                _settle(future, answer)
 
         self.call_async(address, request, answered, timeout)
         return future
@@ -135,12 +131,8 @@ class Remoting:
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Frame | MQError) -> None:
-            if future.done():
-                return
-            if isinstance(answer, MQError):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+            if not future.done():
+                _settle(future, answer)
 
         self.call_async(address, request, answered, timeout)
         return await future
@@ -336,3 +328,10 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _settle(future: Future[Frame] | asyncio.Future[Frame], answer: Frame | MQError) -> None:
+    if isinstance(answer, MQError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)

@@ -1,4 +1,4 @@
-"""What the Spark sink has appended, as messages of an internal topic: one for each epoch, with its rows.
+"""What a sink has appended, as messages of an internal topic: one for each epoch, with its rows.
 
     topic  MQ_SINK_LEDGER, queue 0
     KEYS   the transaction id, quoted as in an URL
@@ -9,7 +9,7 @@ are not appended yet, in their order, and how many batches of the first one are:
 as the newest goes on there, with these files and with no others. The newest is the one of the greatest epoch
 and chunk, wherever it lies in the queue: one that was appended again may lie behind it.
 
-Nothing here knows Spark, a store or a clock.
+The sink writes them (mq/spark/sink/ledger.py), and a broker keeps those that are still of use.
 """
 
 from __future__ import annotations
