@@ -139,6 +139,55 @@ def test_a_package_imports_only_from_lower_floors() -> None:
     assert wrong == []
 
 
+def test_a_suite_imports_from_itself_and_from_support_only() -> None:
+    suites = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - {"support"}
+    wrong = []
+    for path in kept("tests/*.py"):
+        of = path.relative_to(ROOT).parts[1]
+        for node in ast.walk(parsed(path)):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            modules = [alias.name for alias in node.names]
+            for name in [node.module or ""] if isinstance(node, ast.ImportFrom) else modules:
+                parts = name.split(".")
+                if parts[0] == "tests" and set(parts[1:2]) & (suites - {of}):
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
+    assert wrong == []
+
+
+# Names with an underscore that Python and PySpark document, or give no other way to.
+FOREIGN_NAMES = {"_current_frames", "_exit", "_gateway", "_jdf", "_jsq", "_jvm", "_replace"}
+PRIVATE_COUNT_MAX = 24  # These put a failure, or another thread, between two steps of one class.
+
+
+def private_names(path: Path) -> Iterator[tuple[int, str]]:
+    """Where a test reaches for a name with one underscore that is not its own."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Attribute):
+            is_own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+            found = [] if is_own else [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("setattr", "getattr")):
+            found = [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
+        else:
+            continue
+        for name in (each.rpartition(".")[2] for each in found):
+            if re.match(r"_[^_]", name) and name not in FOREIGN_NAMES:
+                yield node.lineno, name
+
+
+def test_tests_reach_for_private_names_in_one_place() -> None:
+    """That is tests/support/insides.py. A name that several tests need is added there."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in kept("tests/*.py")
+        if not path.is_relative_to(ROOT / "tests/support")
+        for line, name in private_names(path)
+    ]
+    assert len(found) <= PRIVATE_COUNT_MAX, found
+
+
 def test_no_circle_joins_two_files() -> None:
     """Whoever has to know one of them has to know all; what only a type checker imports counts too."""
     above = {

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes.forked import load_before
+
 MEMORY = Path("/dev/shm")
 ROOM = 256 << 20
+load_before("tests.damage.using", "tests.damage.crafting")
 
 
 @pytest.fixture

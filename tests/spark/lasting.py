@@ -24,7 +24,8 @@ class LastingSource(MqDataSource):
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - the name is Spark's
         made = super().streamWriter(schema, overwrite)
-        return LastingWriter(made._store, made._options, made.run)
+        made.__class__ = LastingWriter
+        return made
 
 
 class LastingWriter(StreamWriter):

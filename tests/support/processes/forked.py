@@ -22,9 +22,16 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[3]
 _CONTEXT = multiprocessing.get_context("forkserver")
 # pytest, since every process that multiprocessing starts imports again what its parent was started with.
-_CONTEXT.set_forkserver_preload(
-    ["pytest", "tests.damage.using", "tests.damage.crafting", "tests.support.store.peer"]
-)
+_loaded = ["pytest", "tests.support.store.peer"]
+
+
+def load_before(*modules: str) -> None:
+    """Have the server load these too, if it has not started yet: a suite says so when it is collected."""
+    _loaded.extend(modules)
+    _CONTEXT.set_forkserver_preload(_loaded)
+
+
+load_before()
 
 
 class Forked:

@@ -8,20 +8,17 @@ import sys
 
 import pytest
 
-from tests.examples.test_examples import EXAMPLES, SAYS
-from tests.support.cluster.shared import ROOT, SharedCluster, unique_name
+from tests.examples.test_examples import EXAMPLES, ROOT, SAYS
+from tests.support.cluster.shared import attached, unique_name
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("version", ["5.3", "4.9"])
-def test_one_program_runs_on_a_cluster(
-    cluster: SharedCluster, cluster_4_9: SharedCluster, version: str
-) -> None:
-    where = cluster if version == "5.3" else cluster_4_9
+def test_one_program_runs_on_a_cluster(version: str) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLES / "anywhere.py")]
     completed = subprocess.run(
-        [*command, f"rocketmq://{where.name_server}", "--namespace", unique_name("example")],
+        [*command, f"rocketmq://{attached(version).name_server}", "--namespace", unique_name("example")],
         cwd=ROOT,
         capture_output=True,
         text=True,
