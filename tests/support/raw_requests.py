@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections import deque
+from types import TracebackType
 from typing import TypeVar
 
 from mq.remoting.codec.fields import Request, encode_fields
@@ -11,25 +13,66 @@ from mq.remoting.codec.json_body import JsonBody, from_json
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.server import Server
 
-__all__ = ["ask", "body"]
+__all__ = ["RawClient", "ask", "body"]
 
 LIMIT = 60.0
 Body = TypeVar("Body", bound=JsonBody)
 
 
+class RawClient:
+    """One connection to a server."""
+
+    def __init__(self, server: Server) -> None:
+        host, port = server.address.rsplit(":", 1)
+        self._reader = FrameReader()
+        self._frames: deque[Frame] = deque()
+        self._sock = socket.create_connection((host, int(port)), LIMIT)
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def send(self, frame: Frame) -> None:
+        self._sock.sendall(encode(frame))
+
+    def receive(self) -> Frame:
+        """The next answer, or request of the server."""
+        while not self._frames:
+            data = self._sock.recv(65536)
+            assert data, "the connection was closed"
+            self._frames.extend(self._reader.feed(data))
+        return self._frames.popleft()
+
+    def ask(self, request: Request, content: bytes = b"") -> Frame:
+        """The answer. What the server asks meanwhile is left out."""
+        self.send(Frame(request.CODE, encode_fields(request), content))
+        while True:
+            found = self.receive()
+            if found.is_response:
+                return found
+
+    def asked(self, kind: type[Request]) -> Frame:
+        """The next request of this kind; others are left out."""
+        while True:
+            found = self.receive()
+            if found.code == kind.CODE and not found.is_response:
+                return found
+
+
 def ask(server: Server, *requests: Request, content: bytes = b"") -> Frame:
     """The answer to the last of these requests, made on one connection; the first one has the content."""
-    host, port = server.address.rsplit(":", 1)
-    reader, found = FrameReader(), list[Frame]()
-    with socket.create_connection((host, int(port)), LIMIT) as sock:
+    with RawClient(server) as client:
         for request in requests:
-            sock.sendall(encode(Frame(request.CODE, encode_fields(request), content)))
-            content, found = b"", []
-            while not found:
-                data = sock.recv(65536)
-                assert data, "the connection was closed"
-                found = list(reader.feed(data))
-    return found[-1]
+            found = client.ask(request, content)
+            content = b""
+    return found
 
 
 def body(kind: type[Body], answer: Frame) -> Body:

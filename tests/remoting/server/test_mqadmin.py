@@ -140,6 +140,41 @@ def test_consumer_connection_shows_the_members(store: mq.LocalBroker, java: Java
     java.stop_consumer(group)
 
 
+def test_consumer_progress_shows_where_queues_are(
+    store: mq.LocalBroker, java: JavaClients, topic: str
+) -> None:
+    """The address of a Java consumer, which is asked, and of a local one, which the directory knows."""
+    group = consumed(store, java, topic, 1)
+    with mq.PushConsumer(store, group, client_id="192.0.2.9@here") as consumer:
+        consumer.subscribe(topic, listener=lambda _: None)
+        consumer.start()
+        eventually(
+            lambda: len({s.owner.client_id for s in store.group(group).states(topic) if s.owner}) == 2,
+            lambda: store.group(group).states(topic),
+        )
+        found = rows(java.mqadmin("consumerProgress", "-g", group, "-s", "true"), topic)
+        assert {row[5] for row in found} == {java.client_id(group).split("@")[0], "192.0.2.9"}
+        printed = java.mqadmin("consumerStatus", "-g", group)
+        assert [row[1] for row in rows(printed, "1 ") + rows(printed, "2 ")] == sorted(
+            [java.client_id(group), "192.0.2.9@here"]
+        )
+        assert "Same subscription in the same group" in printed
+    java.stop_consumer(group)
+
+
+def test_a_consumer_is_given_a_message_by_hand(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    group = consumed(store, java, topic, 1)
+    sent = java.send(topic, b"again")
+    assert sent.offset_msg_id is not None
+    assert len(java.received(group, 2, WAIT)) == 2
+    of_topic = [] if java.version == "4.9" else ["-t", topic]
+    client = java.client_id(group)
+    printed = java.mqadmin("queryMsgById", *of_topic, "-i", sent.offset_msg_id, "-g", group, "-d", client)
+    assert "CR_SUCCESS" in printed
+    assert [message.body for message in java.received(group, 3, WAIT)][1:] == [b"again", b"again"]
+    java.stop_consumer(group)
+
+
 def test_reset_offset_by_time_repeats_messages(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
     group = consumed(store, java, topic, 4)
     eventually(lambda: store.group(group).lag(topic) == 0, lambda: store.group(group).states(topic))

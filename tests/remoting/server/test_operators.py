@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
 import mq
-from mq.remoting.codec.bodies.consuming import QueueOffsets
+from mq.remoting.codec.bodies.consuming import QueueOffsets, RunningInfo
+from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat
+from mq.remoting.codec.bodies.heartbeat import Subscription as SubscriptionData
+from mq.remoting.codec.fields import decode_fields
+from mq.remoting.codec.frame import answer_to
+from mq.remoting.codec.json_body import to_json
+from mq.remoting.codec.records import decode_records
+from mq.remoting.codec.requests.groups import HeartBeat
 from mq.remoting.codec.requests.offsets import ResetConsumerOffset
+from mq.remoting.codec.requests.pushed import ConsumeMessageDirectly, GetConsumerRunningInfo
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.server import Server
-from tests.support.raw_requests import ask, body
+from tests.support.eventually import eventually
+from tests.support.raw_requests import RawClient, ask, body
+
+LIMIT = 60.0
 
 
 def started_group(store: mq.Broker, count: int) -> mq.Group:
@@ -18,6 +34,17 @@ def started_group(store: mq.Broker, count: int) -> mq.Group:
     group = store.group("billing")
     group.reset("orders", to="earliest")
     return group
+
+
+@pytest.fixture
+def member(store: mq.Broker, server: Server) -> Iterator[RawClient]:
+    """The connection of client remote-1 of group billing, which consumes topic orders."""
+    started_group(store, 1)
+    group = ConsumerGroup("billing", subscription_data_set=(SubscriptionData("orders", "*"),))
+    with RawClient(server) as client:
+        answer = client.ask(HeartBeat(), to_json(Heartbeat("remote-1", consumer_data_set=(group,))))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        yield client
 
 
 def test_a_reset_without_force_goes_back_alone(store: mq.Broker, server: Server) -> None:
@@ -48,3 +75,72 @@ def test_a_reset_makes_no_group(store: mq.Broker, server: Server) -> None:
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert "mistyped" in answer.remark
     assert store.groups() == []
+
+
+def test_a_consumer_is_asked_what_it_is_at(server: Server, member: RawClient) -> None:
+    request = GetConsumerRunningInfo("billing", "remote-1", True)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, server, request)
+        got = member.asked(GetConsumerRunningInfo)
+        assert decode_fields(GetConsumerRunningInfo, got.fields) == request
+        member.send(answer_to(got, 0, body=to_json(RunningInfo({"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"}))))
+        answer = asked.result(LIMIT)
+    assert body(RunningInfo, answer).properties == {"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"}
+
+
+def test_a_consumer_is_handed_one_message(store: mq.Broker, server: Server, member: RawClient) -> None:
+    (message,) = store.topic("orders").queues[0].read(0).messages
+    with ThreadPoolExecutor(1) as pool:
+        request = ConsumeMessageDirectly("billing", "remote-1", message.msg_id)
+        asked = pool.submit(ask, server, request)
+        got = member.asked(ConsumeMessageDirectly)
+        assert decode_records(got.body, store.name)[0].body == message.body
+        member.send(answer_to(got, ResponseCode.SYSTEM_ERROR, remark="no listener"))
+        answer = asked.result(LIMIT)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "no listener")
+
+
+def test_a_consumer_that_is_lost_does_not_answer(server: Server, member: RawClient) -> None:
+    request = GetConsumerRunningInfo("billing", "remote-1")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, server, request)
+        member.asked(GetConsumerRunningInfo)
+        member.close()
+        lost = asked.result(LIMIT)
+    assert (lost.code, "closed the connection" in lost.remark) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+def test_a_consumer_that_answers_late(
+    server: Server, member: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mq.remoting.server.handlers.clients.ANSWER_SECONDS", 0.1)
+    answer = ask(server, GetConsumerRunningInfo("billing", "remote-1"))
+    assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
+    assert "did not answer GET_CONSUMER_RUNNING_INFO" in answer.remark
+    late = answer_to(member.asked(GetConsumerRunningInfo), 0, body=to_json(RunningInfo()))
+    member.send(late)
+    assert member.ask(HeartBeat(), to_json(Heartbeat("remote-1"))).code == ResponseCode.SUCCESS
+
+
+def test_a_local_consumer_is_told_of(store: mq.Broker, server: Server) -> None:
+    started_group(store, 1)
+    with mq.PushConsumer(store, "billing", client_id="local-1") as consumer:
+        consumer.subscribe("orders", "paid", listener=lambda _: None)
+        consumer.start()
+        group = store.group("billing")
+        eventually(lambda: group.states("orders")[0].owner is not None, lambda: group.states("orders"))
+        found = body(RunningInfo, ask(server, GetConsumerRunningInfo("billing", "local-1")))
+    assert found.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+    assert list(found.mq_table) == list(store.readable("orders"))
+    assert [(each.topic, each.sub_string) for each in found.subscription_set] == [("orders", "paid")]
+
+
+def test_a_consumer_that_is_not_there(store: mq.Broker, server: Server, member: RawClient) -> None:
+    for request in (
+        GetConsumerRunningInfo("billing", "gone"),
+        ConsumeMessageDirectly("billing", "gone", "00"),
+        ConsumeMessageDirectly("billing", "remote-1", "F" * 32),
+    ):
+        answer = ask(server, request)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "not online" in answer.remark or "no message" in answer.remark

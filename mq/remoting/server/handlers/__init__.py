@@ -7,6 +7,7 @@ queries.py   messages by id and by key              topics.py    making and dele
 send_backs.py   what a consumer failed to consume   transactions.py   how transactions end
 standby.py   what replicas ask   broker_state.py   settings and figures of the broker
 statistics.py   where queues and groups are, as operators ask   rates.py   how fast they move
+clients.py   what operators ask of one consumer
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from mq.remoting.server.dispatch import Handlers
 from mq.remoting.server.handlers import (
     broker_state,
+    clients,
     groups,
     locks,
     offsets,
@@ -34,6 +36,7 @@ __all__ = ["ALL"]
 ALL = Handlers()
 for each in (
     broker_state,
+    clients,
     groups,
     locks,
     offsets,

@@ -27,7 +27,7 @@ from mq.remoting.server.dispatch import Call, Handlers
 from mq.remoting.server.groups.members import selection_of
 from mq.remoting.server.replies import DONE, Refusal, Reply
 
-__all__ = ["handlers"]
+__all__ = ["handlers", "subscription_data"]
 
 handlers = Handlers()
 
@@ -88,7 +88,11 @@ def connections(request: GetConsumerConnections, call: Call) -> Reply:
     return Reply(
         body=ConsumerConnections(
             tuple(found),
-            {each.topic: _data(each, member) for member in members for each in member.subscriptions},
+            {
+                each.topic: subscription_data(each, member)
+                for member in members
+                for each in member.subscriptions
+            },
             ConsumeType.PUSH if first.consume_type == "push" else ConsumeType.PULL,
             MessageModel.CLUSTERING if first.model == "clustering" else MessageModel.BROADCASTING,
             here.consume_from if here is not None else ConsumeFrom.FIRST_OFFSET,
@@ -96,7 +100,8 @@ def connections(request: GetConsumerConnections, call: Call) -> Reply:
     )
 
 
-def _data(subscription: Subscription, member: Member) -> SubscriptionData:
+def subscription_data(subscription: Subscription, member: Member) -> SubscriptionData:
+    """A subscription as RocketMQ's tools read it."""
     wanted = parse(subscription.expression) if subscription.kind == "TAG" else None
     tags = tuple(sorted(wanted.tags)) if wanted is not None else ()
     return SubscriptionData(
