@@ -257,3 +257,9 @@ def test_replicas_are_waited_for_after_the_disk_alone(directory: Path) -> None:
         mq.open(directory, replicas=1)
     with pytest.raises(ValueError, match="replicas is 9"):
         mq.open(directory, replicas=9, flush="sync")
+
+
+def test_an_ha_port_without_a_port_before_it_asks_for_the_broker(tmp_path: Path) -> None:
+    with pytest.raises(mq.RemotingError, match=r"'127.0.0.1:1': the broker is looked for at the port before"):
+        mq.remoting.replicate("127.0.0.1:1", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()

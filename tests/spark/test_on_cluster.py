@@ -15,7 +15,7 @@ import mq
 from mq.spark import cluster as opened_clusters
 from mq.spark.datasource import MqDataSource
 from mq.spark.errors import Refusal
-from mq.spark.sink.task import Task
+from mq.spark.sink.task_identity import Task
 from tests.spark.reading import rows, struct
 from tests.support.cluster.access import Access, Account
 from tests.support.cluster.cluster import Cluster

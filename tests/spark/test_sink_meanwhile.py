@@ -11,7 +11,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.spark.sink import commit, task
+from mq.spark.sink import commit, task_identity
 from mq.spark.sink.ledger import TOPIC as LEDGER
 from mq.spark.sink.ledger import Step
 from mq.spark.sink.staging import directory as place_of
@@ -121,7 +121,7 @@ class _Context:
         return cls()
 
     def getLocalProperty(self, name: str) -> str:  # noqa: N802 - the name is Spark's
-        return {task.QUERY_ID: "the query around it", task.BATCH_ID: str(self.batch)}[name]
+        return {task_identity.QUERY_ID: "the query around it", task_identity.BATCH_ID: str(self.batch)}[name]
 
     def partitionId(self) -> int:  # noqa: N802 - the name is Spark's
         return 0
@@ -134,7 +134,7 @@ def test_each_write_within_foreach_batch_is_one_of_its_own(
     broker: LocalBroker, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None is a replay of another, unless the user counts them."""
-    monkeypatch.setattr(task, "TaskContext", _Context)
+    monkeypatch.setattr(task_identity, "TaskContext", _Context)
     for number in range(3):
         monkeypatch.setattr(_Context, "batch", number)
         for _ in range(2):

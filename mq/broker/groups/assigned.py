@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from mq.api.group import LastingClaim
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
-from mq.broker.groups.group_files import GroupFiles
 from mq.broker.groups.offsets import check_offset
+from mq.broker.groups.open_groups import OpenGroups
 from mq.message import MessageExt
 from mq.names import check_group
 from mq.store.shared.group_slots import RESETS, slot_word
@@ -28,7 +28,7 @@ log = logging.getLogger("mq.groups")
 class LocalAssigned:
     """See mq.api.group.Assigned. Made by Groups.assigned."""
 
-    def __init__(self, groups: GroupFiles, group: str) -> None:
+    def __init__(self, groups: OpenGroups, group: str) -> None:
         check_group(group)
         self._groups = groups
         self._group = group
@@ -69,7 +69,7 @@ class LocalAssigned:
 class AssignedClaim(LastingClaim):
     """See mq.api.group.Claim."""
 
-    def __init__(self, assigned: LocalAssigned, groups: GroupFiles, group: str, queue: MessageQueue) -> None:
+    def __init__(self, assigned: LocalAssigned, groups: OpenGroups, group: str, queue: MessageQueue) -> None:
         self.queue = queue
         self._assigned = assigned
         self._groups = groups

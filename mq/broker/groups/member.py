@@ -24,8 +24,8 @@ from mq.api.group import Member, Subscription
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.groups.claim import LocalClaim
-from mq.broker.groups.group_files import GroupFiles
 from mq.broker.groups.member_table import Roster
+from mq.broker.groups.open_groups import OpenGroups
 from mq.broker.groups.seat import Seat
 from mq.errors import NotPermitted, TopicNotFound
 from mq.message import MessageExt
@@ -58,7 +58,7 @@ class LocalMembership:
 
     def __init__(
         self,
-        groups: GroupFiles,
+        groups: OpenGroups,
         group: str,
         roster: Roster,
         member: Member,

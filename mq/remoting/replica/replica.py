@@ -120,6 +120,12 @@ def following(
         credentials = Credentials(access_key, secret_key)
     master = None
     if broker is not False:
+        if broker is None and port == 1:
+            raise RemotingError(
+                f"{address!r}: the broker is looked for at the port before, and there is none: give its"
+                " address (broker=, --broker), or broker=False",
+                address=address,
+            )
         at = broker or f"{f'[{host}]' if ':' in host else host}:{port - 1}"
         parse_address(at)
         options = RemotingOptions(timeout=timeout, tls=tls_context(tls), credentials=credentials)

@@ -20,7 +20,7 @@ from mq.spark.sink.options import SinkOptions
 from mq.spark.sink.row_ids import RowIds
 from mq.spark.sink.row_sender import RowSender
 from mq.spark.sink.rows import RowEncoder
-from mq.spark.sink.task import Task, this_task
+from mq.spark.sink.task_identity import Task, this_task
 from mq.spark.target_options import ClusterRef
 
 __all__ = ["ClusterBatchWriter", "ClusterStreamWriter", "ClusterTopics"]

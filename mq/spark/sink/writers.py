@@ -22,7 +22,7 @@ from mq.spark.sink.ledger import key_of
 from mq.spark.sink.options import SinkOptions
 from mq.spark.sink.rows import RowEncoder
 from mq.spark.sink.staging import Staged, directory, remove, stage
-from mq.spark.sink.task import this_task
+from mq.spark.sink.task_identity import this_task
 from mq.spark.target import StoreRef, broker, refused
 
 __all__ = ["BatchWriter", "StreamWriter"]

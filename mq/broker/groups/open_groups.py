@@ -13,10 +13,10 @@ from mq.broker.groups.takeover import Takeover
 from mq.store.shared.queue_table import Numbers
 from mq.store.store import Store
 
-__all__ = ["GroupFiles"]
+__all__ = ["OpenGroups"]
 
 
-class GroupFiles(Protocol):
+class OpenGroups(Protocol):
     """See Groups."""
 
     store: Store
