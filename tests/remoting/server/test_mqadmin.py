@@ -22,6 +22,7 @@ from tests.support.eventually import eventually
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
 
 WAIT = 120.0
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,13 @@ def topic(store: mq.LocalBroker, request: pytest.FixtureRequest) -> str:
 def rows(printed: str, start: str) -> list[list[str]]:
     """The words of the lines that start so."""
     return [line.split() for line in printed.splitlines() if line.startswith(start)]
+
+
+def has_messages(store: mq.LocalBroker, topic: str, key: str) -> bool:
+    try:
+        return bool(store.query(topic, key))
+    except mq.TopicNotFound:
+        return False
 
 
 def consumed(store: mq.LocalBroker, java: JavaClients, topic: str, count: int) -> str:
@@ -294,3 +302,50 @@ def test_stats_all_shows_the_traffic(store: mq.LocalBroker, java: JavaClients, t
     assert row[1:3] == [group, "0"]
     assert float(row[3]) == pytest.approx(0.1, abs=0.01)
     assert row[5] == "6"
+
+
+def test_broker_consume_stats_show_every_group(
+    store: mq.LocalBroker, server: Server, java: JavaClients, topic: str
+) -> None:
+    for _ in range(4):
+        store.topic(topic).send(b"x")
+    queue = store.readable(topic)[0]
+    for group in ("first", "second"):
+        store.consumer_groups.assigned(group).claim(queue).commit(1)
+    printed = java.mqadmin("brokerConsumeStats", "-b", server.address)
+    # The tool leaves out queues of which nothing was consumed.
+    found = [[row[1], *row[3:7]] for row in rows(printed, topic)]
+    assert sorted(found) == [["first", "0", "2", "1", "1"], ["second", "0", "2", "1", "1"]]
+
+
+def test_producer_connection_shows_the_producers(server: Server, java: JavaClients, topic: str) -> None:
+    group = f"shop-{topic}"[:100]
+    java.start_producer(group, group=group, heartbeat_ms=500)
+    java.send(topic, b"x", producer=group)
+    eventually(lambda: group in server.served.members.producer_groups(), server.clients)
+    (row,) = rows(java.mqadmin("producerConnection", "-g", group, "-t", topic), "0001")
+    assert row[2].startswith("127.0.0.1:")
+    assert row[3] == "JAVA"
+    if java.version == "5.3":
+        assert f"producer group ({group})" in java.mqadmin("producer", "-b", server.address)
+    java.stop_producer(group)
+
+
+def test_a_trace_is_found_by_the_id_of_its_message(
+    store: mq.LocalBroker, java: JavaClients, topic: str
+) -> None:
+    printed = java.mqadmin("sendMessage", "-t", topic, "-p", "hello", "-m", "true")
+    ((_, _, _, msg_id),) = rows(printed, store.name)
+    eventually(lambda: has_messages(store, TRACE_TOPIC, msg_id), lambda: store.readable(TRACE_TOPIC))
+    (row,) = rows(java.mqadmin("queryMsgTraceById", "-i", msg_id), "Pub")
+    assert row[-1] == "success"
+
+
+def test_a_cluster_stands_for_its_brokers(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
+    store.topic(topic).send(b"x", keys="k1")
+    if java.version == "5.3":
+        assert len(rows(java.mqadmin("topicStatus", "-t", topic, "-c", "DefaultCluster"), store.name)) == 2
+        assert (
+            len(rows(java.mqadmin("queryMsgByKey", "-t", topic, "-k", "k1", "-c", "DefaultCluster"), "")) == 2
+        )
+    assert "DefaultCluster" in java.mqadmin("topicClusterList", "-t", topic)

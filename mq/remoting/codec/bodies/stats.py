@@ -21,6 +21,7 @@ __all__ = [
     "QueueEnds",
     "QueuePage",
     "QueueProgress",
+    "QueueTimeSpan",
     "QueueTimeSpans",
     "Rate",
     "TopicStats",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mq.api.results import MessageQueue
 from mq.errors import NotPermitted, TopicNotFound
-from mq.names import check_topic
+from mq.names import SYSTEM_TOPICS, check_topic
 from mq.remoting.codec.bodies.route import (
     INHERIT,
     MASTER_ID,
@@ -24,7 +24,8 @@ from mq.remoting.codec.bodies.route import (
 )
 from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.language import STANDARD_JSON_VERSION
-from mq.remoting.codec.requests.name_servers import GetClusterInfo, GetRoute, GetTopicList
+from mq.remoting.codec.requests.name_servers import GetClusterInfo, GetRoute, GetSystemTopics, GetTopicList
+from mq.remoting.codec.requests.topics import GetSystemTopicsOfBroker
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.dispatch import Call, Handlers
 from mq.remoting.server.options import CLUSTER
@@ -36,6 +37,7 @@ __all__ = ["handlers", "queue_counts"]
 handlers = Handlers()
 
 TEMPLATE_TOPIC = "TBW102"  # whose settings a topic gets that the first message makes
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 UNKNOWN_TOPIC = "mq_no_topic_of_this_name"
 HOW_TO = "make it with broker.create_topic, mqadmin updateTopic, or by sending to it where that is allowed"
 
@@ -43,6 +45,12 @@ HOW_TO = "make it with broker.create_topic, mqadmin updateTopic, or by sending t
 @handlers.on(GetRoute)
 def route(request: GetRoute, call: Call) -> Reply:
     counts = queue_counts(call.served, request.topic)
+    if not counts and request.topic == TRACE_TOPIC:
+        # A client that asks for the template, too, may be closed before its trace is sent.
+        counts = queue_counts(call.served, TEMPLATE_TOPIC)
+    if not counts and request.topic == CLUSTER:
+        # Tools look for the brokers of a cluster by the route of its name.
+        counts = queue_counts(call.served, TEMPLATE_TOPIC) or (QueueCounts(call.served.broker.name, 1, 1, 0),)
     if not counts:
         raise Refusal(
             ResponseCode.TOPIC_NOT_EXIST,
@@ -65,6 +73,19 @@ def cluster(_: GetClusterInfo, call: Call) -> Reply:
 @handlers.on(GetTopicList)
 def topics(_: GetTopicList, call: Call) -> Reply:
     return Reply(body=TopicNames(tuple(call.served.broker.topics())))
+
+
+@handlers.on(GetSystemTopics)
+def cluster_topics(_: GetSystemTopics, call: Call) -> Reply:
+    """The names of cluster and broker, which are topics to RocketMQ, and where the rest of them is told."""
+    names = (CLUSTER, call.served.broker.name)
+    return Reply(body=TopicNames(names, call.served.address(call.connection)))
+
+
+@handlers.on(GetSystemTopicsOfBroker)
+def system_topics(_: GetSystemTopicsOfBroker, _call: Call) -> Reply:
+    """RocketMQ's own, whether there are any messages in them or not."""
+    return Reply(body=TopicNames(tuple(sorted(SYSTEM_TOPICS))))
 
 
 def brokers(names: Sequence[str], address: str) -> tuple[BrokerAddresses, ...]:

@@ -5,22 +5,33 @@ RocketMQ: broker/processor/AdminBrokerProcessor.java (getTopicStatsInfo, getCons
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+from time import monotonic
+
 from mq.errors import NotPermitted, TopicNotFound
 from mq.names import check_group, check_topic
 from mq.remoting.codec.bodies.consuming import Connection, ProducerConnections
 from mq.remoting.codec.bodies.route import TopicNames
 from mq.remoting.codec.bodies.stats import (
+    BrokerConsumeStats,
     ConsumeStats,
     GroupNames,
+    ProducerTable,
     QueueEnds,
     QueueProgress,
+    QueueTimeSpan,
+    QueueTimeSpans,
     TopicStats,
 )
 from mq.remoting.codec.requests.name_servers import GetTopicsOfCluster
 from mq.remoting.codec.requests.statistics import (
+    GetAllProducers,
+    GetBrokerConsumeStats,
     GetConsumeStats,
     GetProducerConnections,
     GetTopicStats,
+    QueryConsumeTimeSpan,
     QueryTopicConsumers,
     QueryTopicsByConsumer,
 )
@@ -50,8 +61,7 @@ def topic_stats(request: GetTopicStats, call: Call) -> Reply:
 
 @handlers.on(GetConsumeStats)
 def consume_stats(request: GetConsumeStats, call: Call) -> Reply:
-    """How far a group is in each queue; a queue of which it has committed nothing begins at its least offset,
-    as the group will."""
+    """How far a group is in each queue of the named topics, else of all that it has."""
     group, broker = request.consumer_group, call.served.broker
     check_group(group)
     if group not in broker.groups():
@@ -61,7 +71,48 @@ def consume_stats(request: GetConsumeStats, call: Call) -> Reply:
         )
     named = [name for name in (request.topic_list or "").split(";") if name]
     topics = [request.topic] if request.topic else named or broker.consumer_groups.topics(group)
-    table = {}
+    return Reply(body=_progress(call, group, topics))
+
+
+@handlers.on(GetBrokerConsumeStats)
+def all_consume_stats(request: GetBrokerConsumeStats, call: Call) -> Reply:
+    """The same of every group, topic by topic; with is_order, of groups that consume in order alone."""
+    broker, found, total = call.served.broker, [], 0
+    for group in broker.groups():
+        members = broker.consumer_groups.members(group)
+        if request.is_order and not any(member.ordered for member in members):
+            continue
+        stats = [_progress(call, group, [topic]) for topic in broker.consumer_groups.topics(group)]
+        for each in stats:
+            total += sum(at.broker_offset - at.consumer_offset for at in each.offset_table.values())
+        found.append({group: tuple(each for each in stats if each.offset_table)})
+    return Reply(body=BrokerConsumeStats(tuple(found), call.served.address(call.connection), total))
+
+
+@handlers.on(QueryConsumeTimeSpan)
+def time_spans(request: QueryConsumeTimeSpan, call: Call) -> Reply:
+    """When the messages of each queue were stored: the oldest, the newest, and the one that a group is at."""
+    check_group(request.group)
+    check_topic(request.topic)
+    served, now_ms = call.served, time.time_ns() // 1_000_000
+    offsets = served.broker.consumer_groups.offsets(request.group, request.topic)
+    found = []
+    for queue in served.broker.readable(request.topic):
+        begin, end = served.broker.min_offset(queue), served.broker.max_offset(queue)
+        at = max(begin, offsets.get(queue, begin))
+        oldest_ms = served.stored_ms(queue, begin)
+        newest_ms = served.stored_ms(queue, end - 1) if end > begin else 0
+        consumed_ms = served.stored_ms(queue, at - 1) if at > begin else oldest_ms
+        late_ms = now_ms - served.stored_ms(queue, at) if at < end else 0
+        found.append(QueueTimeSpan(queue, oldest_ms, newest_ms, consumed_ms, late_ms))
+    return Reply(body=QueueTimeSpans(tuple(found)))
+
+
+def _progress(call: Call, group: str, topics: Iterable[str]) -> ConsumeStats:
+    """How far a group is. A queue of which it has committed nothing begins at its least offset, as the group
+    will."""
+    broker, figures = call.served.broker, call.served.figures
+    table, tps = {}, 0.0
     for topic in topics:
         check_topic(topic)
         try:
@@ -75,9 +126,8 @@ def consume_stats(request: GetConsumeStats, call: Call) -> Reply:
             at = begin if committed is None else committed
             consumed_ms = call.served.stored_ms(queue, at - 1) if begin < at <= end else 0
             table[queue] = QueueProgress(end, at, consumed_ms, at)
-    figures = call.served.figures
-    tps = sum(figures.consumed(group, topic)[0].per_second for topic in {queue.topic for queue in table})
-    return Reply(body=ConsumeStats(table, tps))
+        tps += figures.consumed(group, topic)[0].per_second
+    return ConsumeStats(table, tps)
 
 
 @handlers.on(QueryTopicConsumers)
@@ -109,6 +159,26 @@ def producers(request: GetProducerConnections, call: Call) -> Reply:
             tuple(Connection(name, at.address, at.language.name, at.version) for at, name in found)
         )
     )
+
+
+@handlers.on(GetAllProducers)
+def all_producers(_: GetAllProducers, call: Call) -> Reply:
+    """Those that are connected to this server, by group."""
+    now_ms, now = time.time_ns() // 1_000_000, monotonic()
+    table = {
+        group: tuple(
+            ProducerTable.Producer(
+                client_id,
+                at.address,
+                at.language.name,
+                at.version,
+                now_ms - int((now - at.used_at) * 1000),
+            )
+            for at, client_id in call.served.members.producers(group)
+        )
+        for group in call.served.members.producer_groups()
+    }
+    return Reply(body=ProducerTable(table))
 
 
 @handlers.on(GetTopicsOfCluster)
