@@ -51,6 +51,11 @@ class Meter:
     def __init__(self, *windows: int) -> None:
         self._samples: Final[dict[int, deque[tuple[float, int]]]] = {seconds: deque() for seconds in windows}
 
+    @property
+    def sample_count(self) -> int:
+        """Of all windows."""
+        return sum(map(len, self._samples.values()))
+
     def note(self, count: int, now: float) -> None:
         """The count is this, now."""
         for seconds, samples in self._samples.items():

@@ -307,8 +307,9 @@ def test_stats_all_shows_the_traffic(store: mq.LocalBroker, java: JavaClients, t
 def test_broker_consume_stats_show_every_group(
     store: mq.LocalBroker, server: Server, java: JavaClients, topic: str
 ) -> None:
+    sender = store.topic(topic)
     for _ in range(4):
-        store.topic(topic).send(b"x")
+        sender.send(b"x")
     queue = store.readable(topic)[0]
     for group in ("first", "second"):
         store.consumer_groups.assigned(group).claim(queue).commit(1)
