@@ -10,7 +10,9 @@ from typing import TypeVar
 from mq.remoting.codec.fields import Request, encode_fields
 from mq.remoting.codec.frame import Frame, FrameReader, encode
 from mq.remoting.codec.json_body import JsonBody, from_json
+from mq.remoting.codec.language import VERSION
 from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.codec.signature import Credentials, signed
 from mq.remoting.server.server import Server
 
 __all__ = ["RawClient", "ask", "body"]
@@ -50,9 +52,12 @@ class RawClient:
             self._frames.extend(self._reader.feed(data))
         return self._frames.popleft()
 
-    def ask(self, request: Request, content: bytes = b"") -> Frame:
+    def ask(self, request: Request, content: bytes = b"", signer: Credentials | None = None) -> Frame:
         """The answer. What the server asks meanwhile is left out."""
-        self.send(Frame(request.CODE, encode_fields(request), content))
+        fields = encode_fields(request)
+        if signer is not None:
+            fields = signed(fields, content, signer, VERSION)
+        self.send(Frame(request.CODE, fields, content))
         while True:
             found = self.receive()
             if found.is_response:
@@ -66,11 +71,11 @@ class RawClient:
                 return found
 
 
-def ask(server: Server, *requests: Request, content: bytes = b"") -> Frame:
+def ask(server: Server, *requests: Request, content: bytes = b"", signer: Credentials | None = None) -> Frame:
     """The answer to the last of these requests, made on one connection; the first one has the content."""
     with RawClient(server) as client:
         for request in requests:
-            found = client.ask(request, content)
+            found = client.ask(request, content, signer)
             content = b""
     return found
 

@@ -114,6 +114,23 @@ def test_update_topic_makes_and_changes_a_topic(
         store.publishable(new)
 
 
+def test_update_topic_makes_an_ordered_topic(
+    store: mq.LocalBroker, server: Server, java: JavaClients, topic: str
+) -> None:
+    new = f"new-{topic}"
+    for target in (["-c", "DefaultCluster"], ["-b", server.address]):
+        java.mqadmin("updateTopic", *target, "-t", new, "-r", "3", "-w", "3", "-o", "true")
+        assert store.replication.topics()[new].ordered
+        shown = java.mqadmin("updateOrderConf", "-t", new, "-m", "get")
+        assert f"orderConf=[{store.name}:3]" in shown
+        java.mqadmin("updateOrderConf", "-t", new, "-m", "delete")
+        assert not store.replication.topics()[new].ordered
+    with pytest.raises(RequestFailed, match=f"{store.name}:3"):
+        java.mqadmin("updateOrderConf", "-t", new, "-m", "put", "-v", f"{store.name}:7")
+    java.mqadmin("updateOrderConf", "-t", new, "-m", "put", "-v", f"{store.name}:3")
+    assert store.replication.topics()[new].ordered
+
+
 def test_delete_topic_deletes_it(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
     assert "success" in java.mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", topic)
     assert topic not in store.topics()

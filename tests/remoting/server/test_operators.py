@@ -8,22 +8,59 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import mq
+from mq.remoting import serve
 from mq.remoting.codec.bodies.consuming import QueueOffsets, RunningInfo
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat
 from mq.remoting.codec.bodies.heartbeat import Subscription as SubscriptionData
-from mq.remoting.codec.fields import decode_fields
+from mq.remoting.codec.bodies.route import KeyValues
+from mq.remoting.codec.fields import Request, decode_fields
 from mq.remoting.codec.frame import answer_to
 from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.records import decode_records
+from mq.remoting.codec.requests.brokers import GetBrokerRuntimeInfo
 from mq.remoting.codec.requests.groups import HeartBeat
+from mq.remoting.codec.requests.name_servers import (
+    DeleteKeyValue,
+    GetKeyValue,
+    GetKeyValues,
+    GetSystemTopics,
+    PutKeyValue,
+)
 from mq.remoting.codec.requests.offsets import ResetConsumerOffset
 from mq.remoting.codec.requests.pushed import ConsumeMessageDirectly, GetConsumerRunningInfo
+from mq.remoting.codec.requests.statistics import (
+    GetAllProducers,
+    GetBrokerConsumeStats,
+    QueryConsumeTimeSpan,
+    ViewBrokerStats,
+)
+from mq.remoting.codec.requests.topics import GetSystemTopicsOfBroker
 from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.codec.signature import Credentials
+from mq.remoting.server.access import AccessKeys
 from mq.remoting.server.server import Server
 from tests.support.eventually import eventually
 from tests.support.raw_requests import RawClient, ask, body
 
 LIMIT = 60.0
+
+
+OPERATORS: list[Request] = [
+    ConsumeMessageDirectly("billing", "gone", "00"),
+    DeleteKeyValue("ORDER_TOPIC_CONFIG", "orders"),
+    GetAllProducers(),
+    GetBrokerConsumeStats(False),
+    GetBrokerRuntimeInfo(),
+    GetConsumerRunningInfo("billing", "gone"),
+    GetKeyValue("ORDER_TOPIC_CONFIG", "orders"),
+    GetKeyValues("ORDER_TOPIC_CONFIG"),
+    GetSystemTopics(),
+    GetSystemTopicsOfBroker(),
+    PutKeyValue("ORDER_TOPIC_CONFIG", "orders", "mq:1"),
+    QueryConsumeTimeSpan("orders", "billing"),
+    ResetConsumerOffset("orders", "billing", 0, True),
+    ViewBrokerStats("TOPIC_PUT_NUMS", "orders"),
+]
 
 
 def started_group(store: mq.Broker, count: int) -> mq.Group:
@@ -144,3 +181,33 @@ def test_a_consumer_that_is_not_there(store: mq.Broker, server: Server, member: 
         answer = ask(server, request)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "not online" in answer.remark or "no message" in answer.remark
+
+
+def test_settings_of_order_are_those_of_topics(store: mq.Broker, server: Server) -> None:
+    store.create_topic("orders", 2, ordered=True)
+    space, value = "ORDER_TOPIC_CONFIG", f"{store.name}:2"
+    if not isinstance(store, mq.LocalBroker):
+        assert ask(server, GetKeyValue(space, "orders")).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        return
+    assert body(KeyValues, ask(server, GetKeyValues(space))).table == {"orders": value}
+    assert ask(server, DeleteKeyValue(space, "orders")).code == ResponseCode.SUCCESS
+    assert ask(server, GetKeyValue(space, "orders")).code == ResponseCode.QUERY_NOT_FOUND
+    assert ask(server, PutKeyValue(space, "orders", value)).code == ResponseCode.SUCCESS
+    assert ask(server, GetKeyValue(space, "orders")).fields == {"value": value}
+    for request, code in (
+        (PutKeyValue(space, "orders", f"{store.name}:3"), ResponseCode.INVALID_PARAMETER),
+        (PutKeyValue(space, "gone", value), ResponseCode.TOPIC_NOT_EXIST),
+        (PutKeyValue("other", "orders", value), ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+    ):
+        assert ask(server, request).code == code
+
+
+def test_what_operators_ask_needs_a_key_without_rights_of_its_own(store: mq.Broker) -> None:
+    store.create_topic("orders", 1)
+    keys: AccessKeys = {"someone": ("secret", {"*": "PUB|SUB"}), "operator": "secret"}
+    with serve(store, port=0, namesrv_port=0, access_keys=keys) as server:
+        for request in OPERATORS:
+            for signer in (None, Credentials("someone", "secret"), Credentials("operator", "wrong")):
+                assert ask(server, request, signer=signer).code == ResponseCode.NO_PERMISSION, request
+            answer = ask(server, request, signer=Credentials("operator", "secret"))
+            assert answer.code != ResponseCode.NO_PERMISSION, request

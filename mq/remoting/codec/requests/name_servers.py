@@ -29,6 +29,7 @@ __all__ = [
     "RegisterTopic",
     "UnregisterBroker",
     "UpdateNameServerConfig",
+    "ValueAnswer",
     "WipeWritePermission",
 ]
 

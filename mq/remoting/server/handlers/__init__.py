@@ -7,7 +7,7 @@ queries.py   messages by id and by key              topics.py    making and dele
 send_backs.py   what a consumer failed to consume   transactions.py   how transactions end
 standby.py   what replicas ask   broker_state.py   settings and figures of the broker
 statistics.py   where queues and groups are, as operators ask   rates.py   how fast they move
-clients.py   what operators ask of one consumer
+clients.py   what operators ask of one consumer      order_settings.py   topics for messages in order
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mq.remoting.server.handlers import (
     groups,
     locks,
     offsets,
+    order_settings,
     pulling,
     queries,
     rates,
@@ -40,6 +41,7 @@ for each in (
     groups,
     locks,
     offsets,
+    order_settings,
     pulling,
     queries,
     rates,
