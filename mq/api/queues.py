@@ -6,14 +6,15 @@ puller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from mq.api.results import MessageQueue, PullResult, SendResult
+from mq.api.results import MessageQueue, PullResult, PullStatus, SendResult
 from mq.api.waiter import Waiter
+from mq.errors import StoreCorrupted
 from mq.message import Message
 
-__all__ = ["READ_SIZE_MAX", "Appender", "Appenders", "Puller", "QueueEnds", "Queues"]
+__all__ = ["READ_SIZE_MAX", "Appender", "Appenders", "Puller", "QueueEnds", "Queues", "readable"]
 
 READ_SIZE_MAX = 256 << 10  # bytes of one read, RocketMQ's figure; a single message may be larger
 
@@ -131,3 +132,22 @@ class Appenders:
             if result is not None:
                 return result
             self._of_queue = {}
+
+
+def readable(pull: Callable[[int], PullResult], offset: int) -> Iterator[PullResult]:
+    """What a queue has from an offset on, pull by pull: pull(offset) with messages, until there are no more.
+
+    A record that cannot be read is left out. Raises what pull() raises else."""
+    while True:
+        try:
+            found = pull(offset)
+        except StoreCorrupted as error:
+            if error.queue_offset is None:
+                raise
+            offset = error.queue_offset + 1
+            continue
+        if found.status is PullStatus.FOUND:
+            yield found
+        elif found.next_offset <= offset:
+            return
+        offset = found.next_offset

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from mq.api.queues import readable
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.broker.delay.level_progress import DelayOffsets, Stated
 from mq.errors import BrokerClosed, ForkedBroker, MessageInvalid, MQError, StoreCorrupted
@@ -397,18 +398,13 @@ class Delivery:
         end = self._store.next_offset(stated.queue)
         if self._sync:
             self._store.flush()  # What is not on disk would not be seen.
-        offset = stated.begin
-        while offset < end:
-            try:
-                found = self._pull(queue, offset, READ_COUNT, READ_SIZE, None, 0.0)
-            except StoreCorrupted as error:
-                if error.queue_offset is None:
-                    raise
-                offset = error.queue_offset + 1
-                continue
-            if found.status is not PullStatus.FOUND:
-                return False
+        if stated.begin >= end:
+            return False
+        for found in readable(
+            lambda at: self._pull(queue, at, READ_COUNT, READ_SIZE, None, 0.0), stated.begin
+        ):
             if any(is_copy(candidate, message) for candidate in found.messages):
                 return True
-            offset = found.next_offset
+            if found.next_offset >= end:
+                return False
         return False

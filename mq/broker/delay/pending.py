@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 
 from mq.api.local import Delayed
-from mq.api.results import MessageQueue, PullStatus
+from mq.api.queues import readable
+from mq.api.results import MessageQueue
 from mq.broker.delay.levels import SCHEDULE_TOPIC, destination
 from mq.broker.delay.recall import MARKS
 from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import TIMER_TOPIC, Timer
-from mq.errors import StoreCorrupted
 from mq.message import MessageExt
 from mq.properties import number_of, value_of
 from mq.store.queue.reader import Reader
@@ -77,15 +77,5 @@ def _of_times(reader: Reader, broker_name: str, delivered_ms: int) -> Iterator[D
 
 
 def _messages(reader: Reader, queue: MessageQueue, offset: int) -> Iterator[MessageExt]:
-    while True:
-        try:
-            found = reader.pull(queue, offset, READ_COUNT, READ_SIZE, None, 0.0)
-        except StoreCorrupted as error:
-            if error.queue_offset is None:
-                raise
-            offset = error.queue_offset + 1
-            continue
-        if found.status is not PullStatus.FOUND and found.next_offset <= offset:
-            return
+    for found in readable(lambda at: reader.pull(queue, at, READ_COUNT, READ_SIZE, None, 0.0), offset):
         yield from found.messages
-        offset = found.next_offset

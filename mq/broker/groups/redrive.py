@@ -19,7 +19,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mq.api.local import Redriven
-from mq.api.results import MessageQueue, PullStatus
+from mq.api.queues import readable
+from mq.api.results import MessageQueue
 from mq.broker.delay.schedule import Schedule
 from mq.broker.groups.groups import Groups
 from mq.broker.message_query import Finder
@@ -90,15 +91,8 @@ class Redrive:
         offset = max(done, self._reader.min_offset(queue))
         pull = self._reader.puller(queue)
         is_whole = True  # Nothing before `offset` is left to be sent by a later call.
-        while count_max is None or sent < count_max:
-            try:
-                found = pull(offset, READ_COUNT, READ_SIZE, None, 0.0)
-            except StoreCorrupted as error:
-                if error.queue_offset is None:
-                    raise
-                offset = error.queue_offset + 1
-                continue
-            if found.status is not PullStatus.FOUND:
+        for found in readable(lambda at: pull(at, READ_COUNT, READ_SIZE, None, 0.0), offset):
+            if sent == count_max:
                 break
             messages = list(found.messages)
             wanted = messages if self._selection is None else self._selection.keep(messages)
@@ -121,7 +115,6 @@ class Redrive:
                         self._send_again(topic, message)
                 if is_whole and not self._dry_run:
                     self._groups.commit(REDRIVE_GROUP, queue, message.queue_offset + 1)
-            offset = found.next_offset
         return Redriven(sent, left, known, stuck)
 
     def _has_target(self, topic: str, message: MessageExt) -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mq.api.broker import DirectoryBroker
-from mq.api.results import MessageQueue, PullStatus
-from mq.errors import StoreCorrupted
+from mq.api.queues import readable
+from mq.api.results import MessageQueue
 from mq.sink_ledger import TOPIC, Entry
 from mq.spark.sink.ledger import txn_of
 from mq.spark.sink.staging import is_locked, places
@@ -75,22 +75,12 @@ def _entries(broker: DirectoryBroker) -> Iterator[Entry]:
     if TOPIC not in broker.topics():
         return
     queue = MessageQueue(TOPIC, broker.name, 0)
-    at, pull = broker.min_offset(queue), broker.puller(queue)
-    while True:
-        try:
-            result = pull(at, READ_COUNT, READ_BYTES, None, 0.0)
-        except StoreCorrupted as error:
-            if error.queue_offset is None:
-                raise
-            at = error.queue_offset + 1
-            continue
-        for message in result.messages:
+    pull = broker.puller(queue)
+    for found in readable(lambda at: pull(at, READ_COUNT, READ_BYTES, None, 0.0), broker.min_offset(queue)):
+        for message in found.messages:
             entry = Entry.decode(message.body)
             if entry is not None:
                 yield entry
-        if result.status is not PullStatus.FOUND and result.next_offset <= at:
-            return
-        at = result.next_offset
 
 
 def _places(root: Path) -> list[Path]:
