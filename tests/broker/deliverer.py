@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 from mq.broker import leader
-from mq.broker.delay import level_progress
+from mq.broker.delay import level_progress, schedule
+from mq.broker.delay.level_progress import DelayOffsets, LevelProgress
 from mq.broker.local import LocalBroker
 from tests.support.processes.nursery import stopping
 
@@ -26,49 +29,46 @@ SIZES: dict[str, Any] = {
 }
 
 
-class MortalWords:
-    """The words, and the end at one of them."""
+Put = Callable[[Mapping[int, int]], None]  # stores words of mq/delay
 
-    def __init__(self, words: Any, dies_at: int) -> None:
-        self._words, self._dies_at = words, dies_at
-        self._step: int | None = None
 
-    def __getitem__(self, place: int) -> int:
-        return int(self._words[place])
+def put_by(through: Callable[[LevelProgress, Put], Put]) -> None:
+    """Have the delivery of this process store its words by through(progress, put), not by put."""
 
-    def __setitem__(self, place: int, value: int) -> None:
-        if self._step is None and place == level_progress.AT_OFFSET:
-            self._step = 0
-        if self._step is not None:
-            if self._step == self._dies_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-                time.sleep(60)
-            self._step += 1
-        self._words[place] = value
+    class Through(DelayOffsets):
+        def __init__(
+            self, root: Path, progress: LevelProgress, levels: int, last_store_ms: int = 0, *, put: Put
+        ) -> None:
+            super().__init__(root, progress, levels, last_store_ms, put=through(progress, put))
+
+    vars(schedule)["DelayOffsets"] = Through
 
 
 def die_at(step: int) -> None:
-    made = level_progress.DelayOffsets.__init__
+    def mortal(progress: LevelProgress, _put: Put) -> Put:
+        steps = count()
+        is_counted = False
 
-    def make(self: Any, *arguments: Any, **options: Any) -> None:
-        made(self, *arguments, **options)
-        self._words = MortalWords(self._words, step)
-        self._put = self._put_here
+        def put_until_then(values: Mapping[int, int]) -> None:
+            nonlocal is_counted
+            for place, value in values.items():
+                is_counted = is_counted or place == level_progress.AT_OFFSET
+                if is_counted and next(steps) == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                    time.sleep(60)
+                progress.words[place] = value
 
-    made_mortal: Any = make
-    level_progress.DelayOffsets.__init__ = made_mortal  # type: ignore[method-assign]  # for this process alone
+        return put_until_then
+
+    put_by(mortal)
 
 
 def stop_before(step: int) -> None:
     """Stop this process before that change of the shared words, counted from the first that states a
     delivery."""
-    made = level_progress.DelayOffsets.__init__
     left: list[int] = []
 
-    def make(self: Any, *arguments: Any, **options: Any) -> None:
-        made(self, *arguments, **options)
-        put = self._put
-
+    def stopping_once(_progress: LevelProgress, put: Put) -> Put:
         def stop_and_put(values: Mapping[int, int]) -> None:
             if level_progress.AT_OFFSET in values and not left:
                 left.extend(range(step + 1))
@@ -77,10 +77,9 @@ def stop_before(step: int) -> None:
                 signal.raise_signal(signal.SIGSTOP)  # Of this thread: it stops here, and not a little later.
             put(values)
 
-        self._put = stop_and_put
+        return stop_and_put
 
-    made_to_stop: Any = make
-    level_progress.DelayOffsets.__init__ = made_to_stop  # type: ignore[method-assign]  # for this process alone
+    put_by(stopping_once)
 
 
 def deliverer(
