@@ -18,7 +18,8 @@ __all__ = ["abandon", "lag", "recommended_conf", "register", "use_java"]
 
 
 def register(spark: Any) -> None:
-    """Have this session know the format "mq". Twice is fine. Raises MQError for a PySpark that is too old."""
+    """Register the format "mq" in this session; a second call does no harm. Raises MQError if PySpark is too
+    old."""
     from mq.spark.version import check_spark
 
     check_spark()
@@ -43,8 +44,8 @@ def recommended_conf() -> dict[str, str]:
 
 
 def lag(progress: Mapping[str, Any] | None) -> dict[MessageQueue, int]:
-    """How many messages of each queue a query has not read yet, from its lastProgress. Other sources that the
-    query has are passed over, and there is nothing to tell before it has made progress."""
+    """How many messages of each queue a query has not read yet, from its lastProgress. Sources of other
+    formats are ignored. Before the first progress the result is empty."""
     from mq.spark.source.offsets import Offset, is_of_cluster
 
     behind: dict[MessageQueue, int] = {}
@@ -61,18 +62,21 @@ def lag(progress: Mapping[str, Any] | None) -> dict[MessageQueue, int]:
 
 
 def abandon(path: str | os.PathLike[str], txn: str) -> list[Path]:
-    """Of a batch of rows of which the log has a part, and the staged rest is lost: append what is left of it,
-    and have it count as whole without what is not. txn: as `mq DIR sinks` lists it. The files that were given
-    up; none where nothing is lost. Raises MQError where there is no such sink, or somebody is committing."""
-    from mq.spark.sink.commit import abandon_rest
-    from mq.spark.target import opened
+    """Give up the lost rest of an epoch that is in the log in part: append the staged files that can still be
+    read, and mark the epoch as complete. Returns the files that were given up: none if nothing is lost.
 
-    with opened(path, read_only=False) as broker:
+    txn: the transaction id, as `mq DIR sinks` lists it. Raises MQError if there is no such sink, or if
+    another process is committing.
+    """
+    from mq.spark.sink.commit import abandon_rest
+    from mq.spark.target import open_store
+
+    with open_store(path, read_only=False) as broker:
         return abandon_rest(broker, txn)
 
 
 def _offset_of(value: Any) -> Mapping[str, Any] | None:
-    """One of ours, as Spark gives it: JSON, or what that says. Other sources have whatever they like."""
+    """An offset of mq, as JSON text or as the parsed object; None for an offset of another source."""
     import json
 
     from mq.spark.source.offsets import VERSION_KEY

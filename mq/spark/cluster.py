@@ -1,7 +1,7 @@
-"""This process's broker object of a cluster, opened on first use and kept: for the driver, and for tasks.
+"""The cache of broker objects for clusters, one per process: for the driver and for tasks.
 
-Nothing is connected before it is asked something. Keys, and where TLS files are, come with the ClusterRef;
-the files themselves must be on every machine.
+A broker object connects on its first request. Access keys and the paths of TLS files come with the
+ClusterRef; the files themselves must be on every machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mq.api.broker import Broker
 from mq.api.bulk import Cluster
 from mq.errors import MQError, RemotingError, RequestTimeout
 from mq.opening import open as open_broker
-from mq.spark.errors import Refusal, shown
+from mq.spark.errors import SparkError, short
 from mq.spark.target_options import ClusterRef
 
 __all__ = ["ClusterBroker", "cluster_broker", "on_cluster"]
@@ -33,12 +33,13 @@ os.register_at_fork(after_in_child=opened_brokers.clear)
 
 
 def cluster_broker(cluster: ClusterRef) -> ClusterBroker:
-    """The broker object, those used last at the end. Raises Refusal for what TLS cannot be made of."""
+    """The broker object of a cluster, opened on first use. Raises SparkError for TLS files that cannot be
+    used."""
     known = opened_brokers.pop(cluster, None)
     if known is None:
         while len(opened_brokers) >= BROKERS_MAX:
             opened_brokers.pop(next(iter(opened_brokers))).close()
-        # It has the scheme of a cluster, so what comes is one's.
+        # The scheme is a cluster's, so open() returns the broker object of a cluster.
         known = open_broker(  # type: ignore[assignment]  # see above
             str(cluster),
             access_key=cluster.access_key,
@@ -54,15 +55,15 @@ def cluster_broker(cluster: ClusterRef) -> ClusterBroker:
 
 @contextmanager
 def on_cluster(cluster: ClusterRef, what: str) -> Iterator[None]:
-    """What brokers have against a step, as a Refusal."""
+    """Turn the errors of brokers into a SparkError that names the step."""
     try:
         yield
-    except Refusal:
+    except SparkError:
         raise
     except (RemotingError, RequestTimeout) as error:
-        raise Refusal("MQ_CLUSTER", f"{cluster}: {what}: {type(error).__name__}: {error}") from None
+        raise SparkError("MQ_CLUSTER", f"{cluster}: {what}: {type(error).__name__}: {error}") from None
     except MQError as error:
-        raise Refusal("MQ_CLUSTER", f"{cluster}: {what}: {error}") from None
+        raise SparkError("MQ_CLUSTER", f"{cluster}: {what}: {error}") from None
 
 
 def _tls(cluster: ClusterRef) -> bool | ssl.SSLContext:
@@ -74,12 +75,12 @@ def _tls(cluster: ClusterRef) -> bool | ssl.SSLContext:
         context.check_hostname = cluster.tls_check_hostname
         option, file = "tlsCertFile", cluster.tls_cert_file
         if file is not None:
-            # A key that asks for a pass phrase would wait for it where nobody can type.
+            # Without a password function an encrypted key would prompt on the terminal.
             context.load_cert_chain(file, cluster.tls_key_file, password=lambda: "")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError.
-        raise Refusal(
+        raise SparkError(
             "MQ_OPTION",
-            f"option {option} is {shown(file)}: it cannot be used by process {os.getpid()} on"
+            f"option {option} is {short(file)}: it cannot be used by process {os.getpid()} on"
             f" {os.uname().nodename} ({getattr(error, 'strerror', None) or error}); the file must be on the"
             " machines of driver and executors, in PEM, and its key without a pass phrase",
         ) from None

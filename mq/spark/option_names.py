@@ -1,19 +1,19 @@
-"""The names of all options. They are compared without regard to case, as everywhere in Spark.
+"""The names of all options. Case does not matter, as everywhere in Spark.
 
-One that is not known is an error, since the Kafka connector's silence about a misspelt startingOffset costs
-its users data. Values of secrets are in no error: their names are such that Spark, too, shows none
-(spark.redaction.regex).
+An unknown option is an error: the Kafka connector ignores a misspelt startingOffset, and its users lose data.
+No error shows the value of a secret. The names of secrets match spark.redaction.regex, so Spark hides them
+too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mq.spark.errors import Refusal, nearest, shown
+from mq.spark.errors import SparkError, nearest, short
 
 __all__ = ["CLUSTER_NAMES", "SECRETS", "SINK_NAMES", "SOURCE_NAMES", "check_names"]
 
-# What both have: where to read, or to write.
+# Options of both: the directory or the cluster.
 SECRETS = ("accessKey", "secretKey")
 CLUSTER_NAMES = (
     *("nameServer", *SECRETS, "namespace", "timeout"),
@@ -39,18 +39,18 @@ ALIASES = {
     "namesrvaddr": "nameServer",
 }
 SPARKS_OWN = {"checkpointlocation", "queryname", "outputmode", "triggerinterval"}
-OF_A_TABLE = {"provider", "location"}  # what Spark says besides of a table that is in its catalog
+OF_A_TABLE = {"provider", "location"}  # Spark adds these for a table of its catalog
 
 
 def check_names(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by their names as documented. Raises Refusal for one that there is not, and for two names
-    of one option with different values."""
+    """The options under their documented names. Raises SparkError for an unknown option, and for an option
+    given under two names with different values."""
     known = {name.lower(): name for name in (*SOURCE_NAMES, *SINK_NAMES)} | ALIASES
     if {given.lower() for given in options} >= OF_A_TABLE:
-        raise Refusal(
+        raise SparkError(
             "MQ_OPTION",
-            "a table cannot be made of mq: Spark keeps the options of a table to itself, and a reader of it"
-            " would be told none; CREATE TEMPORARY VIEW ... USING mq OPTIONS (...) has them told",
+            "mq cannot back a table: Spark does not pass the options of a table to its reader; use CREATE"
+            " TEMPORARY VIEW ... USING mq OPTIONS (...)",
         )
     found: dict[str, str] = {}
     for given, value in options.items():
@@ -58,9 +58,11 @@ def check_names(options: Mapping[str, str]) -> dict[str, str]:
         if key in SPARKS_OWN:
             continue
         if key not in known:
-            raise Refusal("MQ_OPTION", f"there is no option {shown(given)}{nearest(given, known.values())}")
+            raise SparkError(
+                "MQ_OPTION", f"there is no option {short(given)}{nearest(given, known.values())}"
+            )
         name = known[key]
         if found.setdefault(name, value) != value:
-            values = "" if name in SECRETS else f": {shown(found[name])} and {shown(value)}"
-            raise Refusal("MQ_OPTION", f"{name} is given twice, under two names{values}")
+            values = "" if name in SECRETS else f": {short(found[name])} and {short(value)}"
+            raise SparkError("MQ_OPTION", f"{name} is given twice, under two names{values}")
     return found

@@ -1,4 +1,4 @@
-"""Single values out of the texts of options: numbers, booleans, words, durations."""
+"""Parsers for the values of options: numbers, booleans, choices, durations."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mq.spark.errors import Refusal, shown
+from mq.spark.errors import SparkError, short
 
 __all__ = [
     "AGO",
     "DIGITS",
     "UNIT_MS",
     "boolean",
+    "choice",
     "duration_ms",
     "number",
     "one_of",
-    "otherwise",
-    "refuse",
-    "word",
+    "or_default",
+    "reject",
 ]
 
 AGO = re.compile(r"-?([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(ms|s|m|h|d)\Z")
@@ -29,55 +29,59 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def number(options: Mapping[str, str], name: str, least: int) -> int | None:
-    """A whole number; None where it is not given. Raises Refusal."""
+    """A whole number; None if the option is missing. Raises SparkError."""
     text = options.get(name)
     if text is None:
         return None
     if not DIGITS.match(text.strip()) or not least <= int(text) <= NUMBER_MAX:
-        raise Refusal(
-            "MQ_OPTION", f"option {name} is {shown(text)}: give a number, {least} or more and below 2**62"
+        raise SparkError(
+            "MQ_OPTION",
+            f"option {name} is {short(text)}: give a number, {least} or more and below 2**62",
         )
     return int(text)
 
 
-def boolean(options: Mapping[str, str], name: str, otherwise: bool) -> bool:
+def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
     text = options.get(name)
     if text is None:
-        return otherwise
+        return default
     if text.strip().lower() not in _BOOLEANS:
-        raise Refusal("MQ_OPTION", f"option {name} is {shown(text)}: give true or false")
+        raise SparkError("MQ_OPTION", f"option {name} is {short(text)}: give true or false")
     return _BOOLEANS[text.strip().lower()]
 
 
-def word(options: Mapping[str, str], name: str, words: tuple[Any, ...]) -> Any:
+def choice(options: Mapping[str, str], name: str, words: tuple[Any, ...]) -> Any:
     text = options.get(name, words[0]).strip().lower()
     if text not in words:
-        raise Refusal("MQ_OPTION", f"option {name} is {options[name]!r}: give {' or '.join(words)}")
+        raise SparkError("MQ_OPTION", f"option {name} is {options[name]!r}: give {' or '.join(words)}")
     return text
 
 
 def duration_ms(name: str, text: str) -> float:
     match = AGO.match(text.strip())
     if not match or text.strip().startswith("-"):
-        raise Refusal(
-            "MQ_OPTION", f"option {name} is {shown(text)}: give a number and ms, s, m, h or d, such as 15m"
+        raise SparkError(
+            "MQ_OPTION",
+            f"option {name} is {short(text)}: give a number and ms, s, m, h or d, such as 15m",
         )
     return float(match[1]) * UNIT_MS[match[2]]
 
 
-def otherwise(value: int | None, otherwise: int) -> int:
-    return otherwise if value is None else value
+def or_default(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
-def refuse(options: Mapping[str, str], names: Iterable[str], why: str) -> None:
+def reject(options: Mapping[str, str], names: Iterable[str], why: str) -> None:
     for name in names:
         if name in options:
-            raise Refusal("MQ_OPTION", f"option {name} has no meaning here: {why}")
+            raise SparkError("MQ_OPTION", f"option {name} has no meaning here: {why}")
 
 
 def one_of(options: Mapping[str, str], names: tuple[str, ...], *, required: bool = False) -> None:
     given = [name for name in names if name in options]
     if len(given) > 1:
-        raise Refusal("MQ_OPTION", f"options {' and '.join(given)} contradict each other: give one of them")
+        raise SparkError(
+            "MQ_OPTION", f"options {' and '.join(given)} contradict each other: give one of them"
+        )
     if required and not given:
-        raise Refusal("MQ_OPTION", f"say what to read: give one of the options {', '.join(names)}")
+        raise SparkError("MQ_OPTION", f"say what to read: give one of the options {', '.join(names)}")

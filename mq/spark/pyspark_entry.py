@@ -1,5 +1,5 @@
-"""The package pyspark_mq, as setup.py installs it: Spark looks for packages of such names, and takes their
-DefaultSource. One that fails to be imported hides those of everybody else, so this one does not fail.
+"""The package pyspark_mq, as setup.py installs it. Spark imports every package named pyspark_* and registers
+its DefaultSource. If one import fails, Spark registers none of them, so this import never fails.
 """
 
 from contextlib import suppress

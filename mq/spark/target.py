@@ -1,6 +1,6 @@
-"""Which store is meant, as a value that travels to the tasks, and this process's broker of it.
+"""A reference to a store that can be pickled for the tasks, and this process's cache of open brokers.
 
-This alone opens a broker: all else of the source and the sink asks one, and its `bulk`.
+Only this module opens the broker of a directory for the source and the sink.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import NamedTuple
 from mq.api.broker import DirectoryBroker
 from mq.broker.local import LocalBroker
 from mq.errors import MQError
-from mq.spark.errors import Refusal, shown
+from mq.spark.errors import SparkError, short
 
-__all__ = ["StoreRef", "broker", "locate", "opened", "refused"]
+__all__ = ["StoreRef", "broker", "locate", "open_store", "store_error"]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 STORE_PARTS = ("commitlog", "config", "mq")
@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoreRef:
-    """A store directory, and by what a task notices that it runs where there is another one of that name, or
-    as a user whose store it is not."""
+    """A store directory, with the boot id, device and owner that the driver saw. A task compares them to
+    detect another machine, another directory of the same name, or another user."""
 
     path: str
     boot_id: str
@@ -38,9 +38,9 @@ class StoreRef:
     owner: int
 
 
-class _Opened(NamedTuple):
-    """A broker with the control file of its store, as a descriptor: a store that was recovered, or removed
-    and made again, has another one, and as long as this one is open no other has its number."""
+class _OpenBroker(NamedTuple):
+    """A broker, with an open descriptor of its store's control file. A store that was recovered or re-created
+    has another control file; while the descriptor is open, no other file gets the same inode number."""
 
     broker: DirectoryBroker
     control: int | None
@@ -64,14 +64,14 @@ class _Opened(NamedTuple):
             _log.warning("closing %s: %s", self.broker, error)
 
 
-# Of this process, those used last at the end. Processes that Spark forks have none yet; others begin anew.
-opened_brokers: dict[tuple[str, bool], _Opened] = {}
+# The open brokers of this process, the most recently used last. A forked child starts with an empty cache.
+opened_brokers: dict[tuple[str, bool], _OpenBroker] = {}
 
 
 def _after_fork() -> None:
-    for opened in opened_brokers.values():
-        if opened.control is not None:
-            os.close(opened.control)
+    for open_broker in opened_brokers.values():
+        if open_broker.control is not None:
+            os.close(open_broker.control)
     opened_brokers.clear()
 
 
@@ -79,26 +79,26 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def locate(path: str) -> StoreRef:
-    """The store at a path of this machine. Raises Refusal where there is none."""
+    """The store at a path of this machine. Raises SparkError if there is none."""
     try:
         absolute = Path(path).absolute()
         found = absolute.stat()
     except ValueError:
-        raise Refusal("MQ_STORE", f"option path is {shown(path)}, which no directory is called") from None
+        raise SparkError("MQ_STORE", f"option path is {short(path)}, which no directory is called") from None
     except PermissionError as error:
         user = _user(os.geteuid())
-        raise Refusal(
+        raise SparkError(
             "MQ_STORE",
-            f"option path is {shown(path)}: user {user} may not see what is there ({error.strerror})",
+            f"option path is {short(path)}: user {user} may not see what is there ({error.strerror})",
         ) from None
     except OSError as error:
-        raise Refusal(
+        raise SparkError(
             "MQ_STORE",
-            f"option path is {shown(path)}: there is no store at {shown(str(absolute))} ({error.strerror})",
+            f"option path is {short(path)}: there is no store at {short(str(absolute))} ({error.strerror})",
         ) from None
-    # Opening makes what is missing; what has nothing of a store is not one that lost its files.
+    # Opening would create a store here. A directory without any part of a store is probably a wrong path.
     if absolute.is_dir() and not any((absolute / name).exists() for name in STORE_PARTS):
-        raise Refusal("MQ_STORE", f"option path is {shown(path)}: there is no store in {absolute}")
+        raise SparkError("MQ_STORE", f"option path is {short(path)}: there is no store in {absolute}")
     return StoreRef(str(absolute), _boot_id(), found.st_dev, found.st_uid)
 
 
@@ -110,20 +110,20 @@ def _boot_id() -> str:
         return ""
 
 
-def opened(path: str | os.PathLike[str], *, read_only: bool) -> DirectoryBroker:
-    """A broker of a directory that is there. How long messages are kept, and what the delay levels are, is
-    the application's affair."""
+def open_store(path: str | os.PathLike[str], *, read_only: bool) -> DirectoryBroker:
+    """A broker of an existing directory. It performs no duties: retention and delay levels are settings of
+    the application."""
     return LocalBroker(path, read_only=read_only, create=False, duties=False)
 
 
 def broker(store: StoreRef, *, writable: bool = False) -> DirectoryBroker:
-    """This process's broker of a store, opened on first use and kept. Raises Refusal, saying so where the
-    store is somewhere else, or another user's."""
+    """This process's broker of a store, opened on first use and kept. Raises SparkError, for example if the
+    store is on another machine or belongs to another user."""
     path = Path(store.path)
     try:
         here = path.stat()
     except PermissionError as error:
-        raise refused(store, error) from None
+        raise store_error(store, error) from None
     except OSError as error:
         raise _elsewhere(store, error.strerror or str(error)) from None
     if _boot_id() != store.boot_id or here.st_dev != store.device:
@@ -139,27 +139,28 @@ def broker(store: StoreRef, *, writable: bool = False) -> DirectoryBroker:
     while len(opened_brokers) >= BROKERS_MAX:
         opened_brokers.pop(next(iter(opened_brokers))).close()
     try:
-        fresh = opened(path, read_only=not writable)
+        fresh = open_store(path, read_only=not writable)
     except (MQError, OSError) as error:
-        raise refused(store, error) from None
+        raise store_error(store, error) from None
     try:
         control = os.open(path / "mq" / "control", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        control = None  # Of a store that no mq opened to write yet.
-    opened_brokers[key] = _Opened(fresh, control)
+        control = None  # No mq has opened this store for writing yet.
+    opened_brokers[key] = _OpenBroker(fresh, control)
     return fresh
 
 
-def refused(store: StoreRef, error: Exception, done: str = "opened") -> Refusal:
-    """The store is here, but not for this process; in most cases because of the user it runs as."""
+def store_error(store: StoreRef, error: Exception, done: str = "opened") -> SparkError:
+    """The error for a store that exists here but that this process cannot use, mostly for lack of
+    permission."""
     text = f"option path is {store.path!r}: the store cannot be {done} by {_process()}: {error}"
     if os.geteuid() not in {0, store.owner}:
         text += f". It is the store of user {_user(store.owner)}: run driver and executors as that user"
-    return Refusal("MQ_STORE", text)
+    return SparkError("MQ_STORE", text)
 
 
-def _elsewhere(store: StoreRef, why: str) -> Refusal:
-    return Refusal(
+def _elsewhere(store: StoreRef, why: str) -> SparkError:
+    return SparkError(
         "MQ_STORE_NOT_LOCAL",
         f"option path is {store.path!r}: the store was found by the driver and is not there for {_process()}:"
         f" {why}. A store is a directory of one machine: run the executors where the driver runs, by master"

@@ -1,4 +1,4 @@
-"""What a source reads, or a sink writes: a directory of this machine, or a cluster. Pure values."""
+"""The target of a source or a sink: a directory of this machine, or a cluster. Pure values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mq.remoting.client.connections.addresses import parse_addresses
-from mq.spark.errors import Refusal, shown
+from mq.spark.errors import SparkError, short
 from mq.spark.option_names import CLUSTER_NAMES
 from mq.spark.option_values import boolean, duration_ms
 
-__all__ = ["ClusterRef", "Target", "refuse_on_cluster", "target_of"]
+__all__ = ["ClusterRef", "Target", "reject_on_cluster", "target_of"]
 
 SCHEME = "rocketmq:"
 TIMEOUT_MS_MAX = 3_600_000
@@ -22,7 +22,7 @@ TLS_FILES = ("tlsCaFile", "tlsCertFile", "tlsKeyFile")
 
 @dataclass(frozen=True)
 class ClusterRef:
-    """A cluster, and how it is reached: a value that travels to the tasks. Keys are in no repr."""
+    """A cluster and its connection settings: a value that is pickled for the tasks. The repr omits keys."""
 
     name_servers: str
     access_key: str | None = field(default=None, repr=False)
@@ -43,13 +43,13 @@ Target = str | ClusterRef  # A directory's path, or a cluster.
 
 
 def target_of(options: Mapping[str, str]) -> Target:
-    """What is meant. Raises Refusal where nothing is, or both are."""
+    """The target that the options name. Raises SparkError if they name none, or a directory and a cluster."""
     path = options.get("path", "")
     if "nameServer" in options:
         if path.strip():
-            raise Refusal(
+            raise SparkError(
                 "MQ_OPTION",
-                f"option nameServer is {shown(options['nameServer'])} and option path is {shown(path)}: one"
+                f"option nameServer is {short(options['nameServer'])} and option path is {short(path)}: one"
                 " is a cluster, the other a directory of this machine; give one of them",
             )
         return _cluster("nameServer", options["nameServer"], options)
@@ -57,7 +57,7 @@ def target_of(options: Mapping[str, str]) -> Target:
         return _cluster("path", path.strip()[len(SCHEME) :].removeprefix("//"), options)
     for name in CLUSTER_NAMES[1:]:
         if name in options:
-            raise Refusal(
+            raise SparkError(
                 "MQ_OPTION", f"option {name} is about a cluster: name one by option nameServer, not path"
             )
     return _directory(path)
@@ -65,15 +65,15 @@ def target_of(options: Mapping[str, str]) -> Target:
 
 def _directory(path: str) -> str:
     if not path.strip():
-        raise Refusal(
+        raise SparkError(
             "MQ_OPTION",
             "option path is missing: name the directory of the store, or a cluster by option nameServer",
         )
     path = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
     if _SCHEME.match(path):
-        raise Refusal(
+        raise SparkError(
             "MQ_OPTION",
-            f"option path is {shown(path)}: give a directory of this machine, or a cluster by option"
+            f"option path is {short(path)}: give a directory of this machine, or a cluster by option"
             " nameServer",
         )
     return path
@@ -83,28 +83,31 @@ def _cluster(option: str, name_servers: str, options: Mapping[str, str]) -> Clus
     try:
         addresses = ";".join(parse_addresses(name_servers))
     except ValueError as error:
-        raise Refusal("MQ_OPTION", f"option {option} is {shown(options[option])}: {error}") from None
+        raise SparkError("MQ_OPTION", f"option {option} is {short(options[option])}: {error}") from None
     if ("accessKey" in options) != ("secretKey" in options):
-        raise Refusal("MQ_OPTION", "options accessKey and secretKey belong together: give both, or none")
+        raise SparkError("MQ_OPTION", "options accessKey and secretKey belong together: give both, or none")
     for name in ("accessKey", "secretKey"):
         if name in options and not options[name].strip():
-            raise Refusal(
+            raise SparkError(
                 "MQ_OPTION", f"option {name} is empty: leave accessKey and secretKey out, or give both"
             )
     namespace = options.get("namespace", "")
     if not _NAMESPACE.match(namespace):
-        raise Refusal(
-            "MQ_OPTION", f"option namespace is {shown(namespace)}: give letters, digits, - and _, at most 100"
+        raise SparkError(
+            "MQ_OPTION",
+            f"option namespace is {short(namespace)}: give letters, digits, - and _, at most 100",
         )
     timeout_ms = duration_ms("timeout", options.get("timeout", "3s"))
     if not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
-        raise Refusal("MQ_OPTION", f"option timeout is {shown(options['timeout'])}: give 1ms to 1h")
+        raise SparkError("MQ_OPTION", f"option timeout is {short(options['timeout'])}: give 1ms to 1h")
     tls = boolean(options, "tls", False)
     for name in (*TLS_FILES, "tlsCheckHostname"):
         if name in options and not tls:
-            raise Refusal("MQ_OPTION", f"option {name} is about tls: give tls=true as well")
+            raise SparkError("MQ_OPTION", f"option {name} is about tls: give tls=true as well")
     if "tlsKeyFile" in options and "tlsCertFile" not in options:
-        raise Refusal("MQ_OPTION", "option tlsKeyFile is the key of a certificate: name that by tlsCertFile")
+        raise SparkError(
+            "MQ_OPTION", "option tlsKeyFile is the key of a certificate: name that by tlsCertFile"
+        )
     return ClusterRef(
         addresses,
         access_key=options.get("accessKey"),
@@ -119,10 +122,10 @@ def _cluster(option: str, name_servers: str, options: Mapping[str, str]) -> Clus
     )
 
 
-def refuse_on_cluster(options: Mapping[str, str], reasons: Mapping[str, str]) -> None:
-    """Raises Refusal for an option of which a directory alone can do what it asks for, with the reason."""
+def reject_on_cluster(options: Mapping[str, str], reasons: Mapping[str, str]) -> None:
+    """Raises SparkError, with the reason, for an option that only works on a directory."""
     for name, why in reasons.items():
         if name in options:
-            raise Refusal(
+            raise SparkError(
                 "MQ_OPTION", f"option {name} needs a directory, given by option path, not nameServer: {why}"
             )

@@ -45,7 +45,7 @@ def make(root: str) -> None:
 
 def look(root: Path) -> list[str]:
     """All that is told of a store; each of it in words, and on its own line."""
-    found = list(chain(problems(root), sinks.problems(root), sinks.remains(root)))
+    found = list(chain(problems(root), sinks.problems(root), sinks.leftovers(root)))
     for text in found:
         assert isinstance(text, str)
         assert len(text) > 20

@@ -20,7 +20,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.spark.sink import commit
 from mq.spark.sink.ledger import key_of
-from mq.spark.sink.staging import Staged, StagedBatch, directory, stage
+from mq.spark.sink.staging import Staged, StagedBatch, sink_directory, stage
 from mq.store.check import problems
 from tests.support.appending import append_one
 from tests.support.power.recorder import record as start_recording
@@ -58,7 +58,7 @@ def wrong_with(found: Sequence[bytes], epochs: int) -> list[str]:
 
 def stage_epoch(root: Path, epoch: int, tasks: Sequence[Sequence[bytes]], txn: str = TXN) -> list[Staged]:
     """What the tasks of an epoch do; each row is a batch of its own, and so can be a chunk."""
-    place = directory(root, key_of(txn))
+    place = sink_directory(root, key_of(txn))
     return [
         stage(
             place,

@@ -1,4 +1,4 @@
-"""What a batch reads: all of it, some of it, or a clear refusal."""
+"""What a batch reads: all of it, a part of it, or a clear error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import mq
 from mq.broker.local import LocalBroker
 from mq.compression import compressor
 from mq.spark.columns import TYPES
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.source import key_pruning
 from mq.spark.target import broker as broker_of
 from mq.spark.target import locate
@@ -76,7 +76,7 @@ def test_times(broker: LocalBroker, directory: Path) -> None:
     between = time.time_ns() // 1_000_000
     send(broker, "orders", 0, b"young")
     assert bodies(directory, endingTimestamp=str(between)) == [b"old"]
-    with pytest.raises(Refusal, match="queue 1 of topic orders has no message from"):
+    with pytest.raises(SparkError, match="queue 1 of topic orders has no message from"):
         bodies(directory, startingTimestamp=str(between))
     late = {"startingOffsetsByTimestampStrategy": "latest"}
     assert bodies(directory, startingTimestamp=str(between), **late) == [b"young"]
@@ -187,13 +187,13 @@ def test_small_batches_go_together_and_in_order(broker: LocalBroker, directory: 
     ],
 )
 def test_refusals(broker: LocalBroker, directory: Path, options: dict[str, str], said: str) -> None:
-    with pytest.raises(Refusal, match=said):
+    with pytest.raises(SparkError, match=said):
         batch_rows(directory, "body", **options)
 
 
 def test_a_directory_that_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no store")
-    with pytest.raises(Refusal, match=r"\[MQ_STORE\] option path is .*: there is no store in"):
+    with pytest.raises(SparkError, match=r"\[MQ_STORE\] option path is .*: there is no store in"):
         batch_rows(tmp_path, "body", topic="orders")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]  # Nor is there one now.
 
@@ -205,7 +205,7 @@ def test_a_task_elsewhere_says_so(broker: LocalBroker, directory: Path) -> None:
         dataclasses.replace(here, path="/not/mounted/here"),
         dataclasses.replace(here, device=here.device + 1),
     ):
-        with pytest.raises(Refusal, match=r"\[MQ_STORE_NOT_LOCAL\] .* was found by the driver"):
+        with pytest.raises(SparkError, match=r"\[MQ_STORE_NOT_LOCAL\] .* was found by the driver"):
             broker_of(there)
 
 
@@ -219,7 +219,9 @@ def test_retention_between_plan_and_task(broker: LocalBroker, directory: Path) -
         assert broker.expire(retention_hours=0) > 0
         oldest, end = broker.topic("orders").queues[0].min_offset, broker.topic("orders").queues[0].max_offset
         if loss_fails == "true":
-            with pytest.raises(Refusal, match=rf"\[MQ_DATA_LOSS\] .* the oldest message kept is at {oldest}"):
+            with pytest.raises(
+                SparkError, match=rf"\[MQ_DATA_LOSS\] .* the oldest message kept is at {oldest}"
+            ):
                 list(reader.read(partition))
         else:
             offsets = [
@@ -231,7 +233,9 @@ def test_retention_between_plan_and_task(broker: LocalBroker, directory: Path) -
 def test_properties_are_asked_for_in_words_that_are_known(broker: LocalBroker, directory: Path) -> None:
     """When Spark asks for the schema, which comes first."""
     wrong = source(directory, topic="orders", includeProperties="yes")
-    with pytest.raises(Refusal, match=r"\[MQ_OPTION\] option includeProperties is 'yes': give true or false"):
+    with pytest.raises(
+        SparkError, match=r"\[MQ_OPTION\] option includeProperties is 'yes': give true or false"
+    ):
         wrong.schema()
     assert "properties" in source(directory, topic="orders", includeProperties=" True ").schema()
 
@@ -262,7 +266,7 @@ def test_a_topic_made_again_between_plan_and_task_or_in_it(
             said = "the topic was deleted and made again" if count is not None else "it is not there any more"
             place = f"from offset {len(read)} on"
             with pytest.raises(
-                Refusal, match=rf"\[MQ_DATA_LOSS\] queue 0 of topic orders .*{place}, but {said}"
+                SparkError, match=rf"\[MQ_DATA_LOSS\] queue 0 of topic orders .*{place}, but {said}"
             ):
                 list(reading)
         else:
@@ -315,7 +319,7 @@ def test_a_damaged_message(broker: LocalBroker, directory: Path) -> None:
     with log.open("r+b") as file:
         file.seek(at)
         file.write(b"S")
-    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] .*queue offset 1 of orders/0"):
+    with pytest.raises(SparkError, match=r"\[MQ_DATA_LOSS\] .*queue offset 1 of orders/0"):
         bodies(directory)
     assert bodies(directory, failOnDataLoss="false") == [b"first", b"third"]
     with log.open("r+b") as file:  # Every test leaves a sound store behind.
@@ -327,7 +331,7 @@ def test_a_beginning_that_is_not_there_yet(broker: LocalBroker, directory: Path)
     send(broker, "orders", 0, b"first")
     ahead = {"startingOffsets": '{"orders": {"0": 7, "1": 0}}'}
     with pytest.raises(
-        Refusal, match=r"\[MQ_DATA_LOSS\] .*from offset 7 on, but it ends at 1: .* an option names"
+        SparkError, match=r"\[MQ_DATA_LOSS\] .*from offset 7 on, but it ends at 1: .* an option names"
     ):
         bodies(directory, **ahead)
     assert bodies(directory, **ahead, failOnDataLoss="false") == []
@@ -337,7 +341,7 @@ def test_a_body_that_does_not_decompress(broker: LocalBroker, directory: Path) -
     """Its sender lied; the record is what was stored."""
     for body, flag in ((b"first", 0), (b"no zlib", 1), (b"third", 0)):
         append_one(broker, "orders", 0, mq.Message("orders", body), body, flag)
-    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] .*queue offset 1 of orders/0 .*decompress"):
+    with pytest.raises(SparkError, match=r"\[MQ_DATA_LOSS\] .*queue offset 1 of orders/0 .*decompress"):
         bodies(directory)
     assert bodies(directory, failOnDataLoss="false") == [b"first", b"third"]
 
@@ -351,7 +355,7 @@ def test_a_damaged_message_behind_others_that_are_not_wanted(broker: LocalBroker
         file.seek(at)
         file.write(b"B")
     wanted: dict[str, str] = {"tags": "paid", "startingOffsets": '{"orders": {"0": 2, "1": 0}}'}
-    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] .*queue offset 4 of orders/0"):
+    with pytest.raises(SparkError, match=r"\[MQ_DATA_LOSS\] .*queue offset 4 of orders/0"):
         bodies(directory, **wanted)
     assert bodies(directory, **wanted, failOnDataLoss="false") == [b"body 5"]
     with log.open("r+b") as file:

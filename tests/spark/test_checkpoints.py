@@ -12,7 +12,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from tests.spark.reading import Query, forget_brokers, send
 from tests.support import assigned
 from tests.support.store.small_store import open_small
@@ -31,7 +31,7 @@ def strict_and_lenient(directory: Path, **options: str) -> tuple[Query, Query]:
 
 
 def refused(query: Query, said: str, code: str = "MQ_DATA_LOSS") -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(SparkError) as caught:
         query.all()
     assert str(caught.value).startswith(f"[{code}] ")
     assert said in str(caught.value)
@@ -86,7 +86,7 @@ def test_a_topic_made_again_since_a_batch_was_planned(
     send(broker, "orders", 0, *numbered(100, 100 + count))
     for query in (strict, lenient):
         query.begin()  # Spark plans the same batch again.
-    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\]"):
+    with pytest.raises(SparkError, match=r"\[MQ_DATA_LOSS\]"):
         strict.batch()
     assert lenient.batch() == []
     lenient.finish()
@@ -114,7 +114,7 @@ def test_a_topic_that_was_new_when_a_batch_was_planned(
         send(broker, "orders-new", 0, b"other")
     for query in (strict, lenient):
         query.begin()
-    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] queue 0 of topic orders-new was to be read"):
+    with pytest.raises(SparkError, match=r"\[MQ_DATA_LOSS\] queue 0 of topic orders-new was to be read"):
         strict.batch()
     oldest = broker.topic("orders-new").queues[0].min_offset if what == "expired" else 30
     assert [row["queueOffset"] for row in lenient.batch()] == list(range(oldest, 30))
@@ -127,7 +127,7 @@ def test_a_topic_deleted_between_plan_and_task(broker: LocalBroker, directory: P
     send(broker, "orders", 0, *numbered(0, 5))
     planned = [query.tasks() for query in (strict, lenient)]
     broker.delete_topic("orders")
-    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] queue 0 of topic orders .* not there any more"):
+    with pytest.raises(SparkError, match=r"\[MQ_DATA_LOSS\] queue 0 of topic orders .* not there any more"):
         list(strict.reader.read(planned[0][0]))
     assert list(lenient.reader.read(planned[1][0])) == []
 
@@ -276,7 +276,7 @@ def test_an_offset_that_we_did_not_write(
         lambda: reader.partitions(good, damaged),
     ]
     for call in calls:
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(SparkError) as caught:
             call()
         assert str(caught.value).startswith("[MQ_OPTION] the checkpoint has the offset ")
         assert said in str(caught.value)

@@ -10,10 +10,10 @@ import pytest
 
 from mq.api.results import MessageQueue
 from mq.spark import lag
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.option_names import SECRETS, SINK_NAMES, check_names
 from mq.spark.sink.options import sink_options
-from mq.spark.source.offsets import Offset, Witness
+from mq.spark.source.offsets import Offset, TopicMarker
 from mq.spark.source.options import SourceOptions, source_options
 from mq.spark.source.queue_keys import key_of, queue_of
 from mq.spark.target_options import ClusterRef, target_of
@@ -87,14 +87,14 @@ def test_contradictions(given: dict[str, str], said: str) -> None:
     options = {**CLUSTER, **given}
     if "assign" in given:
         del options["topic"]
-    with pytest.raises(Refusal, match=r"^\[MQ_OPTION\] ") as raised:
+    with pytest.raises(SparkError, match=r"^\[MQ_OPTION\] ") as raised:
         source_options(options, stream="maxBytesPerTrigger" in given, now_ms=0, cores=1)
     assert said in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["accessKey", "namespace", "timeout", "tls", "tlsCaFile"])
 def test_what_is_about_a_cluster_is_refused_for_a_directory(name: str) -> None:
-    with pytest.raises(Refusal, match=f"option {name} is about a cluster: name one by option nameServer"):
+    with pytest.raises(SparkError, match=f"option {name} is about a cluster: name one by option nameServer"):
         source_options({"path": "/x", "topic": "t", name: "1s"}, stream=False, now_ms=0, cores=1)
 
 
@@ -108,7 +108,7 @@ def test_what_is_about_a_cluster_is_refused_for_a_directory(name: str) -> None:
     ],
 )
 def test_what_a_sink_cannot_do_on_a_cluster(given: dict[str, str], said: str) -> None:
-    with pytest.raises(Refusal, match=re.escape(said)):
+    with pytest.raises(SparkError, match=re.escape(said)):
         sink_options({**CLUSTER, **given})
 
 
@@ -120,7 +120,7 @@ def test_a_sink_is_at_least_once_and_may_name_its_writes() -> None:
 
 def test_queues_are_named_with_their_broker() -> None:
     start = parsed(startingOffsets='{"orders": {"a:0": 23, "b:c:01": -2}}').start
-    assert start.places == {"orders": {"a:0": 23, "b:c:1": -2}}
+    assert start.per_queue == {"orders": {"a:0": 23, "b:c:1": -2}}
     options = {"nameServer": "h:9876", "assign": '{"orders": ["b:0", "a:10", "a:9"]}'}
     assigned = source_options(options, stream=False, now_ms=0, cores=1).assigned
     assert assigned == {"orders": ("a:9", "b:0", "a:10")}
@@ -140,16 +140,16 @@ POSITIONS = {MessageQueue("orders", "a", 0): 5, MessageQueue("orders", "b", 0): 
 
 
 def test_offsets_of_a_cluster() -> None:
-    offset = Offset(POSITIONS, {"orders": Witness("b:0", 6, 600, 1)}, dict.fromkeys(POSITIONS, 1), True)
+    offset = Offset(POSITIONS, {"orders": TopicMarker("b:0", 6, 600, 1)}, dict.fromkeys(POSITIONS, 1), True)
     value = offset.json(on_cluster=True)
     assert value["orders"] == {"a:0": 5, "b:0": 7}
     assert Offset.of(value, None) == offset
-    with pytest.raises(Refusal, match="of a cluster and not of a directory: start the query with a new"):
+    with pytest.raises(SparkError, match="of a cluster and not of a directory: start the query with a new"):
         Offset.of(value, "mq")
-    with pytest.raises(Refusal, match="of a directory and not of a cluster"):
+    with pytest.raises(SparkError, match="of a directory and not of a cluster"):
         Offset.of({"#v": 1, "orders": {"0": 5}}, None)
     for damaged in ({"a:x": 1}, {":0": 1}, {"a:-1": 1}, {"a:0": -1}):
-        with pytest.raises(Refusal, match="which is damaged"):
+        with pytest.raises(SparkError, match="which is damaged"):
             Offset.of({"#v": 1, "orders": damaged}, None)
 
 
@@ -192,8 +192,8 @@ def test_no_repr_has_a_secret() -> None:
 @pytest.mark.parametrize("more", [{"tls": "x"}, {"secretKey": ""}, {"path": "/x"}, {"topik": "orders"}])
 def test_no_error_has_a_secret(more: dict[str, str]) -> None:
     for parse in (lambda given: source_options(given, stream=False, now_ms=0, cores=1), sink_options):
-        with pytest.raises(Refusal) as raised:
+        with pytest.raises(SparkError) as raised:
             parse({**CLUSTER, **KEYS, **more})
         assert not shows_a_secret(str(raised.value))
-    with pytest.raises(Refusal, match=r"secretKey is given twice, under two names$"):
+    with pytest.raises(SparkError, match=r"secretKey is given twice, under two names$"):
         check_names({"secretKey": "the-secret-key", "SECRETKEY": "the-access-key"})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mq.broker.local import LocalBroker
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.sink.options import sink_options
 from mq.spark.source.options import source_options
 from tests.spark.reading import batch_rows, send
@@ -20,7 +20,7 @@ THIRD, FIFTH = '{"orders": {"0": 3, "1": -1}}', '{"orders": {"0": 5, "1": -1}}'
 
 
 def said_of(given: Mapping[str, str], *, stream: bool = False) -> str:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(SparkError) as caught:
         source_options({"path": "/x", **given}, stream=stream, now_ms=NOW_MS, cores=2)
     assert caught.value.code == "MQ_OPTION"
     return str(caught.value)
@@ -77,7 +77,7 @@ def test_steps_of_a_commit_where_tasks_append_as_they_go() -> None:
     """The option would be passed over, and the tasks' appends be as large as ever."""
     given = {"path": "/x", "topic": "t", "chunkBytes": "1000000"}
     assert sink_options(given).chunk_bytes == 1_000_000
-    with pytest.raises(Refusal, match=r"^\[MQ_OPTION\] option chunkBytes is for semantics exactly_once"):
+    with pytest.raises(SparkError, match=r"^\[MQ_OPTION\] option chunkBytes is for semantics exactly_once"):
         sink_options({**given, "semantics": "at_least_once"})
 
 
@@ -96,7 +96,9 @@ def test_a_table_in_the_catalog() -> None:
 def test_an_end_that_a_queue_does_not_reach(broker: LocalBroker, directory: Path) -> None:
     send(broker, "orders", 0, b"0", b"1", b"2")
     ends = {"endingOffsets": json.dumps({"orders": {"0": 4, "1": 0}})}
-    with pytest.raises(Refusal, match=r"MQ_DATA_LOSS.*queue 0 of topic orders .* offset 4, but it ends at 3"):
+    with pytest.raises(
+        SparkError, match=r"MQ_DATA_LOSS.*queue 0 of topic orders .* offset 4, but it ends at 3"
+    ):
         batch_rows(directory, "body", topic="orders", **ends)
     found = batch_rows(directory, "body", topic="orders", failOnDataLoss="false", **ends)
     assert [row["body"] for row in found] == [b"0", b"1", b"2"]

@@ -18,7 +18,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.store.check import problems
 from tests.spark.reading import forget_brokers, send, source, struct
 from tests.spark.test_sink import batches, numbered, stored, writer
@@ -84,8 +84,8 @@ def in_a_process(before: Callable[[], Any], task: Callable[[], Any]) -> str:
             try:
                 before()
                 said = repr(task())
-            except Refusal as refusal:
-                said = str(refusal)
+            except SparkError as error:
+                said = str(error)
             except PermissionError:
                 said = NOT_PERMITTED
             os.write(sending, said.encode())

@@ -17,7 +17,7 @@ from hypothesis.strategies import SearchStrategy
 from mq.broker.local import LocalBroker
 from mq.spark.columns import TYPES
 from mq.spark.datasource import MqDataSource
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.option_names import ALIASES, CLUSTER_NAMES, SECRETS, SINK_NAMES, SOURCE_NAMES
 from mq.spark.sink.options import sink_options
 from mq.spark.source.options import SourceOptions, source_options
@@ -65,11 +65,11 @@ options_dicts = st.dictionaries(
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:
-    """What it returns, or the Refusal that it raises."""
+    """What it returns, or the SparkError that it raises."""
     try:
         return call()
-    except Refusal as refusal:
-        return refusal
+    except SparkError as error:
+        return error
 
 
 def plan(given: MqDataSource, schema: Any, *, stream: bool) -> None:
@@ -92,7 +92,7 @@ def test_any_options_are_understood_or_refused(given: dict[str, str], stream: bo
         lambda: sink_options(options),
     ):
         outcome = outcome_of(parse)
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, SparkError):
             assert str(outcome).startswith("[MQ_OPTION] ")
             assert len(str(outcome)) < 2000
         else:
@@ -119,13 +119,13 @@ def test_every_option_names_itself_in_what_is_said_against_it(name: str) -> None
         options[name] = value
         stream = name not in {"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "key"}
         outcome = outcome_of(partial(source_options, options, stream=stream, now_ms=0, cores=1))
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, SparkError):
             refused += 1
             assert f"option {name} " in str(outcome) or f"option {name}: " in str(outcome)
         else:
             assert isinstance(outcome, SourceOptions)
         if name in SECRETS:
-            assert value.strip() == "" or not isinstance(outcome, Refusal)
+            assert value.strip() == "" or not isinstance(outcome, SparkError)
     files = {"tlsCaFile", "tlsCertFile", "tlsKeyFile"}  # looked at where they are used
     few = {"path", "topicPattern", "tags", "key", "nameServer", *SECRETS}
     assert refused >= (0 if name in files else 1 if name in few else 10)
@@ -167,7 +167,7 @@ def test_a_path_that_is_no_store(
         (tmp_path / path / "mq" / "control").write_bytes(
             bytes(10) if path == "damaged" else b"\xff" * 64 + (tmp_path / "control").read_bytes()[64:]
         )
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(SparkError) as caught:
         plan(source(tmp_path, topic="orders", path=path), struct("body"), stream=stream)
     assert str(caught.value).startswith(f"[{code}] option path is ")
     assert len(str(caught.value)) < 1000
@@ -222,7 +222,7 @@ def test_a_schema_that_does_not_fit(
     from pyspark.sql import types
 
     schema = types.StructType([field(name, kind, nullable=not more) for name, kind, *more in fields])
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(SparkError) as caught:
         plan(source(directory, topic="orders"), schema, stream=stream)
     assert str(caught.value).startswith("[MQ_SCHEMA] ")
     assert said in str(caught.value)
@@ -257,9 +257,9 @@ def test_options_of_a_query_that_contradict_its_store(broker: LocalBroker, direc
         ({"assign": '{"orders": [0, 7]}'}, r"\[MQ_OPTION\] option assign: .* not \[7\]"),
         ({"topic": "orders", "startingTimestamp": "2999-01-01"}, r"\[MQ_OPTION\] option startingTimestamp"),
     ):
-        with pytest.raises(Refusal, match=said):
+        with pytest.raises(SparkError, match=said):
             Query(directory, **options)
-        with pytest.raises(Refusal, match=said):
+        with pytest.raises(SparkError, match=said):
             batch_rows(directory, **options)
     assert batch_rows(directory, topicPattern="clo.*") == []
     forget_brokers()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 
 from mq.sink_ledger import KEPT_MS
-from mq.spark.errors import Refusal
-from mq.spark.sink.ledger import Entry, Place, Step, chunked, decide, key_of, newer, txn_of
+from mq.spark.errors import SparkError
+from mq.spark.sink.ledger import BatchPosition, Entry, Step, chunked, decide, key_of, newer, txn_of
 
 WHOLE = Entry("app", "query", 7, 0, 10, time_ms=1000)
 HALF = WHOLE._replace(chunk=1, files=("7/b", "7/c"), skip=4)
@@ -35,14 +35,14 @@ def test_steps(last: Entry | None, epoch: int, steps: list[Step]) -> None:
 def test_an_epoch_before_the_newest_is_no_replay(last: Entry) -> None:
     """Its checkpoint is from a backup, and has other rows under this number: to skip it would lose them."""
     with pytest.raises(
-        Refusal, match=r"\[MQ_TXN_MISMATCH\].* epoch 7 .* this is epoch 6.*older than the log"
+        SparkError, match=r"\[MQ_TXN_MISMATCH\].* epoch 7 .* this is epoch 6.*older than the log"
     ):
         decide(last, 6, "query", is_version_given=False)
     assert Step.APPEND not in decide(last, 6, "query", is_version_given=True)
 
 
 def test_another_query_s_epochs_are_not_taken_for_replays() -> None:
-    with pytest.raises(Refusal, match=r"\[MQ_TXN_MISMATCH\].*give a new txnAppId"):
+    with pytest.raises(SparkError, match=r"\[MQ_TXN_MISMATCH\].*give a new txnAppId"):
         decide(WHOLE, 0, "other", is_version_given=False)
     assert decide(WHOLE, 8, "other", is_version_given=False) == [Step.APPEND]
     assert decide(WHOLE, 7, "other", is_version_given=True) == [Step.SKIP]
@@ -85,7 +85,9 @@ class Batch(NamedTuple):
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 100))
 def test_chunks_hold_each_batch_once(sizes: list[int], chunk_bytes: int) -> None:
-    batches = [(Place(number // 3, number % 3), Batch(number, size)) for number, size in enumerate(sizes)]
+    batches = [
+        (BatchPosition(number // 3, number % 3), Batch(number, size)) for number, size in enumerate(sizes)
+    ]
     chunks = list(chunked(batches, chunk_bytes))
     assert [batch for chunk, _ in chunks for batch in chunk] == [batch for _, batch in batches]
     for number, (chunk, rest) in enumerate(chunks):
@@ -99,5 +101,5 @@ def test_names_are_safe_to_be_directories() -> None:
     assert key_of("a/b c\x01ü") == "a%2Fb%20c%01%C3%BC"
     assert txn_of(key_of("a/b c\x01ü")) == "a/b c\x01ü"
     for bad in ("", "..", "x" * 201):
-        with pytest.raises(Refusal, match="option txnAppId"):
+        with pytest.raises(SparkError, match="option txnAppId"):
             key_of(bad)

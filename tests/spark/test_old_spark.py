@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mq.spark import register
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.version import check_spark
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ def test_a_version_that_is_too_old(monkeypatch: pytest.MonkeyPatch, version: str
 
     monkeypatch.setattr(pyspark, "__version__", version)
     for call in (check_spark, lambda: register(None)):
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(SparkError) as caught:
             call()
         assert str(caught.value) == (
             f"[MQ_SPARK_TOO_OLD] this is PySpark {version}, and format('mq') needs PySpark 4.2 or later:"

@@ -14,7 +14,7 @@ import pytest
 import mq
 from mq.spark import cluster as opened_clusters
 from mq.spark.datasource import MqDataSource
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.sink.task_identity import Task
 from tests.spark.reading import rows, struct
 from tests.support.cluster.access import Access, Account
@@ -148,7 +148,7 @@ def test_a_batch_is_exact(name_server: str, topic: str) -> None:
     assert numbers(batch(name_server, "body", topic=topic, key="k7")) == [3007]
     (known,) = (row["msgId"] for row in found if row["body"] == b"17")
     assert numbers(batch(name_server, "body", topic=topic, key=known)) == [17]
-    with pytest.raises(Refusal, match=r"\[MQ_TOPIC\] there is no topic .* in rocketmq://"):
+    with pytest.raises(SparkError, match=r"\[MQ_TOPIC\] there is no topic .* in rocketmq://"):
         batch(name_server, "body", topic=unique_name("nothing"))
 
 
@@ -178,11 +178,11 @@ def test_where_it_begins_and_ends(name_server: str, broker: mq.Broker, topic: st
     assigned = json.dumps({topic: names[:1]})
     assert numbers(batch(name_server, "body", assign=assigned)) == [0, 1, 2]
     with pytest.raises(
-        Refusal, match=r"option assign: topic .* has the queues \['a:0', .*, and not \['a:9'\]"
+        SparkError, match=r"option assign: topic .* has the queues \['a:0', .*, and not \['a:9'\]"
     ):
         batch(name_server, "body", assign=json.dumps({topic: ["a:9"]}))
     beyond = json.dumps({topic: dict.fromkeys(names, 9)})
-    with pytest.raises(Refusal, match="MQ_DATA_LOSS"):
+    with pytest.raises(SparkError, match="MQ_DATA_LOSS"):
         batch(name_server, "body", topic=topic, startingOffsets=beyond)
 
 
@@ -278,7 +278,7 @@ def test_rows_go_where_they_say(name_server: str, broker: mq.Broker, topic: str)
         queueId=pa.array([0] * 3, pa.int32()),
     )
     assert [len(row["body"]) for row in batch(name_server, "body", topic=other)] == [3 << 20, 1, 1 << 20]
-    with pytest.raises(Refusal, match=r"\[MQ_ROW\] topic .* has no queue 99 to write to"):
+    with pytest.raises(SparkError, match=r"\[MQ_ROW\] topic .* has no queue 99 to write to"):
         write(name_server, other, 0, 1, queueId=pa.array([99], pa.int32()))
 
 
@@ -334,7 +334,7 @@ def test_keys_open_a_cluster_and_are_told_to_nobody(version: Version) -> None:
         ):
             try:
                 said.append(str(attempt()))
-            except Refusal as refused:
+            except SparkError as refused:
                 said.append(str(refused))
         forget_clusters()
         assert [each.partition("]")[0] for each in said] == ["[MQ_CLUSTER"] * 4, said
@@ -351,10 +351,10 @@ def test_everything_goes_through_tls(tmp_path: Path) -> None:
             broker.topic("orders").send(b"7")
         given = {"topic": "orders", "tls": "true", "tlsCaFile": str(cluster.certificates.authority)}
         assert numbers(batch(cluster.name_server, "body", **given)) == [7]
-        with pytest.raises(Refusal, match="MQ_CLUSTER"):
+        with pytest.raises(SparkError, match="MQ_CLUSTER"):
             batch(cluster.name_server, "body", topic="orders", tls="true")  # This machine trusts others.
         with pytest.raises(
-            Refusal, match=r"MQ_OPTION.* option tlsCaFile is .*: it cannot be used by process"
+            SparkError, match=r"MQ_OPTION.* option tlsCaFile is .*: it cannot be used by process"
         ):
             batch(cluster.name_server, "body", **{**given, "tlsCaFile": str(tmp_path / "none.pem")})
         forget_clusters()
@@ -400,7 +400,7 @@ def test_a_cluster_that_is_not_there_is_one_error_in_time() -> None:
         lambda: batch("127.0.0.1:1", topic="orders", timeout="500ms"),
         lambda: write("127.0.0.1:1", "orders", 0, 1),
     ):
-        with pytest.raises(Refusal, match=r"\[MQ_CLUSTER\] .*127\.0\.0\.1:1"):
+        with pytest.raises(SparkError, match=r"\[MQ_CLUSTER\] .*127\.0\.0\.1:1"):
             attempt()
     forget_clusters()
     assert time.monotonic() - began < 60

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mq.spark.columns import TYPES, chosen, schema_text
-from mq.spark.errors import Refusal
+from mq.spark.columns import TYPES, check_fields, schema_text
+from mq.spark.errors import SparkError
 from mq.spark.source.options import SourceOptions, source_options
 
 NOW_MS = 1_767_225_600_000
@@ -58,7 +58,7 @@ def test_times(text: str, time_ms: int) -> None:
 
 def test_offsets_by_queue() -> None:
     bound = parsed(topic="orders", startingOffsets='{"orders": {"0": 23, "1": -2, "2": -1}, "#v": 1}').start
-    assert (bound.kind, bound.places) == ("offsets", {"orders": {0: 23, 1: -2, 2: -1}})
+    assert (bound.kind, bound.per_queue) == ("offsets", {"orders": {0: 23, 1: -2, 2: -1}})
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_offsets_by_queue() -> None:
     ],
 )
 def test_refusals(stream: bool, given: dict[str, str], said: str) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(SparkError) as caught:
         parsed(stream=stream, **given)
     assert str(caught.value).startswith("[MQ_OPTION] ")
     assert said in str(caught.value)
@@ -146,7 +146,7 @@ def test_sparks_own_options_are_let_through() -> None:
 def test_the_schema_is_that_of_the_columns() -> None:
     assert schema_text(False).startswith("topic string, brokerName string, queueId int, queueOffset bigint, ")
     assert ("properties map<string,string>" in schema_text(True)) > ("properties" in schema_text(False))
-    assert chosen(list(TYPES.items())) == tuple(TYPES)
+    assert check_fields(list(TYPES.items())) == tuple(TYPES)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_the_schema_is_that_of_the_columns() -> None:
     ],
 )
 def test_schemas_that_do_not_fit(fields: list[tuple[str, str]], said: str) -> None:
-    with pytest.raises(Refusal) as caught:
-        chosen(fields)
+    with pytest.raises(SparkError) as caught:
+        check_fields(fields)
     assert str(caught.value).startswith("[MQ_SCHEMA] ")
     assert said in str(caught.value)

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mq.api.results import MessageQueue
-from mq.spark.source.ranges import Limits, Positions, Range, Tasks, backlog, pack, settle, spans
+from mq.spark.source.ranges import (
+    OffsetRange,
+    Positions,
+    QueueLimits,
+    Tasks,
+    backlog,
+    clamp_positions,
+    pack,
+    ranges_between,
+)
 from mq.spark.source.rate_limit import admit
 
 QUEUES = [MessageQueue(topic, "mq", number) for topic in ("orders", "payments") for number in range(3)]
@@ -17,7 +26,7 @@ tasks = st.builds(Tasks, st.integers(0, 30), counts, counts, st.integers(1, 8))
 positions = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 200))
 limits = st.dictionaries(
     st.sampled_from(QUEUES),
-    st.tuples(st.integers(0, 100), st.integers(0, 100)).map(lambda two: Limits(two[0], sum(two))),
+    st.tuples(st.integers(0, 100), st.integers(0, 100)).map(lambda two: QueueLimits(two[0], sum(two))),
 )
 
 
@@ -25,13 +34,13 @@ def between(start: Positions, end: Positions) -> list[tuple[MessageQueue, int]]:
     return [(queue, offset) for queue in sorted(start) for offset in range(start[queue], end.get(queue, 0))]
 
 
-def rows_of(ranges: list[Range]) -> list[tuple[MessageQueue, int]]:
+def rows_of(ranges: list[OffsetRange]) -> list[tuple[MessageQueue, int]]:
     return [(span.queue, offset) for span in ranges for offset in range(span.start, span.end)]
 
 
 @given(positions, positions, tasks)
 def test_tasks_hold_each_row_once_and_in_order(start: Positions, end: Positions, how: Tasks) -> None:
-    packed = pack(spans(start, end), how)
+    packed = pack(ranges_between(start, end), how)
     assert [row for ranges in packed for row in rows_of(list(ranges))] == between(start, end)
     assert all(span.rows > 0 for ranges in packed for span in ranges)
     assert all(packed)
@@ -42,7 +51,7 @@ def test_tasks_hold_each_row_once_and_in_order(start: Positions, end: Positions,
 
 @given(st.integers(1, 5000), tasks)
 def test_tasks_are_as_few_as_they_may_be(rows: int, how: Tasks) -> None:
-    packed = pack([Range(QUEUES[0], 0, rows)], how)
+    packed = pack([OffsetRange(QUEUES[0], 0, rows)], how)
     sizes = [sum(span.rows for span in ranges) for ranges in packed]
     if how.rows_worth:
         assert max(sizes) - min(sizes) <= 1
@@ -51,7 +60,7 @@ def test_tasks_are_as_few_as_they_may_be(rows: int, how: Tasks) -> None:
 
 
 def test_a_queue_for_each_task_where_that_is_asked_for() -> None:
-    ranges = [Range(queue, 5, 5 + number) for number, queue in enumerate(QUEUES, 1)]
+    ranges = [OffsetRange(queue, 5, 5 + number) for number, queue in enumerate(QUEUES, 1)]
     assert pack(ranges, Tasks(0, 100, 1, 2)) == [(span,) for span in ranges]
 
 
@@ -71,9 +80,9 @@ def test_queues_give_in_proportion_to_their_backlog() -> None:
 
 @given(positions, limits, st.sets(st.sampled_from(["orders", "payments"])))
 def test_reading_goes_on_inside_of_what_there_is(
-    wanted: Positions, there: dict[MessageQueue, Limits], remade: set[str]
+    wanted: Positions, there: dict[MessageQueue, QueueLimits], remade: set[str]
 ) -> None:
-    settled, losses = settle(wanted, there, remade)
+    settled, losses = clamp_positions(wanted, there, remade)
     assert settled.keys() == there.keys()
     assert all(there[queue].oldest <= offset <= there[queue].end for queue, offset in settled.items())
     lost = {loss.queue for loss in losses}
@@ -98,14 +107,16 @@ class Stream(RuleBasedStateMachine):
 
     @rule(rows_max=st.none() | st.integers(1, 50), how=tasks, replays=st.integers(0, 2))
     def trigger(self, rows_max: int | None, how: Tasks, replays: int) -> None:
-        begin, losses = settle(self.at, {queue: Limits(0, end) for queue, end in self.ends.items()})
+        begin, losses = clamp_positions(
+            self.at, {queue: QueueLimits(0, end) for queue, end in self.ends.items()}
+        )
         assert losses == []
         end = admit(begin, self.ends, rows_max).positions
         # A batch that was planned and not finished is planned again, later.
         for _ in range(replays):
-            settle(self.at, {queue: Limits(0, end + 7) for queue, end in self.ends.items()})
+            clamp_positions(self.at, {queue: QueueLimits(0, end + 7) for queue, end in self.ends.items()})
             admit(begin, {queue: end + 7 for queue, end in self.ends.items()}, rows_max)
-        packed = pack(spans(begin, end), how)
+        packed = pack(ranges_between(begin, end), how)
         self.read += [row for ranges in packed for row in rows_of(list(ranges))]
         self.at = end
 

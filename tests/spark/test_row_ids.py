@@ -102,13 +102,13 @@ A0 = MessageQueue("orders", "a", 0)
 LATE, BUSY = RequestTimeout("it did not answer"), RemotingError("busy", code=2)
 
 
-def sent(brokers: Brokers, *, is_free: bool, patience: float = 60.0) -> Brokers:
+def sent(brokers: Brokers, *, is_free: bool, retry_seconds: float = 60.0) -> Brokers:
     now = [0.0]
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    sender = RowSender(brokers, patience, lambda: now[0], sleep)  # type: ignore[arg-type]  # what it asks for
+    sender = RowSender(brokers, retry_seconds, lambda: now[0], sleep)  # type: ignore[arg-type]  # what it asks for
     sender.send(A0, [row(0), row(1)], is_free=is_free)
     return brokers
 
@@ -141,7 +141,7 @@ def test_patience_has_an_end_and_what_is_forbidden_none_at_all() -> None:
     with pytest.raises(RequestTimeout):
         sent(Brokers(*[LATE] * 1000), is_free=False)
     with pytest.raises(RequestTimeout):
-        sent(Brokers(LATE, LATE), is_free=True, patience=0.01)
+        sent(Brokers(LATE, LATE), is_free=True, retry_seconds=0.01)
     refused = Brokers(Refused("no right to write", code=16))
     with pytest.raises(Refused):
         sent(refused, is_free=True)

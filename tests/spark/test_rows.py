@@ -20,7 +20,7 @@ from mq.api.local import Delayed
 from mq.broker.local import LocalBroker
 from mq.errors import MessageInvalid
 from mq.properties import RESERVED_NAMES, decode
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.sink.append import append_batches
 from mq.spark.sink.rows import RowEncoder, check_columns
 from tests.spark.reading import batch_rows, forget_brokers
@@ -160,7 +160,7 @@ def test_rows_come_back_as_they_were_written(
     }
     semantics = "exactly_once" if once else "at_least_once"
     if None in wanted:
-        with pytest.raises(Refusal, match=r"^\[MQ_ROW\]"):
+        with pytest.raises(SparkError, match=r"^\[MQ_ROW\]"):
             write(directory, batch, "", semantics=semantics)
         return
     write(directory, batch, "", semantics=semantics)
@@ -236,7 +236,7 @@ def test_the_same_rows_go_to_the_same_queues_in_every_process(broker: LocalBroke
 )  # fmt: skip
 def test_rows_that_can_be_no_message(broker: LocalBroker, column: dict[str, Any], said: str) -> None:
     encoder = RowEncoder(broker, None if "topic" in column else "orders", 0)
-    with pytest.raises(Refusal, match=said):
+    with pytest.raises(SparkError, match=said):
         list(encoder.encode(pa.record_batch({"body": pa.array([b"x"]), **column})))
 
 
@@ -246,7 +246,7 @@ def test_a_text_that_is_not_utf8_is_refused(broker: LocalBroker) -> None:
     wrong = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff")])
     for name in ("tags", "keys", "topic"):
         encoder = RowEncoder(broker, None if name == "topic" else "orders", 0)
-        with pytest.raises(Refusal, match=r"\[MQ_ROW\] .* is not UTF-8"):
+        with pytest.raises(SparkError, match=r"\[MQ_ROW\] .* is not UTF-8"):
             list(encoder.encode(pa.record_batch({"body": pa.array([b"x"]), name: wrong})))
     # As a body it is bytes like others; as a sharding key too.
     (staged,) = RowEncoder(broker, "orders", 0).encode(pa.record_batch({"body": wrong, "shardingKey": wrong}))
@@ -255,14 +255,14 @@ def test_a_text_that_is_not_utf8_is_refused(broker: LocalBroker) -> None:
 
 def test_every_reserved_name_is_refused(broker: LocalBroker) -> None:
     for name in RESERVED_NAMES:
-        with pytest.raises(Refusal, match="is reserved by RocketMQ"):
+        with pytest.raises(SparkError, match="is reserved by RocketMQ"):
             list(
                 RowEncoder(broker, "orders", 0).encode(batch_of([{"body": b"x", "properties": {name: "1"}}]))
             )
 
 
 def test_a_column_named_twice() -> None:
-    with pytest.raises(Refusal, match=r"\[MQ_SCHEMA\] there are 2 columns tags"):
+    with pytest.raises(SparkError, match=r"\[MQ_SCHEMA\] there are 2 columns tags"):
         check_columns([("body", "binary"), ("tags", "string"), ("tags", "string")], "orders")
 
 
@@ -405,7 +405,7 @@ def test_no_row_is_due_early(us: int, now: int) -> None:
     )
     due_ms = max(-(-us // 1000), 0)
     if due_ms - now > 259_200_000:
-        with pytest.raises(Refusal, match="over the limit of 259,200,000 ms"):
+        with pytest.raises(SparkError, match="over the limit of 259,200,000 ms"):
             list(encoder.encode(batch))
         return
     (staged,) = encoder.encode(batch)
@@ -447,7 +447,7 @@ class Levels:
     ],
 )
 def test_delays_that_there_are_not(broker: LocalBroker, row: dict[str, Any], said: str) -> None:
-    with pytest.raises(Refusal, match=rf"\[MQ_ROW\] {said}"):
+    with pytest.raises(SparkError, match=rf"\[MQ_ROW\] {said}"):
         list(RowEncoder(broker, "orders", 0).encode(batch_of([{"body": b"x"}, {"body": b"x", **row}])))
 
 

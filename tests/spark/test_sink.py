@@ -15,11 +15,11 @@ import mq
 from mq.api.broker import queue_of_key
 from mq.broker.local import LocalBroker
 from mq.spark.datasource import MqDataSource
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.sink import commit
 from mq.spark.sink.append import append_batches
 from mq.spark.sink.ledger import TOPIC, chunked
-from mq.spark.sink.staging import directory as staging_of
+from mq.spark.sink.staging import sink_directory
 from tests.spark.reading import forget_brokers, struct
 
 pa = pytest.importorskip("pyarrow")
@@ -143,7 +143,7 @@ def test_another_checkpoint_with_the_same_txn_is_refused(broker: LocalBroker, di
     to = writer(directory, txnAppId="app/1")
     to.commit(write(to, 4, [b"x"], query="first"), 4)
     messages = write(to, 0, [b"y"], query="second")
-    with pytest.raises(Refusal, match=r"\[MQ_TXN_MISMATCH\]"):
+    with pytest.raises(SparkError, match=r"\[MQ_TXN_MISMATCH\]"):
         to.commit(messages, 0)
     to.commit(write(to, 5, [b"z"], query="second"), 5)
     assert bodies_of(broker) == [b"x", b"z"]
@@ -177,7 +177,7 @@ def test_a_batch_write_whose_driver_died_is_finished_by_the_next_that_is_planned
         first = writer(directory, stream=False, chunkBytes="1")
         messages = write(first, 0, bodies, query=first.run)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(commit, "finished", die)
+            patch.setattr(commit, "clear_marks", die)
             patch.setattr(commit, "chunked", lambda *given: islice(chunked(*given), 1))
             with pytest.raises(Dies):
                 first.commit(messages)
@@ -296,7 +296,7 @@ def test_rows_that_can_be_no_message(
     )
     given = schema_of(body="binary", **({"topic": "string"} if by_column else {}))
     to = source(directory, topic="" if by_column else "orders").streamWriter(schema=given, overwrite=False)
-    with pytest.raises(Refusal, match=said):
+    with pytest.raises(SparkError, match=said):
         to.write_task(iter([batch]), "query", 0, 0, 1)
     assert staged_files(directory) == []
 
@@ -326,22 +326,22 @@ def test_rows_that_can_be_no_message(
 def test_refusals(
     broker: LocalBroker, directory: Path, options: dict[str, str], schema: dict[str, str], said: str
 ) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(SparkError) as caught:
         source(directory, **options).streamWriter(schema=schema_of(**schema), overwrite=False)
     assert said in str(caught.value)
 
 
 def test_nothing_is_written_over(broker: LocalBroker, directory: Path) -> None:
     for ask in (source(directory).streamWriter, source(directory).writer):
-        with pytest.raises(Refusal, match="none is ever written over"):
+        with pytest.raises(SparkError, match="none is ever written over"):
             ask(schema=schema_of(body="binary"), overwrite=True)
 
 
 def test_staged_rows_that_are_lost_are_missed(broker: LocalBroker, directory: Path) -> None:
     to = writer(directory)
     messages = write(to, 0, [b"x"])
-    shutil.rmtree(staging_of(directory, "query"))
-    with pytest.raises(Refusal, match=r"\[MQ_STAGING_LOST\]"):
+    shutil.rmtree(sink_directory(directory, "query"))
+    with pytest.raises(SparkError, match=r"\[MQ_STAGING_LOST\]"):
         to.commit(messages, 0)
     assert bodies_of(broker) == []
 

@@ -9,7 +9,7 @@ from typing import IO
 import pytest
 
 from mq.broker.local import LocalBroker
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.sink import commit, staging
 from mq.spark.sink.ledger import Step
 from mq.spark.sink.stage_lock import LOCK_TIMEOUT
@@ -35,10 +35,10 @@ def test_an_abort_does_not_wait_as_its_commit_did(
 
     staged = stage_epoch(broker.path, 0, rows_of(0, 1))
     with monkeypatch.context() as patch:
-        patch.setattr(staging, "take", in_vain)
-        with pytest.raises(Refusal, match=r"MQ_STAGING_LOCKED.* for 60 s there was no sign"):
+        patch.setattr(staging, "take_lock", in_vain)
+        with pytest.raises(SparkError, match=r"MQ_STAGING_LOCKED.* for 60 s there was no sign"):
             commit.commit_epoch(broker, TXN, TXN, 0, staged)
-        with pytest.raises(Refusal, match=r"MQ_STAGING_LOCKED.* for 2 s there was no sign"):
+        with pytest.raises(SparkError, match=r"MQ_STAGING_LOCKED.* for 2 s there was no sign"):
             commit.discard_epoch(broker, TXN, staged)
     assert waited == [LOCK_TIMEOUT, commit.ABORT_TIMEOUT]
     assert commit.ABORT_TIMEOUT <= LOCK_TIMEOUT / 10

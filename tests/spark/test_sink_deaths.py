@@ -25,18 +25,18 @@ ONE, SEVERAL = 1 << 20, 500  # bytes of a chunk: of the epoch's eight rows it ho
 STEPS = [
     (ONE, "append_batches", "before", 1),
     (ONE, "append_batches", "after", 1),
-    (ONE, "drop", "after", 1),
+    (ONE, "remove_files", "after", 1),
     (ONE, "sweep", "after", 1),
-    (SEVERAL, "force", "before", 1),
-    (SEVERAL, "force", "after", 1),
+    (SEVERAL, "sync_files", "before", 1),
+    (SEVERAL, "sync_files", "after", 1),
     (SEVERAL, "append_batches", "after", 1),
     (SEVERAL, "append_batches", "before", 3),
     (SEVERAL, "append_batches", "after", 3),
-    (SEVERAL, "finished", "after", 1),
-    (SEVERAL, "drop", "after", 1),
+    (SEVERAL, "clear_marks", "after", 1),
+    (SEVERAL, "remove_files", "after", 1),
     (SEVERAL, "sweep", "after", 1),
 ]
-UNSEEN = [("append_batches", "before"), ("force", "before"), ("force", "after")]
+UNSEEN = [("append_batches", "before"), ("sync_files", "before"), ("sync_files", "after")]
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,6 @@ def test_who_commits_dies(
         assert wrong_with(found, 1 + is_there) == []
         # All of it, once anybody may have seen a part.
         assert is_there == ((step, place) not in UNSEEN or passage > 1)
-    assert not staging.is_unfinished(staging.directory(directory, TXN))
+    assert not staging.is_unfinished(staging.sink_directory(directory, TXN))
     if lasting:
         assert list((directory / "mq" / "spark").rglob("*.arrow")) == []

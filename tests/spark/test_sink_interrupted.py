@@ -62,5 +62,5 @@ def test_an_epoch_whose_commit_is_interrupted_is_there_once_it_is_committed_agai
             commit_next()
         print(f"  {epoch} epochs, {cuts} cut short")
         assert wrong_with(bodies_of(broker), epoch) == []
-        assert not staging.is_unfinished(staging.directory(directory, TXN))
+        assert not staging.is_unfinished(staging.sink_directory(directory, TXN))
     assert list(problems(directory)) == []

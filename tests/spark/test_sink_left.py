@@ -19,11 +19,11 @@ import pytest
 import mq
 from mq.broker.local import LocalBroker
 from mq.errors import StoreFull
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.sink import commit, staging
 from mq.spark.sink.append import append_batches
 from mq.spark.sink.ledger import Entry, Step, key_of
-from mq.spark.sink.staging import StagedBatch, directory, locked, remove, stage
+from mq.spark.sink.staging import StagedBatch, commit_lock, remove, sink_directory, stage
 from mq.store.native import lib
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.support.appending import append_one
@@ -70,7 +70,7 @@ def half_done(broker: LocalBroker, txn: str = TXN) -> None:
     with full_after(1), pytest.raises(StoreFull):
         commit_one(broker, 0, txn=txn)
     assert len(bodies_of(broker)) == 3
-    assert staging.is_unfinished(directory(broker.path, key_of(txn)))
+    assert staging.is_unfinished(sink_directory(broker.path, key_of(txn)))
 
 
 def staged_files(broker: LocalBroker) -> list[Path]:
@@ -101,15 +101,15 @@ def test_an_abort_finishes_what_the_commit_began(broker: LocalBroker, txn: str) 
     commit.discard_epoch(broker, txn, stage_epoch(broker.path, 0, rows_of(0, 1), txn))
     assert wrong_with(bodies_of(broker), 1) == []
     assert staged_files(broker) == []
-    remove(directory(broker.path, txn))
-    assert staging.places(broker.path) == []
+    remove(sink_directory(broker.path, txn))
+    assert staging.sink_directories(broker.path) == []
 
 
 def test_whoever_writes_next_finishes_what_an_abort_could_not(broker: LocalBroker) -> None:
     half_done(broker, BATCH)
     with full_after(0), pytest.raises(StoreFull):
         commit.discard_epoch(broker, BATCH, [])
-    remove(directory(broker.path, BATCH))
+    remove(sink_directory(broker.path, BATCH))
     assert len(bodies_of(broker)) == 3
     commit.known_entries.clear()
     commit.tidy(broker.path, lambda: broker)
@@ -119,7 +119,7 @@ def test_whoever_writes_next_finishes_what_an_abort_could_not(broker: LocalBroke
 
 def test_what_somebody_is_at_is_not_finished_by_another(broker: LocalBroker) -> None:
     half_done(broker)
-    with locked(directory(broker.path, TXN)):
+    with commit_lock(sink_directory(broker.path, TXN)):
         commit.tidy(broker.path, lambda: broker)
         assert len(bodies_of(broker)) == 3
     commit.tidy(broker.path, lambda: broker)
@@ -136,14 +136,14 @@ def test_what_cannot_be_finished_is_told_once_and_is_no_reason_to_refuse_others(
         commit.tidy(broker.path, lambda: broker)
     (told,) = caplog.records
     assert "[MQ_STAGING_LOST]" in told.getMessage()
-    with pytest.raises(Refusal, match=r"\[MQ_STAGING_LOST\]"):
+    with pytest.raises(SparkError, match=r"\[MQ_STAGING_LOST\]"):
         commit_one(broker, 0, 1)
 
 
 def test_what_a_power_cut_brought_back_is_removed(broker: LocalBroker) -> None:
     """The end of a commit, of which the directory knows nothing any more."""
     commit_one(broker, 0)
-    place = directory(broker.path, TXN)
+    place = sink_directory(broker.path, TXN)
     stage_epoch(broker.path, 0, rows_of(0, 0))
     (place / "unfinished").touch()
     commit.tidy(broker.path, lambda: broker)
@@ -156,16 +156,16 @@ def test_what_the_dead_have_staged_goes_after_a_while(broker: LocalBroker) -> No
     commit_one(broker, 0)
     for txn in ("dead", "alive", "writing"):
         stage_epoch(broker.path, 3, rows_of(3, 0), txn)
-    half_done_place = directory(broker.path, "half")
+    half_done_place = sink_directory(broker.path, "half")
     half_done_place.mkdir()
     (half_done_place / "unfinished").touch()
     grow_old(broker.path / "mq" / "spark")
     stage_epoch(broker.path, 4, rows_of(4, 0), "alive")
-    writing = next(directory(broker.path, "writing").rglob("*.arrow"))
+    writing = next(sink_directory(broker.path, "writing").rglob("*.arrow"))
     with writing.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         commit.tidy(broker.path, lambda: broker)
-    left = {place.name for place in staging.places(broker.path)}
+    left = {place.name for place in staging.sink_directories(broker.path)}
     assert left == {"alive", "writing", "half"}
     assert wrong_with(bodies_of(broker), 1) == []
     # The query that rested goes on.
@@ -196,34 +196,34 @@ def test_whatever_lies_there_a_sink_can_be_planned(
 def test_what_is_done_for_others_is_bounded(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "TIDIED_MAX", 3)
     for number in range(10):
-        directory(broker.path, f"dead{number}").mkdir(parents=True)
+        sink_directory(broker.path, f"dead{number}").mkdir(parents=True)
     grow_old(broker.path / "mq" / "spark")
     for left in (7, 4, 1, 0):
         commit.tidy(broker.path, lambda: broker)
-        assert len(staging.places(broker.path)) == left
+        assert len(staging.sink_directories(broker.path)) == left
 
 
 def test_a_lock_that_was_removed_is_no_lock(tmp_path: Path) -> None:
-    place = directory(tmp_path, TXN)
+    place = sink_directory(tmp_path, TXN)
     is_inside, may_leave = threading.Event(), threading.Event()
 
     def wait_for_it() -> None:
-        with locked(place):
+        with commit_lock(place):
             is_inside.set()
             assert may_leave.wait(120)
 
     with ThreadPoolExecutor(1) as pool:
-        with locked(place) as is_mine:
+        with commit_lock(place) as is_mine:
             assert is_mine
             waiting = pool.submit(wait_for_it)
             assert not is_inside.wait(0.05)
             remove(place)
         assert is_inside.wait(120)
-        with locked(place, wait=False) as is_mine:
+        with commit_lock(place, wait=False) as is_mine:
             assert not is_mine
         may_leave.set()
         waiting.result()
-    with locked(place, wait=False) as is_mine:
+    with commit_lock(place, wait=False) as is_mine:
         assert is_mine
 
 
@@ -233,8 +233,8 @@ def test_two_drivers_of_one_query_append_each_epoch_once(broker: LocalBroker) ->
     def commit_or_not(epoch: int, attempt: int) -> list[Step]:
         try:
             return commit_one(broker, epoch, attempt, (1 << 20, SEVERAL)[epoch % 2])
-        except Refusal as refusal:
-            if refusal.code != "MQ_TXN_MISMATCH":
+        except SparkError as error:
+            if error.code != "MQ_TXN_MISMATCH":
                 raise
             return [Step.SKIP]
 
@@ -304,7 +304,7 @@ def test_an_epoch_of_any_size_is_not_held_in_memory(tmp_path: Path) -> None:
         queue = mq.MessageQueue(TOPIC, "mq", 0)
         count = size // rows.nbytes
         staged = stage(
-            directory(broker.path, TXN), 0, "0-0", (StagedBatch(queue, rows) for _ in range(count))
+            sink_directory(broker.path, TXN), 0, "0-0", (StagedBatch(queue, rows) for _ in range(count))
         )
         before = pa.total_allocated_bytes()
         tracemalloc.start()

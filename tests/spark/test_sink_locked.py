@@ -14,12 +14,11 @@ from typing import IO, Any
 import pytest
 
 from mq.broker.local import LocalBroker
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.sink import commit, stage_lock, staging
 from mq.spark.sink.ledger import Step, key_of
-from mq.spark.sink.stage_lock import show_life, take
-from mq.spark.sink.staging import directory as place_of
-from mq.spark.sink.staging import locked
+from mq.spark.sink.stage_lock import take_lock, touch_lock
+from mq.spark.sink.staging import commit_lock, sink_directory
 from mq.store.directory.owner import open_made
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.spark.test_sink_left import SEVERAL, commit_one, half_done, staged_files
@@ -28,8 +27,8 @@ from tests.support.store.small_store import open_small
 HOLDER = """
 import sys
 from pathlib import Path
-from mq.spark.sink.staging import locked
-with locked(Path(sys.argv[1])):
+from mq.spark.sink.staging import commit_lock
+with commit_lock(Path(sys.argv[1])):
     print("mine", flush=True)
     sys.stdin.readline()
 """
@@ -46,7 +45,7 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
 @pytest.fixture
 def holder(broker: LocalBroker) -> Iterator[subprocess.Popen[bytes]]:
     """A process that commits, and is stopped meanwhile."""
-    place = place_of(broker.path, key_of(TXN))
+    place = sink_directory(broker.path, key_of(TXN))
     child = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(place)],
         stdin=subprocess.PIPE,
@@ -93,15 +92,15 @@ def test_a_commit_does_not_wait_for_one_that_is_stopped(
     before = bodies_of(broker)
     holder: subprocess.Popen[bytes] = request.getfixturevalue("holder")
     staged = stage_epoch(broker.path, 0, rows_of(0, 1))
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(SparkError) as caught:
         commit.commit_epoch(broker, TXN, TXN, 0, staged, chunk_bytes=SEVERAL)
     assert caught.value.code == "MQ_STAGING_LOCKED"
-    lock = place_of(directory, TXN) / "lock"
+    lock = sink_directory(directory, TXN) / "lock"
     said = f"{lock} is locked by process {holder.pid}, which is stopped, and for "
     assert said in str(caught.value)
     for advice in (f"kill -CONT {holder.pid}", f"kill -9 {holder.pid}", "then run this again"):
         assert advice in str(caught.value)
-    with pytest.raises(Refusal, match=r"\[MQ_STAGING_LOCKED\]"):
+    with pytest.raises(SparkError, match=r"\[MQ_STAGING_LOCKED\]"):
         commit.discard_epoch(broker, TXN, staged)
     assert bodies_of(broker) == before
     way_out(holder)
@@ -117,7 +116,7 @@ def test_a_commit_does_not_wait_for_one_that_is_stopped(
 def test_others_are_planned_while_one_is_stopped(
     broker: LocalBroker, holder: subprocess.Popen[bytes]
 ) -> None:
-    (place_of(broker.path, TXN) / "unfinished").touch()
+    (sink_directory(broker.path, TXN) / "unfinished").touch()
     commit.tidy(broker.path, lambda: broker)
     assert commit_one(broker, 0, txn="another") == [Step.APPEND]
     assert holder.poll() is None
@@ -131,8 +130,8 @@ class Silence:
         self.happens: list[Callable[[], object]] = []
         self._file = file
 
-    def take(self, timeout: float) -> bool:
-        return take(self._file, timeout, clock=lambda: self.now, pause=self._pause)
+    def take_lock(self, timeout: float) -> bool:
+        return take_lock(self._file, timeout, clock=lambda: self.now, pause=self._pause)
 
     def _pause(self, seconds: float) -> None:
         assert 0 < seconds <= stage_lock.PAUSE_MAX
@@ -146,36 +145,36 @@ def test_who_shows_life_is_waited_for(tmp_path: Path) -> None:
     times = iter(range(1, 100))
 
     def lives() -> None:
-        show_life(path)
+        touch_lock(path)
         os.utime(path, ns=(0, next(times)))  # However coarse the times of this file system are.
 
     with path.open("ab") as mine, path.open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         silence = Silence(mine)
-        assert not silence.take(60)
+        assert not silence.take_lock(60)
         assert silence.now == 1060
         silence.happens = [lives] * 20
-        assert not silence.take(60)
+        assert not silence.take_lock(60)
         assert silence.now == 1060 + 20 * 10 + 60
         silence.happens = [*[lives] * 20, lambda: fcntl.flock(other, fcntl.LOCK_UN)]
-        assert silence.take(60)
-        assert not Silence(other).take(0)
+        assert silence.take_lock(60)
+        assert not Silence(other).take_lock(0)
 
 
 def test_each_step_of_a_commit_shows_life(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[Path] = []
-    monkeypatch.setattr(staging, "show_life", shown.append)
+    monkeypatch.setattr(staging, "touch_lock", shown.append)
     commit_one(broker, 0)
     steps = len(bodies_of(broker)) // 3 + len(rows_of(0, 0))  # chunks, and files that are forced
     assert len(shown) > steps
-    assert set(shown) == {place_of(broker.path, TXN) / "lock"}
+    assert set(shown) == {sink_directory(broker.path, TXN) / "lock"}
 
 
 def test_who_comes_to_wait_is_no_sign_of_life(tmp_path: Path) -> None:
     place = tmp_path / "app"
-    with locked(place):
+    with commit_lock(place):
         os.utime(place / "lock", ns=(0, 5))
-        with locked(place, wait=False) as is_mine:
+        with commit_lock(place, wait=False) as is_mine:
             assert not is_mine
         assert (place / "lock").stat().st_mtime_ns == 5
 
@@ -192,9 +191,9 @@ def test_a_lock_ends_with_its_commit_though_the_open_file_does_not(
         return fd
 
     monkeypatch.setattr(staging, "open_made", opened)
-    with locked(tmp_path / "app"):
+    with commit_lock(tmp_path / "app"):
         pass
-    with locked(tmp_path / "app", wait=False) as is_mine:
+    with commit_lock(tmp_path / "app", wait=False) as is_mine:
         assert is_mine
     assert copies
     for copy in copies:
@@ -217,7 +216,7 @@ def test_a_task_does_not_wait_for_a_looker_that_is_stopped(
 
     with monkeypatch.context() as patch:
         patch.setattr(staging, "open_made", opened)
-        with pytest.raises(Refusal, match=r"\[MQ_STAGING_LOCKED\] .*\.arrow is locked by process"):
+        with pytest.raises(SparkError, match=r"\[MQ_STAGING_LOCKED\] .*\.arrow is locked by process"):
             stage_epoch(broker.path, 0, rows_of(0, 0))
     assert staged_files(broker) == []
     for looker in lookers:
@@ -231,6 +230,6 @@ def test_a_holder_that_the_kernel_does_not_name(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "lock"
     monkeypatch.setattr(stage_lock, "LOCKS", tmp_path / "none")
     with path.open("ab") as file:
-        said = str(stage_lock.held_by_another(path, file))
+        said = str(stage_lock.lock_timeout_error(path, file))
     assert said.startswith(f"[MQ_STAGING_LOCKED] {path} is locked by another process")
     assert "let it go on, or end it" in said

@@ -14,13 +14,12 @@ import pytest
 from mq.broker.bulk import LocalBulk
 from mq.broker.local import LocalBroker
 from mq.spark import abandon
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.sink import commit
-from mq.spark.sink.check import problems, remains
+from mq.spark.sink.check import leftovers, problems
 from mq.spark.sink.ledger import Step, key_of
 from mq.spark.sink.sinks import sinks
-from mq.spark.sink.staging import bury, is_unfinished, remove
-from mq.spark.sink.staging import directory as place_of
+from mq.spark.sink.staging import is_unfinished, remove, remove_abandoned, sink_directory
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.spark.reading import forget_brokers
 from tests.spark.test_sink import batches, writer
@@ -40,7 +39,7 @@ def files_left(broker: LocalBroker) -> list[Path]:
     """Those that the ledger names."""
     last = commit.last_entry(broker, TXN)
     assert last is not None
-    return [place_of(broker.path, TXN) / name for name in last.files]
+    return [sink_directory(broker.path, TXN) / name for name in last.files]
 
 
 def half_done_and_lost(broker: LocalBroker) -> list[Path]:
@@ -58,7 +57,7 @@ def test_every_later_attempt_names_it_and_the_way_out(
     (lost,) = half_done_and_lost(broker)
     path = str(broker.path)
     for epoch in (0, 1, 1, 2):
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(SparkError) as caught:
             commit_one(broker, epoch, 1)
         said = str(caught.value)
         assert said.startswith(
@@ -74,7 +73,7 @@ def test_every_later_attempt_names_it_and_the_way_out(
     (problem,) = problems(broker.path)
     assert problem.startswith(f"{lost}: it is missing; ")
     assert f"mq.spark.abandon({path!r}, {TXN!r})" in problem
-    assert next(iter(remains(broker.path))).startswith(str(place_of(broker.path, TXN)))
+    assert next(iter(leftovers(broker.path))).startswith(str(sink_directory(broker.path, TXN)))
 
 
 def test_what_was_put_back_is_appended(broker: LocalBroker) -> None:
@@ -82,7 +81,7 @@ def test_what_was_put_back_is_appended(broker: LocalBroker) -> None:
     (*_, file) = files_left(broker)
     content = file.read_bytes()
     file.unlink()
-    with pytest.raises(Refusal, match="put back what is gone"):
+    with pytest.raises(SparkError, match="put back what is gone"):
         commit_one(broker, 1)
     file.write_bytes(content)
     assert commit_one(broker, 1) == [Step.FINISH, Step.APPEND]
@@ -93,17 +92,17 @@ def test_what_was_put_back_is_appended(broker: LocalBroker) -> None:
 def test_what_is_left_of_the_rest_stays_for_as_long_as_it_takes(broker: LocalBroker, txn: str) -> None:
     """Until somebody puts back what is gone: meanwhile others write, and sweep away what is of the dead."""
     half_done(broker, txn)
-    place = place_of(broker.path, key_of(txn))
+    place = sink_directory(broker.path, key_of(txn))
     kept, gone = sorted(place.rglob("*.arrow"))
     content = gone.read_bytes()
     gone.unlink()
-    with pytest.raises(Refusal, match=r"\[MQ_STAGING_LOST\]"):
+    with pytest.raises(SparkError, match=r"\[MQ_STAGING_LOST\]"):
         commit.discard_epoch(broker, txn, stage_epoch(broker.path, 0, rows_of(0, 1), txn))
     remove(place)  # As a batch write does that failed.
     for _ in range(2):
         grow_old(broker.path / "mq" / "spark")
         commit.tidy(broker.path, lambda: broker)
-        bury(place)
+        remove_abandoned(place)
     assert staged_files(broker) == [kept]
     gone.write_bytes(content)
     if txn == TXN:
@@ -131,8 +130,8 @@ def test_the_rest_is_given_up(broker: LocalBroker, is_all_gone: bool) -> None:
     (sink,) = sinks(broker)
     assert sink.last is not None
     assert (sink.last.epoch, sink.last.is_whole, sink.rows) == (0, True, len(whole))
-    assert list(problems(broker.path)) == list(remains(broker.path)) == []
-    assert not is_unfinished(place_of(broker.path, TXN))
+    assert list(problems(broker.path)) == list(leftovers(broker.path)) == []
+    assert not is_unfinished(sink_directory(broker.path, TXN))
     assert staged_files(broker) == []
     # The query goes on, as after any other epoch.
     assert commit_one(broker, 0, 1) == [Step.SKIP]
@@ -141,9 +140,11 @@ def test_the_rest_is_given_up(broker: LocalBroker, is_all_gone: bool) -> None:
 
 
 def test_nothing_is_given_up_that_is_not_lost(broker: LocalBroker) -> None:
-    with pytest.raises(Refusal, match=r"\[MQ_OPTION\] there is no sink 'query' in .*, of which anything is"):
+    with pytest.raises(
+        SparkError, match=r"\[MQ_OPTION\] there is no sink 'query' in .*, of which anything is"
+    ):
         abandon(broker.path, TXN)
-    with pytest.raises(Refusal, match="give 1 to 200 letters"):
+    with pytest.raises(SparkError, match="give 1 to 200 letters"):
         abandon(broker.path, "..")
     assert not (broker.path / "mq" / "spark").exists()
     half_done(broker)
@@ -229,11 +230,11 @@ def test_a_mark_that_cannot_be_removed_fails_no_commit(
         raise PermissionError(13, "not for you")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "finished", refuses)
+        patch.setattr(commit, "clear_marks", refuses)
         assert commit_one(broker, 0) == [Step.APPEND]
-    assert is_unfinished(place_of(broker.path, TXN))
+    assert is_unfinished(sink_directory(broker.path, TXN))
     commit.tidy(broker.path, lambda: broker)
-    assert not is_unfinished(place_of(broker.path, TXN))
+    assert not is_unfinished(sink_directory(broker.path, TXN))
     assert commit_one(broker, 1) == [Step.APPEND]
     assert wrong_with(bodies_of(broker), 2) == []
 

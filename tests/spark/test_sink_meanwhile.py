@@ -14,8 +14,7 @@ from mq.broker.local import LocalBroker
 from mq.spark.sink import commit, task_identity
 from mq.spark.sink.ledger import TOPIC as LEDGER
 from mq.spark.sink.ledger import Step
-from mq.spark.sink.staging import directory as place_of
-from mq.spark.sink.staging import locked
+from mq.spark.sink.staging import commit_lock, sink_directory
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
 from tests.spark.test_sink import batches, writer
 from tests.spark.test_sink_left import commit_one, grow_old, half_done, staged_files
@@ -35,9 +34,9 @@ def before_the_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) 
     def locking(place: Path, *, wait: bool = True, timeout: float = 60.0) -> AbstractContextManager[bool]:
         if not wait:
             act()
-        return locked(place, wait=wait, timeout=timeout)
+        return commit_lock(place, wait=wait, timeout=timeout)
 
-    monkeypatch.setattr(commit, "locked", locking)
+    monkeypatch.setattr(commit, "commit_lock", locking)
 
 
 def test_what_its_owner_finishes_meanwhile_is_not_taken_for_dead(
@@ -69,7 +68,7 @@ def test_what_lies_in_the_way_fails_no_commit(
     broker: LocalBroker, name: str, make: Callable[[Path], None]
 ) -> None:
     """The rows are in the log by then: whoever took that for a failure would write them again."""
-    path = place_of(broker.path, TXN) / name
+    path = sink_directory(broker.path, TXN) / name
     path.parent.mkdir(parents=True)
     make(path)
     commit_one(broker, 0)
@@ -81,7 +80,7 @@ def test_what_lies_in_the_way_fails_no_commit(
 def test_a_lock_that_is_no_file_keeps_nobody_waiting(
     broker: LocalBroker, make: Callable[[Path], None], is_half_done: bool
 ) -> None:
-    place = place_of(broker.path, TXN)
+    place = sink_directory(broker.path, TXN)
     if is_half_done:
         half_done(broker)
         (place / "lock").unlink()
@@ -101,7 +100,7 @@ def test_a_lock_that_is_no_file_keeps_nobody_waiting(
 
 def test_a_pipe_and_a_name_that_is_no_text_keep_nobody_from_planning(broker: LocalBroker) -> None:
     broker.create_topic(LEDGER, 1)
-    place = place_of(broker.path, TXN)
+    place = sink_directory(broker.path, TXN)
     (place / "0").mkdir(parents=True)
     os.mkfifo(place / "0" / "pipe")
     foreign = place.parent / os.fsdecode(b"\xff")

@@ -21,7 +21,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import mq
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.sink import commit
 from mq.spark.sink.staging import Staged
 from mq.store.check import problems
@@ -29,7 +29,7 @@ from tests.spark.committers import TOPIC, stage_epoch
 from tests.support.store.small_store import expire_at, fill, open_small
 
 QUERIES = ["one", "two"]
-STEPS = ["last_entry", "force", "append_batches", "finished", "drop", "sweep"]
+STEPS = ["last_entry", "sync_files", "append_batches", "clear_marks", "remove_files", "sweep"]
 DAYS_MS = 2 * 24 * 3_600_000
 
 deaths = st.none() | st.tuples(st.sampled_from(STEPS), st.booleans(), st.integers(1, 3))
@@ -100,8 +100,8 @@ class Epochs(RuleBasedStateMachine):
         except Dies:
             self.is_new_driver()
             return False
-        except Refusal as refusal:  # What was staged was swept: Spark sees an error, and tries again.
-            if refusal.code != "MQ_STAGING_LOST":
+        except SparkError as error:  # What was staged was swept: Spark sees an error, and tries again.
+            if error.code != "MQ_STAGING_LOST":
                 raise
             return False
         return True

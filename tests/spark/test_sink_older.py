@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mq.broker.local import LocalBroker
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.sink import commit
 from mq.spark.sink.ledger import Step
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
@@ -32,7 +32,7 @@ def test_a_batch_before_the_newest_is_not_passed_over(broker: LocalBroker) -> No
     for epoch in range(3):
         commit_one(broker, epoch)
     staged = stage_epoch(broker.path, 1, rows_of(1, 1, 9))
-    with pytest.raises(Refusal, match=r"^\[MQ_TXN_MISMATCH\] .*has epoch 2 .* this is epoch 1"):
+    with pytest.raises(SparkError, match=r"^\[MQ_TXN_MISMATCH\] .*has epoch 2 .* this is epoch 1"):
         commit.commit_epoch(broker, TXN, TXN, 1, staged)
     commit.discard_epoch(broker, TXN, staged)  # What Spark does then.
     assert wrong_with(bodies_of(broker), 3) == []

@@ -45,11 +45,11 @@ def test_wherever_the_log_is_cut_the_replay_makes_the_epoch_whole(
     to disk is lost: all that is staged, unless there were several steps."""
     live, forced = tmp_path / "live", tmp_path / "forced"
 
-    def force(place: Path, files: Any) -> None:
-        staging.force(place, files)
+    def sync_files(place: Path, files: Any) -> None:
+        staging.sync_files(place, files)
         shutil.copytree(live / "mq" / "spark", forced)
 
-    monkeypatch.setattr(commit, "force", force)
+    monkeypatch.setattr(commit, "sync_files", sync_files)
     with open_small(live) as broker:
         broker.create_topic(RESULTS, 2)
         commit.commit_epoch(broker, TXN, TXN, 0, stage_epoch(live, 0, rows_of(0, 0)))

@@ -20,10 +20,10 @@ from mq.broker.local import LocalBroker
 from mq.sink_ledger import TOPIC, Entry
 from mq.spark.sink import commit
 from mq.spark.sink.append import append_batches
-from mq.spark.sink.check import problems, remains
+from mq.spark.sink.check import leftovers, problems
 from mq.spark.sink.ledger import key_of
 from mq.spark.sink.sinks import sinks
-from mq.spark.sink.staging import AGE_MAX, Staged, StagedBatch, directory, stage
+from mq.spark.sink.staging import AGE_MAX, Staged, StagedBatch, sink_directory, stage
 from tests.support.appending import append_one
 from tests.support.store.small_store import open_small
 
@@ -37,7 +37,7 @@ class Dies(Exception):
 def staged(root: Path, txn: str, epoch: int, rows: int = 3, files: int = 1) -> list[Staged]:
     batch = pa.record_batch({"body": [b"x" * 100] * rows, "properties": [b""] * rows})
     batches = [StagedBatch(mq.MessageQueue("orders", "mq", 0), batch)]
-    return [stage(directory(root, key_of(txn)), epoch, f"{n}-1", batches) for n in range(files)]
+    return [stage(sink_directory(root, key_of(txn)), epoch, f"{n}-1", batches) for n in range(files)]
 
 
 def committed(broker: LocalBroker, txn: str, epoch: int, appends: int = 9, **options: Any) -> None:
@@ -69,7 +69,7 @@ def test_what_sinks_have_done(broker: LocalBroker) -> None:
     before = time.time() * 1000 - 60_000
     found = {sink.txn: sink for sink in sinks(broker)}
     assert list(found) == ["app/1", "begun", "half", "once"]
-    assert [sink.txn for sink in found.values() if sink.is_of_use] == ["app/1", "begun", "half"]
+    assert [sink.txn for sink in found.values() if sink.is_needed] == ["app/1", "begun", "half"]
     whole, begun, half = (found[name] for name in ("app/1", "begun", "half"))
     assert whole.last is not None
     assert half.last is not None
@@ -101,30 +101,30 @@ def test_an_entry_that_was_appended_again_counts_once(broker: LocalBroker) -> No
 
 def test_a_file_that_is_written_is_no_remains(broker: LocalBroker) -> None:
     (file,) = staged(broker.path, "app", 0)
-    path = directory(broker.path, "app") / file.file
+    path = sink_directory(broker.path, "app") / file.file
     with path.open("rb") as writer:
         fcntl.flock(writer, fcntl.LOCK_EX)
         assert [each.is_being_written for sink in sinks(broker) for each in sink.staged] == [True]
-        assert list(remains(broker.path)) == []
-    (note,) = remains(broker.path)
+        assert list(leftovers(broker.path)) == []
+    (note,) = leftovers(broker.path)
     assert note == (
         f"{path.parent}: 1 file, {path.stat().st_size:,} bytes, which wait for a commit, or are of the dead;"
         " they are removed by a later commit, or after a day"
     )
     old = time.time() - AGE_MAX - 60
     os.utime(path, (old, old))
-    (note,) = remains(broker.path)
+    (note,) = leftovers(broker.path)
     assert "which nobody has written to for long: of the dead" in note
 
 
 def test_what_the_dead_staged_for_an_epoch_that_is_there(broker: LocalBroker) -> None:
     committed(broker, "app", 5)
     staged(broker.path, "app", 5, files=2)
-    (note,) = remains(broker.path)
+    (note,) = leftovers(broker.path)
     assert "2 files" in note
     assert "of an epoch that the log has: of the dead, and removed by the next commit" in note
     committed(broker, "app", 6)
-    assert list(remains(broker.path)) == []
+    assert list(leftovers(broker.path)) == []
     assert list(problems(broker.path)) == []
 
 
@@ -158,11 +158,11 @@ def as_directory(path: Path) -> None:
 def test_the_rest_of_an_epoch_is_lost(broker: LocalBroker, harm: Callable[[Path], None], said: str) -> None:
     committed(broker, "app", 2, appends=1)
     assert list(problems(broker.path)) == []
-    (note,) = remains(broker.path)
+    (note,) = leftovers(broker.path)
     assert note.startswith("sink 'app': the log has 3 rows of epoch 2, and not the rest")
     (sink,) = sinks(broker)
     assert sink.last is not None
-    path = directory(broker.path, "app") / sink.last.files[1]
+    path = sink_directory(broker.path, "app") / sink.last.files[1]
     harm(path)
     (problem,) = problems(broker.path)
     assert problem == (
@@ -175,7 +175,7 @@ def test_the_rest_of_an_epoch_is_lost(broker: LocalBroker, harm: Callable[[Path]
 def test_the_rest_that_is_there_is_appended(broker: LocalBroker) -> None:
     committed(broker, "app", 2, appends=1)
     committed(broker, "app", 3)
-    assert list(problems(broker.path)) == list(remains(broker.path)) == []
+    assert list(problems(broker.path)) == list(leftovers(broker.path)) == []
     assert len(broker.topic("orders").queues[0].read(0).messages) == 18
 
 
@@ -205,7 +205,7 @@ def test_what_is_in_the_way_is_told(broker: LocalBroker, name: str, make: Callab
     )
     assert len(found) == (make is not in_the_way)
     assert all(problem.startswith(f"{path}: this is no ") and "remove" in problem for problem in found)
-    list(remains(broker.path))
+    list(leftovers(broker.path))
     list(sinks(broker))
 
 
@@ -274,7 +274,7 @@ def test_hostile_entries_and_names(
                 (idle / "mq" / "spark" / name.replace("/", "_") / "0").mkdir(parents=True)
             except (OSError, ValueError):
                 continue
-        for look in (problems, remains):
+        for look in (problems, leftovers):
             for text in look(idle):
                 assert text
         for sink in sinks(broker):

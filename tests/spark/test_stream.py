@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import mq
 from mq.broker.local import LocalBroker
 from mq.spark import lag
-from mq.spark.errors import Refusal
-from mq.spark.source.offset_planner import Survey
+from mq.spark.errors import SparkError
+from mq.spark.source.offset_planner import OffsetPlanner
 from tests.spark.reading import Query, forget_brokers, rows, send, source, struct
 from tests.support import assigned
 from tests.support.store.small_store import open_small
@@ -178,10 +178,10 @@ def test_what_the_store_has_against_a_step_has_a_code(
     assert query.start is not None
     start = json.loads(query.start)
 
-    def view(*_: object, **__: object) -> None:
+    def snapshot(*_: object, **__: object) -> None:
         raise mq.StoreCorrupted("its table of queues is damaged")
 
-    monkeypatch.setattr(Survey, "view", view)
+    monkeypatch.setattr(OffsetPlanner, "snapshot", snapshot)
     for step in (
         query.reader.initialOffset,
         query.reader.prepareForTriggerAvailableNow,
@@ -189,7 +189,7 @@ def test_what_the_store_has_against_a_step_has_a_code(
         query.reader.reportLatestOffset,
         lambda: query.reader.partitions(start, start),
     ):
-        with pytest.raises(Refusal, match=r"\[MQ_STORE\] .*its table of queues is damaged"):
+        with pytest.raises(SparkError, match=r"\[MQ_STORE\] .*its table of queues is damaged"):
             step()
 
 
@@ -215,7 +215,7 @@ def test_the_lag_is_in_the_progress(broker: LocalBroker, directory: Path) -> Non
 
 
 def lost(query: Query) -> str:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(SparkError) as caught:
         query.all()
     assert str(caught.value).startswith("[MQ_DATA_LOSS] ")
     return str(caught.value)
@@ -243,7 +243,7 @@ def test_retention_overtakes_a_batch_that_is_planned(broker: LocalBroker, direct
     assert lenient.plan()
     assert broker.expire(retention_hours=0) > 0
     oldest = broker.topic("orders").queues[0].min_offset
-    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\]"):
+    with pytest.raises(SparkError, match=r"\[MQ_DATA_LOSS\]"):
         strict.batch()
     assert [row["queueOffset"] for row in lenient.batch()] == list(range(oldest, 40))
 
@@ -283,7 +283,7 @@ def test_a_topic_made_again_between_plan_and_task(broker: LocalBroker, directory
     broker.create_topic("orders", 2)
     send(broker, "orders", 0, *numbered(10, 10 + count))
     forget_brokers()
-    with pytest.raises(Refusal, match=r"\[MQ_DATA_LOSS\] .*the topic was deleted and made again"):
+    with pytest.raises(SparkError, match=r"\[MQ_DATA_LOSS\] .*the topic was deleted and made again"):
         rows(*planned[0])
     assert rows(*planned[1]) == []
     lenient.finish()
@@ -318,7 +318,7 @@ def test_a_checkpoint_ahead_of_the_store(directory: Path, tmp_path: Path, more: 
 
 
 def test_a_topic_that_is_not_there_when_the_query_begins(broker: LocalBroker, directory: Path) -> None:
-    with pytest.raises(Refusal, match=r"\[MQ_TOPIC\] there is no topic 'ordres'"):
+    with pytest.raises(SparkError, match=r"\[MQ_TOPIC\] there is no topic 'ordres'"):
         Query(directory, topic="ordres")
 
 
@@ -326,14 +326,14 @@ def test_the_checkpoint_of_a_later_release(broker: LocalBroker, directory: Path)
     query = Query(directory, **EARLIEST)
     assert query.start is not None
     query.start = query.start.replace('"#v": 1', '"#v": 2')
-    with pytest.raises(Refusal, match="of version 2; this release reads"):
+    with pytest.raises(SparkError, match="of version 2; this release reads"):
         query.plan()
 
 
 def test_a_stream_that_is_refused_says_so_when_it_is_asked(broker: LocalBroker, directory: Path) -> None:
     reader = source(directory, topic="orders", endingOffsets="latest").streamReader(schema=struct("body"))
     for ask in (reader.getDefaultReadLimit, reader.initialOffset):
-        with pytest.raises(Refusal, match=r"it is for spark\.read"):
+        with pytest.raises(SparkError, match=r"it is for spark\.read"):
             ask()
 
 

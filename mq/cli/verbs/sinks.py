@@ -8,7 +8,7 @@ import click
 from mq.cli.printing import counted, emit_json, emit_table, span, visible
 from mq.cli.session import Session, with_json
 from mq.spark.sink.check import lost
-from mq.spark.sink.ledger import way_out
+from mq.spark.sink.ledger import recovery_advice
 from mq.spark.sink.sinks import Sink
 from mq.spark.sink.sinks import sinks as sinks_of
 
@@ -27,7 +27,7 @@ def sinks(session: Session, every: bool) -> int:
     with session.open_directory("sinks") as broker:
         found = sinks_of(broker)
     root = Path(session.target)
-    shown = [sink for sink in found if every or sink.is_of_use]
+    shown = [sink for sink in found if every or sink.is_needed]
     if session.json:
         for sink in shown:
             emit_json(_facts(root, sink))
@@ -61,7 +61,7 @@ def _show(root: Path, found: list[Sink]) -> None:
     )
     for sink in found:
         for path, why in lost(root, sink):
-            click.echo(visible(f"{path}: {why}; {way_out(str(root), sink.txn)}"))
+            click.echo(visible(f"{path}: {why}; {recovery_advice(str(root), sink.txn)}"))
 
 
 def _state(root: Path, sink: Sink) -> str:

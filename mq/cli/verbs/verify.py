@@ -40,7 +40,7 @@ def verify(session: Session) -> int:
                 emit_json({"problem": problem})
             else:
                 click.echo(visible(problem))
-    for note in chain(notes(directory), sinks.remains(directory)):
+    for note in chain(notes(directory), sinks.leftovers(directory)):
         if session.json:
             emit_json({"note": note})
         else:

@@ -1,4 +1,4 @@
-"""Rows for single queues into the log, together: one call, one move of the log's end."""
+"""Append rows of several queues to the log in one call, which moves the log's end once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["append_batches"]
 
 
 def append_batches(broker: DirectoryBroker, batches: Sequence[StagedBatch], *, sync: bool = False) -> None:
-    """Append rows together. Bodies and properties are not copied: they are read where Arrow has them."""
+    """Append the rows of all batches in one step. Bodies and properties are read from Arrow's buffers,
+    without a copy."""
     queues: dict[MessageQueue, int] = {}
     places = array("i")
     columns = _Column(), _Column()
@@ -30,7 +31,7 @@ def append_batches(broker: DirectoryBroker, batches: Sequence[StagedBatch], *, s
 
 
 class _Column:
-    """The texts of a column, where they lie, and their sizes."""
+    """The values of a column as slices of Arrow's buffers, and their sizes."""
 
     def __init__(self) -> None:
         self.pieces: list[Any] = []
@@ -43,8 +44,8 @@ class _Column:
         if data is not None:
             places = memoryview(offsets).cast("i")
             begin, end = places[texts.offset], places[texts.offset + len(texts)]
-            # No memoryview: one that the garbage collector clears, along with the traceback of an append that
-            # failed, ends the process when what was made of it in C lets go of it.
+            # No memoryview: when an append fails, the garbage collector may clear it together with the
+            # traceback while C code still holds a buffer of it, which aborts the process.
             self.pieces.append(data.slice(begin, end - begin))
         sizes = pc.binary_length(texts)
         self.sizes.frombytes(

@@ -1,10 +1,9 @@
-"""What is wrong with the staged files of sinks, and what is merely left of the dead.
+"""The check of staged files: problems, and leftovers of dead processes.
 
-    places    mq/spark and the directories in it can be used
-    files     of an epoch that the log has a part of: those that hold the rest are there, and whole
+    directories   mq/spark and the directories in it can be used
+    files         if the log has a part of an epoch, the files with the rest exist and are complete
 
-A staged file that no such epoch names and that nobody writes is no damage: its task or its driver died, or a
-commit is about to come.
+A staged file that no such epoch names is no problem: its task or driver died, or its commit is still to come.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from pathlib import Path
 
 from mq.api.broker import DirectoryBroker
 from mq.errors import MQError
-from mq.spark.sink.ledger import key_of, way_out
+from mq.spark.sink.ledger import key_of, recovery_advice
 from mq.spark.sink.sinks import Sink, StagedFile, sinks
-from mq.spark.sink.staging import AGE_MAX, directory
-from mq.spark.target import opened
+from mq.spark.sink.staging import AGE_MAX, sink_directory
+from mq.spark.target import open_store
 
-__all__ = ["lost", "problems", "remains"]
+__all__ = ["leftovers", "lost", "problems"]
 
 MAGIC = b"ARROW1"  # at both ends of a file
 
 
 def problems(root: Path) -> Iterator[str]:
-    """Yield what is wrong, in words. Raises nothing."""
+    """Yield a description of each problem. Raises nothing."""
     yield from _of_places(root / "mq" / "spark")
     yield from _each(root, _of_files)
 
 
-def remains(root: Path) -> Iterator[str]:
-    """Yield what the dead have left, or what is under way. Raises nothing."""
+def leftovers(root: Path) -> Iterator[str]:
+    """Yield a description of files left by dead processes or unfinished commits. Raises nothing."""
     yield from _each(root, _left)
 
 
@@ -43,7 +42,7 @@ def _each(root: Path, look: Callable[[DirectoryBroker], Iterator[str]]) -> Itera
     if not os.path.lexists(root / "mq" / "spark"):
         return
     try:
-        with opened(root, read_only=True) as broker:
+        with open_store(root, read_only=True) as broker:
             yield from look(broker)
     except (MQError, OSError) as error:
         yield f"{root / 'mq' / 'spark'} cannot be looked at: {error}"
@@ -56,9 +55,9 @@ def _of_places(place: Path) -> Iterator[str]:
             return
         for each in sorted(place.iterdir()):
             if _is_other(stat.S_ISDIR, each):
-                yield f"{each}: this is no directory: nobody uses it, or can use its name: remove it"
+                yield f"{each}: this is no directory, and blocks a sink of that name: remove it"
             elif _is_other(stat.S_ISREG, each / "lock"):
-                yield f"{each / 'lock'}: this is no file: nobody can commit until it is removed"
+                yield f"{each / 'lock'}: this is no file: no sink can commit until it is removed"
     except (FileNotFoundError, NotADirectoryError):
         return  # No sink has staged anything here yet.
     except OSError as error:
@@ -66,7 +65,7 @@ def _of_places(place: Path) -> Iterator[str]:
 
 
 def _is_other(kind: Callable[[int], bool], path: Path) -> bool:
-    """Whether there is something, and not of this kind. A sink that is done removes what is its own."""
+    """Whether a path exists and is not of this kind. A sink that finished may have removed it meanwhile."""
     try:
         return not kind(path.lstat().st_mode)
     except FileNotFoundError:
@@ -76,7 +75,7 @@ def _is_other(kind: Callable[[int], bool], path: Path) -> bool:
 def _of_files(broker: DirectoryBroker) -> Iterator[str]:
     for sink in sinks(broker):
         if found := lost(broker.path, sink):
-            # Somebody may have appended the rest meanwhile, and removed them.
+            # Another process may have appended the rest meanwhile and removed the files.
             again = {each.txn: each.last for each in sinks(broker)}
             if again.get(sink.txn) != sink.last:
                 continue
@@ -84,19 +83,20 @@ def _of_files(broker: DirectoryBroker) -> Iterator[str]:
             for path, why in found:
                 yield (
                     f"{path}: {why}; it has rows of epoch {sink.last.epoch} of sink {sink.txn!r}, of which"
-                    f" the log has the first {sink.rows:,} alone: {way_out(str(broker.path), sink.txn)}"
+                    f" the log has only the first {sink.rows:,}:"
+                    f" {recovery_advice(str(broker.path), sink.txn)}"
                 )
 
 
 def lost(root: Path, sink: Sink) -> list[tuple[Path, str]]:
-    """Staged files that are not sound any more, and why: of those that hold the rest of an epoch of which the
-    log has a part."""
+    """The missing or damaged files among those that hold the rest of a partly appended epoch, with the
+    reason."""
     if sink.last is None or sink.last.is_whole:
         return []
     try:
-        place = directory(root, key_of(sink.txn))
+        place = sink_directory(root, key_of(sink.txn))
     except (MQError, ValueError):
-        return []  # No sink has such an id: somebody else sent that to the ledger.
+        return []  # No sink has such an id: another program sent this to the ledger's topic.
     found = []
     for name in sink.last.files:
         path = place / name
@@ -108,7 +108,7 @@ def lost(root: Path, sink: Sink) -> list[tuple[Path, str]]:
 
 
 def _wrong(path: Path) -> str | None:
-    """Why a file is not a whole one of Arrow's."""
+    """Why a file is not a complete Arrow file; None if it is."""
     try:
         if path.is_symlink() or not path.is_file():
             return "this is no file" if os.path.lexists(path) else "it is missing"
@@ -133,7 +133,7 @@ def _left(broker: DirectoryBroker) -> Iterator[str]:
                 f"sink {sink.txn!r}: the log has {sink.rows:,} rows of epoch {last.epoch}, and not the rest:"
                 " its next commit appends that, or the next sink that is planned on this store"
             )
-        # What is staged for an epoch that is under way goes when it is finished.
+        # The files of an unfinished epoch are removed when it is finished.
         under_way = last.epoch if last is not None and not last.is_whole else -1
         idle = [file for file in sink.staged if not file.is_being_written and file.epoch != under_way]
         for (folder, epoch), files in groupby(idle, lambda file: (file.path.parent, file.epoch)):
@@ -144,13 +144,14 @@ def _fate(sink: Sink, epoch: int, files: list[StagedFile], now: float) -> str:
     size = sum(file.size for file in files)
     said = f"{len(files):,} {'file' if len(files) == 1 else 'files'}, {size:,} bytes, "
     if sink.last is not None and epoch <= sink.last.epoch:
-        return said + "of an epoch that the log has: of the dead, and removed by the next commit"
+        return said + "of an epoch that the log has: left by a dead process, removed by the next commit"
     if all(now - file.changed > AGE_MAX for file in files):
         return (
             said
-            + "which nobody has written to for long: of the dead, and removed when the next sink is planned"
+            + "not written to for over a day: left by a dead process, removed when the next sink is planned"
         )
     return (
         said
-        + "which wait for a commit, or are of the dead; they are removed by a later commit, or after a day"
+        + "which wait for a commit, or are left by a dead process; a later commit removes them, or they are"
+        " removed after a day"
     )

@@ -1,6 +1,7 @@
-"""The sink's writers for a cluster: tasks send their rows as they go, and a commit has nothing to do.
+"""The sink's writers for a cluster: tasks send their rows directly, and a commit does nothing.
 
-So rows of a task that fails, or runs again, stay. Each has a unique id by which it is known (row_ids.py).
+So the rows of a failed or repeated task stay in the cluster. Consumers detect repeated rows by their unique
+ids (row_ids.py).
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Sent(WriterCommitMessage):
+class SentRows(WriterCommitMessage):
     """How many rows a task has sent."""
 
     rows: int
 
 
 class ClusterTopics:
-    """What rows are encoded for: see rows.RowTarget."""
+    """A cluster as the target of a RowEncoder: see rows.RowTarget."""
 
     delay_queues = None
 
@@ -52,22 +53,22 @@ class ClusterTopics:
     def queues_to_write(self, topic: str, *, new: bool = False) -> list[MessageQueue]:
         """See Bulk.queues_to_write."""
         if not new:
-            self._broker.topic(topic)  # Raises TopicNotFound, even if a message would make it.
+            self._broker.topic(topic)  # Raises TopicNotFound, even if a send would create the topic.
         return list(self._broker.publishable(topic))
 
 
 class _ClusterWriter:
-    """What both writers do. run: the id of a batch write, "" of a stream."""
+    """The part that both writers share. run: the id of a batch write, "" for a stream."""
 
     def __init__(self, cluster: ClusterRef, options: SinkOptions, run: str) -> None:
         self._cluster = cluster
         self._options = options
         self.run = run
 
-    def write(self, iterator: Iterator[Any]) -> Sent:
+    def write(self, iterator: Iterator[Any]) -> SentRows:
         return self.write_task(iterator, this_task(self.run, self._options.version))
 
-    def write_task(self, iterator: Iterator[Any], task: Task) -> Sent:
+    def write_task(self, iterator: Iterator[Any], task: Task) -> SentRows:
         options, rows = self._options, 0
         with on_cluster(self._cluster, "writing"):
             broker = cluster_broker(self._cluster)
@@ -78,7 +79,7 @@ class _ClusterWriter:
                 for queue, encoded, is_free in encoder.encode(batch):
                     sender.send(queue, _identified(queue, encoded, ids), is_free=is_free)
                     rows += encoded.num_rows
-        return Sent(rows)
+        return SentRows(rows)
 
 
 def _identified(queue: MessageQueue, encoded: Any, ids: RowIds) -> Iterator[Row]:
@@ -92,10 +93,12 @@ class ClusterStreamWriter(_ClusterWriter, DataSourceStreamArrowWriter):
     """df.writeStream.format("mq") with the option nameServer."""
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - the name is Spark's
-        """The rows are there."""
+        """Nothing: the tasks have stored the rows."""
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - the name is Spark's
-        _log.warning("what tasks of epoch %d have sent to %s stays there", batchId, self._cluster)
+        _log.warning(
+            "epoch %d was aborted; the rows that its tasks sent to %s stay there", batchId, self._cluster
+        )
 
 
 class ClusterBatchWriter(_ClusterWriter, DataSourceArrowWriter):
@@ -105,7 +108,7 @@ class ClusterBatchWriter(_ClusterWriter, DataSourceArrowWriter):
         super().__init__(cluster, options, f"batch-{uuid.uuid4()}")
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """The rows are there."""
+        """Nothing: the tasks have stored the rows."""
 
     def abort(self, messages: Sequence[Any]) -> None:
-        _log.warning("what tasks have sent to %s stays there", self._cluster)
+        _log.warning("the write was aborted; the rows that its tasks sent to %s stay there", self._cluster)

@@ -1,10 +1,12 @@
-"""The driver's half of the sink: staged rows go into the log once, whoever commits them and however often.
+"""The driver's part of the sink: it appends staged rows to the log exactly once, however often it is called.
 
-An epoch's rows and the ledger's word that they are there are published by one move of the log's end, and a
-power cut leaves all of them or none (see mq/store/native/log/multi_append.h). An epoch larger than a chunk is
-several such steps, of which the last is forced to disk: what is on disk of the log is always its beginning.
-Whoever finds an epoch half done goes on where it ended, with the files that the ledger names: a commit of the
-same transaction id, the abort of a commit that failed, or whoever plans the next sink on the store (tidy).
+One move of the log's end publishes the rows of an epoch together with their ledger entry, and a power cut
+keeps all of them or none (see mq/store/native/log/multi_append.h). An epoch larger than a chunk takes several
+such steps. The last one is synced, and the disk always has a prefix of the log, so it has the earlier steps
+too.
+
+A half-done epoch is resumed from the files that its last ledger entry names: by the next commit of the same
+transaction id, by the abort of the failed commit, or when any driver plans a sink on the store (tidy).
 """
 
 from __future__ import annotations
@@ -21,27 +23,27 @@ from mq.api.broker import DirectoryBroker
 from mq.api.results import MessageQueue, PullStatus
 from mq.errors import MQError
 from mq.properties import encode
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 from mq.spark.sink.append import append_batches
-from mq.spark.sink.ledger import TOPIC, Entry, Step, chunked, decide, key_of, newer, txn_of, way_out
+from mq.spark.sink.ledger import TOPIC, Entry, Step, chunked, decide, key_of, newer, recovery_advice, txn_of
 from mq.spark.sink.staging import (
     Staged,
     StagedBatch,
     batches_of,
-    bury,
     can_be_read,
-    directory,
-    drop,
-    finished,
-    force,
-    goes_on,
-    is_dead,
+    clear_marks,
+    commit_lock,
+    is_abandoned,
     is_lost,
     is_unfinished,
-    locked,
-    lose,
-    places,
+    keep_lock_alive,
+    mark_lost,
+    remove_abandoned,
+    remove_files,
+    sink_directories,
+    sink_directory,
     sweep,
+    sync_files,
 )
 
 __all__ = [
@@ -58,7 +60,7 @@ READ_COUNT, READ_BYTES = 1000, 1 << 20
 FOUND_MAX = 32
 KNOWN_MAX = 1000
 TIDIED_MAX = 100  # directories, each time
-ABORT_TIMEOUT = 2.0  # seconds: whoever has the lock finishes what there is to finish, and later commits sweep
+ABORT_TIMEOUT = 2.0  # seconds: the lock's holder finishes the epoch, and later commits sweep the files
 
 # By transaction id: the newest entry, and where in the ledger to read on.
 known_entries: WeakKeyDictionary[DirectoryBroker, dict[str, tuple[Entry | None, int]]] = WeakKeyDictionary()
@@ -77,12 +79,14 @@ def commit_epoch(
     lasting: bool = True,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> list[Step]:
-    """Append an epoch unless it is there, and have it on disk; what was done. Staged files are gone
-    afterwards. lasting: it may be committed again. What may not is looked for only where a part of it was
-    left: a look-up has the whole log indexed first."""
-    place = directory(Path(broker.path), key_of(txn))
+    """Append an epoch unless the log has it, sync it, and remove its staged files. Returns the steps taken.
+
+    lasting: the epoch may be committed again. For a write that is committed once, the ledger is searched only
+    if a part was appended before, since a search first indexes the whole log.
+    """
+    place = sink_directory(Path(broker.path), key_of(txn))
     files = tuple(one.file for one in staged if one.rows)
-    with locked(place):
+    with commit_lock(place):
         is_begun = is_unfinished(place) or is_lost(place)
         last = last_entry(broker, txn) if lasting or is_begun else None
         steps = decide(last, epoch, query_id, is_version_given=is_version_given)
@@ -96,20 +100,20 @@ def commit_epoch(
         if Step.SKIP in steps:
             assert last is not None
             _compare(last, epoch, sum(one.rows for one in staged))
-            broker.flush()  # Whoever appended it may have died before that.
+            broker.flush()  # The process that appended it may have died before its flush.
         try:
-            finished(place)
-            drop(place, files)
+            clear_marks(place)
+            remove_files(place, files)
             sweep(place, max(epoch, last.epoch if last else epoch))
         except OSError as error:
-            # The epoch is in the log: whoever took that for a failure would write it again.
-            _log.warning("%s: what is of no use any more stays for now: %s", place, error)
+            # The epoch is in the log. Raising would make the caller write it again.
+            _log.warning("%s: files that are no longer needed stay for now: %s", place, error)
     return steps
 
 
 def _compare(last: Entry, epoch: int, rows: int) -> None:
-    """Tell where a replay has not as many rows as the epoch that the log has: nobody can say here whether
-    that is a query whose rows are others each time, or a checkpoint that lost its newest offsets."""
+    """Warn if a replayed epoch has another number of rows than the log. Either the query is not
+    deterministic, or the checkpoint lost its newest offsets; this code cannot tell which."""
     if last.epoch == epoch and last.chunk == 0 and last.rows != rows:
         _log.warning(
             "sink %r: epoch %d is in the log with %d rows, and is not written again with %d: if the"
@@ -119,63 +123,66 @@ def _compare(last: Entry, epoch: int, rows: int) -> None:
 
 
 def discard_epoch(broker: DirectoryBroker, txn: str, staged: Sequence[Staged]) -> None:
-    """After a commit that failed, or none: remove what was staged, but for an epoch that the log has a part
-    of, which is finished. An abort may come because a commit has waited for the lock in vain, so it does
-    not wait as long again. Raises Refusal if another one has it."""
-    place = directory(Path(broker.path), key_of(txn))
-    with locked(place, timeout=ABORT_TIMEOUT):
+    """Abort: remove the staged files, or finish the epoch if the log has a part of it.
+
+    Waits only ABORT_TIMEOUT for the lock, since Spark may abort because a commit timed out on the same lock.
+    Raises SparkError if another process keeps it.
+    """
+    place = sink_directory(Path(broker.path), key_of(txn))
+    with commit_lock(place, timeout=ABORT_TIMEOUT):
         try:
             _finish(broker, place, txn)
         finally:
             last = last_entry(broker, txn)
             needed = last.files if last else ()
-            drop(place, [one.file for one in staged if one.file not in needed])
+            remove_files(place, [one.file for one in staged if one.file not in needed])
 
 
 def tidy(root: Path, broker: Callable[[], DirectoryBroker]) -> None:
-    """What others left behind: finish the epochs of which the log has a part, and remove what the dead have
-    staged. Some of it at a time; never raises for what is not one's own."""
+    """Clean up after dead processes: finish partly appended epochs, and remove abandoned staged files.
+    Handles TIDIED_MAX directories per call. Errors are logged, not raised."""
     try:
-        found = places(root)
+        found = sink_directories(root)
     except OSError as error:
-        _log.warning("%s: what others left there stays: %s", root, error)
+        _log.warning("%s: files left by dead processes stay: %s", root, error)
         return
     random.shuffle(found)
     for place in islice(found, TIDIED_MAX):
         try:
             was_unfinished = is_unfinished(place)
-            if not (was_unfinished or is_dead(place)):
+            if not (was_unfinished or is_abandoned(place)):
                 continue
-            with locked(place, wait=False) as is_mine:
+            with commit_lock(place, wait=False) as is_mine:
                 if is_mine and is_unfinished(place):
                     _finish(broker(), place, txn_of(place.name))
-                elif is_mine and not was_unfinished:  # Else its owner has just finished it, and goes on.
-                    bury(place)
+                elif is_mine and not was_unfinished:  # Otherwise its owner has just finished it and is alive.
+                    remove_abandoned(place)
         except FileNotFoundError:
-            continue  # Somebody else is at it.
-        # ValueError: a name of somebody else's may be no text, and a topic have fewer queues by now.
+            continue  # Another process is cleaning up this directory.
+        # ValueError: a foreign file name that is not text, or a topic that has fewer queues by now.
         except (MQError, OSError, ValueError) as error:
-            _log.warning("%s: what is left there stays for now: %s", place, error)
+            _log.warning("%s: files left by dead processes stay for now: %s", place, error)
 
 
 def _finish(broker: DirectoryBroker, place: Path, txn: str) -> None:
-    """Append the rest of an epoch of which the log has a part. The lock is held."""
+    """Append the rest of a partly appended epoch. The caller holds the lock."""
     last = last_entry(broker, txn)
     if last is not None and not last.is_whole:
         try:
             _append(broker, place, last, CHUNK_BYTES)
-        except Refusal as refusal:
-            if refusal.code == "MQ_STAGING_LOST":
-                lose(place)
+        except SparkError as error:
+            if error.code == "MQ_STAGING_LOST":
+                mark_lost(place)
             raise
     if is_unfinished(place) or is_lost(place):
-        finished(place)
+        clear_marks(place)
         if last is not None:
             sweep(place, last.epoch)
 
 
 def last_entry(broker: DirectoryBroker, txn: str) -> Entry | None:
-    """The newest entry of a transaction id: looked up by its key once in a process, then read along."""
+    """The newest entry of a transaction id. The first call in a process searches by key; later calls read
+    on."""
     if TOPIC not in broker.topics():
         return None
     ledger = MessageQueue(TOPIC, broker.name, 0)
@@ -204,33 +211,32 @@ def last_entry(broker: DirectoryBroker, txn: str) -> Entry | None:
 
 
 def _append(broker: DirectoryBroker, place: Path, last: Entry, chunk_bytes: int) -> None:
-    """Append what is missing of the epoch of an entry, chunk by chunk. The lock is held."""
+    """Append the missing rows of an entry's epoch, chunk by chunk. The caller holds the lock."""
     said, files = last, last.files
     try:
         for chunk, rest in chunked(batches_of(place, files, last.skip), chunk_bytes):
             rows = sum(batch.rows.num_rows for batch in chunk)
             if rest is not None and said.chunk < 0:
-                force(place, files)
+                sync_files(place, files)
             needed, skip = (files[rest.file :], rest.batch) if rest is not None else ((), 0)
             said = said._replace(chunk=said.chunk + 1, rows=rows, files=needed, skip=skip)
             _say(broker, said, chunk)
-            goes_on(place)
-    except Refusal as refusal:
-        if refusal.code != "MQ_STAGING_LOST" or said.chunk < 0:
+            keep_lock_alive(place)
+    except SparkError as error:
+        if error.code != "MQ_STAGING_LOST" or said.chunk < 0:
             raise
-        raise Refusal(
+        raise SparkError(
             "MQ_STAGING_LOST",
             f"sink {last.txn!r}: the log has the first rows of epoch {last.epoch}, and the rest cannot be"
-            f" appended: {refusal.text}; {way_out(str(broker.path), last.txn)}",
+            f" appended: {error.text}; {recovery_advice(str(broker.path), last.txn)}",
         ) from None
 
 
 def _say(broker: DirectoryBroker, said: Entry, chunk: Sequence[StagedBatch]) -> None:
-    """Append a chunk of an epoch with the ledger's word on it, which is on disk afterwards if it is the last
-    one."""
+    """Append a chunk of an epoch together with its ledger entry; sync if it is the last chunk."""
     if TOPIC not in broker.topics():
         broker.create_topic(TOPIC, 1)
-    # It comes first, and says how many there are: recovery takes none of them if it has not all.
+    # The entry comes first and counts the records: recovery keeps all of them or none.
     head = b"MQ_BULK\x01%d\x02" % (said.rows + 1)
     head += encode(None, key_of(said.txn), None, 0, None, None, True)
     entry = _message(MessageQueue(TOPIC, broker.name, 0), said.encode(), head)
@@ -238,14 +244,14 @@ def _say(broker: DirectoryBroker, said: Entry, chunk: Sequence[StagedBatch]) -> 
 
 
 def abandon_rest(broker: DirectoryBroker, txn: str) -> list[Path]:
-    """Of an epoch of which the log has a part, append what can still be read, and have the epoch count as
-    whole without the rest; the files that were given up. Raises Refusal for what is no sink."""
-    place = directory(Path(broker.path), key_of(txn))
+    """Append the readable files of a partly appended epoch, and mark the epoch as complete without the
+    others. Returns the files that were given up. Raises SparkError if there is no such sink."""
+    place = sink_directory(Path(broker.path), key_of(txn))
     if last_entry(broker, txn) is None:
-        raise Refusal(
+        raise SparkError(
             "MQ_OPTION", f"there is no sink {txn!r} in {broker.path}, of which anything is in the log"
         )
-    with locked(place):
+    with commit_lock(place):
         last = last_entry(broker, txn)
         if last is None or last.is_whole:
             return []
@@ -256,7 +262,7 @@ def abandon_rest(broker: DirectoryBroker, txn: str) -> list[Path]:
             _append(broker, place, rest, CHUNK_BYTES)
         else:
             _say(broker, rest._replace(chunk=last.chunk + 1, rows=0), [])
-        finished(place)
+        clear_marks(place)
         sweep(place, last.epoch)
     return [place / name for name in gone]
 

@@ -1,8 +1,6 @@
-"""What a commit of the sink has to do, by what the ledger says.
+"""The decision of a commit, from the newest ledger entry: skip, finish or append.
 
-mq/sink_ledger.py has the ledger's messages.
-
-Nothing here knows Spark, a store or a clock.
+mq/sink_ledger.py has the format of the ledger's messages. Pure: no Spark, no store, no clock.
 """
 
 from __future__ import annotations
@@ -13,15 +11,26 @@ from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 from mq.sink_ledger import TOPIC, Entry, newer
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 
-__all__ = ["TOPIC", "Entry", "Place", "Step", "chunked", "decide", "key_of", "newer", "txn_of", "way_out"]
+__all__ = [
+    "TOPIC",
+    "BatchPosition",
+    "Entry",
+    "Step",
+    "chunked",
+    "decide",
+    "key_of",
+    "newer",
+    "recovery_advice",
+    "txn_of",
+]
 
 NAME_SIZE_MAX = 200
 
 
 class Step(Enum):
-    """What a commit has to do."""
+    """A step of a commit."""
 
     SKIP = "the epoch is in the log already: a replay"
     FINISH = "the rest of the epoch that the ledger names is to be appended, from its own files"
@@ -31,21 +40,22 @@ class Step(Enum):
 def decide(last: Entry | None, epoch: int, query_id: str, *, is_version_given: bool) -> list[Step]:
     """The steps of a commit, by the newest entry of its transaction id.
 
-    Raises Refusal where the epochs that the ledger knows are of another query: to skip one would lose its
-    rows, unless the user counts them himself. So would it where the query is at one before the newest: Spark
-    only ever runs the last one again, and an older checkpoint has it plan others under the same numbers.
+    Raises SparkError if the epoch in the ledger belongs to another query: skipping it would lose the rows of
+    this one. With a txnVersion the user numbers the epochs, and this check is off. Raises it also if the
+    epoch is older than the newest: Spark only repeats the last one, so the checkpoint is older than the log,
+    and the same number now means other rows.
     """
     if last is None:
         return [Step.APPEND]
     if epoch <= last.epoch and last.query_id != query_id and not is_version_given:
-        raise Refusal(
+        raise SparkError(
             "MQ_TXN_MISMATCH",
             f"txnAppId {last.txn!r} has epoch {last.epoch} of query {last.query_id}, and this is epoch"
             f" {epoch} of query {query_id}, which is another write, or has another checkpoint: give a new"
             " txnAppId, or txnVersion to count the writes",
         )
     if epoch < last.epoch and not is_version_given:
-        raise Refusal(
+        raise SparkError(
             "MQ_TXN_MISMATCH",
             f"sink {last.txn!r} has epoch {last.epoch} of this query in the log, and this is epoch {epoch}:"
             " the checkpoint is older than the log, as one from a backup, or another driver runs the query."
@@ -59,7 +69,7 @@ def decide(last: Entry | None, epoch: int, query_id: str, *, is_version_given: b
 
 
 class Sized(Protocol):
-    """What has a size, in bytes."""
+    """An object with a size in bytes."""
 
     @property
     def size(self) -> int: ...
@@ -68,15 +78,17 @@ class Sized(Protocol):
 T = TypeVar("T", bound=Sized)
 
 
-class Place(NamedTuple):
-    """One of the batches of an epoch: the number of its file among those named, and its own in there."""
+class BatchPosition(NamedTuple):
+    """A batch of an epoch: the index of its file in the entry's list, and its index in that file."""
 
     file: int
     batch: int
 
 
-def chunked(batches: Iterable[tuple[Place, T]], chunk_bytes: int) -> Iterator[tuple[list[T], Place | None]]:
-    """The batches in chunks, each with the place where the rest begins. A batch is never cut."""
+def chunked(
+    batches: Iterable[tuple[BatchPosition, T]], chunk_bytes: int
+) -> Iterator[tuple[list[T], BatchPosition | None]]:
+    """The batches in chunks, each with the position where the rest begins. A batch is never split."""
     chunk: list[T] = []
     size = 0
     for place, batch in batches:
@@ -93,7 +105,7 @@ def key_of(txn: str) -> str:
     """A transaction id as a key of messages and as the name of a directory."""
     key = quote(txn, safe="")
     if not 1 <= len(key) <= NAME_SIZE_MAX or key in {".", ".."}:
-        raise Refusal(
+        raise SparkError(
             "MQ_OPTION", f"option txnAppId is {txn!r}: give 1 to {NAME_SIZE_MAX} letters, digits, - or _"
         )
     return key
@@ -103,9 +115,9 @@ def txn_of(key: str) -> str:
     return unquote(key)
 
 
-def way_out(path: str, txn: str) -> str:
-    """What can be done about an epoch of which the log has a part, and the rest is lost."""
+def recovery_advice(path: str, txn: str) -> str:
+    """What a user can do if the rest of a partly appended epoch is lost."""
     return (
         "put back what is gone, and the next commit appends the rest; or give it up by"
-        f" mq.spark.abandon({path!r}, {txn!r}), which has the epoch count as whole without"
+        f" mq.spark.abandon({path!r}, {txn!r}), which marks the epoch as complete without it"
     )

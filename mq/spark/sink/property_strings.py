@@ -1,8 +1,8 @@
-"""Whole columns of tags, keys and properties as the property strings of records (see mq/properties.py).
+"""Columns of tags, keys and properties as the property strings of records (see mq/properties.py).
 
-Arrow does it for all rows together as long as every one of them is usual; a column in which one row is not is
-looked at row by row, which mends what means nothing (a key twice as far from the next, an empty tag) and
-refuses what RocketMQ could not give back: the two ways agree on every row that both can do.
+Arrow encodes a column in one go if every row is in the usual form. Otherwise the column is encoded row by
+row: this normalizes what has no meaning (repeated blanks between keys, an empty tag) and rejects what
+RocketMQ could not return. Both ways give the same result for every row in the usual form.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 from mq.errors import MessageInvalid
 from mq.properties import BLANKS, PROPERTIES_SIZE_MAX, RESERVED_NAMES, TRANSIENT_PREFIX, encode
-from mq.spark.errors import Refusal
+from mq.spark.errors import SparkError
 
 __all__ = ["joined", "keys_of", "properties_of", "tags_of"]
 
 BEFORE_VALUE, BEHIND_VALUE = "\x01", "\x02"
-# Besides the blank, what makes a text that is nothing else one that nobody would see.
+# White space besides the blank: a text of nothing else would be invisible.
 SPACES = (b"\t", b"\n", b"\v", b"\f", b"\r", b"\x1c", b"\x1d", b"\x1e", b"\x1f")
 OTHER_SPACES = "[\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 
 
 def joined(parts: list[Any], rows: int) -> Any:
-    """The parts of each row's property string one after the other, as binary."""
+    """The concatenated parts of each row's property string, as binary."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -32,7 +32,7 @@ def joined(parts: list[Any], rows: int) -> Any:
     whole = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "")
     largest = pc.max(pc.binary_length(whole)).as_py()
     if largest > PROPERTIES_SIZE_MAX:
-        raise Refusal(
+        raise SparkError(
             "MQ_ROW",
             f"tags, keys and properties of a row come to {largest:,} bytes, over the limit of"
             f" {PROPERTIES_SIZE_MAX:,}: move what is large into the body",
@@ -41,7 +41,7 @@ def joined(parts: list[Any], rows: int) -> Any:
 
 
 def tags_of(column: Any) -> Any | None:
-    """Of a column of strings. None if there is no tag in it."""
+    """The encoded tags of a column of strings; None if it has no tag."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -55,7 +55,8 @@ def tags_of(column: Any) -> Any | None:
 
 
 def keys_of(column: Any) -> Any | None:
-    """Of a column of strings, with blanks between keys, or of lists of strings. None if there is no key."""
+    """The encoded keys of a column of strings (keys separated by blanks) or of lists; None if it has no
+    key."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -76,7 +77,7 @@ def keys_of(column: Any) -> Any | None:
 
 
 def properties_of(column: Any) -> Any | None:
-    """Of a column of maps. None if there is no property."""
+    """The encoded properties of a column of maps; None if it has none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -118,8 +119,8 @@ def _named(name: str, texts: Any) -> Any:
 
 
 def _is_usual(texts: Any) -> bool:
-    """Whether all can stand in a property string: no separator, no space but the blank, real UTF-8, and none
-    of blanks alone."""
+    """Whether all texts can go into a property string as they are: no separator, no white space but the
+    blank, valid UTF-8, and none of blanks alone."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -136,7 +137,7 @@ def _is_usual(texts: Any) -> bool:
 
 
 def _may_be_no_tag(texts: Any) -> bool:
-    """Whether there may be a text that no tag expression can name."""
+    """Whether a text may be one that no tag expression can name."""
     content = _bytes_of(texts)
     return b"||" in content or b"*" in content or len(content.translate(None, BLANKS.encode())) < len(content)
 
@@ -148,7 +149,7 @@ def _has_empty(texts: Any) -> bool:
 
 
 def _has_odd_blanks(texts: Any) -> bool:
-    """Whether there are blanks that separate nothing, or a key that may be of other spaces alone."""
+    """Whether there are superfluous blanks, or a key that may be of other white space alone."""
     import pyarrow.compute as pc
 
     content = _bytes_of(texts)
@@ -156,14 +157,14 @@ def _has_odd_blanks(texts: Any) -> bool:
         return False
     if not content.isascii() and pc.any(pc.match_substring_regex(texts, OTHER_SPACES)).as_py():
         return True
-    # At the borders of two texts as well: then each is looked at for nothing.
+    # This also matches across two adjacent texts: then the rows are checked in vain.
     return b"  " in content or bool(
         pc.any(pc.or_(pc.starts_with(texts, " "), pc.ends_with(texts, " "))).as_py()
     )
 
 
 def _bytes_of(texts: Any) -> bytes:
-    """All texts one behind the other, with whatever lies behind those that are null."""
+    """The bytes of all texts, including the unused bytes of null values."""
     _, offsets, data = texts.buffers()
     if data is None or not len(texts):
         return b""
@@ -177,9 +178,9 @@ def _by_row(column: Any, encoded: Callable[[Any], bytes]) -> Any:
     try:
         strings = [b"" if value is None else encoded(value) for value in column.to_pylist()]
     except UnicodeDecodeError as error:
-        raise Refusal("MQ_ROW", f"a text of a row is not UTF-8: {error}") from None
+        raise SparkError("MQ_ROW", f"a text of a row is not UTF-8: {error}") from None
     except (MessageInvalid, TypeError) as error:
-        raise Refusal("MQ_ROW", f"a row cannot be a message: {error}") from None
+        raise SparkError("MQ_ROW", f"a row cannot be a message: {error}") from None
     return pa.array(strings, pa.binary()).cast(pa.string())
 
 

@@ -1,9 +1,9 @@
 """The unique ids of rows that a cluster stores: the same for the same row, however often its task runs.
 
-An id is made from the query (or txnAppId), the epoch, the task, what the row holds, and how many rows of the
-task held the same before it. So a task that runs again gives its rows the ids they had, in whichever order
-they come: after a shuffle that is another one each time. Rows that hold something else have other ids: no row
-goes by the id of another one, and is taken for it by a reader that leaves out what it knows.
+An id is a hash of the query (or txnAppId), the epoch, the task, the row's content, and the number of equal
+rows before it in the task. So a repeated task gives its rows the same ids in any order; after a shuffle the
+order differs each time. Rows with other content get other ids, so a deduplicating consumer never drops one
+for another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ID_BYTES = 16  # in hexadecimal digits as long as RocketMQ's own
 
 
 class RowIds:
-    """Those of one task. Keeps a number for each different row."""
+    """The ids of the rows of one task. Keeps a counter for each distinct row."""
 
     def __init__(self, query: str, epoch: int, partition: int) -> None:
         self._task = hashlib.blake2b(f"{query}\0{epoch}\0{partition}\0".encode(), digest_size=ID_BYTES)
@@ -24,7 +24,7 @@ class RowIds:
 
     def of(self, topic: bytes, body: bytes, properties: bytes) -> str:
         """The id of the next row. properties: as encoded, without the id."""
-        # Lengths first, lest what ends one field could begin the next.
+        # The lengths come first, so that no two different rows hash the same bytes.
         content = self._task.copy()
         content.update(b"%d %d " % (len(topic), len(body)))
         content.update(topic)

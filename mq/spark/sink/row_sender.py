@@ -1,8 +1,8 @@
-"""Rows to the brokers of a cluster: cut into batches, and sent again until they are stored.
+"""Send rows to the brokers of a cluster: in batches, with retries until they are stored.
 
-What a broker does not acknowledge goes out again under the same unique ids, for a minute: rows that may be in
-any queue of their topic to another broker, others to the same one, which may have a new master by then. An
-acknowledgement that a disk or a slave was too slow is none.
+A batch that a broker does not acknowledge is sent again with the same unique ids, for a minute. Rows for any
+queue of their topic go to another broker; others go to the same one, which may have a new master by then. A
+FLUSH_DISK_TIMEOUT or a slave's timeout does not count as an acknowledgement.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from mq.spark.cluster import ClusterBroker
 
 __all__ = ["RowSender", "batches"]
 
-PATIENCE_SECONDS = 60.0
-AGAIN_SECONDS = (0.05, 2.0)  # between two attempts: at first, and in the end
+RETRY_SECONDS = 60.0
+BACKOFF_SECONDS = (0.05, 2.0)  # between two attempts: the first and the longest pause
 BATCH_BYTES, BATCH_ROWS = 512 << 10, 1000
-ROW_BYTES = 100  # what a row takes on the way besides body and properties, about
+ROW_BYTES = 100  # the approximate overhead of a row in a request, besides body and properties
 DELAYS = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01")
 
 
 def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """What goes out together, in the order of the rows. Delayed rows, and large ones, go alone."""
+    """The rows in batches, in their order. A delayed or a large row is a batch of its own."""
     together: list[Row] = []
     size = 0
     for row in rows:
@@ -49,29 +49,29 @@ def is_delayed(row: Row) -> bool:
 
 
 class RowSender:
-    """Of one task. clock is monotonic."""
+    """Sends the rows of one task. clock is monotonic."""
 
     def __init__(
         self,
         broker: ClusterBroker,
-        patience: float = PATIENCE_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._broker = broker
-        self._patience = patience
+        self._retry_seconds = retry_seconds
         self._clock = clock
         self._sleep = sleep
 
     def send(self, queue: MessageQueue, rows: Iterable[Row], *, is_free: bool) -> None:
-        """Have rows stored, in their order. is_free: any other queue of the topic would do. Raises
-        RemotingError, RequestTimeout and what forbids to write."""
+        """Store rows in their order. is_free: another queue of the topic may be used. Raises RemotingError,
+        RequestTimeout, NotPermitted and the like."""
         for batch in batches(rows):
             queue = self._stored(queue, batch, is_free)
 
     def _stored(self, queue: MessageQueue, rows: Sequence[Row], is_free: bool) -> MessageQueue:
-        """The queue in which they are."""
-        deadline, wait = self._clock() + self._patience, AGAIN_SECONDS[0]
+        """Store the rows; returns the queue that has them."""
+        deadline, wait = self._clock() + self._retry_seconds, BACKOFF_SECONDS[0]
         silent: set[str] = set()
         while True:
             try:
@@ -87,14 +87,14 @@ class RowSender:
                     raise
             silent.add(queue.broker_name)
             self._sleep(wait)
-            wait = min(2 * wait, AGAIN_SECONDS[1])
+            wait = min(2 * wait, BACKOFF_SECONDS[1])
             with suppress(MQError):
-                self._broker.topic(queue.topic)  # Asks for the route.
+                self._broker.topic(queue.topic)  # Fetches the route.
                 if is_free:
                     queue = self._other(queue, silent)
 
     def _other(self, queue: MessageQueue, silent: set[str]) -> MessageQueue:
-        """A queue of a broker that was not silent yet; where all were, the next one."""
+        """A queue of a broker that has not failed yet; if all have, the next queue."""
         queues = self._broker.publishable(queue.topic)
         others = [each for each in queues if each.broker_name not in silent]
         if not others:

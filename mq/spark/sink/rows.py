@@ -1,23 +1,20 @@
 """Rows of a DataFrame as messages: which columns there are, what they may hold, and where each row goes.
 
-    body           binary or string, not null; required
-    topic          string; required unless the option topic names one for all
-    queueId        int; else by shardingKey, else one queue after the other, a batch at a time
-    tags           string
-    keys           string, several with blanks between, or array<string>
-    properties     map<string,string>; RocketMQ's own names are refused
-    shardingKey    string; the same key goes to the same queue
-    delayLevel     int; the row is delivered when the level's delay has passed since it was stored
-    deliverAt      timestamp; the row is delivered then, and at once if that is past; not beside delayLevel
+    body           binary or string, not null; required topic          string; required unless the option
+    topic names one for all queueId        int; else by shardingKey, else round-robin, one batch per queue
+    tags           string keys           string, several separated by blanks, or array<string> properties
+    map<string,string>; RocketMQ's own names are refused shardingKey    string; the same key goes to the same
+    queue delayLevel     int; the row is delivered when the level's delay has passed since it was stored
+    deliverAt      timestamp; the row is delivered then, or at once if that is past; not together with
+    delayLevel
 
-The other columns of the source are passed over, so that what it reads can be written as it is.
+The other columns of the source are ignored, so that a frame that was read can be written as it is.
 
-A row that is delayed is put aside as a send does it (see mq/store/log/delayed_append.py), and that is decided
-here: what a task stages are records for the queues of messages put aside. So a commit needs no clock, and the
-same file appended hours later, after a driver died, gives the same messages: one with deliverAt is due when
-it said, or delivered at once if that has passed; one with delayLevel waits for its delay from then on, since
-a level counts from when a message is stored, and its queue must be in the order in which its messages are
-due.
+A delayed row is stored as a delayed send (see mq/store/log/delayed_append.py), and the encoder does this
+already: a task stages records for the internal delay queues. So a commit needs no clock, and a file that is
+appended hours later, after a driver died, gives the same messages. A row with deliverAt is delivered at that
+time, or at once if it has passed. A row with delayLevel waits for its delay from the commit on: a level
+counts from the store time, which keeps its queue in the order of due times.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from mq.names import is_system_topic
 from mq.properties import DELAY_LEVEL_MAX
 from mq.remoting.client.refusals import is_final
 from mq.spark.columns import TYPES
-from mq.spark.errors import Refusal, nearest
+from mq.spark.errors import SparkError, nearest
 from mq.spark.sink.ledger import TOPIC as LEDGER
 from mq.spark.sink.property_strings import joined, keys_of, properties_of, tags_of
 from mq.spark.sink.staging import StagedBatch
@@ -60,35 +57,39 @@ READ_ONLY = frozenset(TYPES) - COLUMNS.keys()
 
 
 def check_columns(fields: Sequence[tuple[str, str]], topic: str | None) -> None:
-    """Raises Refusal for columns, given with Spark's names of their types, that the sink cannot write."""
+    """Raises SparkError for columns that the sink cannot write. fields: pairs of name and Spark type."""
     names = [name for name, _ in fields]
     for name, kind in fields:
         if name in READ_ONLY:
             continue
         if name not in COLUMNS:
             hint = nearest(name, COLUMNS)
-            raise Refusal("MQ_SCHEMA", f"the sink has no column {name!r}{hint} It has {', '.join(COLUMNS)}")
+            raise SparkError(
+                "MQ_SCHEMA", f"the sink has no column {name!r}{hint} It has {', '.join(COLUMNS)}"
+            )
         if kind not in COLUMNS[name]:
-            raise Refusal(
+            raise SparkError(
                 "MQ_SCHEMA", f"column {name} is {kind}: the sink writes {' or '.join(COLUMNS[name])}; cast it"
             )
         if names.count(name) > 1:
-            raise Refusal("MQ_SCHEMA", f"there are {names.count(name)} columns {name}: leave one of them")
+            raise SparkError("MQ_SCHEMA", f"there are {names.count(name)} columns {name}: leave one of them")
     if "body" not in names:
-        raise Refusal("MQ_SCHEMA", "there is no column body, which is what a message holds")
+        raise SparkError("MQ_SCHEMA", "there is no column body, which is what a message holds")
     if topic is None and "topic" not in names:
-        raise Refusal("MQ_SCHEMA", "there is neither a column topic nor the option topic: give one of them")
+        raise SparkError(
+            "MQ_SCHEMA", "there is neither a column topic nor the option topic: give one of them"
+        )
 
 
 def check_target(broker: Broker, topic: str) -> None:
-    """Find out whether the topic may be sent to: the first rows make it, as a producer's. Raises Refusal, and
-    what a cluster that does not answer does."""
+    """Check that the topic can be written; a missing one passes if the first rows would create it. Raises
+    SparkError, and RemotingError or RequestTimeout if a cluster does not answer."""
     try:
         broker.publishable(topic)
     except MQError as error:
         if isinstance(error, (RemotingError, RequestTimeout)) and not is_final(error):
             raise
-        raise Refusal("MQ_TOPIC", f"topic {topic!r} cannot be written: {error}") from None
+        raise SparkError("MQ_TOPIC", f"topic {topic!r} cannot be written: {error}") from None
 
 
 def _now_ms() -> int:
@@ -96,21 +97,21 @@ def _now_ms() -> int:
 
 
 class RowBulk(Protocol):
-    """What there is to know of where rows go: a part of mq.api.bulk.Bulk."""
+    """What the encoder needs to know about the target's queues: a part of mq.api.bulk.Bulk."""
 
     @property
     def size_max(self) -> int: ...
 
     @property
     def delay_queues(self) -> DelayQueues | None:
-        """The queues of what is delayed; None where a broker puts it aside."""
+        """The queues of delayed messages; None on a cluster, whose brokers handle delays."""
         ...
 
     def queues_to_write(self, topic: str, *, new: bool = False) -> list[MessageQueue]: ...
 
 
 class RowTarget(Protocol):
-    """The broker of a directory, or what stands for a cluster's (cluster_writers.py)."""
+    """The broker of a directory, or the ClusterTopics of a cluster (cluster_writers.py)."""
 
     @property
     def message_size_max(self) -> int: ...
@@ -120,7 +121,7 @@ class RowTarget(Protocol):
 
 
 class RowEncoder:
-    """Turns batches of rows into batches for single queues. `first` says with which queue a task begins."""
+    """Turns batches of rows into batches for single queues. `first`: the queue that a task begins with."""
 
     def __init__(
         self, broker: RowTarget, topic: str | None, first: int, clock_ms: Callable[[], int] = _now_ms
@@ -129,12 +130,12 @@ class RowEncoder:
         self._topic = topic
         self._turn = count(first)
         self._clock_ms = clock_ms
-        self._queues: list[MessageQueue] = []  # all that rows went to; those of one topic side by side
-        self._topics: dict[str, tuple[int, int]] = {}  # where they begin, and how many there are
-        self._asides: dict[MessageQueue, int] = {}
+        self._queues: list[MessageQueue] = []  # every queue that rows went to; those of a topic are adjacent
+        self._topics: dict[str, tuple[int, int]] = {}  # the index of a topic's first queue, and their number
+        self._delay_queues: dict[MessageQueue, int] = {}
 
     def encode(self, batch: Any) -> Iterator[StagedBatch]:
-        """Raises Refusal for a row that cannot be a message."""
+        """Raises SparkError for a row that cannot be a message."""
         import pyarrow as pa
 
         if batch.num_rows == 0:
@@ -142,7 +143,7 @@ class RowEncoder:
         try:
             yield from self._encode(_plain(batch), batch.num_rows)
         except pa.ArrowInvalid as error:
-            raise Refusal("MQ_ROW", f"a row cannot be a message: {error}") from None
+            raise SparkError("MQ_ROW", f"a row cannot be a message: {error}") from None
 
     def _encode(self, columns: Mapping[str, Any], rows: int) -> Iterator[StagedBatch]:
         import pyarrow as pa
@@ -153,7 +154,7 @@ class RowEncoder:
         parts = [part for name, way in ways if name in columns and (part := way(columns[name])) is not None]
         numbers = self._numbers(columns, rows)
         if "delayLevel" in columns or "deliverAt" in columns:
-            numbers, more = self._put_aside(columns, numbers, rows)
+            numbers, more = self._delayed(columns, numbers, rows)
             parts += more
         properties = joined(parts, rows)
         self._check_sizes(bodies, properties)
@@ -167,12 +168,13 @@ class RowEncoder:
 
         sizes = pc.min_max(pc.binary_length(bodies)).as_py()
         if bodies.null_count or sizes["min"] == 0:
-            raise Refusal("MQ_ROW", "a body is null or empty: RocketMQ's clients refuse such messages")
+            raise SparkError("MQ_ROW", "a body is null or empty: RocketMQ's clients refuse such messages")
         if sizes["max"] > (limit := self._broker.message_size_max):
-            raise Refusal("MQ_ROW", f"a body has {sizes['max']:,} bytes, over the limit of {limit:,}")
+            raise SparkError("MQ_ROW", f"a body has {sizes['max']:,} bytes, over the limit of {limit:,}")
 
     def _check_sizes(self, bodies: Any, properties: Any) -> None:
-        """No record is larger than a file of the log: what a commit could not append is refused here."""
+        """Raises SparkError for a row that is larger than a file of the log, since a commit could not append
+        it."""
         import pyarrow.compute as pc
 
         limit = self._broker.bulk.size_max
@@ -180,16 +182,16 @@ class RowEncoder:
             return
         largest = pc.max(pc.add(pc.binary_length(bodies), pc.binary_length(properties))).as_py()
         if largest > limit:
-            raise Refusal(
+            raise SparkError(
                 "MQ_ROW",
                 f"body and properties of a row come to {largest:,} bytes, over the limit of {limit:,} of this"
                 " store's files",
             )
 
-    # Where rows go.
+    # The queue of each row.
 
     def _numbers(self, columns: Mapping[str, Any], rows: int) -> Any:
-        """The place in _queues of the queue of each row; one number if all go to the same."""
+        """The index in _queues of each row's queue; one number if all rows go to the same queue."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -201,7 +203,7 @@ class RowEncoder:
             if pc.any(wrong).as_py():
                 place = pc.index(pc.fill_null(wrong, False), True).as_py()
                 at = counts[place].as_py() if isinstance(counts, pa.Array) else counts.as_py()
-                raise Refusal(
+                raise SparkError(
                     "MQ_ROW",
                     f"topic {self._topic or columns['topic'][place].as_py()} has no queue"
                     f" {ids[place].as_py()} to write to: its queues are 0 to {at - 1}; a frame that was read"
@@ -215,8 +217,8 @@ class RowEncoder:
         return pc.add(begins, pc.coalesce(*chosen, usual))
 
     def _topics_of(self, columns: Mapping[str, Any], rows: int) -> tuple[Any, Any, Any]:
-        """Where the queues of a row's topic begin, how many there are, and the next one in turn: for all
-        rows, or for each."""
+        """The index of the first queue of a row's topic, the number of its queues, and the next one in turn:
+        for all rows together, or for each row."""
         import pyarrow as pa
 
         if self._topic is not None:
@@ -224,12 +226,12 @@ class RowEncoder:
         else:
             column = columns["topic"]
             if column.null_count:
-                raise Refusal("MQ_ROW", "a topic is null: give each row one, or the option topic")
+                raise SparkError("MQ_ROW", "a topic is null: give each row one, or the option topic")
             encoded = column.dictionary_encode()
             try:
                 names, codes = encoded.dictionary.to_pylist(), encoded.indices
             except UnicodeDecodeError as error:
-                raise Refusal("MQ_ROW", f"a topic is not UTF-8: {error}") from None
+                raise SparkError("MQ_ROW", f"a topic is not UTF-8: {error}") from None
         found = [self._topics.get(name) or self._look_up(name) for name in names]
         turns = [next(self._turn) % number for _, number in found]
         kinds = pa.int32()
@@ -242,32 +244,32 @@ class RowEncoder:
 
     def _look_up(self, topic: str) -> tuple[int, int]:
         if is_system_topic(topic) or topic == LEDGER:
-            raise Refusal("MQ_TOPIC", f"topic {topic!r} cannot be written: it is kept for other things")
+            raise SparkError("MQ_TOPIC", f"topic {topic!r} cannot be written: it is kept for other things")
         try:
             queues = self._broker.bulk.queues_to_write(topic, new=topic == self._topic)
         except TopicNotFound:
-            raise Refusal("MQ_TOPIC", f"there is no topic {topic!r}: create it first") from None
+            raise SparkError("MQ_TOPIC", f"there is no topic {topic!r}: create it first") from None
         except MQError as error:
-            raise Refusal("MQ_TOPIC", f"topic {topic!r} cannot be written: {error}") from None
+            raise SparkError("MQ_TOPIC", f"topic {topic!r} cannot be written: {error}") from None
         if not queues:
-            raise Refusal("MQ_TOPIC", f"topic {topic!r} cannot be written: it has no queue to write to")
+            raise SparkError("MQ_TOPIC", f"topic {topic!r} cannot be written: it has no queue to write to")
         found = self._topics[topic] = len(self._queues), len(queues)
         self._queues += queues
         return found
 
     def _number(self, queue: MessageQueue) -> int:
-        """The place of a queue of messages that are put aside."""
-        number = self._asides.get(queue)
+        """The index of an internal delay queue."""
+        number = self._delay_queues.get(queue)
         if number is None:
-            number = self._asides[queue] = len(self._queues)
+            number = self._delay_queues[queue] = len(self._queues)
             self._queues.append(queue)
         return number
 
-    # What is delayed.
+    # Delayed rows.
 
-    def _put_aside(self, columns: Mapping[str, Any], numbers: Any, rows: int) -> tuple[Any, list[Any]]:
-        """The numbers of the queues in which rows wait, or of their own; and what they have as properties for
-        that, if any do."""
+    def _delayed(self, columns: Mapping[str, Any], numbers: Any, rows: int) -> tuple[Any, list[Any]]:
+        """The index of each row's delay queue, or of its own queue if it is not delayed; and the properties
+        that the delay adds."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -276,10 +278,10 @@ class RowEncoder:
         if levels.null_count == times.null_count == rows:
             return numbers, []
         if pc.any(pc.and_(levels.is_valid(), times.is_valid())).as_py():
-            raise Refusal("MQ_ROW", "a row has both delayLevel and deliverAt: give one of them")
+            raise SparkError("MQ_ROW", "a row has both delayLevel and deliverAt: give one of them")
         if isinstance(numbers, pa.Scalar):
             numbers = pa.repeat(numbers, rows)
-        # Before queues of other topics are among them: these are what rows say where they belong.
+        # Take the target queues of the rows now, before the delay queues are added to _queues.
         is_local = self._broker.bulk.delay_queues is not None
         homes = [target_properties(queue).decode() if is_local else "" for queue in self._queues]
         where = pa.array(homes, pa.string()).take(numbers)
@@ -301,7 +303,7 @@ class RowEncoder:
         most = delay_queues.levels if delay_queues is not None else DELAY_LEVEL_MAX
         for level in found.values():
             if not 1 <= level <= most:
-                raise Refusal("MQ_ROW", f"delayLevel is {level}: give 1 to {most}, or null for none")
+                raise SparkError("MQ_ROW", f"delayLevel is {level}: give 1 to {most}, or null for none")
         said = pc.binary_join_element_wise("DELAY\x01", levels.cast(pa.string()), "\x02", where, "")
         said = pc.fill_null(said, "")
         if delay_queues is None:
@@ -322,7 +324,7 @@ class RowEncoder:
         if delay_queues is None:
             return numbers, pc.fill_null(said, "")
         if ahead_ms > delay_queues.delay_max_ms:
-            raise Refusal(
+            raise SparkError(
                 "MQ_ROW",
                 f"deliverAt {now_ms + ahead_ms} (ms since the epoch) is {ahead_ms:,} ms from now, over the"
                 f" limit of {delay_queues.delay_max_ms:,} ms (timer_max_delay_ms)",
@@ -339,13 +341,13 @@ class RowEncoder:
 
 
 def _has(columns: Mapping[str, Any], name: str, rows: int) -> bool:
-    """Whether any of the rows has this."""
+    """Whether any row has a value in this column."""
     return name in columns and columns[name].null_count < rows
 
 
 def _plain(batch: Any) -> dict[str, Any]:
-    """The columns of the sink, in the types that the rest works with: Spark may send others that hold the
-    same, such as large ones."""
+    """The columns of the sink, cast to the expected Arrow types: Spark may send equivalent ones such as
+    large_string."""
     import pyarrow as pa
 
     text = pa.string()
@@ -381,14 +383,14 @@ def _cast(name: str, column: Any, kind: Any) -> Any:
             return pa.array(column.to_pylist(), kind)
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise Refusal(
+        raise SparkError(
             "MQ_ROW",
             f"column {name} is {column.type}, and is no {kind}: {str(error) or type(error).__name__}",
         ) from None
 
 
 def _by_key(keys: Any, counts: Any) -> Any:
-    """The queue id of each sharding key, as queue_of_key has it; each key is hashed once."""
+    """The queue id of each sharding key, as in queue_of_key; each distinct key is hashed once."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -400,7 +402,7 @@ def _by_key(keys: Any, counts: Any) -> Any:
 
 
 def _whole_ms(times: Any) -> Any:
-    """Times in ms, never earlier than they say, and not before the epoch: what is past is past."""
+    """Times in ms, rounded up; a time before the epoch becomes the epoch, since both are past."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -410,7 +412,7 @@ def _whole_ms(times: Any) -> Any:
 
 
 def _split(whole: Any, numbers: Any) -> Iterator[tuple[int, Any]]:
-    """A batch by these numbers of its rows, which keep their order."""
+    """Split a batch by the queue index of its rows, which keep their order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

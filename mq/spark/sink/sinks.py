@@ -1,5 +1,5 @@
-"""What the sinks of a store have done and left to do: the newest word of the ledger on each transaction id,
-and what lies in its directory of staged files. For people to look at; a commit has ways of its own.
+"""The state of the sinks of a store: the newest ledger entry of each transaction id, and its staged files.
+Used by the command line and checks; a commit reads the ledger itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mq.api.queues import readable
 from mq.api.results import MessageQueue
 from mq.sink_ledger import TOPIC, Entry
 from mq.spark.sink.ledger import txn_of
-from mq.spark.sink.staging import is_locked, places
+from mq.spark.sink.staging import is_locked, sink_directories
 
 __all__ = ["Sink", "StagedFile", "sinks", "staged_files"]
 
@@ -22,7 +22,7 @@ READ_COUNT, READ_BYTES = 1000, 1 << 20
 
 
 class StagedFile(NamedTuple):
-    """A file that a task wrote, or writes."""
+    """A file that a task has written or is writing."""
 
     path: Path
     epoch: int
@@ -35,18 +35,18 @@ class Sink(NamedTuple):
     """A transaction id: a query, or the writes of one txnAppId."""
 
     txn: str
-    last: Entry | None  # None: nothing of it is in the log yet
-    rows: int  # in the log, of the last epoch
+    last: Entry | None  # None: the log has nothing of it yet
+    rows: int  # of the last epoch, in the log
     staged: tuple[StagedFile, ...]
 
     @property
-    def is_of_use(self) -> bool:
-        """Whether anybody will ask for it again: a single write that is whole is of the past."""
+    def is_needed(self) -> bool:
+        """Whether it can be committed again; a completed single write cannot."""
         return bool(self.staged) or self.last is None or self.last.lasting or not self.last.is_whole
 
 
 def sinks(broker: DirectoryBroker) -> list[Sink]:
-    """All that the ledger knows and all that have staged something, by transaction id."""
+    """The sinks that the ledger knows or that have staged files, by transaction id."""
     found = _of_ledger(broker)
     for place in _places(broker.path):
         txn = txn_of(place.name)
@@ -71,7 +71,7 @@ def _of_ledger(broker: DirectoryBroker) -> dict[str, tuple[Entry | None, int, tu
 
 
 def _entries(broker: DirectoryBroker) -> Iterator[Entry]:
-    """All that can be read of the ledger, in its order."""
+    """All readable entries of the ledger, in order."""
     if TOPIC not in broker.topics():
         return
     queue = MessageQueue(TOPIC, broker.name, 0)
@@ -84,15 +84,15 @@ def _entries(broker: DirectoryBroker) -> Iterator[Entry]:
 
 
 def _places(root: Path) -> list[Path]:
-    """The directories of staged files, as far as they can be listed."""
+    """The directories of staged files; none if they cannot be listed."""
     try:
-        return sorted(places(root))
+        return sorted(sink_directories(root))
     except OSError:
         return []
 
 
 def staged_files(place: Path) -> Iterator[StagedFile]:
-    """The files in the directory of a transaction id. One that goes while this looks is left out."""
+    """The files in the directory of a transaction id. A file that is removed meanwhile is left out."""
     for folder in sorted(path for path in _within(place) if path.name.isdecimal()):
         for path in sorted(_within(folder)) if _is_directory(folder) else ():
             try:

@@ -1,17 +1,17 @@
-"""Files in which tasks put the rows of an epoch, until the driver appends them all at once.
+"""Staged files: tasks write the rows of an epoch into them, and the driver's commit appends them to the log.
 
-    <store>/mq/spark/<transaction id>/<epoch>/<partition>-<attempt>-<a number that nobody else has>.arrow
+    <store>/mq/spark/<transaction id>/<epoch>/<partition>-<attempt>-<uuid>.arrow
                                       lock         held by the commit
-                                      unfinished   there while an epoch is in the log in part
-                                      lost         in its place if the rest cannot be appended
+                                      unfinished   exists while the log has a part of an epoch
+                                      lost         replaces it if the rest cannot be appended
 
-An Arrow file; each of its batches is for one queue, which its metadata names, and has two columns of binary:
-body, and properties as a record has them. A file counts only if a commit names it: those of tasks that died,
-or went on after their query was stopped, are swept away. While it is written, its writer holds a lock on it.
+An Arrow file. Each batch is for one queue, named in its metadata, and has two binary columns: body, and
+properties in the format of a record. A file counts only if a commit names it. Files of dead tasks, or of
+tasks that outlived their query, are swept later. The writer holds a lock on the file while it writes.
 
-Nothing of this is forced to disk but the files of an epoch that is appended in several steps: those, and the
-mark, before the first step (force). What a power cut takes otherwise is of an epoch that the log does not
-have, and that Spark does again.
+Staged files are synced only for an epoch that is appended in several steps: its files and the mark
+`unfinished` are on disk before the first step (sync_files). Files lost otherwise in a power cut belong to an
+epoch that is not in the log, and that Spark repeats.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from mq.api.results import MessageQueue
-from mq.spark.errors import Refusal
-from mq.spark.sink.ledger import Place
-from mq.spark.sink.stage_lock import LOCK_TIMEOUT, held_by_another, show_life, take
+from mq.spark.errors import SparkError
+from mq.spark.sink.ledger import BatchPosition
+from mq.spark.sink.stage_lock import LOCK_TIMEOUT, lock_timeout_error, take_lock, touch_lock
 from mq.store.directory.owner import make_directory, open_made
 from mq.store.log.multi_append import begin_writing
 
@@ -39,37 +39,37 @@ __all__ = [
     "Staged",
     "StagedBatch",
     "batches_of",
-    "bury",
     "can_be_read",
-    "directory",
-    "drop",
-    "finished",
-    "force",
-    "goes_on",
-    "is_dead",
+    "clear_marks",
+    "commit_lock",
+    "is_abandoned",
     "is_locked",
     "is_lost",
     "is_unfinished",
-    "locked",
-    "lose",
-    "places",
+    "keep_lock_alive",
+    "mark_lost",
     "remove",
+    "remove_abandoned",
+    "remove_files",
+    "sink_directories",
+    "sink_directory",
     "stage",
     "sweep",
+    "sync_files",
 ]
 
 SUFFIX = ".arrow"
 LOCK, UNFINISHED, LOST = "lock", "unfinished", "lost"
-AGE_MAX = 24 * 3600.0  # seconds; what nobody wrote to for so long and nobody locks is of the dead
+AGE_MAX = 24 * 3600.0  # seconds; an unlocked file that was not written for so long is abandoned
 BATCH_BYTES_MAX = 8 << 20
-BEGIN_BYTES = 16 << 20  # so large a file will be forced; while it grows the disk has nothing else to do
-ROW_SIZE = 128  # what a record in the log has besides body and properties, about
+BEGIN_BYTES = 16 << 20  # write-back of a file that will be synced starts every so many bytes
+ROW_SIZE = 128  # the approximate size of a log record besides body and properties
 QUEUE = b"queue"
 GONE = (errno.ENOENT, errno.ENOTDIR)
 
 
 class Staged(NamedTuple):
-    """What one task has staged: a file beneath the directory of its transaction id."""
+    """The file that one task has staged, relative to the directory of its transaction id."""
 
     file: str
     rows: int
@@ -81,27 +81,27 @@ class StagedBatch(NamedTuple):
 
     queue: MessageQueue
     rows: Any  # a RecordBatch of body and properties
-    is_free: bool = False  # any other queue of the topic would do
+    is_free: bool = False  # another queue of the topic may be used
 
     @property
     def size(self) -> int:
-        """About what it will take in the log."""
+        """The approximate size in the log."""
         return int(self.rows.nbytes) + int(self.rows.num_rows) * ROW_SIZE
 
 
-def directory(root: Path, key: str) -> Path:
+def sink_directory(root: Path, key: str) -> Path:
     return root / "mq" / "spark" / key
 
 
-def places(root: Path) -> list[Path]:
-    """The directories of all transaction ids that have one."""
+def sink_directories(root: Path) -> list[Path]:
+    """The directories of all transaction ids."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return [path for path in (root / "mq" / "spark").iterdir() if path.is_dir() and not path.is_symlink()]
     return []
 
 
 def stage(place: Path, epoch: int, name: str, batches: Iterable[StagedBatch]) -> Staged:
-    """Write a file of batches; without any there is none."""
+    """Write batches to a new file; without batches no file is made."""
     import pyarrow as pa
 
     target = place / str(epoch) / f"{name}-{uuid.uuid4().hex}{SUFFIX}"
@@ -112,9 +112,9 @@ def stage(place: Path, epoch: int, name: str, batches: Iterable[StagedBatch]) ->
             for batch in _cut(whole):
                 if writer is None:
                     file = stack.enter_context(_made(target))
-                    # Nobody else writes it; somebody may be looking whether anybody does.
-                    if not take(file, LOCK_TIMEOUT):
-                        raise held_by_another(target, file)
+                    # No other process writes this file, but one may hold the lock for a moment in is_locked.
+                    if not take_lock(file, LOCK_TIMEOUT):
+                        raise lock_timeout_error(target, file)
                     writer = stack.enter_context(pa.ipc.new_file(file, batch.rows.schema))
                 queue = f"{batch.queue.topic}/{batch.queue.broker_name}/{batch.queue.queue_id}"
                 writer.write_batch(batch.rows, custom_metadata={QUEUE: queue})
@@ -131,7 +131,7 @@ def stage(place: Path, epoch: int, name: str, batches: Iterable[StagedBatch]) ->
 
 
 def _made(target: Path) -> IO[bytes]:
-    """A new file; a sweep may have taken the directory from under it."""
+    """Create a file, and its directory again if a sweep has just removed it."""
     while True:
         make_directory(target.parent, mode=0o777, parents=True)
         with suppress(FileNotFoundError):
@@ -139,21 +139,23 @@ def _made(target: Path) -> IO[bytes]:
 
 
 def _cut(batch: StagedBatch) -> Iterator[StagedBatch]:
-    """A batch is the least that is appended, so a large one is made several."""
+    """Split a large batch, since a batch is the smallest unit of an append."""
     rows = batch.rows.num_rows
     step = max(1, rows * BATCH_BYTES_MAX // max(batch.size, BATCH_BYTES_MAX))
     for at in range(0, rows, step):
         yield StagedBatch(batch.queue, batch.rows.slice(at, step) if step < rows else batch.rows)
 
 
-def batches_of(place: Path, files: Sequence[str], skip: int = 0) -> Iterator[tuple[Place, StagedBatch]]:
-    """The batches of files, in their order, but for the first ones of the first file; read as they are asked
-    for. Raises Refusal if a file is gone."""
+def batches_of(
+    place: Path, files: Sequence[str], skip: int = 0
+) -> Iterator[tuple[BatchPosition, StagedBatch]]:
+    """The batches of files, in order, read lazily. skip: how many batches of the first file to leave out.
+    Raises SparkError if a file is gone."""
     import pyarrow as pa
 
     for file, name in enumerate(files):
         with _lost(place / name), ExitStack() as stack:
-            # Its pages stay as long as a batch of it is used, its descriptor does not: files may be many.
+            # The mapping lives as long as its batches. The descriptor is closed now: there may be many files.
             source = stack.enter_context(pa.memory_map(str(place / name)))
             reader = stack.enter_context(pa.ipc.open_file(source))
             found = [
@@ -162,22 +164,26 @@ def batches_of(place: Path, files: Sequence[str], skip: int = 0) -> Iterator[tup
             ]
         for number, (rows, metadata) in enumerate(found, skip if file == 0 else 0):
             topic, broker_name, queue_id = metadata[QUEUE].decode().split("/")
-            yield Place(file, number), StagedBatch(MessageQueue(topic, broker_name, int(queue_id)), rows)
+            yield (
+                BatchPosition(file, number),
+                StagedBatch(MessageQueue(topic, broker_name, int(queue_id)), rows),
+            )
 
 
 def can_be_read(place: Path, name: str) -> bool:
-    """Whether a file has what was staged in it. Raises OSError where that cannot be told now."""
+    """Whether a staged file is complete. Raises OSError if it cannot be checked now."""
     try:
         for _ in batches_of(place, [name]):
             pass
-    except Refusal:
+    except SparkError:
         return False
     return True
 
 
 @contextmanager
 def _lost(path: Path) -> Iterator[None]:
-    """What cannot be had any more is told from what cannot be had now."""
+    """Turn the errors of a missing or damaged file into SparkError; other OSErrors may pass and are
+    raised."""
     from pyarrow import ArrowInvalid
 
     try:
@@ -185,20 +191,20 @@ def _lost(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is not None and error.errno not in GONE:
             raise
-        raise Refusal("MQ_STAGING_LOST", f"the staged rows {path} cannot be read: {error}") from None
+        raise SparkError("MQ_STAGING_LOST", f"the staged rows {path} cannot be read: {error}") from None
     except ArrowInvalid as error:
-        raise Refusal("MQ_STAGING_LOST", f"the staged rows {path} cannot be read: {error}") from None
+        raise SparkError("MQ_STAGING_LOST", f"the staged rows {path} cannot be read: {error}") from None
 
 
-def force(place: Path, files: Iterable[str]) -> None:
-    """Have files on disk, with their names, and the mark that an epoch is being appended in several steps.
-    Raises Refusal if a file is gone."""
+def sync_files(place: Path, files: Iterable[str]) -> None:
+    """Sync files and their directories, and the mark `unfinished`, before an append in several steps. Raises
+    SparkError if a file is gone."""
     _touch(place / UNFINISHED)
     folders = {place: None, place.parent: None, place.parent.parent: None}
     for name in files:
         with _lost(place / name):
             _sync(place / name)
-        goes_on(place)
+        keep_lock_alive(place)
         folders[(place / name).parent] = None
     for folder in folders:
         _sync(folder)
@@ -216,8 +222,8 @@ def is_unfinished(place: Path) -> bool:
     return (place / UNFINISHED).exists()
 
 
-def lose(place: Path) -> None:
-    """The rest of the epoch cannot be appended: nobody tries again unasked, and what is there of it stays."""
+def mark_lost(place: Path) -> None:
+    """Mark that the rest of the epoch cannot be appended: tidy() skips it, and its remaining files stay."""
     _touch(place / LOST)
     (place / UNFINISHED).unlink(missing_ok=True)
 
@@ -226,40 +232,40 @@ def is_lost(place: Path) -> bool:
     return (place / LOST).exists()
 
 
-def finished(place: Path) -> None:
-    """The epoch is in the log, and on disk there."""
+def clear_marks(place: Path) -> None:
+    """Remove both marks: the epoch is in the log and synced."""
     for mark in (UNFINISHED, LOST):
         (place / mark).unlink(missing_ok=True)
 
 
 @contextmanager
-def locked(place: Path, *, wait: bool = True, timeout: float = math.inf) -> Iterator[bool]:
-    """One commit of a transaction id at a time, in whichever process. The lock of a dead one is dropped.
-    Without wait, whether it is ours. Raises Refusal where another one has it and does not go on, for a
-    timeout or for LOCK_TIMEOUT."""
-    patience = min(timeout, LOCK_TIMEOUT)
+def commit_lock(place: Path, *, wait: bool = True, timeout: float = math.inf) -> Iterator[bool]:
+    """Hold the lock of a transaction id: one commit at a time, across processes. The kernel releases the lock
+    of a dead process. With wait=False, yields whether the lock was taken. Raises SparkError if another
+    process holds it without a heartbeat for `timeout`, at most LOCK_TIMEOUT."""
+    seconds = min(timeout, LOCK_TIMEOUT)
     while True:
         with _lock_file(place) as file:
-            if not take(file, patience if wait else 0.0):
+            if not take_lock(file, seconds if wait else 0.0):
                 if wait:
-                    raise held_by_another(place / LOCK, file, patience)
+                    raise lock_timeout_error(place / LOCK, file, seconds)
                 yield False
                 return
-            # The lock's file goes with the directory: then this is a lock on nothing.
+            # The lock file may have been removed with its directory: then the lock is worthless.
             if not _is_there(place / LOCK, file):
                 continue
             try:
-                goes_on(place)
+                keep_lock_alive(place)
                 yield True
             finally:
-                # A process that was forked meanwhile has the open file too, and would keep the lock.
+                # Unlock explicitly: a child forked meanwhile has the same open file and would keep the lock.
                 fcntl.flock(file, fcntl.LOCK_UN)
             return
 
 
-def goes_on(place: Path) -> None:
-    """A commit shows at each step that it goes on: see stage_lock.py."""
-    show_life(place / LOCK)
+def keep_lock_alive(place: Path) -> None:
+    """The heartbeat of a commit, after each step: see stage_lock.py."""
+    touch_lock(place / LOCK)
 
 
 def _is_there(path: Path, file: IO[bytes]) -> bool:
@@ -281,19 +287,19 @@ def _touch(path: Path) -> None:
 
 
 def _opened(path: str, flags: int) -> int:
-    # Opening a pipe of that name would wait for its other end.
+    # O_NONBLOCK: opening a pipe of that name would wait for its other end.
     return open_made(path, flags | os.O_NONBLOCK, 0o666)
 
 
-def drop(place: Path, files: Iterable[str]) -> None:
-    """Remove files, those that are there."""
+def remove_files(place: Path, files: Iterable[str]) -> None:
+    """Remove the files that exist."""
     for name in files:
         if name:
             (place / name).unlink(missing_ok=True)
 
 
 def sweep(place: Path, epoch: int) -> None:
-    """Remove what is of no use: files of epochs up to this one, which is whole, and old ones of the dead."""
+    """Remove the files of all epochs up to this complete one, and abandoned files of later ones."""
     for folder in place.iterdir():
         if not folder.name.isdecimal():
             continue
@@ -306,8 +312,9 @@ def sweep(place: Path, epoch: int) -> None:
                     file.unlink()
 
 
-def is_dead(place: Path) -> bool:
-    """Whether nobody has done anything in the directory of a transaction id for long, and nobody does."""
+def is_abandoned(place: Path) -> bool:
+    """Whether the directory of a transaction id is unused: nothing changed for AGE_MAX, and nothing is
+    locked."""
     if is_lost(place) or not _is_old(place):
         return False
     folders = [path for path in place.iterdir() if path.is_dir()]
@@ -315,9 +322,9 @@ def is_dead(place: Path) -> bool:
     return all(map(_is_old, (*folders, *files))) and not any(map(is_locked, files))
 
 
-def bury(place: Path) -> None:
-    """Remove the directory of a transaction id that is dead, as far as it still is: where a task has staged
-    something meanwhile, that stays. The lock is held."""
+def remove_abandoned(place: Path) -> None:
+    """Remove the directory of an abandoned transaction id. Stops if a task has staged a file meanwhile. The
+    caller holds the lock."""
     with suppress(OSError):
         if is_lost(place):
             return
@@ -332,7 +339,7 @@ def bury(place: Path) -> None:
 
 
 def remove(place: Path) -> None:
-    """Remove the directory of a transaction id that nobody else has, unless an epoch of it is unfinished."""
+    """Remove the directory of a transaction id that only this write uses, unless an epoch is unfinished."""
     if not (is_unfinished(place) or is_lost(place)):
         shutil.rmtree(place, ignore_errors=True)
 
@@ -342,11 +349,11 @@ def _is_old(path: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody is writing it. Raises OSError for what cannot be opened."""
+    """Whether a process is writing the file. Raises OSError if it cannot be opened."""
     # Opening a pipe would wait for its other end.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        # Shared: two readers are not in each other's way.
+        # Shared: two concurrent checks do not see each other as a writer.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -1,4 +1,4 @@
-"""What both kinds of sink know of a task: of which query and epoch it is, and which one."""
+"""The identity of a writing task: query, epoch, partition, attempt."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Task(NamedTuple):
 def this_task(run: str, version: int | None) -> Task:
     """The task that runs here. run: the id of a batch write, "" of a stream. version: the epoch, if given."""
     context: Any = TaskContext.get()
-    # In foreachBatch the tasks of a batch write have the properties of the query around it as well: by that
-    # one's id the second write would be taken for a replay of the first one.
+    # In foreachBatch, the tasks of a batch write also see the properties of the surrounding query. With that
+    # query's id, a second write would look like a replay of the first.
     query_id = run or context.getLocalProperty(QUERY_ID)
     epoch = int(context.getLocalProperty(BATCH_ID) or 0) if version is None else version
     return Task(query_id, epoch, context.partitionId(), context.taskAttemptId())

@@ -1,6 +1,7 @@
-"""The sink's writers: tasks stage their rows, or append them at once, and the driver commits.
+"""The sink's writers for a directory: tasks stage their rows or append them directly, and the driver commits.
 
-Spark makes a new stream writer for every commit, so what a commit needs comes with the messages of the tasks.
+Spark creates a new stream writer for every commit, so all that a commit needs is in the messages of the
+tasks.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from mq.spark.sink.commit import commit_epoch, discard_epoch, tidy
 from mq.spark.sink.ledger import key_of
 from mq.spark.sink.options import SinkOptions
 from mq.spark.sink.rows import RowEncoder
-from mq.spark.sink.staging import Staged, directory, remove, stage
+from mq.spark.sink.staging import Staged, remove, sink_directory, stage
 from mq.spark.sink.task_identity import this_task
-from mq.spark.target import StoreRef, broker, refused
+from mq.spark.target import StoreRef, broker, store_error
 
 __all__ = ["BatchWriter", "StreamWriter"]
 
@@ -32,14 +33,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did. staged is of no rows where they were appended at once."""
+    """The result of one task. staged has no rows if the task appended them directly."""
 
     query_id: str
     staged: Staged
 
 
 class _Writer:
-    """What both writers do."""
+    """The part that both writers share."""
 
     def __init__(self, store: StoreRef, options: SinkOptions, run: str) -> None:
         self._store = store
@@ -60,11 +61,11 @@ class _Writer:
             for batch in batches:
                 append_batches(here, [batch])
             return Written(query_id, Staged("", 0, 0))
-        place = directory(Path(self._store.path), key_of(options.txn or query_id))
+        place = sink_directory(Path(self._store.path), key_of(options.txn or query_id))
         try:
             return Written(query_id, stage(place, epoch, f"{partition}-{attempt}", batches))
         except PermissionError as error:
-            raise refused(self._store, error, "written") from None
+            raise store_error(self._store, error, "written") from None
 
     def commit_all(self, messages: Sequence[Written | None], epoch: int) -> None:
         written = [message for message in messages if message is not None]
@@ -76,8 +77,8 @@ class _Writer:
         try:
             here.bulk.flush_unattended()
         except (MQError, OSError, RuntimeError) as error:  # RuntimeError: there can be no more threads.
-            # The rows are in the log: a caller that took that for a failure would write them again.
-            _log.warning("%s: what was appended is not flushed now: %s", here, error)
+            # The rows are in the log. Raising would make the caller write them again.
+            _log.warning("%s: the appended rows are not flushed yet: %s", here, error)
 
     def _commit_epoch(self, here: DirectoryBroker, written: Sequence[Written], epoch: int) -> None:
         commit_epoch(
@@ -102,7 +103,7 @@ class _Writer:
                 [message.staged for message in written],
             )
         except (MQError, OSError, ValueError) as error:  # ValueError: a topic has fewer queues by now.
-            _log.warning("what was staged for epoch %d stays until it is swept away: %s", epoch, error)
+            _log.warning("the files staged for epoch %d stay until a later sweep: %s", epoch, error)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -127,9 +128,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._forget()
 
     def _forget(self) -> None:
-        """A transaction id that nobody gave is of this write alone."""
+        """Without a txnAppId the transaction id belongs to this write alone, so its directory is removed."""
         if self._options.exactly_once and self._options.txn is None:
-            remove(directory(Path(self._store.path), key_of(self.run)))
+            remove(sink_directory(Path(self._store.path), key_of(self.run)))
 
 
 def batch_writer(store: StoreRef, options: SinkOptions) -> BatchWriter:

@@ -2,16 +2,16 @@
 
     {"#v": 1, "orders": {"0": 1200, "1": 1180}, "#last": {"orders": [0, 1199, 273405, 1767225600000]}}
 
-Of each queue the offset to be read next; queues of a cluster are called broker-a:0. No topic has a # in its
-name. `#last` is one message of each topic that was read before: queue, offset, log offset, store time; if
-another one stands there now, the topic was deleted and made again, or the directory is another one.
+For each queue, the next offset to read; a queue of a cluster is named broker-a:0. No topic has a # in its
+name. `#last` identifies one message of each topic that was read before: queue, offset, log offset, store
+time. If another message is there now, the topic was deleted and re-created, or the directory is another one.
 
 Spark does not note where a query began: it asks again when the first batch is read, and after a crash once
 more, when "latest" is somewhere else. So the offset that a query begins with is marked by `#new`, and the end
 of its first batch has in `#begin` where that batch begins. So have later ends for queues of which that does
 not follow from the offset before: new ones, and those of which something is lost.
 
-Checkpoints outlive programs: what a later version adds has a new number in `#v`.
+Checkpoints outlive programs: a format change raises the number in `#v`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mq.names import check_topic
-from mq.spark.errors import Refusal, shown
+from mq.spark.errors import SparkError, short
 from mq.spark.source.queue_keys import QueueKey, key_of, parse_key, queue_of
 from mq.spark.source.ranges import Positions
 
-__all__ = ["EARLIEST", "LATEST", "VERSION_KEY", "Offset", "Witness", "is_of_cluster", "places", "queues_of"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "VERSION_KEY",
+    "Offset",
+    "TopicMarker",
+    "is_of_cluster",
+    "parse_offsets",
+    "parse_queues",
+]
 
 VERSION = 1
 VERSION_KEY, LAST_KEY, BEGIN_KEY, NEW_KEY = "#v", "#last", "#begin", "#new"
@@ -38,8 +47,8 @@ ASSIGN_SHAPE = '{"topic": [%s, %s]}'
 EXAMPLES = {False: ('"0"', '"1"'), True: ('"broker-a:0"', '"broker-b:0"')}  # of the names of queues
 
 
-class Witness(NamedTuple):
-    """A message that was read, by which a topic is known again."""
+class TopicMarker(NamedTuple):
+    """A message that was read: it tells whether a topic is still the same."""
 
     queue: QueueKey
     queue_offset: int
@@ -51,13 +60,13 @@ class Offset(NamedTuple):
     """One offset of a stream."""
 
     positions: Positions
-    witnesses: dict[str, Witness]
-    begin: Positions | None = None  # where the batch begins whose end this is, as far as that is noted
+    markers: dict[str, TopicMarker]
+    begin: Positions | None = None  # where the batch that ends here begins, if that is recorded
     is_new: bool = False  # the query begins here
 
     def json(self, *, on_cluster: bool) -> dict[str, Any]:
         topics: dict[str, Any] = {VERSION_KEY: VERSION, **_by_name(self.positions, on_cluster)}
-        topics[LAST_KEY] = {topic: list(witness) for topic, witness in sorted(self.witnesses.items())}
+        topics[LAST_KEY] = {topic: list(marker) for topic, marker in sorted(self.markers.items())}
         if self.begin is not None:
             topics[BEGIN_KEY] = _by_name(self.begin, on_cluster)
         if self.is_new:
@@ -66,21 +75,22 @@ class Offset(NamedTuple):
 
     @staticmethod
     def of(value: Any, broker_name: str | None) -> Offset:
-        """broker_name is a directory's, None for a cluster. Raises Refusal for what we did not write."""
+        """broker_name: a directory's, None for a cluster. Raises SparkError for an offset of another
+        source."""
         version = value.get(VERSION_KEY) if isinstance(value, Mapping) else None
         if type(version) is not int or version != VERSION:
-            raise Refusal(
+            raise SparkError(
                 "MQ_OPTION",
-                f"the checkpoint has the offset {shown(value)}, of version {version!r}; this release reads"
+                f"the checkpoint has the offset {short(value)}, of version {version!r}; this release reads"
                 f" version {VERSION}: start the query with a new checkpointLocation, or with a newer mq",
             )
         on_cluster = broker_name is None
         try:
             if is_of_cluster(value) not in {None, on_cluster}:
                 one, other = ("directory", "cluster") if on_cluster else ("cluster", "directory")
-                raise Refusal(
+                raise SparkError(
                     "MQ_OPTION",
-                    f"the checkpoint has the offset {shown(value)}, of a {one} and not of a {other}: start"
+                    f"the checkpoint has the offset {short(value)}, of a {one} and not of a {other}: start"
                     " the query with a new checkpointLocation",
                 )
             begin = value.get(BEGIN_KEY)
@@ -91,15 +101,15 @@ class Offset(NamedTuple):
                 bool(value.get(NEW_KEY, False)),
             )
         except (TypeError, ValueError, AttributeError):
-            raise Refusal(
+            raise SparkError(
                 "MQ_OPTION",
-                f"the checkpoint has the offset {shown(value)}, which is damaged: restore it, or start the"
+                f"the checkpoint has the offset {short(value)}, which is damaged: restore it, or start the"
                 " query with a new checkpointLocation",
             ) from None
 
 
 def is_of_cluster(value: Mapping[str, Any]) -> bool | None:
-    """Whether the queues of an offset are a cluster's, by their names; None where it has none."""
+    """Whether the queues of an offset belong to a cluster, by their names; None if it has no queues."""
     for topic, queues in value.items():
         if not topic.startswith("#"):
             for key in queues:
@@ -128,18 +138,18 @@ def _positions(value: Any, broker_name: str | None) -> Positions:
     return positions
 
 
-def _witness(value: Any, on_cluster: bool) -> Witness:
+def _witness(value: Any, on_cluster: bool) -> TopicMarker:
     key, *numbers = value
     if any(type(number) is not int or abs(number) > NUMBER_MAX for number in numbers):
         raise ValueError
-    return Witness(parse_key(key, on_cluster=on_cluster), *numbers)
+    return TopicMarker(parse_key(key, on_cluster=on_cluster), *numbers)
 
 
-def places(
+def parse_offsets(
     option: str, text: str, special: tuple[int, ...], on_cluster: bool
 ) -> dict[str, dict[QueueKey, int]]:
-    """Offsets (or times) by topic and queue, from the text of an option. `special` are the numbers below zero
-    that mean something."""
+    """Offsets (or times) by topic and queue, from the text of an option. `special`: the negative numbers that
+    are allowed."""
 
     def number(value: Any) -> int:
         if type(value) is not int or not (0 <= value < OFFSET_MAX or value in special):
@@ -157,7 +167,7 @@ def places(
     return _by_topic(option, text, shape, queues)
 
 
-def queues_of(option: str, text: str, on_cluster: bool) -> dict[str, tuple[QueueKey, ...]]:
+def parse_queues(option: str, text: str, on_cluster: bool) -> dict[str, tuple[QueueKey, ...]]:
     """Queues by topic, from the text of an option."""
 
     def queues(value: Any) -> tuple[QueueKey, ...]:
@@ -174,29 +184,29 @@ def _by_topic(option: str, text: str, shape: str, read: Callable[[Any], Any]) ->
     try:
         value = json.loads(text, object_pairs_hook=_once)
     except _TwiceError as error:
-        raise Refusal(
-            "MQ_OPTION", f"option {option} is {shown(text)}, which names {error} twice: give {shape}"
+        raise SparkError(
+            "MQ_OPTION", f"option {option} is {short(text)}, which names {error} twice: give {shape}"
         ) from None
     except (ValueError, RecursionError) as error:
         why = "it is nested too deep" if isinstance(error, RecursionError) else error
-        raise Refusal(
-            "MQ_OPTION", f"option {option} is {shown(text)}, which is no JSON ({why}): give {shape}"
+        raise SparkError(
+            "MQ_OPTION", f"option {option} is {short(text)}, which is no JSON ({why}): give {shape}"
         ) from None
     found: dict[str, Any] = {}
     try:
         for topic, queues in value.items():
-            if not topic.startswith("#"):  # An offset out of a checkpoint will do.
+            if not topic.startswith("#"):  # An offset copied from a checkpoint is accepted.
                 check_topic(topic)
                 found[topic] = read(queues)
     except (TypeError, ValueError, AttributeError):
         found = {}
     if not found:
-        raise Refusal("MQ_OPTION", f"option {option} is {shown(text)}: give {shape}")
+        raise SparkError("MQ_OPTION", f"option {option} is {short(text)}: give {shape}")
     return found
 
 
 class _TwiceError(Exception):
-    """A name that stands twice in one object of JSON, where the first would be forgotten."""
+    """A name that occurs twice in one JSON object: the parser would ignore the first."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The options of the source: their values, and which of them exclude each other."""
+"""The options of the source: their values, and which options exclude each other."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Literal, NamedTuple
 from mq.errors import FilterSyntaxError, GroupInvalid, TopicInvalid
 from mq.filter.selection import Selection
 from mq.names import check_group, check_topic
-from mq.spark.errors import Refusal, shown
+from mq.spark.errors import SparkError, short
 from mq.spark.option_names import SINK_NAMES, SOURCE_NAMES, check_names
 from mq.spark.option_values import (
     AGO,
     DIGITS,
     UNIT_MS,
     boolean,
+    choice,
     duration_ms,
     number,
     one_of,
-    otherwise,
-    refuse,
-    word,
+    or_default,
+    reject,
 )
-from mq.spark.source.offsets import EARLIEST, LATEST, places, queues_of
+from mq.spark.source.offsets import EARLIEST, LATEST, parse_offsets, parse_queues
 from mq.spark.source.queue_keys import QueueKey
 from mq.spark.source.ranges import Tasks
-from mq.spark.target_options import ClusterRef, Target, refuse_on_cluster, target_of
+from mq.spark.target_options import ClusterRef, Target, reject_on_cluster, target_of
 
 __all__ = [
     "Bound",
@@ -45,7 +45,7 @@ BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "k
 
 TIME_MAX_MS = 1 << 53
 KEY_SIZE_MAX = 32_767  # what the property string of a message can hold
-# What a cluster cannot do, and why.
+# Options that do not work on a cluster, with the reason.
 ON_DIRECTORY = {"maxBytesPerTrigger": "brokers do not say how large messages are; give maxOffsetsPerTrigger"}
 CORES_ANYWHERE = 1 << 20
 
@@ -55,13 +55,13 @@ class Bound(NamedTuple):
 
     kind: Literal["earliest", "latest", "group", "offsets", "time", "times"]
     time_ms: int = 0
-    places: Mapping[str, Mapping[QueueKey, int]] = {}  # offsets or times, by topic and queue
+    per_queue: Mapping[str, Mapping[QueueKey, int]] = {}  # offsets or times, by topic and queue
     option: str = ""
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a source was asked for. Values that can be pickled."""
+    """The parsed options of a source. All values can be pickled."""
 
     target: Target
     topics: tuple[str, ...]
@@ -81,7 +81,7 @@ class SourceOptions:
     poll_timeout: float
     fail_on_data_loss: bool
     group: str | None
-    shows_progress: bool  # in the group
+    commits_to_group: bool
     tasks: Tasks
     batch_rows: int
     batch_bytes: int
@@ -92,17 +92,18 @@ class SourceOptions:
 
 
 def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores: int) -> SourceOptions:
-    """The options of a source, checked. now_ms is what times such as 10m (ago) are counted from."""
+    """The options of a source, checked. now_ms: the time that relative times such as 10m are subtracted
+    from."""
     options = check_names(given)
     target = target_of(options)
     on_cluster = isinstance(target, ClusterRef)
     if on_cluster:
-        refuse_on_cluster(options, ON_DIRECTORY)
-    refuse(options, (name for name in SINK_NAMES if name not in SOURCE_NAMES), "it is an option of the sink")
+        reject_on_cluster(options, ON_DIRECTORY)
+    reject(options, (name for name in SINK_NAMES if name not in SOURCE_NAMES), "it is an option of the sink")
     if stream:
-        refuse(options, BATCH_ONLY, "a stream has no end: it is for spark.read")
+        reject(options, BATCH_ONLY, "a stream has no end: it is for spark.read")
     else:
-        refuse(options, STREAM_ONLY, "it is for spark.readStream")
+        reject(options, STREAM_ONLY, "it is for spark.readStream")
     one_of(options, ("topic", "topicPattern", "assign"), required=True)
     starts = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
     ends = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -116,18 +117,18 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
     end = _bound(options, ends, "latest", now_ms, on_cluster=on_cluster)
     _check_order(start, end)
     if start.kind == "latest" and not stream:
-        raise Refusal(
+        raise SparkError(
             "MQ_OPTION",
             "option startingOffsets is 'latest', which is for spark.readStream: a batch would be empty",
         )
     late_start = _late_start(options, start)
-    shows_progress = _shows_progress(options, group, start, stream=stream, on_cluster=on_cluster)
+    commits_to_group = _commits_to_group(options, group, start, stream=stream, on_cluster=on_cluster)
     _check_selection(options)
     return SourceOptions(
         target=target,
         topics=_topics(options.get("topic")),
         pattern=_pattern(options.get("topicPattern")),
-        assigned=queues_of("assign", options["assign"], on_cluster) if "assign" in options else {},
+        assigned=parse_queues("assign", options["assign"], on_cluster) if "assign" in options else {},
         start=start,
         end=end,
         late_start=late_start,
@@ -139,11 +140,11 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
         bytes_per_trigger_max=number(options, "maxBytesPerTrigger", 1),
         rows_per_trigger_min=least,
         trigger_delay=delay_ms / 1000,
-        poll_timeout=otherwise(number(options, "pollTimeoutMs", 0), 100) / 1000,
+        poll_timeout=or_default(number(options, "pollTimeoutMs", 0), 100) / 1000,
         fail_on_data_loss=boolean(options, "failOnDataLoss", True),
         group=group,
-        shows_progress=shows_progress,
-        # Executors of a cluster's tasks may be anywhere: the cores of this machine say nothing.
+        commits_to_group=commits_to_group,
+        # Tasks that read a cluster may run on any machine, so this machine's cores do not limit them.
         tasks=_tasks(options, CORES_ANYWHERE if on_cluster else cores),
         batch_rows=number(options, "batchRows", 1) or 8192,
         batch_bytes=number(options, "batchBytes", 1) or 1 << 20,
@@ -151,30 +152,29 @@ def source_options(given: Mapping[str, str], *, stream: bool, now_ms: int, cores
 
 
 def _trigger(options: Mapping[str, str]) -> tuple[int | None, int | None, float]:
-    """Least and most messages of a trigger, and for how many ms it waits for the least."""
+    """The minimum and the maximum of messages per trigger, and how long a trigger waits for the minimum."""
     least, most = number(options, "minOffsetsPerTrigger", 1), number(options, "maxOffsetsPerTrigger", 1)
     if least and most and least > most:
-        raise Refusal(
+        raise SparkError(
             "MQ_OPTION",
-            f"option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: a trigger reads"
-            " at most the latter",
+            f"option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: the minimum may be at"
+            " most the maximum",
         )
     delay_ms = duration_ms("maxTriggerDelay", options.get("maxTriggerDelay", "15m"))
     if "maxTriggerDelay" in options and least is None:
-        raise Refusal(
+        raise SparkError(
             "MQ_OPTION",
-            "option maxTriggerDelay is how long a trigger waits for minOffsetsPerTrigger messages, and none"
-            " waits without that option: give both",
+            "option maxTriggerDelay is how long a trigger waits for minOffsetsPerTrigger messages: give both",
         )
     return least, most, delay_ms
 
 
 def _late_start(options: Mapping[str, str], start: Bound) -> Literal["error", "latest"]:
-    strategy: Literal["error", "latest"] = word(
+    strategy: Literal["error", "latest"] = choice(
         options, "startingOffsetsByTimestampStrategy", ("error", "latest")
     )
     if "startingOffsetsByTimestampStrategy" in options and start.kind not in {"time", "times"}:
-        raise Refusal(
+        raise SparkError(
             "MQ_OPTION",
             "option startingOffsetsByTimestampStrategy is about a time to begin at: give one by"
             " startingTimestamp or startingOffsetsByTimestamp",
@@ -182,29 +182,29 @@ def _late_start(options: Mapping[str, str], start: Bound) -> Literal["error", "l
     return strategy
 
 
-def _shows_progress(
+def _commits_to_group(
     options: Mapping[str, str], group: str | None, start: Bound, *, stream: bool, on_cluster: bool
 ) -> bool:
-    """Whether a stream commits its offsets to the group. Refuses a group that nothing is asked of; on a
-    cluster it is also what brokers know the reader by."""
+    """Whether a stream commits its offsets to the group. Raises SparkError if the option group has no effect;
+    on a cluster it always has one, since brokers are told the reader's group."""
     if start.kind == "group" and group is None:
-        raise Refusal("MQ_OPTION", "option startingOffsets is 'group': name the group by option group")
+        raise SparkError("MQ_OPTION", "option startingOffsets is 'group': name the group by option group")
     if group is None and "commitToGroup" in options:
-        raise Refusal("MQ_OPTION", "option commitToGroup is about a group: name it by option group")
-    shows_progress = stream and group is not None and boolean(options, "commitToGroup", True)
-    if group is not None and start.kind != "group" and not (shows_progress or on_cluster):
-        raise Refusal(
+        raise SparkError("MQ_OPTION", "option commitToGroup is about a group: name it by option group")
+    commits_to_group = stream and group is not None and boolean(options, "commitToGroup", True)
+    if group is not None and start.kind != "group" and not (commits_to_group or on_cluster):
+        raise SparkError(
             "MQ_OPTION",
-            f"option group is {group!r} and nothing is asked of it: a batch begins there with"
-            " startingOffsets=group, a stream also shows its progress there unless commitToGroup=false",
+            f"option group is {group!r} and nothing is asked of it: a batch begins at the group's offsets"
+            " with startingOffsets=group, a stream also commits its offsets there unless commitToGroup=false",
         )
-    return shows_progress
+    return commits_to_group
 
 
 def _tasks(options: Mapping[str, str], cores: int) -> Tasks:
     rows_max = number(options, "maxRecordsPerPartition", 1) or 4_000_000
     return Tasks(
-        otherwise(number(options, "targetRowsPerTask", 0), 100_000),
+        or_default(number(options, "targetRowsPerTask", 0), 100_000),
         rows_max,
         number(options, "minPartitions", 1) or 1,
         cores,
@@ -212,7 +212,7 @@ def _tasks(options: Mapping[str, str], cores: int) -> Tasks:
 
 
 def includes_properties(options: Mapping[str, str]) -> bool:
-    """Whether the schema has the column properties. Raises Refusal."""
+    """Whether the schema has the column properties. Raises SparkError."""
     return boolean(options, "includeProperties", False)
 
 
@@ -226,9 +226,9 @@ def _moment_ms(name: str, text: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(re.sub(r"[zZ]\Z", "+00:00", text))
         return max(0, int(moment.timestamp() * 1000))
     except (ValueError, OverflowError, OSError):
-        raise Refusal(
+        raise SparkError(
             "MQ_OPTION",
-            f"option {name} is {shown(text)}: give milliseconds since the epoch, a time such as"
+            f"option {name} is {short(text)}: give milliseconds since the epoch, a time such as"
             " 2026-01-31T12:00Z, or how long ago, such as 10m",
         ) from None
 
@@ -245,7 +245,7 @@ def _bound(
     if moment in options:
         return Bound("time", _moment_ms(moment, options[moment], now_ms), {}, moment)
     if by_queue in options:
-        return Bound("times", 0, places(by_queue, options[by_queue], (), on_cluster), by_queue)
+        return Bound("times", 0, parse_offsets(by_queue, options[by_queue], (), on_cluster), by_queue)
     text = options.get(at)
     if text is None:
         return Bound(usual, option=at)
@@ -257,23 +257,23 @@ def _bound(
         return Bound("group" if word == "group" else "earliest", option=at)
     if not text.lstrip().startswith("{"):
         words = "earliest, latest, group" if is_start else "latest"
-        raise Refusal("MQ_OPTION", f"option {at} is {shown(text)}: give {words}, or offsets as JSON")
+        raise SparkError("MQ_OPTION", f"option {at} is {short(text)}: give {words}, or offsets as JSON")
     special = (LATEST, EARLIEST) if is_start else (LATEST,)
-    return Bound("offsets", 0, places(at, text, special, on_cluster), at)
+    return Bound("offsets", 0, parse_offsets(at, text, special, on_cluster), at)
 
 
 def _check_order(start: Bound, end: Bound) -> None:
-    """Raises Refusal where reading would end before it begins, as far as the options alone tell."""
+    """Raises SparkError if the options alone show that reading would end before it begins."""
     given = f"options {start.option} and {end.option} contradict each other: "
     if start.kind == end.kind == "time" and start.time_ms > end.time_ms:
-        raise Refusal("MQ_OPTION", f"{given}{start.time_ms} is later than {end.time_ms}, in ms")
+        raise SparkError("MQ_OPTION", f"{given}{start.time_ms} is later than {end.time_ms}, in ms")
     if start.kind != end.kind:
         return
-    for topic, queues in start.places.items():
+    for topic, queues in start.per_queue.items():
         for queue_id, first in queues.items():
-            behind = end.places.get(topic, {}).get(queue_id, LATEST)
+            behind = end.per_queue.get(topic, {}).get(queue_id, LATEST)
             if 0 <= behind < first:
-                raise Refusal(
+                raise SparkError(
                     "MQ_OPTION",
                     f"{given}queue {queue_id} of topic {topic} would begin at {first} and end at {behind}",
                 )
@@ -292,22 +292,24 @@ def _pattern(text: str | None) -> str | None:
     if text is None:
         return None
     if not text.strip():
-        raise Refusal(
-            "MQ_OPTION", "option topicPattern is empty, and no topic is called so: give an expression"
+        raise SparkError(
+            "MQ_OPTION", "option topicPattern is empty and matches no topic: give a regular expression"
         )
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
-        raise Refusal(
-            "MQ_OPTION", f"option topicPattern is {shown(text)}, which is no regular expression: {error}"
+        raise SparkError(
+            "MQ_OPTION", f"option topicPattern is {short(text)}, which is no regular expression: {error}"
         ) from None
     return text
 
 
 def _key(text: str | None) -> str | None:
-    # Keys stand in a message with blanks between.
+    # A message stores its keys separated by blanks.
     if text is not None and (not text or len(text) > KEY_SIZE_MAX or set(text) & set(" \x01\x02")):
-        raise Refusal("MQ_OPTION", f"option key is {shown(text)}: give the text of one key, without blanks")
+        raise SparkError(
+            "MQ_OPTION", f"option key is {short(text)}: give the text of one key, without blanks"
+        )
     return text
 
 
@@ -315,13 +317,13 @@ def _checked(name: str, value: str, check: Callable[[str], None]) -> None:
     try:
         check(value)
     except (TopicInvalid, GroupInvalid) as error:
-        raise Refusal("MQ_OPTION", f"option {name} is {shown(value)}: {error}") from None
+        raise SparkError("MQ_OPTION", f"option {name} is {short(value)}: {error}") from None
 
 
 def _check_selection(options: Mapping[str, str]) -> None:
     try:
         Selection.of(options.get("tags", "*"), options.get("sql"))
     except (FilterSyntaxError, RecursionError) as error:
-        raise Refusal("MQ_OPTION", f"option {'sql' if 'sql' in options else 'tags'}: {error}") from None
+        raise SparkError("MQ_OPTION", f"option {'sql' if 'sql' in options else 'tags'}: {error}") from None
     except ValueError as error:
-        raise Refusal("MQ_OPTION", f"options tags and sql contradict each other: {error}") from None
+        raise SparkError("MQ_OPTION", f"options tags and sql contradict each other: {error}") from None

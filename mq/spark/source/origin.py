@@ -1,4 +1,4 @@
-"""Where a source reads: a directory or a cluster, as far as the two differ for it."""
+"""What a source reads: a directory or a cluster. This module hides how the two differ."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from mq.api.bulk import Scans
 from mq.api.results import MessageQueue
 from mq.errors import MQError
 from mq.spark.cluster import ClusterBroker, cluster_broker
-from mq.spark.source.key_pruning import narrowed
+from mq.spark.source.key_pruning import prune_by_key
 from mq.spark.source.options import SourceOptions
 from mq.spark.source.queue_keys import QueueKey, key_of
-from mq.spark.source.ranges import Range
+from mq.spark.source.ranges import OffsetRange
 from mq.spark.source.rate_limit import Fit
 from mq.spark.target import StoreRef, broker
 from mq.spark.target_options import ClusterRef
 
 __all__ = ["ClusterOrigin", "DirectoryOrigin", "Origin", "origin_of"]
 
-NEAR, NEAR_BYTES = 32, 1 << 20  # messages that are looked at beside the one that a broker names
-LIST_SECONDS = 10.0  # after which a cluster is asked again which topics there are
+NEAR, NEAR_BYTES = 32, 1 << 20  # messages that are checked before the one that a broker names
+LIST_SECONDS = 10.0  # how long the list of a cluster's topics is cached
 
 
 class Origin(Protocol):
-    """What planner and tasks ask of either."""
+    """What the planner and the tasks need of a directory or a cluster."""
 
     @property
     def broker(self) -> Broker: ...
@@ -37,41 +37,41 @@ class Origin(Protocol):
 
     @property
     def name(self) -> str | None:
-        """The name of the broker of all queues; None where each queue has its own."""
+        """The broker name of all queues; None on a cluster, where each queue has its own."""
         ...
 
     def key(self, queue: MessageQueue) -> QueueKey:
-        """What users and checkpoints call a queue."""
+        """The name of a queue in options and checkpoints."""
         ...
 
     def version(self) -> int:
-        """Grows when topics may have come, changed or gone."""
+        """A number that grows when a topic may have been created, changed or deleted."""
         ...
 
     def topic_begin(self, topic: str) -> int:
-        """Where the log ended when the topic was made, the last time; 0 where that is not known."""
+        """Where the log ended when the topic was last created; 0 if that is unknown."""
         ...
 
     def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
-        """The first offset stored at time_ms or later; the end of the queue where there is none."""
+        """The first offset stored at time_ms or later; the end of the queue if there is none."""
         ...
 
     def forget(self, topic: str) -> None:
-        """What is known of the topic is wrong: ask anew."""
+        """Drop what is cached about a topic."""
         ...
 
-    def narrowed(self, spans: Sequence[Range], key: str) -> list[Range]:
-        """Pieces of the ranges that hold every message with a key."""
+    def prune_by_key(self, ranges: Sequence[OffsetRange], key: str) -> list[OffsetRange]:
+        """Parts of the ranges that hold every message with a key."""
         ...
 
     @property
     def fit(self) -> Fit | None:
-        """How far so many bytes reach; None where that cannot be told."""
+        """A function that limits a range by bytes; None on a cluster, where sizes are unknown."""
         ...
 
 
 class DirectoryOrigin:
-    """Of the broker of a directory."""
+    """The origin of a directory."""
 
     def __init__(self, broker: DirectoryBroker) -> None:
         self.broker = broker
@@ -86,14 +86,14 @@ class DirectoryOrigin:
         return key_of(queue, on_cluster=False)
 
     def forget(self, topic: str) -> None:
-        """Nothing of it is kept."""
+        """A directory caches nothing about topics."""
 
-    def narrowed(self, spans: Sequence[Range], key: str) -> list[Range]:
-        return narrowed(self.broker, spans, key)
+    def prune_by_key(self, ranges: Sequence[OffsetRange], key: str) -> list[OffsetRange]:
+        return prune_by_key(self.broker, ranges, key)
 
 
 class ClusterOrigin:
-    """Of a cluster. group: in whose name brokers are asked. clock is monotonic."""
+    """The origin of a cluster. group: the consumer group named in requests. clock is monotonic."""
 
     name = None
     fit = None
@@ -110,14 +110,14 @@ class ClusterOrigin:
         return key_of(queue, on_cluster=True)
 
     def version(self) -> int:
-        """A broker object hears of changes of the topics that it uses; of new ones nobody tells it."""
+        """A broker object learns of changes of the topics that it uses, but not of new topics."""
         return self.broker.route_version() + int((self._clock() - self._begun_at) // LIST_SECONDS)
 
     def topic_begin(self, topic: str) -> int:
         return 0
 
     def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
-        """A broker of 4.9 names the last message where all are older, and any one of several of one ms."""
+        """A 4.9 broker returns the last message if all are older, and any one of several of the same ms."""
         (oldest,), (end,) = self.scans.limits([queue])
         at = max(oldest, min(self.broker.offset_at(queue, time_ms), end))
         step = NEAR
@@ -151,23 +151,23 @@ class ClusterOrigin:
 
     def forget(self, topic: str) -> None:
         with suppress(MQError):
-            self.broker.topic(topic)  # Asks a name server.
+            self.broker.topic(topic)  # Fetches the route from a name server.
 
-    def narrowed(self, spans: Sequence[Range], key: str) -> list[Range]:
-        """All: the index of a broker does not say which messages are not in it yet."""
-        return list(spans)
+    def prune_by_key(self, ranges: Sequence[OffsetRange], key: str) -> list[OffsetRange]:
+        """All ranges: the index of a broker does not say which messages it lacks."""
+        return list(ranges)
 
 
 def origin_of(
-    place: StoreRef | ClusterRef,
+    ref: StoreRef | ClusterRef,
     options: SourceOptions,
     *,
     writable: bool = False,
     known: Origin | None = None,
 ) -> Origin:
-    """What this process reads; the known one where it is of the same broker object. Raises Refusal."""
-    if isinstance(place, StoreRef):
-        store = broker(place, writable=writable)
+    """The origin in this process; the known one if it still has the same broker object. Raises SparkError."""
+    if isinstance(ref, StoreRef):
+        store = broker(ref, writable=writable)
         return known if known is not None and known.broker is store else DirectoryOrigin(store)
-    cluster = cluster_broker(place)
+    cluster = cluster_broker(ref)
     return known if known is not None and known.broker is cluster else ClusterOrigin(cluster, options.group)

@@ -1,4 +1,4 @@
-"""Queues as users write them, and as checkpoints have them: a number, or on a cluster broker:number."""
+"""The names of queues in options and checkpoints: a number, or broker:number on a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mq.api.results import MessageQueue
 
 __all__ = ["QueueKey", "key_of", "parse_key", "queue_of"]
 
-QueueKey = int | str  # of one directory all are numbers, of one cluster all are texts
+QueueKey = int | str  # a number for a directory, a text for a cluster
 BROKER_SIZE_MAX = 255
 
 
@@ -17,7 +17,7 @@ def key_of(queue: MessageQueue, *, on_cluster: bool) -> QueueKey:
 
 
 def queue_of(topic: str, key: QueueKey, broker_name: str | None) -> MessageQueue:
-    """The queue; broker_name is the one of a directory."""
+    """The queue of a key. broker_name: a directory's."""
     if isinstance(key, int):
         assert broker_name is not None
         return MessageQueue(topic, broker_name, key)
@@ -26,7 +26,7 @@ def queue_of(topic: str, key: QueueKey, broker_name: str | None) -> MessageQueue
 
 
 def parse_key(value: Any, *, on_cluster: bool) -> QueueKey:
-    """The key of a queue. Raises ValueError for what is none."""
+    """The key of a queue. Raises ValueError if the value is not one."""
     if not on_cluster:
         return _number(value)
     if not isinstance(value, str):

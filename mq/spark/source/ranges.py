@@ -1,8 +1,7 @@
-"""What is read, as plain numbers: which offsets of which queues, and in how many tasks.
+"""Offset ranges as plain numbers: which offsets of which queues are read, and in how many tasks.
 
-Nothing here knows Spark, a store or a clock. Positions say of each queue which offset is read next; a Range
-is a piece of one queue. However it is packed, each offset between two positions is in one range, once, and in
-the order of its queue.
+Pure: no Spark, no store, no clock. Positions map each queue to the next offset to read; an OffsetRange is a
+part of one queue. Packing puts each offset between two positions into exactly one range, in queue order.
 """
 
 from __future__ import annotations
@@ -12,13 +11,23 @@ from typing import NamedTuple
 
 from mq.api.results import MessageQueue
 
-__all__ = ["Limits", "Loss", "Positions", "Range", "Tasks", "backlog", "pack", "settle", "spans"]
+__all__ = [
+    "DataLoss",
+    "OffsetRange",
+    "Positions",
+    "QueueLimits",
+    "Tasks",
+    "backlog",
+    "clamp_positions",
+    "pack",
+    "ranges_between",
+]
 
 Positions = dict[MessageQueue, int]
 
 
-class Range(NamedTuple):
-    """Offsets [start, end) of one queue."""
+class OffsetRange(NamedTuple):
+    """The offsets [start, end) of one queue."""
 
     queue: MessageQueue
     start: int
@@ -29,19 +38,19 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-class Limits(NamedTuple):
-    """What a queue has: [oldest, end)."""
+class QueueLimits(NamedTuple):
+    """The offsets that a queue has: [oldest, end)."""
 
     oldest: int
     end: int
 
 
-class Loss(NamedTuple):
-    """Messages that should have been read and cannot be."""
+class DataLoss(NamedTuple):
+    """Messages that should be read and are no longer there."""
 
     queue: MessageQueue
     wanted: int
-    limits: Limits | None  # None: the queue is gone
+    limits: QueueLimits | None  # None: the queue is gone
     remade: bool  # the topic was deleted and made again
 
     def __str__(self) -> str:
@@ -59,20 +68,23 @@ class Loss(NamedTuple):
         )
 
 
-def settle(
+def clamp_positions(
     wanted: Mapping[MessageQueue, int],
-    limits: Mapping[MessageQueue, Limits],
+    limits: Mapping[MessageQueue, QueueLimits],
     remade: Collection[str] = (),
-) -> tuple[Positions, list[Loss]]:
-    """Where reading goes on in each queue that there is, and what is lost by that.
+) -> tuple[Positions, list[DataLoss]]:
+    """The positions at which reading continues, within the limits of each queue, and the messages lost by
+    that.
 
-    A queue that nobody has heard of begins with its oldest message; so does one of a topic made again. What
-    has become too old is passed over. Beyond the end there is nothing to pass over.
+    A new queue begins at its oldest message, as does a queue of a re-created topic. Expired messages are
+    skipped. A position beyond the end stays where it is.
     """
     positions: Positions = {}
     losses = []
     if not wanted.keys() <= limits.keys():
-        losses = [Loss(queue, wanted[queue], None, False) for queue in sorted(wanted.keys() - limits.keys())]
+        losses = [
+            DataLoss(queue, wanted[queue], None, False) for queue in sorted(wanted.keys() - limits.keys())
+        ]
     for queue, limit in limits.items():
         offset = wanted.get(queue)
         if offset is None:
@@ -81,28 +93,30 @@ def settle(
         is_remade = queue.topic in remade
         positions[queue] = limit.oldest if is_remade else min(max(offset, limit.oldest), limit.end)
         if is_remade or positions[queue] != offset:
-            losses.append(Loss(queue, offset, limit, is_remade))
+            losses.append(DataLoss(queue, offset, limit, is_remade))
     return positions, losses
 
 
 def backlog(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> int:
-    """How many messages lie between."""
+    """How many messages lie between two positions."""
     return sum(max(0, end[queue] - offset) for queue, offset in start.items() if queue in end)
 
 
-def spans(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[Range]:
-    """What lies between two positions, by topic and queue; queues with nothing in between are left out."""
+def ranges_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[OffsetRange]:
+    """The ranges between two positions, by topic and queue, without empty ones."""
     return [
-        Range(queue, start[queue], end[queue]) for queue in sorted(start) if end.get(queue, 0) > start[queue]
+        OffsetRange(queue, start[queue], end[queue])
+        for queue in sorted(start)
+        if end.get(queue, 0) > start[queue]
     ]
 
 
 class Tasks(NamedTuple):
-    """How much a task should read, and how many there should be.
+    """The size and the number of tasks.
 
-    rows_worth: a task with less would cost more to start than it reads; 0 gives every queue one of its own.
-    rows_max: no task reads more. at_least: there are so many if there are as many messages. cores: more are
-    of no use on this machine, unless rows_max asks for them.
+    rows_worth: the rows that justify a task; 0 gives every queue a task of its own. rows_max: the most rows
+    of a task. at_least: the minimum number of tasks, if there are as many messages. cores: the maximum number
+    of tasks, unless rows_max needs more.
     """
 
     rows_worth: int
@@ -111,8 +125,8 @@ class Tasks(NamedTuple):
     cores: int
 
 
-def pack(ranges: Sequence[Range], tasks: Tasks) -> list[tuple[Range, ...]]:
-    """The ranges of each task: cut into pieces of nearly the same number of rows, in their order."""
+def pack(ranges: Sequence[OffsetRange], tasks: Tasks) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each task: split into nearly equal numbers of rows, in their order."""
     if not tasks.rows_worth:
         pieces = [one for span in ranges for one in _cut([span], _count(span.rows, tasks.rows_max))]
         wanted = min(tasks.at_least, sum(span.rows for span in ranges))
@@ -127,9 +141,9 @@ def _count(rows: int, of_rows: int) -> int:
     return -(-rows // of_rows)
 
 
-def _cut(ranges: Sequence[Range], count: int) -> list[tuple[Range, ...]]:
+def _cut(ranges: Sequence[OffsetRange], count: int) -> list[tuple[OffsetRange, ...]]:
     rows = sum(span.rows for span in ranges)
-    cut: list[tuple[Range, ...]] = []
+    cut: list[tuple[OffsetRange, ...]] = []
     left = list(reversed(ranges))
     for number in range(count):
         room = rows * (number + 1) // count - rows * number // count
@@ -137,9 +151,9 @@ def _cut(ranges: Sequence[Range], count: int) -> list[tuple[Range, ...]]:
         while room:
             span = left.pop()
             end = min(span.end, span.start + room)
-            pieces.append(Range(span.queue, span.start, end))
+            pieces.append(OffsetRange(span.queue, span.start, end))
             room -= end - span.start
             if end < span.end:
-                left.append(Range(span.queue, end, span.end))
+                left.append(OffsetRange(span.queue, end, span.end))
         cut.append(tuple(pieces))
     return cut

@@ -1,8 +1,8 @@
-"""How far a trigger may go when it may not take all: by messages, by bytes, by both.
+"""The rate limit of a trigger: by messages, by bytes, or by both.
 
-Nothing here knows a store or a clock. Every queue that has something gives at least one message, as far as
-the limit reaches, and beyond that in proportion to its backlog. Where a limit is smaller than the number of
-queues they take turns: `turn` is the queue that the next trigger begins with, so that none starves.
+Pure: no store, no clock. Every queue with a backlog gives at least one message, as far as the limit reaches;
+the rest is shared in proportion to the backlogs. If the limit is smaller than the number of queues, they take
+turns: `turn` is the queue that the next trigger begins with, so no queue starves.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from mq.spark.source.ranges import Positions
 
 __all__ = ["Admitted", "Fit", "admit", "admit_bytes"]
 
-# (queue, start, end, bytes): how far records of so many bytes reach, and how many bytes they have.
+# (queue, start, end, bytes_max): the end of the records that fit into bytes_max, and their size in bytes.
 Fit = Callable[[MessageQueue, int, int, int], tuple[int, int]]
 
 
 class Admitted(NamedTuple):
-    """Up to where messages are taken, and whose turn it is."""
+    """The positions up to which messages are taken, and the queue whose turn is next."""
 
     positions: Positions
     turn: MessageQueue | None
@@ -32,7 +32,7 @@ def admit(
     rows_max: int | None,
     turn: MessageQueue | None = None,
 ) -> Admitted:
-    """The positions after at most rows_max messages; after all of them if that is fewer."""
+    """The positions after at most rows_max messages."""
     waiting = _waiting(start, end)
     total = sum(waiting.values())
     if rows_max is None or total <= rows_max:
@@ -45,7 +45,7 @@ def admit(
         total -= len(order)
         parts = {queue: divmod((rows - 1) * rest, total) for queue, rows in waiting.items()}
         rest -= sum(whole for whole, _ in parts.values())
-        # What rounding left over goes one by one to those that were rounded down most.
+        # The remainder goes, one message each, to the queues that were rounded down most.
         by_rounding = sorted(waiting, key=lambda queue: (-parts[queue][1], queue))
         for queue, (whole, _) in parts.items():
             shares[queue] += whole
@@ -63,9 +63,9 @@ def admit_bytes(
     fit: Fit,
     turn: MessageQueue | None = None,
 ) -> Admitted:
-    """The positions after messages of at most bytes_max bytes, and of so many that not one more fits.
+    """The positions after as many messages as fit into bytes_max bytes.
 
-    A single message that is larger than that comes alone.
+    A single message larger than that comes alone.
     """
     waiting = _waiting(start, end)
     positions = {queue: max(offset, start.get(queue, offset)) for queue, offset in end.items()}
@@ -96,7 +96,7 @@ def admit_bytes(
 
 
 def _waiting(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    """How many messages each queue has that has any."""
+    """The backlog of each queue that has one."""
     return {
         queue: offset - start[queue] for queue, offset in end.items() if offset > start.get(queue, offset)
     }

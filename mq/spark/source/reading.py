@@ -1,7 +1,7 @@
-"""What a task does: ranges of queues into record batches, without a Python object for each message.
+"""The read of a task: ranges of queues to record batches, without a Python object for each message.
 
-A tag is compared by its hash in C, where the message is passed over unread, and exactly once more here. An
-SQL92 expression is asked of every property string, a key of every message's keys.
+C code compares tags by hash and skips the others unread; this module then compares the tags themselves. An
+SQL92 expression is evaluated on every property string, and a key is compared with every message's keys.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import Any
 
 from mq.errors import NotPermitted, StoreCorrupted, TopicNotFound
 from mq.spark.cluster import on_cluster
-from mq.spark.errors import Refusal
-from mq.spark.source.offset_planner import refuse_losses
+from mq.spark.errors import SparkError
+from mq.spark.source.offset_planner import raise_data_loss
 from mq.spark.source.options import SourceOptions
 from mq.spark.source.origin import Origin, origin_of
-from mq.spark.source.ranges import Limits, Loss, Range
+from mq.spark.source.ranges import DataLoss, OffsetRange, QueueLimits
 from mq.spark.target import StoreRef
 from mq.spark.target_options import ClusterRef
 
 __all__ = ["read_ranges"]
 
-FIRST_ROWS = 256  # show() and limit(n) stop after the first ones
+FIRST_ROWS = 256  # the first batch is small: show() and limit(n) stop after a few rows
 GROWTH = 4
-WORTH = 4  # a batch of a quarter of the size goes as it is, smaller ones go together
-ROW_BYTES = 4096  # where there are few messages, memory is reserved for such bodies; for larger ones as found
+WORTH = 4  # a batch of at least a quarter of the size is yielded as it is; smaller ones are merged
+ROW_BYTES = 4096  # memory reserved per row when there are few messages; it grows for larger bodies
 
 _log = logging.getLogger(__name__)
 
 
 def read_ranges(
-    place: StoreRef | ClusterRef,
-    ranges: Sequence[Range],
+    ref: StoreRef | ClusterRef,
+    ranges: Sequence[OffsetRange],
     begins: Mapping[str, int],
     options: SourceOptions,
     schema: Any,
 ) -> Iterator[Any]:
-    """The messages of the ranges as batches of this schema, in the order of the ranges. begins: see View."""
-    reader = _Reader(origin_of(place, options), begins, options, schema)
-    with on_cluster(place, "reading") if isinstance(place, ClusterRef) else nullcontext():
+    """The messages of the ranges as batches of this schema, in order. begins: see QueueSnapshot."""
+    reader = _Reader(origin_of(ref, options), begins, options, schema)
+    with on_cluster(ref, "reading") if isinstance(ref, ClusterRef) else nullcontext():
         yield from _gathered(reader, ranges, options)
 
 
-def _gathered(reader: _Reader, ranges: Sequence[Range], options: SourceOptions) -> Iterator[Any]:
-    """Batches that are worth it: small ones go together."""
-    waiting: list[Any] = []  # small ones, of queues with little in them: a batch costs as much as many rows
+def _gathered(reader: _Reader, ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterator[Any]:
+    """The batches, small ones merged: a batch costs Spark as much as many rows."""
+    waiting: list[Any] = []  # small batches
     rows = size = 0
     is_first = True
     for span in ranges:
@@ -83,7 +83,7 @@ class _Reader:
 
         self._origin = origin
         self._begins = begins
-        self._sound: tuple[str, int] | None = None  # a topic that was what it was planned to be, in a version
+        self._checked_topic: tuple[str, int] | None = None  # not re-created since planning, as of a version
         self._options = options
         self._schema = schema
         self._names = tuple(schema.names)
@@ -99,14 +99,14 @@ class _Reader:
         self._columns = (*self._names, *(name for name in needed if name not in self._names))
         self._rows = FIRST_ROWS
 
-    def read(self, span: Range) -> Iterator[Any]:
+    def read(self, span: OffsetRange) -> Iterator[Any]:
         options = self._options
         tags = "*" if options.selection.hashes is None else options.tags
         try:
             scan = self._origin.scans.scan(span.queue, self._columns, tags=tags)
         except (TopicNotFound, NotPermitted, ValueError):
-            # The topic was deleted since this was planned, or made smaller.
-            self._lose(Loss(span.queue, span.start, None, remade=False))
+            # The topic was deleted since this was planned, or has fewer queues.
+            self._handle_loss(DataLoss(span.queue, span.start, None, remade=False))
             return
         at = span.start
         while at < span.end:
@@ -118,24 +118,24 @@ class _Reader:
                 if error.queue_offset is None:
                     raise
                 if (loss := self._changed(span, at)) is not None:
-                    self._lose(loss)
+                    self._handle_loss(loss)
                     return
-                self._lose(error)
-                # Whatever lies before it was looked at, and has another tag.
+                self._handle_loss(error)
+                # Every message before it was read or has another tag.
                 at = max(at, error.queue_offset) + 1
                 continue
-            except TopicNotFound:  # A broker that was asked says so.
-                self._lose(Loss(span.queue, at, None, remade=False))
+            except TopicNotFound:  # The answer of a broker.
+                self._handle_loss(DataLoss(span.queue, at, None, remade=False))
                 return
-            # Behind the read: what a topic made again has in the same places comes later than its beginning.
+            # Check after the read: a re-created topic gets its new begin before its first message.
             if (loss := self._changed(span, at)) is not None:
-                self._lose(loss)
+                self._handle_loss(loss)
                 return
             self._rows = min(self._rows * GROWTH, options.batch_rows)
             if batch.is_out or batch.next_offset == at:
-                limits = Limits(batch.min_offset, batch.max_offset)
-                self._lose(Loss(span.queue, at, limits, remade=False))
-                # It became too old, or there is less than there was.
+                limits = QueueLimits(batch.min_offset, batch.max_offset)
+                self._handle_loss(DataLoss(span.queue, at, limits, remade=False))
+                # The messages expired, or the queue is shorter than before.
                 at = limits.oldest if at < limits.oldest < span.end else span.end
                 continue
             at = batch.next_offset
@@ -143,27 +143,27 @@ class _Reader:
             if records.num_rows:
                 yield records
 
-    def _changed(self, span: Range, at: int) -> Loss | None:
-        """What is lost of a range from an offset on, if its topic is another one than was planned."""
+    def _changed(self, span: OffsetRange, at: int) -> DataLoss | None:
+        """The loss of a range from an offset on, if its topic was re-created since planning."""
         queue = span.queue
         version = self._origin.version()
-        if self._sound == (queue.topic, version):
+        if self._checked_topic == (queue.topic, version):
             return None
         try:
             self._origin.broker.readable(queue.topic)
         except (TopicNotFound, NotPermitted):
-            return Loss(queue, at, None, remade=False)
+            return DataLoss(queue, at, None, remade=False)
         if self._origin.topic_begin(queue.topic) != self._begins[queue.topic]:
-            return Loss(queue, at, None, remade=True)
-        self._sound = queue.topic, version
+            return DataLoss(queue, at, None, remade=True)
+        self._checked_topic = queue.topic, version
         return None
 
-    def _lose(self, loss: Loss | StoreCorrupted) -> None:
-        """Go on without something, or refuse to."""
+    def _handle_loss(self, loss: DataLoss | StoreCorrupted) -> None:
+        """Raise SparkError, or log the loss and go on, as failOnDataLoss says."""
         if self._options.fail_on_data_loss:
-            if isinstance(loss, Loss):
-                refuse_losses([loss])
-            raise Refusal("MQ_DATA_LOSS", f"{loss}. With option failOnDataLoss=false it is passed over")
+            if isinstance(loss, DataLoss):
+                raise_data_loss([loss])
+            raise SparkError("MQ_DATA_LOSS", f"{loss}. With option failOnDataLoss=false it is skipped")
         _log.warning("%s", loss)
 
     def _kept(self, records: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The stream reader: lives in one process as long as its query, and says how far each micro-batch goes.
+"""The stream reader. It lives in one process as long as its query, and plans how far each micro-batch reads.
 
-What a batch reads follows from its two offsets and the options alone: a batch that was planned and not
-finished is planned again after a restart, and must be the same.
+A batch depends on its two offsets and the options alone: after a restart, Spark plans an unfinished batch
+again and must get the same rows.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pyspark.sql.streaming.datasource import (
 
 from mq.api.results import MessageQueue
 from mq.errors import MQError
-from mq.spark.errors import Refusal, planning
+from mq.spark.errors import SparkError, raises_spark_errors
 from mq.spark.source.batch import MqPartition
-from mq.spark.source.offset_planner import Survey, View, refuse_losses
+from mq.spark.source.offset_planner import OffsetPlanner, QueueSnapshot, raise_data_loss
 from mq.spark.source.offsets import Offset
 from mq.spark.source.options import SourceOptions
 from mq.spark.source.origin import Origin, origin_of
-from mq.spark.source.ranges import Loss, Positions, backlog, pack, settle, spans
+from mq.spark.source.ranges import DataLoss, Positions, backlog, clamp_positions, pack, ranges_between
 from mq.spark.source.rate_limit import admit, admit_bytes
 from mq.spark.source.reading import read_ranges
 from mq.spark.target import StoreRef
 from mq.spark.target_options import ClusterRef
 
-__all__ = ["RefusedStream", "StreamReader"]
+__all__ = ["FailedStream", "StreamReader"]
 
-OFFSETS_KEPT = 4  # start, end and latest come again, and of many queues they are long
+OFFSETS_KEPT = 4  # parsed offsets: Spark passes start, end and latest repeatedly
 
 _log = logging.getLogger(__name__)
 
@@ -46,102 +46,103 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(
         self,
-        place: StoreRef | ClusterRef,
+        ref: StoreRef | ClusterRef,
         options: SourceOptions,
         schema: Any,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._place = place
+        self._ref = ref
         self._options = options
         self.schema = schema
         self.clock = clock
-        self._survey: tuple[Origin, Survey] | None = None
+        self._planner: tuple[Origin, OffsetPlanner] | None = None
         self._offsets: list[tuple[dict[str, Any], Offset]] = []
-        self._idle: tuple[View, Offset] | None = None  # what was looked at last, and had nothing new
-        self._viewed: View | None = None  # the newest
-        self._latest: tuple[View, dict[str, Any]] | None = None
-        self._until: Positions | None = None  # where a query of what is available now ends
+        self._idle: tuple[QueueSnapshot, Offset] | None = None  # the last snapshot without new messages
+        self._newest_snapshot: QueueSnapshot | None = None  # the newest
+        self._latest: tuple[QueueSnapshot, dict[str, Any]] | None = None
+        self._until: Positions | None = None  # where a query with Trigger.AvailableNow ends
         self._last_trigger: float | None = None  # of the last batch with rows
-        self._turn: MessageQueue | None = None  # which queue comes first where not all can
-        self._mirrored: Positions = {}
+        self._turn: MessageQueue | None = None  # the queue that comes first if the limit excludes some
+        self._group_positions: Positions = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs."""
-        return {"_place": self._place, "_options": self._options, "schema": self.schema}
+        """The state that a task needs."""
+        return {"_ref": self._ref, "_options": self._options, "schema": self.schema}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the name is Spark's
         options = self._options
         if options.rows_per_trigger_max is not None:
-            return ReadMaxRows(options.rows_per_trigger_max)  # There is none of both: latestOffset knows.
+            # Spark has no limit by rows and bytes; latestOffset applies both.
+            return ReadMaxRows(options.rows_per_trigger_max)
         if options.bytes_per_trigger_max is not None:
             return ReadMaxBytes(options.bytes_per_trigger_max)
         return ReadAllAvailable()
 
-    @planning
+    @raises_spark_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
-        survey = self._surveyed()
-        limits = survey.view().limits
-        start, losses = settle(survey.resolve(self._options.start, limits), limits)
-        self._judge(losses)
-        return self._kept(survey.offset(start, {}, {})._replace(is_new=True))
+        planner = self._current_planner()
+        limits = planner.snapshot().limits
+        start, losses = clamp_positions(planner.resolve(self._options.start, limits), limits)
+        self._handle_losses(losses)
+        return self._kept(planner.offset(start, {}, {})._replace(is_new=True))
 
-    @planning
+    @raises_spark_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the name is Spark's
-        self._until = self._view().ends
+        self._until = self._snapshot().ends
 
-    @planning
+    @raises_spark_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
-        """How far the next batch goes. Waits a while for messages if there are none."""
+        """The end offset of the next batch. If there are no messages, it waits up to pollTimeoutMs."""
         before = self._offset(start)
-        self._mirror(before.positions)
+        self._commit_to_group(before.positions)
         deadline = self.clock() + (self._options.poll_timeout if self._until is None else 0)
         while True:
-            view = self._view()
-            end, missing = self._next(view, before, limit)
+            snapshot = self._snapshot()
+            end, missing = self._next(snapshot, before, limit)
             if end is not None:
                 return self._kept(end)
             left = deadline - self.clock()
             if left <= 0:
                 return start
-            # The same object as long as nothing comes, which costs least.
-            wanted = self._idle[0].ends if self._idle is not None and not missing else view.ends
+            # While nothing arrives this is the same object, which wait() checks fastest.
+            wanted = self._idle[0].ends if self._idle is not None and not missing else snapshot.ends
             if missing:
-                # As long as no queue has its part of what is missing, there is not enough in all of them.
+                # Until one queue has its share of the missing messages, all queues together have too few.
                 part = -(-missing // max(len(wanted), 1)) - 1
                 wanted = {queue: offset + part for queue, offset in wanted.items()}
                 left = min(left, self._held_back_for())
-            self._origin().scans.wait(wanted, left, view.version)
+            self._origin().scans.wait(wanted, left, snapshot.version)
 
-    def _next(self, view: View, before: Offset, limit: ReadLimit) -> tuple[Offset | None, int]:
-        """The offset after the next batch; None if there is none to be read yet, and for how many messages
-        more it would wait."""
-        if self._idle is not None and self._idle[1] is before and self._idle[0] == view:
+    def _next(self, snapshot: QueueSnapshot, before: Offset, limit: ReadLimit) -> tuple[Offset | None, int]:
+        """The offset after the next batch, or None if there is nothing to read yet; and how many messages are
+        missing for minOffsetsPerTrigger."""
+        if self._idle is not None and self._idle[1] is before and self._idle[0] == snapshot:
             return None, 0
-        survey, limits, ends = self._surveyed(), view.limits, view.ends
-        remade = survey.remade(before, limits)
-        begin, losses = settle(before.positions, limits, remade)
-        self._judge(losses)
+        planner, limits, ends = self._current_planner(), snapshot.limits, snapshot.ends
+        remade = planner.remade(before, limits)
+        begin, losses = clamp_positions(before.positions, limits, remade)
+        self._handle_losses(losses)
         if self._until is not None:
             ends = {
                 queue: max(begin[queue], min(end, self._until.get(queue, 0))) for queue, end in ends.items()
             }
         rows = backlog(begin, ends)
-        # A queue that is new and has nothing to be read yet is no reason for a batch.
+        # A new queue without messages does not start a batch.
         if not rows and all(begin.get(queue) == offset for queue, offset in before.positions.items()):
-            self._idle = view, before
+            self._idle = snapshot, before
             return None, 0
         if rows and (missing := self._missing(rows, limit)):
             return None, missing
         self._last_trigger = self.clock()
-        known = {topic: witness for topic, witness in before.witnesses.items() if topic not in remade}
-        end = survey.offset(self._admitted(begin, ends, limit), begin, known)
-        # What Spark will not know any more when the batch is read: new queues, and those that were moved on.
+        known = {topic: marker for topic, marker in before.markers.items() if topic not in remade}
+        end = planner.offset(self._admitted(begin, ends, limit), begin, known)
+        # Record what Spark's start offset lacks: the begin of new queues, and of those that lost messages.
         moved = {queue: offset for queue, offset in begin.items() if before.positions.get(queue) != offset}
         return end._replace(begin={**before.positions, **moved} if before.is_new else moved or None), 0
 
     def _admitted(self, begin: Positions, ends: Positions, limit: ReadLimit) -> Positions:
         options = self._options
-        if isinstance(limit, ReadAllAvailable):  # Trigger.Once, or there is no limit.
+        if isinstance(limit, ReadAllAvailable):  # Trigger.Once, or no limit.
             return admit(begin, ends, None).positions
         positions, turn = admit(begin, ends, options.rows_per_trigger_max, self._turn)
         fit, bytes_max = self._origin().fit, options.bytes_per_trigger_max
@@ -152,68 +153,75 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return positions
 
     def _missing(self, rows: int, limit: ReadLimit) -> int:
-        """How many more messages to wait for, since there are few and the last batch was not long ago."""
+        """How many more messages the trigger waits for; 0 once maxTriggerDelay has passed since the last
+        batch."""
         options = self._options
         least = options.rows_per_trigger_min
         if least is None or rows >= least or self._until is not None or self._held_back_for() <= 0:
             return 0
         is_limited = options.rows_per_trigger_max is not None or options.bytes_per_trigger_max is not None
         if is_limited and isinstance(limit, ReadAllAvailable):
-            return 0  # Trigger.Once: there is no next time.
+            return 0  # Trigger.Once has no next batch.
         return least - rows
 
     def _held_back_for(self) -> float:
-        """How many seconds there may still be waited for more messages."""
+        """How many seconds the trigger may still wait for more messages."""
         if self._last_trigger is None:
             return 0.0
         return self._last_trigger + self._options.trigger_delay - self.clock()
 
-    @planning
+    @raises_spark_errors
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
         """The ends of the queues, for the progress of the query."""
-        # On a cluster a look asks every broker; Spark asks this right after latestOffset.
-        on_cluster = isinstance(self._place, ClusterRef)
-        view = self._viewed if on_cluster and self._viewed is not None else self._view()
-        if self._latest is None or self._latest[0] != view:
-            self._latest = view, Offset(view.ends, {}).json(on_cluster=on_cluster)
+        # On a cluster a snapshot asks every broker. Spark calls this right after latestOffset, so reuse that
+        # one.
+        on_cluster = isinstance(self._ref, ClusterRef)
+        snapshot = (
+            self._newest_snapshot if on_cluster and self._newest_snapshot is not None else self._snapshot()
+        )
+        if self._latest is None or self._latest[0] != snapshot:
+            self._latest = snapshot, Offset(snapshot.ends, {}).json(on_cluster=on_cluster)
         return self._latest[1]
 
-    @planning
+    @raises_spark_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         before, after = self._offset(start), self._offset(end)
-        survey, view = self._surveyed(), self._view()
-        limits = view.limits
-        # Of a topic that was made again since the batch was planned nothing can be read; what is in the new
-        # one belongs to the next batch.
-        too_late = survey.remade(after, limits)
-        begin, losses = settle({**before.positions, **(after.begin or {})}, limits, too_late)
-        self._judge(losses)
+        planner, snapshot = self._current_planner(), self._snapshot()
+        limits = snapshot.limits
+        # The planned messages of a topic that was re-created since are gone; its new ones belong to the next
+        # batch.
+        too_late = planner.remade(after, limits)
+        begin, losses = clamp_positions({**before.positions, **(after.begin or {})}, limits, too_late)
+        self._handle_losses(losses)
         ends = {queue: offset for queue, offset in after.positions.items() if queue.topic not in too_late}
-        return [MqPartition(part, view.begins) for part in pack(spans(begin, ends), self._options.tasks)]
+        return [
+            MqPartition(part, snapshot.begins)
+            for part in pack(ranges_between(begin, ends), self._options.tasks)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, MqPartition)
-        yield from read_ranges(self._place, partition.ranges, partition.begins, self._options, self.schema)
+        yield from read_ranges(self._ref, partition.ranges, partition.begins, self._options, self.schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark tells of a batch only when it plans the next one; latestOffset knows earlier."""
+        """Nothing: Spark calls this only when it plans the next batch, and latestOffset commits earlier."""
 
     def stop(self) -> None:
-        """Nothing is held that the end of the process would not give back."""
+        """Nothing: the end of the process releases everything that the reader holds."""
 
     def _origin(self) -> Origin:
-        known = self._survey[0] if self._survey is not None else None
-        return origin_of(self._place, self._options, writable=self._options.shows_progress, known=known)
+        known = self._planner[0] if self._planner is not None else None
+        return origin_of(self._ref, self._options, writable=self._options.commits_to_group, known=known)
 
-    def _surveyed(self) -> Survey:
+    def _current_planner(self) -> OffsetPlanner:
         here = self._origin()
-        if self._survey is None or self._survey[0] is not here:
-            self._survey = here, Survey(here, self._options)
-        return self._survey[1]
+        if self._planner is None or self._planner[0] is not here:
+            self._planner = here, OffsetPlanner(here, self._options)
+        return self._planner[1]
 
-    def _view(self) -> View:
-        self._viewed = self._surveyed().view(gone_is_fine=True)
-        return self._viewed
+    def _snapshot(self) -> QueueSnapshot:
+        self._newest_snapshot = self._current_planner().snapshot(ignore_missing=True)
+        return self._newest_snapshot
 
     def _offset(self, value: dict[str, Any]) -> Offset:
         for known, offset in self._offsets:
@@ -224,53 +232,53 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def _kept(self, offset: Offset) -> dict[str, Any]:
-        value = offset.json(on_cluster=isinstance(self._place, ClusterRef))
+        value = offset.json(on_cluster=isinstance(self._ref, ClusterRef))
         self._offsets = [(value, offset), *self._offsets[: OFFSETS_KEPT - 1]]
         return value
 
-    def _judge(self, losses: list[Loss]) -> None:
+    def _handle_losses(self, losses: list[DataLoss]) -> None:
         if self._options.fail_on_data_loss:
-            refuse_losses(losses)
+            raise_data_loss(losses)
         for loss in losses:
             _log.warning("%s", loss)
 
-    def _mirror(self, positions: Positions) -> None:
-        """Have the group say what was processed; for people to see, and never what the query goes by."""
+    def _commit_to_group(self, positions: Positions) -> None:
+        """Commit processed offsets to the group, for monitoring; the query itself uses its checkpoint."""
         group = self._options.group
-        if group is None or not self._options.shows_progress or positions is self._mirrored:
+        if group is None or not self._options.commits_to_group or positions is self._group_positions:
             return
         assigned = self._origin().broker.consumer_groups.assigned(group)
         for queue, offset in positions.items():
-            if self._mirrored.get(queue) == offset:
+            if self._group_positions.get(queue) == offset:
                 continue
             try:
                 claim = assigned.claim(queue)
                 claim.commit(offset)
-                if isinstance(self._place, ClusterRef):
-                    claim.release()  # The broker is told at once; a process that Spark kills has no later.
+                if isinstance(self._ref, ClusterRef):
+                    claim.release()  # Sends the commit now: Spark may kill this process at any time.
             except (MQError, ValueError) as error:  # ValueError: the queue is gone.
-                _log.warning("the offset of %s is not said in group %s: %s", queue, group, error)
+                _log.warning("the offset of %s is not committed to group %s: %s", queue, group, error)
                 return
-        self._mirrored = positions
+        self._group_positions = positions
 
 
-class RefusedStream(DataSourceStreamReader):
-    """Says why there is no stream at the first question: Spark 4.3 trips over an error before that."""
+class FailedStream(DataSourceStreamReader):
+    """A stream that raises its error at the first call: Spark 4.3 does not report an error raised earlier."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        self._refusal = refusal
+    def __init__(self, error: SparkError) -> None:
+        self._error = error
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the name is Spark's
-        raise self._refusal
+        raise self._error
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
-        raise self._refusal
+        raise self._error
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - see above
-        raise self._refusal
+        raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        raise self._refusal
+        raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        raise self._refusal
+        raise self._error
