@@ -1,4 +1,4 @@
-"""RocketMQ's Remoting wire: the codec both ends share, the client of a cluster, the server of a store, and
+"""RocketMQ's Remoting protocol: the shared codec, the client of a cluster, the server of a store,
 replicas."""
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ def serve(
     shares_ports: bool = False,
     **limits: Any,
 ) -> Server:
-    """Have programs in any language use a broker object by RocketMQ's own clients, until close().
+    """Serve a broker object to RocketMQ's clients in any language, until close().
 
-    They find a name server at server.name_server and a broker at server.address; 0 is a free port. Nobody is
-    let in but from this machine, unless host says otherwise.
+    Clients use the name server at server.name_server and the broker at server.address; port 0 picks a free
+    port. The default host accepts connections from this machine only.
 
-    ha_port: replicas follow the log of a directory there: mq's (see replicate), and RocketMQ's slaves. It has
-    no encryption and asks for no signature: a program that reaches that port reads all messages.
+    ha_port: the port at which replicas follow the log of a directory: mq's (see replicate) and RocketMQ's
+    slaves. It has no encryption and no authentication: any program that reaches the port can read all
+    messages.
 
-    access_keys: {access_key: secret_key} has every request signed; {access_key: (secret_key, {topic or group:
-    "PUB|SUB"})} grants no more than that. tls: an ssl.SSLContext, with which every connection is encrypted;
-    True makes a certificate that is signed by itself. shares_ports: several processes that serve one
-    directory listen on the same ports, and the system shares out the connections.
+    access_keys: {access_key: secret_key} requires a signature on every request; {access_key: (secret_key,
+    {topic or group: "PUB|SUB"})} grants only these rights. tls: an ssl.SSLContext that encrypts every
+    connection; True makes a self-signed certificate. shares_ports: several processes that serve one directory
+    may listen on the same ports, and the kernel distributes the connections.
 
     limits: connections, connections_per_address, frame_size, in_flight_size, unsent_size (bytes),
     idle_seconds, held_pulls; see mq.remoting.server.options.Limits.
 
     Raises AddressInUse (an OSError), OSError, ValueError, TypeError; BrokerClosed.
     """
-    # Loaded when it is first used: nothing of mq listens unless it is told to.
+    # Imported here, so that `import mq` does not load the server.
     from mq.remoting.server.access import Access
     from mq.remoting.server.certificate import server_context
     from mq.remoting.server.endpoint import Endpoint
@@ -85,28 +86,28 @@ def replicate(
     tls: bool | ssl.SSLContext = False,
     timeout: float = 3.0,
 ) -> Replica:
-    """Follow the HA port of a master, "host:port", into a directory, which is made on first use.
+    """Replicate a master into a directory, which is created on first use. address: "host:port" of its HA
+    port.
 
-    The master is one of RocketMQ's (4.9 or 5.x, with the default HA service), or a store served with
-    ha_port. The directory gets a log that is the same byte for byte, queues and index of its own, and the
-    master's topics, groups, and offsets. Readers may open it meanwhile (read_only=True); sends into it are
-    refused. It follows until close(), over every end of the master.
+    The master is a RocketMQ broker (4.9 or 5.x, with the default HA service), or a store served with ha_port.
+    The directory gets a byte-for-byte copy of the log, its own queues and index, and the master's topics,
+    groups and offsets. Other processes may open it with read_only=True; it refuses sends. The replica runs
+    until close(), and reconnects whenever the master goes away.
 
     broker: the master's own address, for topics and offsets; by default the port before the HA port, as
-    RocketMQ and mq have it. False: follow the log alone.
-    flush: "sync" acknowledges only what is on disk here. commitlog_file_size: bytes of a file of the master's
-    log, where the master cannot be asked. access_key, secret_key, tls: for requests to the broker.
-    timeout: seconds for each request, and for the first word of the master: what forbids to follow is raised
-    here if it is found by then. Later it is in replica.error.
+    RocketMQ and mq have it. False: follow the log alone. flush: "sync" acknowledges only bytes that are on
+    disk here. commitlog_file_size: the size of the master's log files, if the master cannot be asked.
+    access_key, secret_key, tls: for requests to the broker. timeout: seconds for each request, and for the
+    first data of the master. An error found by then is raised here; a later one is in replica.error.
 
-    Raises ReplicaBehind, ReplicaDiverged, ConfigMismatch; StoreLocked where the directory is a master's that
-    is open, or another process follows into it; RemotingError for a new directory, where the sizes of the
-    master's files cannot be asked for.
+    Raises ReplicaBehind, ReplicaDiverged, ConfigMismatch; StoreLocked if the directory is an open master, or
+    another process replicates into it; RemotingError for a new directory if the master cannot be asked for
+    its file sizes.
     """
-    from mq.remoting.replica.replica import Replica, following
+    from mq.remoting.replica.replica import Replica, start_replica
 
     def begun() -> Replica:
-        return following(
+        return start_replica(
             address,
             directory,
             broker=broker,

@@ -1,4 +1,5 @@
-"""One thread with one event loop for all connections of a broker object: uvloop's where it is installed."""
+"""One thread with an event loop for all connections of a broker object. It uses uvloop if that is
+installed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ CLOSE_SECONDS = 10.0
 
 
 class EventLoop:
-    """Runs until close(). Raises InsufficientResources where there can be no more threads."""
+    """Runs until close(). Raises InsufficientResources if no more threads can be started."""
 
     def __init__(self, name: str) -> None:
         self.loop = new_loop()
@@ -28,11 +29,11 @@ class EventLoop:
 
     @property
     def is_current(self) -> bool:
-        """Whether this thread is the loop's: it must not wait for itself."""
+        """Whether the calling thread is the loop's, which must not wait for itself."""
         return threading.current_thread() is self._thread
 
     def post(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Have the loop call this soon; nothing once it is closed."""
+        """Schedule a call in the loop; ignored once the loop is closed."""
         try:
             self.loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
@@ -40,7 +41,8 @@ class EventLoop:
                 raise
 
     def wait_for(self, work: Coroutine[Any, Any, Result], timeout: float, what: str) -> Result:
-        """What the coroutine returns, run by the loop. Raises RequestTimeout after so many seconds."""
+        """Run a coroutine in the loop and return its result. Raises RequestTimeout after `timeout`
+        seconds."""
         assert not self.is_current
         try:
             future: Future[Result] = asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -51,7 +53,7 @@ class EventLoop:
             return future.result(timeout)
         except FutureTimeout as error:
             if future.done() and future.exception() is error:
-                raise  # One of the work's own: RequestTimeout is a TimeoutError.
+                raise  # The coroutine itself raised it: RequestTimeout is a TimeoutError.
             future.cancel()
             raise RequestTimeout(f"{what}: not done within {timeout:.1f} s") from None
         except CancelledError:
@@ -61,7 +63,7 @@ class EventLoop:
             raise
 
     def close(self) -> None:
-        """Ends the thread. What the loop was doing is cancelled."""
+        """End the thread. Running tasks are cancelled."""
         self.post(self.loop.stop)
         if not self.is_current:
             self._thread.join(CLOSE_SECONDS)
@@ -70,7 +72,7 @@ class EventLoop:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            self.loop.run_until_complete(asyncio.sleep(0))  # what was posted meanwhile
+            self.loop.run_until_complete(asyncio.sleep(0))  # run the calls posted meanwhile
             tasks = asyncio.all_tasks(self.loop)
             for task in tasks:
                 task.cancel()

@@ -117,7 +117,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setattr(queue_scan, "AGAIN_SECONDS", (0.001, 0.002))
+    monkeypatch.setattr(queue_scan, "BACKOFF_SECONDS", (0.001, 0.002))
     with open_small(directory) as broker:
         broker.create_topic("orders", 1)
         for body in map(body_of, range(COUNT)):
@@ -125,10 +125,10 @@ def cluster(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluste
         yield Cluster(broker)
 
 
-def scan_of(cluster: Cluster, tags: str = "*", patience: float = 1.0) -> QueueScan:
+def scan_of(cluster: Cluster, tags: str = "*", retry_seconds: float = 1.0) -> QueueScan:
     columns = ("queueOffset", "body")
     brokers: Any = cluster
-    return QueueScan(brokers, "readers", QUEUE, QUEUE, columns, "us", tags, patience)
+    return QueueScan(brokers, "readers", QUEUE, QUEUE, columns, "us", tags, retry_seconds)
 
 
 def read(scan: QueueScan, start: int, end: int, count_max: int = 10, byte_max: int = BIG) -> list[int]:
@@ -186,12 +186,12 @@ def test_what_a_slave_does_not_have_yet_is_no_loss(cluster: Cluster) -> None:
         cluster.ends[SLAVE] = min(COUNT, 40 + calls[0])
 
     cluster.script = copy
-    assert read(scan_of(cluster, patience=30.0), 0, COUNT) == list(range(COUNT))
+    assert read(scan_of(cluster, retry_seconds=30.0), 0, COUNT) == list(range(COUNT))
     cluster.script = lambda _address, _request: None
     cluster.ends[SLAVE] = 40
     for start in (40, 60):
         with pytest.raises(RemotingError, match=r"slave 10\.0\.0\.2:10911 of broker 'mq' does not have"):
-            scan_of(cluster, patience=0.05).read(start, COUNT, 10, BIG)
+            scan_of(cluster, retry_seconds=0.05).read(start, COUNT, 10, BIG)
 
 
 def test_what_a_master_does_not_have_is_a_loss(cluster: Cluster) -> None:
@@ -254,7 +254,7 @@ def test_an_answer_that_leads_nowhere_is_an_error_in_time(
 ) -> None:
     cluster.script = lambda _address, request: lie(request.queue_offset)
     with pytest.raises(RemotingError):
-        scan_of(cluster, patience=0.05).read(5, COUNT, 10, BIG)
+        scan_of(cluster, retry_seconds=0.05).read(5, COUNT, 10, BIG)
     assert len(cluster.asked) > 1
 
 
@@ -271,7 +271,7 @@ def test_what_is_refused_for_good_is_not_asked_again(
 ) -> None:
     cluster.script = lambda _address, _request: Frame(code, remark=remark)
     with pytest.raises(error):
-        scan_of(cluster, patience=60.0).read(5, COUNT, 10, BIG)
+        scan_of(cluster, retry_seconds=60.0).read(5, COUNT, 10, BIG)
     assert len(cluster.asked) == 1
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from mq.api.bulk import Row
 from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.errors import MQError, RemotingError, RequestTimeout
-from mq.remoting.client.refusals import Refused
+from mq.remoting.client.broker_errors import RequestDenied
 from mq.spark.sink.row_ids import RowIds
 from mq.spark.sink.row_sender import BATCH_BYTES, BATCH_ROWS, RowSender, batches
 
@@ -142,7 +142,7 @@ def test_patience_has_an_end_and_what_is_forbidden_none_at_all() -> None:
         sent(Brokers(*[LATE] * 1000), is_free=False)
     with pytest.raises(RequestTimeout):
         sent(Brokers(LATE, LATE), is_free=True, retry_seconds=0.01)
-    refused = Brokers(Refused("no right to write", code=16))
-    with pytest.raises(Refused):
+    refused = Brokers(RequestDenied("no right to write", code=16))
+    with pytest.raises(RequestDenied):
         sent(refused, is_free=True)
     assert len(refused.tried) == 1

@@ -1,8 +1,8 @@
-"""What wakes consumers of a cluster: answers to pulls that arrived, and changes of what they look at.
+"""Wake-ups for consumers of a cluster: a pull was answered, or a group or a route changed.
 
-A pull runs in the background (see groups/claim_puller.py); its answer is an arrival of its queue. A thread
-that waits is told of the arrivals of its queues, and of changes of its members, which it finds by comparing
-versions: nothing is looked for meanwhile.
+Pulls run in the background (see groups/claim_puller.py); each answer is an arrival of its queue. A waiting
+thread wakes on the arrivals of its queues and on changes of its members, which it detects by comparing
+versions. It does not poll.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from mq.api.waiter import Versioned
 
 __all__ = ["Arrivals", "RemoteWaiter"]
 
-UNPULLED_SECONDS = 1.0  # at which a queue is looked at that nobody pulls from in the background
+UNPULLED_SECONDS = 1.0  # the polling interval of a queue without background pulls
 
 Position = tuple[MessageQueue, int, "frozenset[int] | bytes | None"]
 
 
 class Arrivals:
-    """Those of one broker object. From any thread; listeners are called by it, and are quick."""
+    """The arrivals of one broker object. Thread-safe. Listeners run in the calling thread and must be
+    fast."""
 
     def __init__(self) -> None:
         self._counts: dict[MessageQueue, int] = {}
@@ -30,11 +31,11 @@ class Arrivals:
         self._lock = threading.Lock()
 
     def count(self, queue: MessageQueue) -> int | None:
-        """How many there were; None for a queue of which there are none."""
+        """How many arrivals the queue has had; None for a queue without background pulls."""
         return self._counts.get(queue)
 
     def expect(self, queue: MessageQueue) -> None:
-        """There will be some of this queue."""
+        """Start counting the arrivals of this queue."""
         with self._lock:
             self._counts.setdefault(queue, 0)
 
@@ -44,7 +45,7 @@ class Arrivals:
         self.changed()
 
     def changed(self) -> None:
-        """Have every waiting thread look at its members again."""
+        """Make every waiting thread compare the versions of its members."""
         for listener in tuple(self._listeners):
             listener()
 
@@ -58,7 +59,7 @@ class Arrivals:
 
 
 class RemoteWaiter:
-    """See mq.api.waiter.Waiter. Waits by one thread at a time."""
+    """See mq.api.waiter.Waiter. Only one thread waits at a time."""
 
     def __init__(self, arrivals: Arrivals, check_open: Callable[[], object]) -> None:
         self._arrivals = arrivals
@@ -91,7 +92,7 @@ class RemoteWaiter:
             self._arrivals.forget(self._news.set)
 
     def _arrived(self, positions: Sequence[Position]) -> MessageQueue | None:
-        """A queue of which there were arrivals since it was looked at last."""
+        """A queue with arrivals since its last pull."""
         for queue, _, _ in positions:
             count = self._arrivals.count(queue)
             if count is not None and count != self._seen.get(queue, 0):

@@ -1,6 +1,6 @@
-"""RemoteBroker: the border of mq.api over the connections to an Apache RocketMQ cluster.
+"""RemoteBroker: mq.api's Broker over connections to an Apache RocketMQ cluster.
 
-Each of its parts is one room of this package; here they are made, and closed in the other order.
+Each of its parts is one module of this package. This module creates them, and closes them in reverse order.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from mq.remoting.client.connections.cluster import Cluster
 from mq.remoting.client.connections.name_servers import NameServers
 from mq.remoting.client.connections.options import RemotingOptions
 from mq.remoting.client.connections.remoting import Remoting
-from mq.remoting.client.finding import Finding
 from mq.remoting.client.groups.consumer_groups import RemoteConsumerGroups
 from mq.remoting.client.heartbeats import Heartbeats
+from mq.remoting.client.message_query import MessageQuery
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.queues import RemoteQueues
 from mq.remoting.client.sending import Sending
@@ -49,7 +49,7 @@ log = logging.getLogger("mq.remoting")
 
 
 class NoDirectory(NotSupported, AttributeError):
-    """What only a directory has is no attribute of a cluster."""
+    """Raised for an attribute that only the broker of a directory has."""
 
 
 class RemoteBroker(Broker):
@@ -74,7 +74,7 @@ class RemoteBroker(Broker):
             self._queues = queues = RemoteQueues(brokers, names, topics, sending, arrivals)
             heartbeats = Heartbeats(remoting, cluster)
             self._transactions = RemoteTransactions(brokers, names, heartbeats, sending)
-            # None of the parts knows the broker object: it is closed when nobody has it any more.
+            # No part refers to the broker object, so the last user's reference closes it.
             self._groups = RemoteConsumerGroups(
                 brokers,
                 names,
@@ -82,11 +82,11 @@ class RemoteBroker(Broker):
                 queues,
                 lambda: Remoting(name_servers, options, remoting.events),
             )
-            self._finding = Finding(brokers, names, topics)
+            self._message_query = MessageQuery(brokers, names, topics)
         except BaseException:
             remoting.close()
             raise
-        self._is_dropped = True  # once nobody has it, unless it is closed before
+        self._is_dropped = True  # true when __del__ runs, unless close() ran before
 
     @property
     def transactions(self) -> RemoteTransactions:
@@ -160,16 +160,16 @@ class RemoteBroker(Broker):
     # Messages.
 
     def message(self, msg_id: str) -> MessageExt:
-        return self._finding.message(msg_id)
+        return self._message_query.message(msg_id)
 
     def query(
         self, topic: str, key: str, *, count_max: int = 32, begin_ms: int = 0, end_ms: int | None = None
     ) -> list[MessageExt]:
         check_topic(topic)
-        return self._finding.query(topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms)
+        return self._message_query.query(topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms)
 
     def recall(self, handle: str) -> str:
-        return self._finding.recall(handle)
+        return self._message_query.recall(handle)
 
     # Columns.
 
@@ -186,7 +186,7 @@ class RemoteBroker(Broker):
     # The cluster.
 
     def flush(self) -> None:
-        """Nothing: what a broker acknowledged is as safe as its own settings make it."""
+        """Nothing: the broker's own flush settings decide when an acknowledged message is on disk."""
         self._remoting.check_open()
 
     @handed_over
@@ -207,7 +207,7 @@ class RemoteBroker(Broker):
             self._transactions.close()
             self._groups.close()
         except MQError as error:
-            log.warning("%s: not all that was to be told at the end was: %s", self._target, error)
+            log.warning("%s: the brokers could not be told of the close: %s", self._target, error)
         finally:
             self._remoting.close()
 
@@ -215,7 +215,7 @@ class RemoteBroker(Broker):
         if getattr(self, "_is_dropped", False) and sys is not None and not sys.is_finalizing():
             left_open(self._close, self, self._pid)
 
-    if not TYPE_CHECKING:  # To type checkers these are no attributes at all.
+    if not TYPE_CHECKING:  # Type checkers should report these as missing attributes.
 
         def __getattr__(self, name: str) -> NoReturn:
             if not name.startswith("_") and hasattr(Directory, name):

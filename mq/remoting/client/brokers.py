@@ -1,4 +1,4 @@
-"""Requests to brokers by their name: which address that is, and the answer or one named error."""
+"""Requests to brokers by name: the address of a broker, and its answer or its error as an exception."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Collection
 from typing import Final, TypeVar
 
 from mq.errors import MQError, RemotingError
+from mq.remoting.client.broker_errors import translated
 from mq.remoting.client.connections.answers import SUCCESS_ONLY, checked, framed
 from mq.remoting.client.connections.cluster import Cluster
 from mq.remoting.client.connections.remoting import Remoting
-from mq.remoting.client.refusals import named
 from mq.remoting.codec.fields import Answer, Request, decode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import JsonBody
@@ -22,24 +22,26 @@ Declared = TypeVar("Declared", bound=Answer)
 
 
 class Brokers:
-    """The brokers of a cluster, over the connections of one client of it."""
+    """The brokers of a cluster, over the connections of one client."""
 
     def __init__(self, remoting: Remoting, cluster: Cluster) -> None:
         self.remoting: Final = remoting
         self.cluster: Final = cluster
 
     def master(self, broker_name: str) -> str:
-        """The address to send to. Raises RemotingError for a broker that has no master now."""
+        """The master's address. Raises RemotingError if the broker has no master now."""
         self._learn(broker_name)
         return self._known(broker_name, self.cluster.address(broker_name), "master")
 
     def address(self, broker_name: str) -> str:
-        """The address to ask: the master's, or a slave's while there is none. Raises RemotingError."""
+        """The address for reads: the master's, or a slave's while there is no master. Raises
+        RemotingError."""
         self._learn(broker_name)
         return self._known(broker_name, self.cluster.any_address(broker_name), "address")
 
     def _learn(self, broker_name: str) -> None:
-        """A queue may be known from elsewhere, before a route of any of its broker's topics is."""
+        """Find the addresses of a broker that is in no known route, for a queue that the caller got
+        elsewhere."""
         if not self.remoting.events.is_current and self.cluster.any_address(broker_name) is None:
             self.cluster.everything()
 
@@ -58,15 +60,14 @@ class Brokers:
         timeout: float | None = None,
         also: Collection[int] = SUCCESS_ONLY,
     ) -> Frame:
-        """The answer of a broker, or of its slave while it is not there, if its code is SUCCESS or one of
-        `also`. Raises RemotingError, by its own name where it has one (refusals.py), and
-        RequestTimeout."""
+        """The answer of a broker, or of its slave while the master is down, if its code is SUCCESS or one of
+        `also`. Raises RemotingError, or the subclass for its code (broker_errors.py), and RequestTimeout."""
         address = self.address(broker_name)
         answer = self.remoting.call(address, framed(request, body), timeout)
         try:
             return checked(answer, type(request), address, also)
         except RemotingError as error:
-            raise named(error) from None
+            raise translated(error) from None
 
     def ask_first(
         self,
@@ -76,7 +77,7 @@ class Brokers:
         *,
         also: Collection[int] = SUCCESS_ONLY,
     ) -> Frame:
-        """The answer of the first of several brokers that gives one. Raises what the last one did."""
+        """The answer of the first broker that gives one. Raises the error of the last one if all fail."""
         failure: MQError = RemotingError(f"there is no broker to be asked for {request.NAME}")
         for name in broker_names:
             try:
@@ -86,27 +87,27 @@ class Brokers:
         raise failure
 
     def all_names(self) -> list[str]:
-        """The names of all brokers of the cluster that have a master. Asks a name server."""
+        """The names of all brokers with a master. Asks a name server."""
         found = self.cluster.everything().broker_addr_table
         return sorted(name for name, broker in found.items() if broker.master is not None)
 
     def cluster_names(self) -> set[str]:
-        """The names of clusters, which brokers have topics of."""
+        """The names of the clusters. Each broker has a topic of its cluster's name."""
         return set(self.cluster.everything().cluster_addr_table)
 
     def offset(self, broker_name: str, request: Request) -> int:
-        """The offset that a broker answers with."""
+        """The offset in a broker's answer."""
         return self.fields(OffsetAnswer, self.ask(broker_name, request)).offset
 
     def offset_or_none(self, broker_name: str, request: Request) -> int | None:
-        """The same; None where the broker has none."""
+        """The offset in a broker's answer; None if the broker has none."""
         answer = self.ask(broker_name, request, also=(ResponseCode.QUERY_NOT_FOUND,))
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return self.fields(OffsetAnswer, answer).offset
 
-    def tell(self, broker_name: str, request: Request, body: bytes | JsonBody = b"") -> None:
-        """Send what is not answered; nothing to a broker that is in no route now. From any thread."""
+    def send_oneway(self, broker_name: str, request: Request, body: bytes | JsonBody = b"") -> None:
+        """Send a oneway request; dropped if the broker is in no route now. Thread-safe."""
         address = self.cluster.any_address(broker_name)
         if address is not None:
             self.remoting.oneway(address, framed(request, body))

@@ -1,8 +1,8 @@
-"""Heartbeats: what tells each broker of a cluster which groups a client belongs to.
+"""Heartbeats: they send_oneway each broker of a cluster the groups of a client.
 
-They go to every broker of the known routes, every 30 s, at once when something changed, and over each new
-connection before anything else does: to a broker, the connection is the member. A client that is gone says
-so; one that died is dropped when its connection breaks.
+A heartbeat goes to every broker in the known routes, every 30 s, at once after a change, and first on each
+new connection, since a broker identifies a member by its connection. A closed client unregisters; a broker
+drops a dead one when its connection breaks.
 
 RocketMQ: client/impl/factory/MQClientInstance.java.
 """
@@ -28,17 +28,18 @@ from mq.remoting.codec.bodies.route import MASTER_ID
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.requests.groups import HeartBeat, UnregisterClient
 
-__all__ = ["BEAT_SECONDS", "Beating", "Heartbeats"]
+__all__ = ["HEARTBEAT_SECONDS", "HeartbeatClient", "Heartbeats"]
 
 log = logging.getLogger("mq.remoting")
 
-BEAT_SECONDS = 30.0
+HEARTBEAT_SECONDS = 30.0
 CALL_SECONDS = 3.0
 
 
 @dataclass(eq=False)
-class Beating:
-    """One client: a consumer, or producers that are asked about transactions. Groups as on the wire."""
+class HeartbeatClient:
+    """A client with heartbeats: a consumer, or producers that answer transaction checks. Groups as on the
+    wire."""
 
     client_id: str
     consumer: Callable[[], ConsumerGroup] | None = None
@@ -54,31 +55,31 @@ class Beating:
 
 
 class Heartbeats:
-    """Those of the clients that share the connections of one Remoting. From any thread."""
+    """The heartbeats of the clients that share the connections of one Remoting. Thread-safe."""
 
     def __init__(self, remoting: Remoting, cluster: Cluster) -> None:
         self._remoting = remoting
         self._cluster = cluster
-        self._clients: tuple[Beating, ...] = ()
+        self._clients: tuple[HeartbeatClient, ...] = ()
         remoting.opened.append(self._opened)
         remoting.events.post(self._tick)
 
-    def add(self, client: Beating) -> None:
+    def add(self, client: HeartbeatClient) -> None:
         self._clients = (*self._clients, client)
 
-    def remove(self, client: Beating) -> None:
+    def remove(self, client: HeartbeatClient) -> None:
         self._clients = tuple(each for each in self._clients if each is not client)
 
-    def beat(self) -> None:
-        """Tell all brokers now, without waiting."""
+    def send_all(self) -> None:
+        """Send heartbeats to all brokers now, without waiting."""
         for address, has_slaves in self._addresses():
             for client in self._clients:
                 if client.consumer is not None or not has_slaves:
                     self._send(address, client)
 
-    def beat_and_wait(self, client: Beating) -> None:
-        """Tell all brokers of one client, and wait until each knows. Raises what the last one did where none
-        knows."""
+    def send_and_wait(self, client: HeartbeatClient) -> None:
+        """Send the heartbeat of one client to all brokers, and wait for their answers. Raises the last error
+        if no broker accepts it."""
         failure: MQError | None = None
         is_known = False
         for address, is_slave in list(self._addresses()):
@@ -97,8 +98,8 @@ class Heartbeats:
         if failure is not None and not is_known:
             raise failure
 
-    def unregister(self, client: Beating, *, consumer_group: str | None = None) -> None:
-        """Tell all brokers that a client is gone. What cannot be reached finds out by itself."""
+    def unregister(self, client: HeartbeatClient, *, consumer_group: str | None = None) -> None:
+        """Unregister a client at all brokers. An unreachable one drops it when the connection breaks."""
         self.remove(client)
         requests = [
             UnregisterClient(client.client_id, producer_group=group) for group in client.producer_groups
@@ -114,12 +115,12 @@ class Heartbeats:
                     break
 
     def _addresses(self) -> Iterator[tuple[str, bool]]:
-        """Of all brokers, each with whether it is a slave."""
+        """The addresses of all brokers, each with whether it is a slave's."""
         for broker in self._cluster.brokers.values():
             for broker_id, address in broker.broker_addrs.items():
                 yield address, broker_id != MASTER_ID
 
-    def _send(self, address: str, client: Beating) -> None:
+    def _send(self, address: str, client: HeartbeatClient) -> None:
         def answered(answer: Frame | MQError) -> None:
             try:
                 if isinstance(answer, MQError):
@@ -127,7 +128,7 @@ class Heartbeats:
                 checked(answer, HeartBeat, address)
             except MQError as error:
                 log.warning(
-                    "%s did not take the heartbeat of client %s: %s", address, client.client_id, error
+                    "%s did not accept the heartbeat of client %s: %s", address, client.client_id, error
                 )
 
         try:
@@ -135,7 +136,7 @@ class Heartbeats:
                 address, framed(HeartBeat(), client.heartbeat()), answered, CALL_SECONDS
             )
         except MQError as error:
-            log.debug("no heartbeat of client %s went to %s: %s", client.client_id, address, error)
+            log.debug("the heartbeat of client %s was not sent to %s: %s", client.client_id, address, error)
 
     def _opened(self, connection: Connection) -> None:
         address = connection.address
@@ -146,6 +147,6 @@ class Heartbeats:
                         self._send(address, client)
 
     def _tick(self) -> None:
-        self._remoting.events.loop.call_later(BEAT_SECONDS, self._tick)
+        self._remoting.events.loop.call_later(HEARTBEAT_SECONDS, self._tick)
         if self._clients:
-            self.beat()
+            self.send_all()

@@ -1,7 +1,7 @@
-"""A namespace: what stands before every name of a topic or a group on the wire, and nowhere else.
+"""A namespace: the prefix of every topic and group name on the wire, which users do not see.
 
 `orders` in namespace `shop` is `shop%orders` there, and `%RETRY%billing` is `%RETRY%shop%billing`. RocketMQ's
-own topics are of no namespace. RocketMQ: remoting/protocol/NamespaceUtil.java.
+own topics have no namespace. RocketMQ: remoting/protocol/NamespaceUtil.java.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ TOPIC_PROPERTIES = (b"RETRY_TOPIC\x01", b"REAL_TOPIC\x01", b"DLQ_ORIGIN_TOPIC\x0
 
 
 class Namespace:
-    """Of one broker object; "" is none, and leaves names as they are."""
+    """The namespace of one broker object; "" is none and leaves names as they are."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         self._prefix = name + SEPARATOR if name else ""
 
     def wire(self, name: str) -> str:
-        """The name on the wire of a topic or a group."""
+        """The wire name of a topic or a group."""
         kind, bare = _parts(name)
         if not self._prefix or is_system_topic(bare) or is_system_group(bare):
             return name
         return name if bare.startswith(self._prefix) else kind + self._prefix + bare
 
     def plain(self, name: str) -> str:
-        """The name that users know."""
+        """The name for users."""
         kind, bare = _parts(name)
         if self._prefix and bare.startswith(self._prefix):
             return kind + bare[len(self._prefix) :]
@@ -46,7 +46,7 @@ class Namespace:
         return queue._replace(topic=self.plain(queue.topic)) if self._prefix else queue
 
     def plain_messages(self, messages: list[MessageExt]) -> list[MessageExt]:
-        """The same messages, with the names that users know."""
+        """The messages with the names for users."""
         return [self._plain(message) for message in messages] if self._prefix else messages
 
     def _plain(self, message: MessageExt) -> MessageExt:
@@ -61,7 +61,7 @@ class Namespace:
         return MessageExt(with_names(message.record, topic.encode(), properties), message.broker_name)
 
     def holds(self, name: str) -> bool:
-        """Whether a name on the wire is of this namespace."""
+        """Whether a wire name belongs to this namespace."""
         return _parts(name)[1].startswith(self._prefix)
 
 

@@ -1,4 +1,4 @@
-"""Offset ids: where a message is stored, as brokers write it. Pure.
+"""Offset ids, RocketMQ's ids that name the place of a message in a broker's log. Pure.
 
 8 or 20 bytes of the address of a broker (IPv4 or IPv6, and the port), and 8 of the log offset, in hexadecimal
 digits. RocketMQ: common/message/MessageDecoder.java, createMessageId.
@@ -23,7 +23,7 @@ class OffsetId(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> OffsetId | None:
-        """The place that this names; None for what is no such id. A unique id may look the same."""
+        """The parsed id; None if the text is not an offset id. A unique id may look the same."""
         if not _DIGITS.fullmatch(text):
             return None
         packed = bytes.fromhex(text)
@@ -31,7 +31,7 @@ class OffsetId(NamedTuple):
 
     @property
     def address(self) -> str:
-        """The broker's, as HOST:PORT."""
+        """The broker's address, HOST:PORT."""
         ip, port = self.host[:-4], int.from_bytes(self.host[-4:], "big")
         if len(ip) == 4:
             return f"{'.'.join(map(str, ip))}:{port}"

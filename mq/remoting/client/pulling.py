@@ -1,4 +1,4 @@
-"""What a pull asks for, and what its answer says. Pure.
+"""Pull requests and their answers. Pure.
 
 RocketMQ: client/impl/consumer/PullAPIWrapper.java, broker/processor/PullMessageProcessor.java.
 """
@@ -10,9 +10,9 @@ from typing import NamedTuple
 from mq.api.group import Subscription
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.errors import RemotingError
+from mq.remoting.client.broker_errors import translated
 from mq.remoting.client.connections.answers import checked
 from mq.remoting.client.namespace import Namespace
-from mq.remoting.client.refusals import named
 from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.records import decode_records
@@ -21,8 +21,8 @@ from mq.remoting.codec.response_codes import ResponseCode
 
 __all__ = ["HOLD_SECONDS", "READER_GROUP", "PullHead", "Pulled", "pull_head", "pull_request", "pulled"]
 
-HOLD_SECONDS = 15.0  # for which a broker holds a pull that finds nothing
-READER_GROUP = "TOOLS_CONSUMER"  # RocketMQ's own, for what reads without being a consumer
+HOLD_SECONDS = 15.0  # how long a broker holds a pull that finds nothing
+READER_GROUP = "TOOLS_CONSUMER"  # RocketMQ's group for readers that are not consumers
 _STATUS = {
     ResponseCode.SUCCESS: PullStatus.FOUND,
     ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MESSAGE,
@@ -32,7 +32,7 @@ _STATUS = {
 
 
 class PullHead(NamedTuple):
-    """What the header of an answer to a pull says; broker_id is that of the broker to ask next."""
+    """The header of the answer to a pull. broker_id: the broker to ask next."""
 
     status: PullStatus
     next_offset: int
@@ -42,7 +42,7 @@ class PullHead(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """What came of a pull, and the id of the broker, master or slave, to ask next."""
+    """The result of a pull, and the id of the broker, master or slave, to ask next."""
 
     result: PullResult
     broker_id: int
@@ -60,8 +60,8 @@ def pull_request(
     subscription: Subscription | None = None,
     sub_version: int = 0,
 ) -> PullMessage:
-    """Names as on the wire. hold: seconds to wait for a message. committed: the group's offset, which is
-    stored on the way. subscription: filter by this, and not by what the group's heartbeat said."""
+    """The request of a pull. Names as on the wire. hold: seconds to wait for a message. committed: the
+    group's offset, which the broker stores. subscription: the filter, instead of the heartbeat's."""
     flags = PullFlag.SUSPEND if hold > 0 else 0
     if committed is not None:
         flags |= PullFlag.COMMIT
@@ -85,12 +85,12 @@ def pull_request(
 
 
 def pull_head(answer: Frame, queue: MessageQueue, offset: int, address: str) -> PullHead:
-    """What the answer to a pull from `offset` on says, but for its messages. Raises RemotingError, by its own
-    name where it has one (see refusals.py)."""
+    """The header of the answer to a pull from `offset` on. Raises RemotingError, or the subclass for its code
+    (see broker_errors.py)."""
     try:
         checked(answer, PullMessage, address, _STATUS)
     except RemotingError as error:
-        raise named(error, queue.topic) from None
+        raise translated(error, queue.topic) from None
     fields = decode_fields(PullAnswer, answer.fields)
     status = _STATUS[ResponseCode(answer.code)]
     next_offset = fields.next_begin_offset
@@ -106,8 +106,8 @@ def pull_head(answer: Frame, queue: MessageQueue, offset: int, address: str) -> 
 
 
 def pulled(answer: Frame, queue: MessageQueue, offset: int, address: str, namespace: Namespace) -> Pulled:
-    """What the answer to a pull from `offset` on says. Raises RemotingError, by its own name where it
-    has one (see refusals.py)."""
+    """The answer to a pull from `offset` on. Raises RemotingError, or the subclass for its code (see
+    broker_errors.py)."""
     status, next_offset, min_offset, max_offset, broker_id = pull_head(answer, queue, offset, address)
     messages = []
     if status is PullStatus.FOUND:

@@ -1,7 +1,7 @@
-"""Pulls from one queue for a reader that is no consumer: see mq.api.queues.Puller.
+"""Pulls from one queue for a reader that is not a consumer: see mq.api.queues.Puller.
 
-A broker looks only every 5 s whether a pull that it holds is over its time, so it is this end that keeps the
-time: what is not answered then has found nothing, and its answer is dropped when it comes.
+A broker checks only every 5 s whether a held pull has timed out, so the client applies the limit itself: a
+pull that is not answered in time has found nothing, and its late answer is dropped.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mq.remoting.client.topics import RemoteTopics
 
 __all__ = ["QueuePuller"]
 
-ANSWER_SECONDS = 10.0  # on top of what a broker holds a pull
+ANSWER_SECONDS = 10.0  # time limit in addition to the time that a broker holds a pull
 
 
 class QueuePuller:
-    """From any thread."""
+    """Thread-safe."""
 
     def __init__(
         self, brokers: Brokers, queue: MessageQueue, namespace: Namespace, topics: RemoteTopics
@@ -35,7 +35,7 @@ class QueuePuller:
         self._namespace = namespace
         self._wire_queue = namespace.wire_queue(queue)
         self._topics = topics
-        self._version = -1  # of the topics when the queue was last found to be readable
+        self._version = -1  # the route version at which the queue was last found readable
         self._all = Subscription(self._wire_queue.topic)
 
     def __call__(
@@ -88,7 +88,7 @@ class QueuePuller:
 
 
 def _cut(found: PullResult, byte_max: int) -> PullResult:
-    """The same without what goes beyond byte_max, which a broker does not heed. The first message stays."""
+    """Cut the result to byte_max, which a broker ignores. The first message is always kept."""
     size = 0
     for count, message in enumerate(found.messages):
         size += message.store_size

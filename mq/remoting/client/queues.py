@@ -18,11 +18,11 @@ from mq.remoting.codec.requests.offsets import GetMaxOffset, GetMinOffset, Searc
 
 __all__ = ["RemoteQueues"]
 
-MESSAGE_SIZE_MAX = 4 << 20  # RocketMQ's default; a broker that takes less says so
+MESSAGE_SIZE_MAX = 4 << 20  # RocketMQ's default; a broker with a smaller limit rejects the message itself
 
 
 class RemoteQueues(Queues):
-    """Those of one broker object, which the parts of it use as well."""
+    """The queues of one broker object, also for the use of its parts."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RemoteQueues(Queues):
 
     @property
     def name(self) -> str:
-        """The name servers. A queue, and a message, has the name of its own broker."""
+        """The name servers. Queues and messages have the names of their own brokers."""
         return self._brokers.remoting.name
 
     @property
@@ -71,7 +71,7 @@ class RemoteQueues(Queues):
         return QueuePuller(self._brokers, queue, self._namespace, self._topics)
 
     def min_offset(self, queue: MessageQueue) -> int:
-        self._topics.known(queue.topic)  # A broker has an answer for any topic.
+        self._topics.known(queue.topic)  # A broker answers for any topic, even for a missing one.
         wire = self._namespace.wire_queue(queue)
         return self._brokers.offset(queue.broker_name, GetMinOffset(wire.topic, wire.queue_id))
 

@@ -1,4 +1,4 @@
-"""The queues of a topic, as producers and consumers see them, out of its route. Pure.
+"""The queues of a topic for producers and for consumers, from its route. Pure.
 
 RocketMQ: client/impl/factory/MQClientInstance.java, topicRouteData2TopicPublishInfo.
 """
@@ -10,12 +10,12 @@ from mq.remoting.codec.bodies.route import READ, WRITE, TopicRoute
 
 __all__ = ["ordered_queues", "readable_queues", "writable_queues"]
 
-QUEUE_COUNT_MAX = 1 << 16  # of one broker; a route that says more is not believed
+QUEUE_COUNT_MAX = 1 << 16  # per broker; a larger number in a route is ignored
 
 
 def writable_queues(topic: str, route: TopicRoute, count_max: int = QUEUE_COUNT_MAX) -> list[MessageQueue]:
-    """Those of brokers with a master that may be written, at most so many of each broker; in the order of an
-    ordered topic, if it is one."""
+    """The writable queues of brokers with a master, at most count_max per broker; in the topic's own order if
+    it is an ordered topic."""
     if route.order_topic_conf:
         return ordered_queues(topic, route.order_topic_conf)
     masters = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
@@ -28,7 +28,7 @@ def writable_queues(topic: str, route: TopicRoute, count_max: int = QUEUE_COUNT_
 
 
 def readable_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
-    """Those that may be read."""
+    """The readable queues."""
     return sorted(
         MessageQueue(topic, each.broker_name, queue_id)
         for each in route.queue_datas
@@ -38,7 +38,7 @@ def readable_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
 
 
 def ordered_queues(topic: str, conf: str) -> list[MessageQueue]:
-    """Out of `broker:count;broker:count`. What is no such part is left out."""
+    """The queues of an order configuration `broker:count;broker:count`. Malformed parts are ignored."""
     queues = []
     for part in conf.split(";"):
         name, _, count = part.rpartition(":")

@@ -1,7 +1,7 @@
 """Storing messages on a cluster's brokers: appenders, batches, half messages.
 
-A message gets its unique id before its first attempt, and an error carries it to the next one: a message that
-was stored although no answer came can be told from another.
+A message gets its unique id before the first attempt, and the error of a failed attempt passes it to the next
+one: so a message that was stored without an answer can be detected as a duplicate.
 
 RocketMQ: client/impl/producer/DefaultMQProducerImpl.java, client/impl/MQClientAPIImpl.java.
 """
@@ -18,11 +18,11 @@ from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.errors import MessageInvalid, RemotingError, RequestTimeout
 from mq.fastpath import time_left
 from mq.message import Message
+from mq.remoting.client.broker_errors import translated
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import checked, framed
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.offset_id import OffsetId
-from mq.remoting.client.refusals import named
 from mq.remoting.codec.batch import encode_batch
 from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame
@@ -32,17 +32,18 @@ from mq.store.log.unique_id import new_unique_id
 
 __all__ = ["PRODUCER_GROUP", "Sending"]
 
-PRODUCER_GROUP = "mq_producer"  # of what is sent without transactions: a broker counts by it
-INHERITED_TOPIC = "TBW102"  # whose settings a topic gets that the first message makes
+PRODUCER_GROUP = "mq_producer"  # for sends without transactions: brokers keep statistics by group
+INHERITED_TOPIC = "TBW102"  # the template of a topic that is created by its first message
 INHERITED_QUEUE_COUNT = 4
-CHECKED_MAX = 1 << 16  # queues that are remembered as allowed
-DELAY_MS_MAX = 1 << 62  # Beyond that a broker's time overflows, and the message comes at once.
+CHECKED_MAX = 1 << 16  # cached queues that may be sent to
+DELAY_MS_MAX = 1 << 62  # beyond that, a broker's time overflows and the message is delivered at once
 TRANSACTION_PREPARED = 0x4  # of sys_flag
 _STATUS = {status.value: status for status in SendStatus}
 
 
 class Sending:
-    """Of one broker object. version() grows when a topic changes: an appender of before is out of date."""
+    """The sends of one broker object. version() grows when a topic changes: then earlier appenders are
+    stale."""
 
     def __init__(
         self,
@@ -55,9 +56,9 @@ class Sending:
         self._brokers = brokers
         self._namespace = namespace
         self._version = version
-        self._check = check  # raises what forbids to send to a queue
-        self._checked: dict[MessageQueue, int] = {}  # the version with which it was allowed
-        self._forget = forget  # the route of a topic that a broker does not have any more
+        self._check = check  # raises if a queue may not be sent to
+        self._checked: dict[MessageQueue, int] = {}  # the route version of the last successful check
+        self._forget = forget  # drops the route of a topic that a broker no longer has
 
     def appender(self, queue: MessageQueue) -> Appender:
         """See Queues.appender."""
@@ -99,7 +100,7 @@ class Sending:
         ids: list[str],
         properties: str,
     ) -> SendResult:
-        """Store messages, each given as body, properties and flag, side by side, as one with `properties`."""
+        """Store entries of body, properties and flag as one batch message with these `properties`."""
         request = self._request(
             SendBatchMessage, queue, PRODUCER_GROUP, properties, sys_flag=0, flag=0, batch=True
         )
@@ -125,7 +126,8 @@ class Sending:
         return append
 
     def _allow(self, queue: MessageQueue) -> int:
-        """The version of the topics with which the queue may be sent to. Raises what forbids it."""
+        """The route version, after checking that the queue may be sent to. Raises NotPermitted and the
+        like."""
         version = self._version()
         if self._checked.get(queue) != version:
             self._brokers.master(queue.broker_name)
@@ -163,8 +165,8 @@ class Sending:
         )
 
     def _call(self, queue: MessageQueue, request: Frame, unique_id: str | None) -> Frame:
-        """The answer of a broker that has stored what the request has. What may have been stored although
-        this raises carries the unique id."""
+        """The answer of a broker that has stored the message. An error after which the message may still have
+        been stored carries the unique id."""
         address = self._brokers.master(queue.broker_name)
         try:
             answer = self._brokers.remoting.call(address, request, time_left())
@@ -178,7 +180,7 @@ class Sending:
             raise
 
     def _named(self, error: RemotingError, topic: str, unique_id: str | None) -> RemotingError:
-        found = named(error, topic)
+        found = translated(error, topic)
         found.unique_id = unique_id
         return found
 
@@ -198,13 +200,13 @@ class Sending:
 
 
 def with_unique_id(properties: bytes, unique_id: str) -> bytes:
-    """The property string of a message, with its unique id."""
+    """The property string of a message with its unique id added."""
     return properties + f"UNIQ_KEY\x01{unique_id}\x02".encode()
 
 
 def placed(msg_id: str, count: int) -> tuple[bytes, list[int]]:
-    """The store host, and the log offset of each message, out of the offset ids that a broker answers with.
-    Raises RemotingError."""
+    """The store host, and the log offset of each message, from the offset ids in a broker's answer. Raises
+    RemotingError."""
     places = [place for text in msg_id.split(",") if (place := OffsetId.of(text)) is not None]
     if len(places) != count or msg_id.count(",") != count - 1:
         raise RemotingError(f"a broker stored {count} messages, and says that their ids are {msg_id[:200]!r}")

@@ -1,6 +1,6 @@
-"""Topics of a cluster: their queues, making, changing and deleting them.
+"""The topics of a cluster: their queues; create, change and delete topics.
 
-A topic is made on every broker that has a master, with the same number of queues on each.
+A topic is created on every broker that has a master, with the same number of queues on each.
 RocketMQ: client/impl/factory/MQClientInstance.java, tools/admin/DefaultMQAdminExtImpl.java.
 """
 
@@ -37,7 +37,7 @@ _OWN_PREFIXES = (RETRY_PREFIX, DEAD_PREFIX)
 
 
 class RemoteTopics:
-    """Of one broker object. From any thread."""
+    """The topics of one broker object. Thread-safe."""
 
     def __init__(self, brokers: Brokers, name_servers: NameServers, namespace: Namespace) -> None:
         self._brokers = brokers
@@ -56,7 +56,7 @@ class RemoteTopics:
         self._brokers.remoting.check_open()
         check_topic(topic)
         if topic in UNSENDABLE_TOPICS:
-            raise NotPermitted(f"{topic} is one of RocketMQ's own topics: nobody sends to it")
+            raise NotPermitted(f"{topic} is one of RocketMQ's own topics: clients may not send to it")
         route = self._route(topic)
         if route is None:
             return self._inherit(topic)
@@ -74,7 +74,7 @@ class RemoteTopics:
         return queues
 
     def known(self, topic: str) -> TopicRoute:
-        """Where a topic is. Raises TopicNotFound for nowhere."""
+        """The route of a topic. Raises TopicNotFound."""
         self._brokers.remoting.check_open()
         check_topic(topic)
         route = self._route(topic)
@@ -83,12 +83,12 @@ class RemoteTopics:
         return route
 
     def check_writable(self, queue: MessageQueue) -> None:
-        """Raises what forbids to send to a queue: a broker looks at neither the topic's permission nor at a
-        negative number."""
+        """Raises if a queue may not be sent to: a broker checks neither the topic's permission nor a negative
+        queue id."""
         _check_among(queue, self.publishable(queue.topic), "sent to")
 
     def check_readable(self, queue: MessageQueue) -> None:
-        """Raises what forbids to read a queue."""
+        """Raises if a queue may not be read."""
         _check_among(queue, self.readable(queue.topic), "read")
 
     def exists(self, topic: str) -> bool:
@@ -110,7 +110,7 @@ class RemoteTopics:
         )
 
     def change(self, topic: str, change: TopicChange) -> None:
-        """See Broker.change_topic; counts are those of each broker."""
+        """See Broker.change_topic. The counts are per broker."""
         for count in (change.read_queue_count, change.write_queue_count):
             if count is not None and count > QUEUE_COUNT_MAX:
                 raise ValueError(
@@ -139,7 +139,7 @@ class RemoteTopics:
         self._fresh(topic)
 
     def forget(self, topic: str) -> None:
-        """A broker does not have it any more: ask for its route anew."""
+        """Drop the route of a topic, since a broker no longer has the topic."""
         self._brokers.cluster.forget(self._namespace.wire(topic))
         self._changed()
 
@@ -150,15 +150,15 @@ class RemoteTopics:
         known: QueueCounts | None,
         change: TopicChange,
     ) -> UpdateTopic:
-        """What is not given stays as it is on this broker; what it has then."""
+        """The request for this broker, with its present settings where `change` gives none."""
         reads = change.read_queue_count or (known.read_queue_nums if known else QUEUE_COUNT)
         writes = change.write_queue_count or (known.write_queue_nums if known else QUEUE_COUNT)
         perm, ordered = change.perm, change.ordered
         if known is not None and reads < known.read_queue_nums and not change.shrink:
             raise NotPermitted(
                 f"topic {topic!r} has {known.read_queue_nums} queues to read on broker {broker_name!r}: with"
-                f" {reads} nobody would read what the others hold; with shrink=True it is done all the same,"
-                " so have them consumed before"
+                f" {reads} the messages in the others could not be read any more; consume them first, then"
+                " give shrink=True"
             )
         request = UpdateTopic(
             topic=self._namespace.wire(topic),
@@ -178,7 +178,7 @@ class RemoteTopics:
         return settings is not None and settings.order
 
     def _settings(self, broker_name: str, topic: str) -> TopicSettings | None:
-        """What a broker has; 4.9 tells of all topics at once."""
+        """A topic's settings on a broker; 4.9 returns those of all topics together."""
         wire = self._namespace.wire(topic)
         also = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.TOPIC_NOT_EXIST)
         answer = self._brokers.ask(broker_name, GetTopic(wire), also=also)
@@ -196,7 +196,7 @@ class RemoteTopics:
         return self._brokers.cluster.refresh(self._namespace.wire(topic))
 
     def _wait_for_route(self, topic: str, made: Mapping[str, UpdateTopic]) -> None:
-        """Until a name server tells of it: brokers register what changed at once, but beside their answer."""
+        """Wait until a name server has the route: brokers answer before they have registered the change."""
         deadline = monotonic() + ROUTE_SECONDS
         while True:
             route = self._fresh(topic)
@@ -205,14 +205,14 @@ class RemoteTopics:
                 break
             if monotonic() > deadline:
                 raise RequestTimeout(
-                    f"the brokers have topic {topic!r}, but no name server tells of all its queues after"
-                    f" {ROUTE_SECONDS:g} s"
+                    f"the brokers have topic {topic!r}, but after {ROUTE_SECONDS:g} s no name server has all"
+                    " its queues"
                 )
             sleep(ROUTE_LOOK_SECONDS)
 
     def _inherit(self, topic: str) -> Sequence[MessageQueue]:
         route = self._brokers.cluster.route(INHERITED_TOPIC)
-        # The first message makes the topic, with the queues of the one it inherits from, up to a limit.
+        # The first message creates the topic, with the queue count of the template topic, up to a limit.
         queues = [] if route is None else writable_queues(topic, route, INHERITED_QUEUE_COUNT)
         if not queues:
             raise TopicNotFound(topic)
@@ -235,8 +235,8 @@ def _is_as_made(known: QueueCounts, request: UpdateTopic) -> bool:
 
 
 def _check_among(queue: MessageQueue, queues: Sequence[MessageQueue], done: str) -> None:
-    """Raises ValueError for a queue that its broker does not have, and RemotingError where the broker itself
-    is in no route: it may come back."""
+    """Raises ValueError if the broker does not have the queue, and RemotingError if the broker is in no
+    route: it may come back."""
     if queue in queues:
         return
     where = f"topic {queue.topic!r} has no queue {queue.queue_id} on broker {queue.broker_name!r}"

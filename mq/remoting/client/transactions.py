@@ -1,7 +1,7 @@
-"""Transactions on a cluster: half messages, their ends, and the checks that brokers ask for.
+"""Transactions on a cluster: half messages, their ends, and the checks of brokers.
 
-A producer that can be asked is in its client's heartbeat; a broker asks one of the group's over its
-connection. The questions of all brokers wait here until the producer's thread takes them.
+A client's heartbeat names its transaction producers. A broker sends a check to one producer of the group,
+over its connection. Checks are queued here until the producer's thread takes them.
 
 RocketMQ: client/impl/producer/TransactionMQProducer.java, client/impl/ClientRemotingProcessor.java.
 """
@@ -21,7 +21,7 @@ from mq.message import MessageExt
 from mq.names import check_group
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.connection import Connection
-from mq.remoting.client.heartbeats import Beating, Heartbeats
+from mq.remoting.client.heartbeats import HeartbeatClient, Heartbeats
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.sending import Sending
 from mq.remoting.codec.fields import decode_fields
@@ -34,7 +34,7 @@ __all__ = ["RemoteTransactions"]
 
 log = logging.getLogger("mq.transactions")
 
-CHECKS_WAITING_MAX = 2000  # of one producer, as many as RocketMQ's has wait; a broker asks again
+CHECKS_WAITING_MAX = 2000  # per producer, as in RocketMQ; the broker repeats a check that was dropped
 
 
 class RemoteTransactions:
@@ -56,8 +56,7 @@ class RemoteTransactions:
         return self._sending.preparer(queue, group)
 
     def ender(self, group: str) -> Ender:
-        """See Transactions.ender. A broker does not answer how an end went: one that gets lost is made up
-        for by a check."""
+        """See Transactions.ender. An end is a oneway request: if it gets lost, the broker checks later."""
         check_group(group)
         wire_group = self._namespace.wire(group)
 
@@ -88,7 +87,7 @@ class RemoteTransactions:
                 transaction_id=unique_id,
                 broker_name=broker_name,
             )
-            self._brokers.tell(broker_name, request)
+            self._brokers.send_oneway(broker_name, request)
 
         return end
 
@@ -98,18 +97,16 @@ class RemoteTransactions:
         checker = RemoteChecker(self, group, self._namespace.wire(group), client_id)
         self._checkers.append(checker)
         self._heartbeats.add(checker.beating)
-        self._heartbeats.beat()
+        self._heartbeats.send_all()
         return checker
 
     def undecided(self) -> list[Undecided]:
         """See Transactions.undecided."""
-        raise NotSupported("a cluster does not tell which transactions are undecided: its operator can see")
+        raise NotSupported("a cluster does not list undecided transactions: use RocketMQ's own tools")
 
     def resume(self, msg_id: str) -> None:
         """See Transactions.resume."""
-        raise NotSupported(
-            f"transaction {msg_id} cannot be resumed from here: its operator can, with RocketMQ's tools"
-        )
+        raise NotSupported(f"transaction {msg_id} cannot be resumed from here: use RocketMQ's own tools")
 
     def check_open(self) -> None:
         self._brokers.remoting.check_open()
@@ -124,7 +121,7 @@ class RemoteTransactions:
             self._heartbeats.unregister(checker.beating)
 
     def _asked(self, connection: Connection, request: Frame) -> None:
-        """A broker asks what became of a transaction."""
+        """Handle a broker's check of a transaction."""
         try:
             fields = decode_fields(CheckTransactionState, request.fields)
             broker_name = fields.broker_name or self._name_of(connection.address)
@@ -144,7 +141,7 @@ class RemoteTransactions:
                 fields.commit_log_offset,
                 fields.tran_state_table_offset,
             )
-            # One whose threads are all busy leaves the next questions to the others of its group.
+            # A producer with busy threads leaves the next checks to the others of its group.
             min(asked, key=RemoteChecker.waiting_count).put(check)
 
     def _name_of(self, address: str) -> str:
@@ -160,14 +157,14 @@ class RemoteChecker:
     def __init__(self, transactions: RemoteTransactions, group: str, wire_group: str, client_id: str) -> None:
         self.group = group
         self.wire_group = wire_group
-        self.beating = Beating(client_id, producer_groups=(wire_group,))
+        self.beating = HeartbeatClient(client_id, producer_groups=(wire_group,))
         self._transactions = transactions
         self._arrived = threading.Condition()
         self._waiting: deque[Check] = deque(maxlen=CHECKS_WAITING_MAX)
         self._is_poked = False
 
     def waiting_count(self) -> int:
-        """How many questions wait for its threads."""
+        """How many checks wait for its threads."""
         return len(self._waiting)
 
     def put(self, check: Check) -> None:
@@ -199,7 +196,7 @@ class RemoteChecker:
 
 
 def _place(of: SendResult | Check) -> tuple[str, str]:
-    """The broker that has a half message, and its unique id."""
+    """The name of the broker that has a half message, and the message's unique id."""
     if isinstance(of, Check):
         message: MessageExt = of.message
         return message.broker_name, message.msg_id

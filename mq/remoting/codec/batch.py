@@ -1,4 +1,4 @@
-"""The body of SEND_BATCH_MESSAGE: messages one after the other, to one topic and queue.
+"""The body of SEND_BATCH_MESSAGE: a sequence of messages for one topic and queue.
 
 Integers big-endian; for each message
 
@@ -10,7 +10,7 @@ Integers big-endian; for each message
         16     4  body_size
         20     n  body
                2  properties_size
-               n  properties       as mq/properties.py has them
+               n  properties       in the format of mq/properties.py
 
 RocketMQ: common/message/MessageDecoder.java.
 """
@@ -38,7 +38,7 @@ class BatchEntry(NamedTuple):
 
 
 def encode_batch(entries: Iterable[tuple[bytes, bytes, int]]) -> bytes:
-    """The bytes of messages, each given as body, properties and flag."""
+    """Encode messages, each given as body, properties and flag."""
     pieces: list[bytes] = []
     for body, properties, flag in entries:
         if len(properties) > PROPERTIES_SIZE_MAX:
@@ -57,7 +57,7 @@ def encode_batch(entries: Iterable[tuple[bytes, bytes, int]]) -> bytes:
 
 
 def decode_batch(body: bytes) -> list[BatchEntry]:
-    """The messages. Raises RemotingError where the sizes do not add up."""
+    """The messages. Raises RemotingError if the sizes are inconsistent."""
     entries: list[BatchEntry] = []
     at = 0
     while at < len(body):

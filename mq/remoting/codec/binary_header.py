@@ -1,9 +1,9 @@
-"""A frame's header in RocketMQ's binary encoding: shorter than JSON, and quicker to read for a broker.
+"""A frame's header in RocketMQ's binary encoding: shorter than JSON, and faster to parse for a broker.
 
 Integers big-endian:
 
     offset  size  field
-         0     2  code             16 bits with a sign: requests from 32,768 on go as JSON
+         0     2  code             signed 16 bits: requests from 32,768 on need a JSON header
          2     1  language
          3     2  version
          5     4  opaque
@@ -16,7 +16,7 @@ Integers big-endian:
                4  value_size
                n  value
 
-An empty value is the same as none: Java reads null, so it is not written. Of equal names the last one counts.
+Java reads an empty value as null, so empty values are not written. Of equal names the last one counts.
 
 RocketMQ: remoting/protocol/RocketMQSerializable.java.
 """

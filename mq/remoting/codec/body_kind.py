@@ -1,4 +1,4 @@
-"""What the body of a request or of an answer is."""
+"""The formats of the bodies of requests and answers."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""JSON as the library fastjson writes it, which is not always JSON: keys that are no texts stand as they are.
+"""The JSON dialect of the library fastjson, in which keys that are not strings are written without quotes.
 
-    {0:"10.0.0.5:10911"}                                        an integer for a key
-    {{"brokerName":"a","queueId":0,"topic":"orders"}:{…}}       an object for a key
+    {0:"10.0.0.5:10911"}                                        an integer as a key
+    {{"brokerName":"a","queueId":0,"topic":"orders"}:{…}}       an object as a key
 
-read() takes both beside strict JSON, write() writes them: Java's clients look for the second form, and read
-integers with and without quotes. Keys are in alphabetical order, null members left out.
+read() accepts both besides strict JSON, and write() writes them: Java's clients expect the second form, and
+accept integers with and without quotes. Keys are sorted, null members left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _decoder = json.JSONDecoder(strict=False)
 
 
 class ObjectKey(tuple[tuple[str, Any], ...]):
-    """An object that is a key: its members, by name."""
+    """An object as a key: its members, sorted by name."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ def read(text: bytes) -> Any:
     """The value: dicts have keys of str, int and ObjectKey. b"" is None. Raises RemotingError."""
     try:
         decoded = text.decode("utf-8", "replace")
-        if "\\u" in decoded:  # Half of a surrogate pair, which UTF-8 has not, may be written as an escape.
+        if "\\u" in decoded:  # An escape may stand for a lone surrogate, which UTF-8 cannot encode.
             decoded = re.sub(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}", _whole_pair(decoded), decoded)
         try:
             return _decoder.decode(decoded) if decoded.strip() else None
@@ -59,7 +59,7 @@ def _whole_pair(text: str) -> Any:
 
 
 class _Reader:
-    """Reads what is not quite JSON. Slower than the decoder for strict JSON, which is tried first."""
+    """Parses the dialect. Slower than the decoder for strict JSON, which is tried first."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -70,11 +70,11 @@ class _Reader:
         value = self._value()
         self._skip()
         if self._at < len(self._text):
-            raise ValueError(f"something follows the end at {self._at}")
+            raise ValueError(f"trailing text at {self._at}")
         return value
 
     def _skip(self) -> str:
-        """Over blanks, to the next character: "" at the end."""
+        """Skip blanks; returns the next character, "" at the end."""
         found = _BLANKS.match(self._text, self._at)
         assert found is not None
         self._at = found.end()
@@ -85,7 +85,7 @@ class _Reader:
         if character in {"{", "["}:
             self._depth += 1
             if self._depth > DEPTH_MAX:
-                raise ValueError(f"more than {DEPTH_MAX} objects or arrays in each other")
+                raise ValueError(f"more than {DEPTH_MAX} nested objects or arrays")
             self._at += 1
             value = self._object() if character == "{" else self._array()
             self._depth -= 1
@@ -144,7 +144,7 @@ class _Reader:
         return False
 
     def _goes_on(self, bracket: str) -> bool:
-        """Whether a comma follows, and not the closing bracket."""
+        """Whether a comma follows instead of the closing bracket."""
         character = self._skip()
         self._at += 1
         if character not in {",", bracket}:
@@ -153,8 +153,8 @@ class _Reader:
 
 
 def write(value: Any, *, quoted_numbers: bool = False) -> str:
-    """The text of dicts, lists, texts, numbers. A Mapping for a key is written as an object;
-    integers for keys have quotes if quoted_numbers, as name servers send routes to newer clients."""
+    """Serialize dicts, lists, strings and numbers. A Mapping as a key is written as an object.
+    quoted_numbers: write integer keys with quotes, as name servers send routes to newer clients."""
     if isinstance(value, str):
         return quote(value)
     if value is None:

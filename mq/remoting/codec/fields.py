@@ -1,15 +1,15 @@
-"""How the header of a request or an answer is declared: one class, one typed attribute for each field.
+"""Declarations of the headers of requests and answers: a class each, with a typed attribute for each field.
 
     class GetMaxOffset(Request, code=30, name="GET_MAX_OFFSET", answer=OffsetAnswer):
         topic: str
         queue_id: Int
         committed: bool | None = None
 
-is a dataclass that travels as {"topic": "orders", "queueId": "3"}. One without a default is required.
-Its name on the wire is the attribute's in camelCase, or what wire() says, or a letter (SEND_MESSAGE_V2).
+is a dataclass that is sent as {"topic": "orders", "queueId": "3"}. One without a default is required.
+Its name on the wire is the attribute's in camelCase, the name given by wire(), or a letter (SEND_MESSAGE_V2).
 
-Values are texts: decimal, true or false. Java takes every text but "true" for false; the C++ client means
-true by "1", and so it is read here.
+Values are texts: decimal, true or false. Java reads every text but "true" as false; the C++ client sends "1"
+for true, which is accepted here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_: object) -> Callable[[type], type]:
-        """Of use to type checkers alone; Python has it since 3.11."""
+        """Only for type checkers; in the standard library since Python 3.11."""
         return lambda declared: declared
 
 
@@ -50,8 +50,8 @@ _VALUE_SHOWN_MAX = 80
 
 @dataclass_transform(frozen_default=True, field_specifiers=(wire, dataclasses.field))
 class HeaderFields:
-    """What requests and answers have in common. They are values, which type checkers see to: a frozen
-    dataclass takes several times as long to make, and one is made for every message."""
+    """The base of requests and answers. Type checkers enforce that they are immutable: creating a frozen
+    dataclass takes several times as long, and there is one for every message."""
 
     LETTERS: ClassVar[str] = ""
 
@@ -68,10 +68,10 @@ class NoAnswer(Answer):
 
 
 class Request(HeaderFields):
-    """The header of a request, and what the table of requests says of it.
+    """The header of a request, with its entry in the table of requests.
 
-    CODE and NAME are RocketMQ's; BODY and ANSWER_BODY are what the bodies are. LETTERS are the names of the
-    fields on the wire, in their order, where they are letters.
+    CODE and NAME are RocketMQ's; BODY and ANSWER_BODY are the formats of the bodies. LETTERS: the one-letter
+    names of the fields on the wire, in order, if it uses letters.
     """
 
     CODE: ClassVar[int]
@@ -91,7 +91,7 @@ class Request(HeaderFields):
         letters: str = "",
     ) -> None:
         super().__init_subclass__()
-        if code is None:  # Fields that several requests have.
+        if code is None:  # A base class with fields that several requests share.
             return
         assert code not in Request.TABLE, (code, name)
         cls.CODE, cls.NAME, cls.BODY, cls.ANSWER, cls.ANSWER_BODY = code, name, body, answer, answer_body
@@ -144,8 +144,7 @@ _encoders: dict[type, Callable[[Any], dict[str, str]]] = {}
 
 
 def encode_fields(header: HeaderFields) -> dict[str, str]:
-    """The fields as a frame carries them. None is left out. Raises RemotingError for a number that is too
-    large."""
+    """The fields of a frame; None is left out. Raises RemotingError for a number that is too large."""
     encoder = _encoders.get(type(header))
     if encoder is None:
         encoder = _encoders[type(header)] = _encoder(type(header))
@@ -153,7 +152,8 @@ def encode_fields(header: HeaderFields) -> dict[str, str]:
 
 
 def _encoder(declared: type[HeaderFields]) -> Callable[[Any], dict[str, str]]:
-    """A function with a line for each field, made like a dataclass's __init__: thrice as fast as a loop."""
+    """A generated function with a line for each field, like a dataclass's __init__: 3 times as fast as a
+    loop."""
     lines = ["def encode(header):", " fields = {}"]
     for plan in _plans(declared):
         limit = 1 << plan.bits - 1 if plan.bits > 1 else 0
@@ -177,7 +177,7 @@ def _too_large(header: HeaderFields, attribute: str, value: int, bits: int) -> R
 
 
 def decode_fields(declared: type[Declared], fields: Mapping[str, str]) -> Declared:
-    """The header out of a frame's fields; those it does not know are ignored. Raises RemotingError."""
+    """Parse the header from a frame's fields; unknown fields are ignored. Raises RemotingError."""
     values: dict[str, Any] = {}
     for plan in _plans(declared):
         text = fields.get(plan.name)

@@ -1,4 +1,4 @@
-"""A frame: what travels in either direction, a request or its answer.
+"""A frame: a request or an answer, in either direction.
 
 On the wire, integers big-endian:
 
@@ -9,8 +9,8 @@ On the wire, integers big-endian:
          8     n  header           see json_header.py, binary_header.py
                n  body             the rest
 
-A receiver goes by the encoding in the frame, never by what it sent itself: 4.9 answers in the encoding of the
-request, 5.x in its own. Frames and headers over their limit are refused as soon as their size is known.
+A receiver uses the encoding named in the frame: 4.9 answers in the encoding of the request, 5.x in its own.
+Frames and headers over their limit are rejected as soon as their size is known.
 
 RocketMQ: remoting/protocol/RemotingCommand.java, remoting/netty/NettyDecoder.java.
 """
@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 FRAME_SIZE_MAX: Final = 16 << 20
-# RocketMQ allows 16 MiB. The largest header in use has 32 KiB of message properties; JSON needs several times
-# the memory of its text.
+# RocketMQ allows 16 MiB. The largest real header has 32 KiB of message properties, and parsed JSON needs
+# several times the memory of its text.
 HEADER_SIZE_MAX: Final = 1 << 20
 RESPONSE: Final = 1  # bits of flags
 ONEWAY: Final = 2
@@ -58,11 +58,11 @@ _HEADERS = {HeaderEncoding.JSON: json_header, HeaderEncoding.BINARY: binary_head
 
 @dataclass(slots=True)
 class Frame:
-    """One request, or one answer. `code` says which request it is, or how it went.
+    """One request or one answer. `code`: the request code or the response code.
 
-    `opaque` is the sender's number of the request, and comes back in the answer; both ends number their own
-    requests, so it is looked up among those sent, never among those received. `fields` are the texts of the
-    header class (see fields.py). `remark` is the answer's error text, "" for none.
+    `opaque` is the sender's number of the request, and is repeated in the answer. Each end numbers its own
+    requests, so an answer's opaque refers to a sent request, never to a received one. `fields` are the texts
+    of the header class (see fields.py). `remark` is the answer's error text, "" for none.
     """
 
     code: int
@@ -88,12 +88,12 @@ class Frame:
 def answer_to(
     request: Frame, code: int, fields: dict[str, str] | None = None, body: bytes = b"", remark: str = ""
 ) -> Frame:
-    """The answer to a request, in its encoding: old clients read no other."""
+    """The answer to a request, in the request's encoding: old clients support no other."""
     return Frame(code, fields or {}, body, request.opaque, RESPONSE, remark=remark, encoding=request.encoding)
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame's bytes. Raises RemotingError where it would be too large, or a text is no UTF-8."""
+    """The frame's bytes. Raises RemotingError if it is too large, or a text cannot be encoded as UTF-8."""
     try:
         header = _HEADERS[frame.encoding].encode(frame)
     except UnicodeEncodeError as error:
@@ -111,7 +111,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(content: bytes) -> Frame:
-    """The frame whose bytes, without those of the size, these are. Raises RemotingError."""
+    """Decode a frame from its bytes without the size. Raises RemotingError."""
     if len(content) < 4:
         raise RemotingError(f"a frame of {len(content)} bytes has no room for the size of its header")
     mark: int = _SIZE.unpack_from(content)[0]
@@ -136,15 +136,15 @@ def decode(content: bytes) -> Frame:
 
 
 class FrameReader:
-    """Cuts a stream into frames. After a RemotingError the stream is of no more use: close it."""
+    """Decodes a stream into frames. After a RemotingError the stream cannot be continued: close it."""
 
     def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
         self._size_max = size_max
         self._partial = bytearray()
-        self._wanted = 4  # bytes in _partial before there is anything to do
+        self._wanted = 4  # how many bytes _partial needs before the next step
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are whole with these bytes."""
+        """The frames that are complete with these bytes."""
         if self._partial:
             self._partial += data
             if len(self._partial) < self._wanted:

@@ -1,16 +1,16 @@
-"""How a JSON body is declared: one class, one typed attribute for each member.
+"""Declarations of JSON bodies: a class each, with a typed attribute for each member.
 
     class QueueData(JsonBody):
         broker_name: str
         read_queue_nums: int = 4
 
-is a frozen dataclass that travels as {"brokerName":"a","readQueueNums":4}. A member without a default is
-required; one that is None is left out; names are found as those of header fields are (fields.py). Types are
-str, int, float, bool, an Enum whose values are its names on the wire, a JsonBody, a MessageQueue, Any, and of
-those X | None, tuple[X, ...] and dict[K, X], where K may be str, int or MessageQueue.
+is a frozen dataclass that is sent as {"brokerName":"a","readQueueNums":4}. A member without a default is
+required; None is left out; names follow the rules of header fields (fields.py). Types are str, int, float,
+bool, an Enum whose values are its names on the wire, a JsonBody, a MessageQueue, Any, and of those X | None,
+tuple[X, ...] and dict[K, X], where K may be str, int or MessageQueue.
 
-Reading forgives what clients in other languages do: numbers as texts, enums by their ordinal, null or nothing
-for an empty collection, members it does not know.
+The parser accepts the variants of clients in other languages: numbers as texts, enums by their ordinal, null
+or nothing for an empty collection, unknown members.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_: object) -> Callable[[type], type]:
-        """Of use to type checkers alone; Python has it since 3.11."""
+        """Only for type checkers; in the standard library since Python 3.11."""
         return lambda declared: declared
 
 
@@ -56,7 +56,7 @@ Declared = TypeVar("Declared", bound=JsonBody)
 
 
 def to_json(body: JsonBody, *, quoted_numbers: bool = False) -> bytes:
-    """The bytes, as fastjson.write has them."""
+    """Serialize a body with fastjson.write."""
     try:
         return fastjson.write(_plain(body), quoted_numbers=quoted_numbers).encode()
     except UnicodeEncodeError as error:
@@ -66,7 +66,7 @@ def to_json(body: JsonBody, *, quoted_numbers: bool = False) -> bytes:
 
 
 def from_json(declared: type[Declared], body: bytes) -> Declared:
-    """The value. Raises RemotingError, which names the member that is wrong."""
+    """Parse a body. Raises RemotingError, which names the wrong member."""
     value = fastjson.read(body)
     try:
         read: Declared = _reader_of(declared)({} if value is None else value)
@@ -91,7 +91,7 @@ def _plain(value: Any) -> Any:
 
 
 def _names(declared: type[JsonBody]) -> _Names:
-    """Attributes and their names on the wire, which fastjson sorts."""
+    """The attributes and their names on the wire, sorted as by fastjson."""
     names = _names_of.get(declared)
     if names is None:
         names = _names_of[declared] = _sorted_names(declared)
@@ -210,7 +210,7 @@ def _enum_reader(hint: type[Enum]) -> _Read:
 
 
 def _queue(value: Any) -> MessageQueue:
-    if isinstance(value, str):  # A key that was made a text to be strict JSON.
+    if isinstance(value, str):  # A key that was quoted for strict JSON.
         try:
             value = fastjson.read(value.encode("utf-8", "replace"))
         except RemotingError:

@@ -1,10 +1,10 @@
-"""A frame's header as JSON, in UTF-8: what RocketMQ uses unless told otherwise.
+"""A frame's header as JSON in UTF-8, RocketMQ's default.
 
     {"code":105,"extFields":{"topic":"orders"},"flag":0,"language":"PYTHON","opaque":1,
      "remark":"…","serializeTypeCurrentRPC":"JSON","version":479}
 
-Keys come in any order, unknown ones too; extFields and remark may be absent or null. Values of extFields are
-texts; clients in other languages send numbers and booleans, which are taken as Java would write them.
+Keys may be in any order, and may be unknown; extFields and remark may be absent or null. Values of extFields
+are texts; clients in other languages send numbers and booleans, which are converted as Java would write them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mq.remoting.codec.language import Language, language_of
 
 __all__ = ["Headed", "Header", "decode", "encode"]
 
-# code, fields, no body yet, opaque, flags, remark, language, version: as Frame takes them.
+# code, fields, empty body, opaque, flags, remark, language, version: the arguments of Frame.
 Header = tuple[int, dict[str, str], bytes, int, int, str, Language, int]
 _decoder = json.JSONDecoder(strict=False)
 _INT32_LIMIT = 1 << 31
@@ -27,7 +27,7 @@ _names: dict[str, str] = {}
 
 
 class Headed(Protocol):
-    """What a header says of its frame: see frame.py."""
+    """The parts of a frame that its header contains: see frame.py."""
 
     @property
     def code(self) -> int: ...
@@ -83,7 +83,7 @@ def decode(header: bytes) -> Header:
 
 
 def _quoted(name: str) -> str:
-    """The name of a field with its quotes; there are few, and each comes often."""
+    """The name of a field in quotes. Cached, since the same few names occur often."""
     quoted = _names.get(name)
     if quoted is None:
         quoted = quote(name)
@@ -121,7 +121,7 @@ def _text(value: Any) -> str | None:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """The same with ? for each half of a surrogate pair: an escape can make one, UTF-8 has none."""
+    """The value with ? for each lone surrogate: JSON escapes can contain them, UTF-8 cannot."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode() if not value.isascii() else value
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The sender of a frame: the language and the version of RocketMQ that each header names."""
+"""The language and the RocketMQ version of a frame's sender, which each header contains."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = [
     "version_name",
 ]
 
-# Each release takes two numbers, its snapshot and itself. Ours is 5.3.3: a broker that shuts down says
-# GO_AWAY to those over 475.
+# Each release has two numbers, its snapshot's and its own. This client claims 5.3.3: a broker that shuts down
+# sends GO_AWAY to versions over 475.
 VERSION: Final = 479
-STANDARD_JSON_VERSION: Final = 401  # 4.9.4: from here on routes are asked for in standard JSON
-WHOLE_SIGNATURE_VERSION: Final = 433  # 5.1.0: from here on a server signs every field of QUERY_MESSAGE
+STANDARD_JSON_VERSION: Final = 401  # 4.9.4: clients from here on ask for routes in standard JSON
+WHOLE_SIGNATURE_VERSION: Final = 433  # 5.1.0: servers from here on sign every field of QUERY_MESSAGE
 
 
 class Language(IntEnum):
@@ -43,14 +43,14 @@ _BY_NUMBER = {language.value: language for language in Language}
 
 
 def language_of(told: object) -> Language:
-    """The language of a name or number; OTHER for what is none."""
+    """The language of a name or number; OTHER if it is unknown."""
     if isinstance(told, str):
         return _BY_NAME.get(told, Language.OTHER)
     return _BY_NUMBER.get(told, Language.OTHER) if isinstance(told, int) else Language.OTHER
 
 
 def version_name(version: int) -> str:
-    """A version of RocketMQ as people write it. From 4.0 on ten releases of two numbers each make a minor."""
+    """A RocketMQ version as text. From 4.0 on, a minor version has ten releases of two numbers each."""
     for major, first in ((5, 413), (4, 213)):
         if version >= first - 1:
             minor, rest = divmod(version - first + 1, 20)

@@ -1,4 +1,4 @@
-"""Bodies of stored messages: records as they stand in a broker's log, one after the other."""
+"""Bodies with stored messages: a sequence of records in the format of a broker's log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mq.store.log.records import split_records
 
 __all__ = ["decode_records", "with_names"]
 
-# Of a record: see store-format; both addresses are IPv4 unless a flag says otherwise.
+# The layout of a record: see store-format; both addresses are IPv4 unless a flag is set.
 MAGIC_V2 = b"\xda\xa3\x20\xab"  # the topic's size has two bytes
 SYS_FLAG_AT = 36
 BORN_V6, STORED_V6 = 0x10, 0x20
@@ -16,9 +16,9 @@ FIXED_SIZE = 84  # before the size of the body
 
 
 def decode_records(body: bytes, broker_name: str, *, rewritten: bool = False) -> list[MessageExt]:
-    """The messages. Raises RemotingError where a record is not whole, or a checksum does not fit.
+    """The messages. Raises RemotingError if a record is incomplete or its checksum is wrong.
 
-    A record that the broker has `rewritten`, as that of CHECK_TRANSACTION_STATE, keeps the checksum it had.
+    rewritten: the broker has changed the record, as for CHECK_TRANSACTION_STATE, but not its checksum.
     """
     try:
         return [MessageExt(record, broker_name) for record in split_records(body, verified=not rewritten)]
@@ -27,7 +27,7 @@ def decode_records(body: bytes, broker_name: str, *, rewritten: bool = False) ->
 
 
 def with_names(record: bytes, topic: bytes, properties: bytes) -> bytes:
-    """A whole record with another topic and other properties; its size is changed with them."""
+    """The record with another topic and other properties, and its size adjusted."""
     sys_flag = int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big")
     body_at = FIXED_SIZE + 12 * bool(sys_flag & BORN_V6) + 12 * bool(sys_flag & STORED_V6)
     topic_at = body_at + 4 + int.from_bytes(record[body_at : body_at + 4], "big")

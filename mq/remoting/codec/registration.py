@@ -38,7 +38,7 @@ class Registration(JsonBody):
 
 
 def crc_of(body: bytes) -> int:
-    """The checksum in the header of the request; 0 there is none."""
+    """The checksum for the header of the request; there, 0 means none."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
@@ -58,7 +58,7 @@ def encode_registration(registration: Registration, *, compressed: bool, version
 
 
 def decode_registration(body: bytes, *, compressed: bool, version: int) -> Registration:
-    """Raises RemotingError where it is not what it should be."""
+    """Decode a registration. Raises RemotingError if it is malformed."""
     if not compressed:
         return from_json(Registration, body)
     inflater = zlib.decompressobj()

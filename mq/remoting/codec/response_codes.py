@@ -1,4 +1,4 @@
-"""How a request went: the code of an answer."""
+"""Response codes: the result of a request."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ResponseCode(IntEnum):
     RPC_TIME_OUT = -1006
 
 
-# A send that was answered so is sent again, to another queue or broker; others are errors at once.
+# A send with one of these answers is retried at another queue or broker; other codes are errors at once.
 RETRIED_ELSEWHERE: Final = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,
@@ -76,7 +76,7 @@ RETRIED_ELSEWHERE: Final = frozenset(
 
 
 def name_of(code: int) -> str:
-    """The code as RocketMQ's documents and logs have it, with its number."""
+    """RocketMQ's name of the code, with its number."""
     try:
         return f"{ResponseCode(code).name} ({code})"
     except ValueError:

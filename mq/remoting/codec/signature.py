@@ -1,8 +1,8 @@
-"""The sender of a request: an access key, and a signature made with its secret.
+"""The signature of a request: an access key, and an HMAC with its secret key.
 
-The signature is Base64 of HMAC-SHA1, with the secret for a key, over the values of all fields in the order of
-their names, and the body. The same for 4.x and 5.x, but for one field: servers before 5.1 leave
-_UNIQUE_KEY_QUERY out, whatever the client is.
+The signature is Base64 of HMAC-SHA1, keyed with the secret, over the values of all fields sorted by name, and
+the body. It is the same for 4.x and 5.x except for one field: servers before 5.1 leave out _UNIQUE_KEY_QUERY,
+for every client.
 
 RocketMQ: acl/common/AclUtils.java, acl/common/AclSigner.java.
 """
@@ -27,7 +27,7 @@ _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The secrets are in no repr."""
+    """An access key and its secrets, which the repr omits."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -37,7 +37,7 @@ class Credentials:
 def signed(
     fields: Mapping[str, str], body: bytes, credentials: Credentials, server_version: int
 ) -> dict[str, str]:
-    """The fields with those that name the sender. server_version is 0 as long as it is not known."""
+    """The fields with access key and signature added. server_version: 0 while unknown."""
     out = {**fields, ACCESS_KEY: credentials.access_key}
     if credentials.security_token:
         out[SECURITY_TOKEN] = credentials.security_token
@@ -46,9 +46,9 @@ def signed(
 
 
 def is_signed_by(fields: Mapping[str, str], body: bytes, secret_key: str) -> bool:
-    """Whether the signature is one that a client makes with this secret.
+    """Whether the signature was made with this secret.
 
-    Clients differ in whether they sign _UNIQUE_KEY_QUERY: 4.9.4 and later do, so both are taken.
+    Clients from 4.9.4 on sign _UNIQUE_KEY_QUERY, earlier ones do not: both are accepted.
     """
     given = fields.get(SIGNATURE, "").encode()
     return any(

@@ -1,7 +1,7 @@
-"""Bodies that are Java properties: the settings of brokers and name servers.
+"""Bodies in Java's properties format: the settings of brokers and name servers.
 
-A line for each, `name=value` or `name: value`; # and ! begin a comment, after a backslash at its end a line
-goes on in the next one, and escapes are those of Java. RocketMQ: common/MixAll.java.
+One property per line, `name=value` or `name: value`; # and ! begin a comment, a backslash at the end
+continues a line, and escapes are Java's. RocketMQ: common/MixAll.java.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def decode_properties(body: bytes) -> dict[str, str]:
 
 
 def _lines(text: str) -> list[str]:
-    """Logical lines, without comments and without blanks before them."""
+    """The logical lines, without comments and leading blanks."""
     lines: list[str] = []
     goes_on = False
     for natural in re.split(r"\r\n|\n|\r", text):

@@ -1,4 +1,4 @@
-"""What an attribute is called on the wire: its name in camelCase, unless wire() says otherwise."""
+"""The name of an attribute on the wire: its name in camelCase, or the name given by wire()."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WIRE = "wire"
 
 
 def wire(name: str, *, default: Any = dataclasses.MISSING) -> Any:
-    """A field that has a name of its own on the wire."""
+    """A field with another name on the wire."""
     return dataclasses.field(default=default, metadata={_WIRE: name})
 
 

@@ -1,7 +1,7 @@
-"""The directory of a replica: its store is open as long as the replica follows, but while its tail is cut.
+"""The directory of a replica. Its store is open while the replica runs, except while its tail is truncated.
 
-One process does here what a leader does, as far as that appends nothing: it flushes, indexes, writes
-checkpoints, and deletes what its master has deleted.
+The process does a leader's work except appends: it flushes, indexes, writes checkpoints, and deletes the
+files that the master has deleted.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = logging.getLogger("mq.remoting")
 
 
 class ReplicaDirectory:
-    """Opened when it is made. others: what else is to be done by one thread, with intervals in seconds.
+    """Opens the store. others: more periodic work for the same thread, with intervals in seconds.
 
-    Raises StoreLocked where another process follows, or the directory is a master's that is open;
+    Raises StoreLocked if another process replicates into the directory, or if it is an open master;
     ConfigMismatch, StoreCorrupted.
     """
 
@@ -43,7 +43,7 @@ class ReplicaDirectory:
     ) -> None:
         self._sync, self._log_file_size, self._others = sync, log_file_size, others
         self._given = path
-        self.master_begin = 0  # what lies before is deleted here too
+        self.master_begin = 0  # files before this log offset are deleted here too
         self._open()
 
     def _open(self) -> None:
@@ -58,7 +58,7 @@ class ReplicaDirectory:
             raise
 
     def _expire(self) -> None:
-        """Delete the files of the log that the master has deleted, but for the newest."""
+        """Delete the log files that the master has deleted, except for the newest one."""
         control, size = self.store.control, self.log.file_size
         begin = min(self.master_begin, self.log.end) // size * size
         old = [file for file in segment_files(self.path / "commitlog")[:-1] if int(file.name) < begin]
@@ -68,8 +68,8 @@ class ReplicaDirectory:
         delete(self.store, Due(tuple(old), int(old[-1].name) + size), control.duties_term)
 
     def cut(self, begin: int, store_time_ms: int) -> Path:
-        """Cut off the log what is from `begin` on; the file that has it now. Raises StoreLocked where another
-        process has the directory open to write."""
+        """Truncate the log at `begin`; returns the file that the tail was saved to. Raises StoreLocked if
+        another process has the directory open for writing."""
         end, file_size = self.log.end, self.log.file_size
         self.close()
         try:

@@ -1,11 +1,11 @@
-"""The replica's end: one thread that connects to the master's HA port, compares, and appends.
+"""The replica's end: one thread that connects to the master's HA port, compares the logs, and appends.
 
-On each connection the last bytes of the replica are compared with the master's first (see overlap.py). Where
-they part, the replica's tail is cut off and kept aside, and the next connection goes on from there. What is
-appended is acknowledged; with flush="sync" once it is on disk.
+Each connection first compares the replica's last bytes with the master's (see overlap.py). If they differ,
+the replica's tail is truncated and saved to a file, and the next connection continues from there. Appended
+bytes are acknowledged; with flush="sync", once they are on disk.
 
-A RocketMQ master says nothing where it has nothing: two heartbeats without a byte between them tell that its
-log ends before the replica's.
+A RocketMQ master does not tell the end of its log: two heartbeats without data between them mean that its log
+ends before the replica's.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ log = logging.getLogger("mq.remoting")
 REPORT_SECONDS = 5.0  # RocketMQ: haSendHeartbeatInterval
 SILENT_SECONDS = 20.0  # RocketMQ: haHousekeepingInterval
 CONNECT_SECONDS = 3.0
-AGAIN_SECONDS = (0.2, 5.0)  # after the first failure, and at most
+BACKOFF_SECONDS = (0.2, 5.0)  # after the first failure, and at most
 BUFFER_SIZE = 1 << 20
-QUIET_COUNT = 2  # heartbeats where bytes were to come
+QUIET_COUNT = 2  # heartbeats without the data that was asked for
 FATAL = (ReplicaBehind, ReplicaDiverged, ConfigMismatch, StorePoisoned)
 
 
 class Cut(tuple[int, int, str]):
-    """A tail that was cut off: from and to which log offset it was, and the file that has it now."""
+    """A truncated tail: its first log offset, its end, and the file that it was saved to."""
 
 
 class _Parted(Exception):
-    """The logs are the same up to log offset `at`, and no further; master_end where that is told."""
+    """The logs are equal up to log offset `at`, and differ from there. master_end: if known."""
 
     def __init__(self, at: int, master_end: int | None = None) -> None:
         super().__init__(at)
@@ -58,10 +58,10 @@ class _Parted(Exception):
 
 
 class Follower:
-    """The thread, until close(). met is set at the first word of a master, or at a failure for good.
+    """The replication thread, until close(). `met` is set at the master's first data or at a fatal error.
 
-    error: what went wrong last, None while all is well. is_over: it was for good. master_end: the end of the
-    master's log as far as it is known.
+    error: the last error, None while replication works. is_over: the error was fatal. master_end: the last
+    known end of the master's log.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class Follower:
         self._sync = sync
         self._closing = threading.Event()
         self._socket: socket.socket | None = None
-        self._overlap: Overlap | None = None  # to begin with; None: by what is known
+        self._overlap: Overlap | None = None  # for the next connection; None: the default
         self._known_begin = 0
         self._thread = threading.Thread(target=self._run, name="mq-replica", daemon=True)
         start(self._thread)
 
     def close(self) -> None:
-        """End the connection and the thread. Twice is fine."""
+        """End the connection and the thread. Idempotent."""
         self._closing.set()
         self._hang_up()
         self._thread.join()
@@ -98,7 +98,7 @@ class Follower:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def _run(self) -> None:
-        pause = AGAIN_SECONDS[0]
+        pause = BACKOFF_SECONDS[0]
         while not self._closing.is_set():
             self.is_connected = False
             try:
@@ -106,7 +106,7 @@ class Follower:
             except _Parted as parted:
                 try:
                     self._cut(parted)
-                    pause = AGAIN_SECONDS[0]
+                    pause = BACKOFF_SECONDS[0]
                     continue
                 except (MQError, OSError) as error:
                     self._note(error)
@@ -115,9 +115,9 @@ class Follower:
             if self.is_over:
                 return
             if self._was_met:
-                pause = AGAIN_SECONDS[0]
+                pause = BACKOFF_SECONDS[0]
             self._closing.wait(pause)
-            pause = min(pause * 2, AGAIN_SECONDS[1])
+            pause = min(pause * 2, BACKOFF_SECONDS[1])
 
     def _note(self, error: Exception) -> None:
         if self._closing.is_set():
@@ -128,10 +128,10 @@ class Follower:
             log.error("%s follows %s no more: %s", self._directory.path, self.address, error)
             self.met.set()
         elif is_new:
-            log.warning("%s: %s; it is tried again", self._directory.path, error)
+            log.warning("%s: %s; retrying", self._directory.path, error)
 
     def _range(self) -> LogRange | None:
-        """Where the master's log begins and ends; None where it cannot be asked."""
+        """The range of the master's log; None if the master cannot be asked."""
         if self._master is None:
             return None
         try:
@@ -141,7 +141,7 @@ class Follower:
             return None
 
     def _connect(self) -> None:
-        """One connection, until it ends. Raises what ended it."""
+        """Run one connection until it ends. Raises the error that ended it."""
         self._was_met = False
         known = self._range()
         if known is not None:
@@ -166,7 +166,7 @@ class Follower:
                 self._socket = None
 
     def _asked(self, known: LogRange | None) -> int:
-        """The log offset to report first, and with it self._overlap. Raises ReplicaBehind."""
+        """The first log offset to report; sets self._overlap. Raises ReplicaBehind."""
         own = self._directory.log
         if own.is_empty:
             self._overlap = None
@@ -227,7 +227,7 @@ class Follower:
             self.met.set()
 
     def _at_other(self, stream: _Stream, master_at: int) -> Exception:
-        """What it means that the master is at another log offset than the one that was asked for."""
+        """The error for a master that sends from another log offset than the requested one."""
         own, position = self._directory.log, stream.position or 0
         if master_at < position:
             return _Parted(position if stream.compared else min(position, own.end), master_at)
@@ -251,7 +251,7 @@ class Follower:
         )
 
     def _cut(self, parted: _Parted) -> None:
-        """Cut the tail off where the logs part; or go back further with the next connection."""
+        """Truncate the tail where the logs diverge, or compare a larger overlap at the next connection."""
         own, overlap = self._directory.log, self._overlap
         assert overlap is not None
         first, last, time_ms = own.boundaries(overlap.start, min(parted.at, own.end))
@@ -269,15 +269,15 @@ class Follower:
             kept = self._directory.cut(last, time_ms)
             self.cuts.append(Cut((last, end, str(kept))))
             log.warning(
-                "%s: the master at %s has another log from log offset %d on; %d bytes of this one were cut"
-                " off, and are in %s",
+                "%s: the master at %s has another log from log offset %d on; the %d bytes after it were"
+                " truncated here and saved to %s",
                 *(self._directory.path, self.address, last, end - last, kept),
             )
         self._overlap = None
 
 
 class _Elsewhere(Exception):
-    """The master sends from another log offset than the next."""
+    """The master sends from another log offset than the expected one."""
 
     def __init__(self, log_offset: int) -> None:
         super().__init__(log_offset)
@@ -285,15 +285,15 @@ class _Elsewhere(Exception):
 
 
 class _Stream:
-    """What one connection brings: compared as far as the replica's log goes, appended behind it.
+    """The data of one connection: compared up to the end of the replica's log, then appended.
 
-    position: log offset of the next byte; None before the first of a replica that has nothing.
+    position: log offset of the next byte; None for an empty replica before its first byte.
     """
 
     def __init__(self, directory: ReplicaDirectory, asked: int) -> None:
         self._log = directory.log
         self._end = self._log.end
-        self._pending = bytearray()  # from the end of the log on, but for its first byte if that is missing
+        self._pending = bytearray()  # not yet appended; for an empty replica without the log's first byte
         self._lacks_first = self._log.is_empty and asked == 1
         self._wanted = 0
         self._quiet = 0
@@ -309,7 +309,7 @@ class _Stream:
 
     @property
     def report(self) -> int:
-        """What to acknowledge."""
+        """The log offset to acknowledge."""
         return max(self._end, 1 if self._lacks_first else 0) if not self.is_comparing else self._asked
 
     def _begin_at(self, log_offset: int) -> None:
@@ -344,7 +344,7 @@ class _Stream:
         self.position += len(data)
 
     def append(self) -> bool:
-        """Append what is whole by now; whether there was anything."""
+        """Append the complete records; returns whether there were any."""
         if self._lacks_first and self._pending:
             byte = first_byte(self._pending, self._log.file_size)
             if byte is None:

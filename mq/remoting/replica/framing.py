@@ -1,10 +1,10 @@
-"""What travels on the HA wire, and nothing else: no Remoting frame, no greeting.
+"""The messages of the HA protocol. It has no Remoting frames and no handshake.
 
-    follower to master   8 bytes        int64 log offset up to which it has everything; the first one says
-                                        where it wants to go on in the log
+    follower to master   8 bytes        int64 log offset up to which it has everything; the first one is
+                                        the offset at which it wants to continue
     master to follower   12 bytes + n   int64 log offset, int32 n, then n bytes of the log; n = 0: a heartbeat
 
-Pure: bytes in, values out. Both ends are hostile: every length is checked before anything is kept.
+Pure: bytes in, values out. Neither end trusts the other: every length is checked before anything is stored.
 RocketMQ: store/ha/DefaultHAConnection.java, DefaultHAClient.java.
 """
 
@@ -32,20 +32,20 @@ def encode_header(log_offset: int, size: int) -> bytes:
 
 
 class Piece(NamedTuple):
-    """A part of a block, as it came; without bytes, a heartbeat."""
+    """A part of a block as it was received; without bytes, a heartbeat."""
 
     log_offset: int
     data: memoryview
 
 
 class Reports:
-    """What a follower sends, cut into log offsets."""
+    """Decodes a follower's stream into log offsets."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[int]:
-        """The log offsets that are whole by now. Raises RemotingError for one that no log has."""
+        """The log offsets that are complete. Raises RemotingError for an impossible one."""
         data = self._rest + data
         whole = len(data) // REPORT.size * REPORT.size
         self._rest = data[whole:]
@@ -57,15 +57,15 @@ class Reports:
 
 
 class Blocks:
-    """What a master sends, cut into pieces of blocks."""
+    """Decodes a master's stream into pieces of blocks."""
 
     def __init__(self) -> None:
         self._head = b""
         self._at = 0
-        self._left = 0  # bytes of the block under way that have not come
+        self._left = 0  # bytes of the current block that have not arrived
 
     def feed(self, data: memoryview) -> Iterator[Piece]:
-        """The pieces in it, in their order. Raises RemotingError for a header that cannot be."""
+        """The pieces in `data`, in order. Raises RemotingError for an impossible header."""
         while data:
             if self._left:
                 piece, data = data[: self._left], data[self._left :]

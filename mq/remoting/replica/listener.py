@@ -1,14 +1,13 @@
-"""The master's end: a port where followers take the log from, each at its own pace.
+"""The master's end: a port at which followers read the log, each at its own pace.
 
-One loop thread serves all followers. It reads the log's files, and sleeps while there is nothing new: another
-thread sleeps in the store's wake words meanwhile, so what another process sent goes out at once. While a
-follower takes older parts, no sender is held up by it.
+One event loop serves all followers from the log's files. Another thread waits on the store's wake words, so a
+message sent by any process goes out at once. A follower that reads older parts does not slow down senders.
 
-A follower that has nothing gets the whole log, from its oldest file on. (A RocketMQ master would send no file
-but its last one.) One that wants what is deleted already, or has more than there is, is told where the log
-begins or ends, as the offset of a heartbeat; a RocketMQ slave takes that for an error, and tries again.
+An empty follower gets the whole log from its oldest file on. (A RocketMQ master sends only its last file.) A
+follower that asks for a deleted offset, or one beyond the end, gets a heartbeat with the log's begin or end
+as its offset; a RocketMQ slave treats that as an error and tries again.
 
-What a follower acknowledges is told to senders of all processes (replicas= of mq.open).
+The offsets that followers acknowledge are published to the senders of all processes (replicas= of mq.open).
 
 RocketMQ: store/ha/DefaultHAService.java, DefaultHAConnection.java.
 """
@@ -59,7 +58,7 @@ class _Follower:
 class HaListener:
     """Accepts followers of a broker's store until close(); a context manager.
 
-    port 0 is a free one: see address. Raises AddressInUse; StoreLocked where another process accepts
+    port 0 picks a free one: see address. Raises AddressInUse; StoreLocked if another process accepts
     followers of this store.
     """
 
@@ -68,7 +67,7 @@ class HaListener:
         self._followers: set[_Follower] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
-        self._dry = threading.Event()  # a follower has all there is
+        self._dry = threading.Event()  # a follower has reached the end of the log
         self._seen = 0
         try:
             self._socket = listening(host, port, False)
@@ -89,7 +88,7 @@ class HaListener:
         return [(each.address, each.acked) for each in list(self._followers) if each.acked >= 0]
 
     def close(self) -> None:
-        """Stop listening, and end all connections. Twice is fine."""
+        """Stop listening, and end all connections. Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -173,7 +172,7 @@ class HaListener:
                 log.info(
                     "%s: follower %s goes on from log offset %d", self.address, follower.address, offsets[0]
                 )
-            # It cannot have what was not sent: the first report is of what it brought along.
+            # A follower cannot have more than was sent to it, or than it had at the start.
             follower.acked = min(offsets[-1], max(follower.sent, follower.wanted.result()), self._source.end)
             self._tell_acked()
         return "it closed the connection"
@@ -203,7 +202,7 @@ class HaListener:
             is_new = False
 
     async def _more(self, at: int) -> bool:
-        """Wait until there is more; False: it is time for a heartbeat."""
+        """Wait for new data; False when a heartbeat is due."""
         until = monotonic() + HEARTBEAT_SECONDS
         async with self._grown:
             while self._source.visible_end <= at:
@@ -217,7 +216,7 @@ class HaListener:
         return True
 
     def _watch(self) -> None:
-        """The thread that sleeps until the log grows."""
+        """The thread that waits until the log grows."""
         while not self._closing:
             if not self._dry.wait(WAIT_SECONDS):
                 continue

@@ -1,9 +1,10 @@
-"""What a replica asks its master beside the log, over the Remoting wire, as a RocketMQ slave does.
+"""A replica's requests to its master besides the log, over the Remoting protocol, as a RocketMQ slave sends
+them.
 
     26    the sizes of its files
-    28    where its log begins and ends
+    28    the range of its log
     21    topics                201   groups
-    43    consumer offsets      45    how far each delay level is delivered
+    43    consumer offsets      45    delay offsets
 
 The address is the master's listen port: by RocketMQ's rule, and mq's, the port before the HA port.
 RocketMQ: broker/slave/SlaveSynchronize.java, broker/out/BrokerOuterAPI.java.
@@ -43,29 +44,29 @@ Body = TypeVar("Body", bound=JsonBody)
 
 
 class LogRange(NamedTuple):
-    """Where a master's log begins and ends, as log offsets."""
+    """The begin and end of a master's log, as log offsets."""
 
     begin: int
     end: int
 
 
 class Master:
-    """One master, asked from any thread. All calls raise RemotingError, RequestTimeout."""
+    """The requests to one master. Thread-safe. All calls raise RemotingError, RequestTimeout."""
 
     def __init__(self, address: str, options: RemotingOptions) -> None:
         self.address: Final = address
         self._remoting = Remoting(f"master {address}", options)
 
     def log_file_size(self) -> int | None:
-        """How many bytes a file of its log has; None where it does not say."""
+        """The size of a log file in bytes; None if the master does not tell it."""
         told = decode_properties(self._ask(GetBrokerConfig()).body).get("mappedFileSizeCommitLog", "")
         return int(told) if told.isascii() and told.isdigit() else None
 
     def log_range(self) -> LogRange:
-        """Where its log begins and ends now."""
+        """The current range of its log."""
         told = from_json(KeyValues, self._ask(GetBrokerRuntimeInfo()).body).table
         try:
-            # Of a RocketMQ broker without any file, -1.
+            # A RocketMQ broker without files answers -1.
             return LogRange(*(max(0, int(told[f"commitLog{which}Offset"])) for which in ("Min", "Max")))
         except (KeyError, ValueError):
             raise RemotingError(
@@ -100,11 +101,11 @@ class Master:
         return found
 
     def consumer_offsets(self) -> ConsumerOffsets:
-        """How far each group is in each queue."""
+        """The committed offset of each group in each queue."""
         return from_json(ConsumerOffsets, self._ask(GetAllConsumerOffset()).body)
 
     def delay_offsets(self) -> DelayOffsets:
-        """How far each delay level is delivered."""
+        """The delivered offset of each delay level."""
         return from_json(DelayOffsets, self._ask(GetAllDelayOffset()).body)
 
     def _ask(self, request: Request) -> Frame:

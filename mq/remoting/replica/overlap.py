@@ -1,9 +1,9 @@
-"""Where a follower begins to compare its log with its master's, and where the two part.
+"""Find where a replica's log and its master's diverge.
 
-A record bears its own log offset, store time and unique id: where one whole record is the same in both logs,
-all before it is, since the replica took it from this master, or both took it from the same one. So a follower
-asks for its own last bytes once more. Where these are other ones, it goes back until a whole record is the
-same. Pure.
+A record contains its own log offset, store time and unique id. So if one whole record is equal in both logs,
+all earlier bytes are equal: the replica copied them from this master, or both copied them from the same one.
+A replica therefore asks for its own last bytes again. If they differ, it goes back until a whole record is
+equal. Pure.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __all__ = ["Overlap", "first_byte"]
 FIRST_SIZE = 64 << 10
 GROWTH = 16
 BLANK_MAGIC = 0xCBD43194
-SIZES_SIZE = 112  # up to the size of the body, with IPv6 hosts
-RECORD_SPARE = 3  # the sizes of topic and properties
+SIZES_SIZE = 112  # bytes of a record up to the size of the body, with IPv6 hosts
+RECORD_SPARE = 3  # bytes for the sizes of topic and properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Overlap:
 
     @property
     def asked(self) -> int:
-        """The log offset to report first. 0 would stand for a replica that has nothing."""
+        """The log offset to report first; never 0, which stands for an empty replica."""
         return max(self.start, 1) if self.end else 0
 
     @property
@@ -41,7 +41,7 @@ class Overlap:
         return self.start == self.begin
 
     def grown(self, master_end: int | None = None) -> Overlap:
-        """The next one to try; it begins before master_end where that is known."""
+        """The next larger overlap to try; it begins before master_end if that is known."""
         size = self.size * GROWTH
         if master_end is not None:
             size = max(size, self.end - master_end + FIRST_SIZE)
@@ -49,10 +49,10 @@ class Overlap:
 
 
 def first_byte(rest: bytes | bytearray, file_size: int) -> int | None:
-    """The byte before `rest`, with which the log at offset 0 begins; None: there is too little of it.
+    """The first byte of the log, computed from `rest`, the bytes after it; None if `rest` is too short.
 
-    A replica without anything cannot ask a RocketMQ master for offset 0: that stands for its last file. So it
-    asks for offset 1, and the size that the record begins with follows from the sizes of its parts.
+    An empty replica cannot ask a RocketMQ master for offset 0, which stands for its last file. So it asks for
+    offset 1. The missing byte belongs to the record's size, which follows from the sizes of its parts.
     """
     if len(rest) < SIZES_SIZE:
         return None

@@ -15,67 +15,69 @@ from mq.remoting.client.connections.addresses import parse_address
 from mq.remoting.client.connections.options import RemotingOptions, tls_context
 from mq.remoting.codec.signature import Credentials
 from mq.remoting.replica.follower import Cut
-from mq.remoting.replica.following import Following
 from mq.remoting.replica.master import Master
+from mq.remoting.replica.replica_threads import ReplicaThreads
 from mq.uninterrupted import handed_over, left_open
 
-__all__ = ["Replica", "following"]
+__all__ = ["Replica", "start_replica"]
 
 
 class Replica:
-    """A copy that follows its master, until close(); a context manager. Made by mq.remoting.replicate. One
-    that is dropped without close() is closed."""
+    """A directory that follows its master until close(); a context manager. Created by mq.remoting.replicate.
+    A replica that is garbage collected is closed."""
 
-    def __init__(self, following: Following) -> None:
-        self._following = following
+    def __init__(self, threads: ReplicaThreads) -> None:
+        self._threads = threads
 
     @property
     def address(self) -> str:
         """host:port of the master's HA port."""
-        return self._following.address
+        return self._threads.address
 
     @property
     def path(self) -> Path:
         """The directory."""
-        return self._following.directory.path
+        return self._threads.directory.path
 
     @property
     def offset(self) -> int:
-        """The log offset up to which the replica has everything."""
-        return self._following.end
+        """The end of the replica's log, as a log offset."""
+        return self._threads.end
 
     @property
     def lag(self) -> int | None:
-        """How many bytes of log the master has that the replica has not, as far as is known: it is asked once
-        a second. None before anything was heard of it."""
-        end = self._following.follower.master_end
+        """How many bytes of log the replica lacks. The master is asked once a second; None before its first
+        answer."""
+        end = self._threads.follower.master_end
         return None if end is None else max(0, end - self.offset)
 
     @property
     def is_connected(self) -> bool:
-        """Whether the master sends now."""
-        return self._following.follower.is_connected and self._following.follower.error is None
+        """Whether the replica is connected to its master."""
+        return self._threads.follower.is_connected and self._threads.follower.error is None
 
     @property
     def error(self) -> Exception | None:
-        """What keeps it from following; None while all is well. It goes on as soon as it can, but after
+        """The error that prevents replication; None while it works. The replica retries, except after
         ReplicaBehind, ReplicaDiverged, ConfigMismatch and StorePoisoned."""
-        return self._following.follower.error
+        return self._threads.follower.error
 
     @property
     def is_over(self) -> bool:
-        """Whether it follows no more, by one of those errors."""
-        return self._following.follower.is_over
+        """Whether it has stopped because of one of those errors."""
+        return self._threads.follower.is_over
 
     @property
     def cuts(self) -> Sequence[Cut]:
-        """(begin, end, path) of each tail that the master did not have: its log offsets, and its file."""
-        return tuple(self._following.follower.cuts)
+        """(begin, end, path) of each truncated tail that the master did not have: log offsets, and its
+        file."""
+        return tuple(self._threads.follower.cuts)
 
     @handed_over
     def close(self) -> None:
-        """Follow no more. The directory stays a replica until a program opens it. Twice is fine."""
-        self._following.close()
+        """Stop replicating. The directory stays a replica until a program opens it for writing.
+        Idempotent."""
+        self._threads.close()
 
     def __enter__(self) -> Replica:
         return self
@@ -84,18 +86,18 @@ class Replica:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._following.close()
+        self._threads.close()
 
     def __repr__(self) -> str:
         return f"Replica({self.address!r}, {os.fspath(self.path)!r})"
 
     def __del__(self) -> None:
-        following = getattr(self, "_following", None)
-        if following is not None and not following.is_closed and sys is not None and not sys.is_finalizing():
-            left_open(following.close, self, following.pid)
+        threads = getattr(self, "_threads", None)
+        if threads is not None and not threads.is_closed and sys is not None and not sys.is_finalizing():
+            left_open(threads.close, self, threads.pid)
 
 
-def following(
+def start_replica(
     address: str,
     directory: str | os.PathLike[str],
     *,
@@ -135,7 +137,7 @@ def following(
         if file_size is None and master is not None and not _is_made(directory):
             file_size = _log_file_size(master)
         return Replica(
-            Following(address, directory, master, flush=flush, log_file_size=file_size, timeout=timeout)
+            ReplicaThreads(address, directory, master, flush=flush, log_file_size=file_size, timeout=timeout)
         )
     except BaseException:
         if master is not None:
@@ -144,7 +146,7 @@ def following(
 
 
 def _is_made(directory: str | os.PathLike[str]) -> bool:
-    """Whether the directory knows the sizes of its files."""
+    """Whether the directory has settings with its file sizes."""
     return (Path(directory) / "mq" / "geometry.json").exists()
 
 
@@ -153,8 +155,7 @@ def _log_file_size(master: Master) -> int | None:
         return master.log_file_size()
     except MQError as error:
         raise RemotingError(
-            f"a new replica has files of the size that its master's have, and the broker at {master.address}"
-            f" cannot be asked for that ({error}): give the broker's address, or broker=False and"
-            " commitlog_file_size",
+            f"a new replica needs the file size of its master, and the broker at {master.address} cannot be"
+            f" asked for it ({error}): give the broker's address, or broker=False and commitlog_file_size",
             address=master.address,
         ) from error

@@ -1,7 +1,7 @@
-"""What a replica knows of its master beside the log, as RocketMQ's files in config/.
+"""The master's tables in the replica's directory, as RocketMQ's files in config/.
 
-Topics are put in place as soon as they are known, and readers learn of them. The others are read when the
-replica becomes a master: consumerOffset.json, delayOffset.json, subscriptionGroup.json.
+Topics take effect at once, also for readers. The other files are read when the replica becomes a master:
+consumerOffset.json, delayOffset.json, subscriptionGroup.json.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Tables:
         self._written: dict[str, str] = {}
 
     def put_topics(self, told: Mapping[str, TopicSettings], *, is_level: bool) -> None:
-        """Have the master's topics. is_level: the log is as far as the master's was before it was asked, so a
-        topic that it has not is deleted here too."""
+        """Store the master's topics. is_level: the replica's log has reached the end that the master's had
+        before the request, so a topic that the master lacks is deleted here too."""
         with self._topics.changing():
             known = self._topics.load()
             wanted = {
@@ -60,7 +60,7 @@ class Tables:
                 self._store.topics_changed()
 
     def put_offsets(self, told: ConsumerOffsets) -> None:
-        """Have what groups have consumed."""
+        """Store the consumer offsets."""
         table = {
             key: {str(queue): offset for queue, offset in ids.items()}
             for key, ids in told.offset_table.items()
@@ -68,20 +68,20 @@ class Tables:
         self._put("consumerOffset.json", {"offsetTable": table})
 
     def put_delays(self, told: DelayOffsets) -> None:
-        """Have how far each delay level is delivered."""
+        """Store the delay offsets."""
         self._put(
             "delayOffset.json", {"offsetTable": {str(level): at for level, at in told.offset_table.items()}}
         )
 
     def put_groups(self, told: Mapping[str, GroupSettings]) -> None:
-        """Have the settings of groups."""
+        """Store the settings of groups."""
         body = json.loads(to_json(GroupTable(dict(told)), quoted_numbers=True))
         self._put(
             "subscriptionGroup.json", {"subscriptionGroupTable": body.get("subscriptionGroupTable", {})}
         )
 
     def _put(self, name: str, content: dict[str, Any]) -> None:
-        """Write a file anew if it is to say something else."""
+        """Write a file if its content changes."""
         text = json.dumps(content, sort_keys=True)
         if self._written.get(name) == text:
             return
@@ -102,7 +102,7 @@ class Tables:
 
 
 def _is_name(name: str) -> bool:
-    """Whether a topic may be called so: what the other end says becomes a path."""
+    """Whether it is a valid topic name: it comes from the other end and becomes a path."""
     try:
         check_topic(name)
     except TopicInvalid:

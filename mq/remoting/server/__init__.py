@@ -1,16 +1,16 @@
-"""The other end of the wire: name server and broker endpoint over any Broker of mq.api.
+"""The server: a name server and a broker for RocketMQ's clients, over any Broker of mq.api.
 
-server.py             what serve() returns
-endpoint.py           listens, and closes
-options.py            limits, addresses, credentials
-connection.py         one connection: frames in and out, paused where the other end reads slowly
-dispatch.py           the table of handlers by request code, and how they run
-replies.py            what a handler returns, and which answer an error is
-served.py             what all handlers share
-holding.py            pulls that wait for a message
-handlers/             what each request does
-groups/               members of consumer groups that are at the other end of a connection
+server.py             Server, which serve() returns
+endpoint.py           the listening sockets, and their shutdown
+options.py            limits
+connection.py         one connection: frames in and out, with back-pressure
+dispatch.py           the table of handlers by request code, and their threads
+replies.py            the reply of a handler, and the response code of an error
+served.py             the state that all handlers share
+holding.py            held pulls, which wait for a message
+handlers/             the handlers of all requests
+groups/               remote members of consumer groups
 
-One thread runs the event loop. What may wait (for a disk, a lock, a cluster behind the broker) runs in a pool
-of threads. Only the border, mq.api, knows what is stored.
+One thread runs the event loop. Work that may block (on a disk, a lock, or a cluster behind the broker) runs
+in a thread pool. The server uses only the interfaces of mq.api.
 """

@@ -1,12 +1,12 @@
-"""Who may do what: access keys with secrets, and their rights to topics and groups.
+"""Access control: access keys with secrets, and their rights on topics and groups.
 
-Every request is signed (codec/signature.py) once a server has access keys. A key has all rights, or those it
-is given: {topic or group: "PUB", "SUB" or "PUB|SUB"}, "*" for what is not named otherwise. A group needs SUB
-to be consumed from. A retry topic, and a dead letter topic, belong to their group. A key with rights of its
-own may not do what operators do: change topics, set the offsets of groups it may not consume from, and all
-that is not in the table here.
+If a server has access keys, every request must be signed (codec/signature.py). A key has all rights, or only
+those given: {topic or group: "PUB", "SUB" or "PUB|SUB"}, with "*" for all other names. Consuming needs SUB on
+the group. Retry and dead letter topics belong to their group. A key with restricted rights may not
+administrate: change topics, set the offsets of groups that it may not consume from, or send any request that
+is not in the table here.
 
-A signature says nothing of time: a program that reads the wire can send a request again. Use TLS with it.
+A signature has no time: an eavesdropper can replay a request. Use TLS as well.
 
 RocketMQ: acl/plain/PlainAccessValidator.java, PlainPermissionManager.java.
 """
@@ -33,9 +33,9 @@ AccessKeys = Mapping[str, "str | tuple[str, Mapping[str, str]]"]
 PUB, SUB = "PUB", "SUB"
 ANY = "*"
 KINDS: Final = frozenset({PUB, SUB})
-Need = tuple[str, str]  # a topic or a group, and what is to be done there
+Need = tuple[str, str]  # a topic or a group, and the right that is needed
 Needs = Callable[[Any, Frame], Iterable[Need]]
-NOBODY = "no such key"  # a secret to compare with where there is none
+NOBODY = "no such key"  # the secret to compare with if the key is unknown
 
 
 def _send(request: sending.SendFields, _: Frame) -> Iterable[Need]:
@@ -84,7 +84,7 @@ def _send_back(request: sending.SendMessageBack, _: Frame) -> Iterable[Need]:
 
 
 def _nothing(_request: Request, _: Frame) -> Iterable[Need]:
-    """A signature is enough."""
+    """No right is needed besides a valid signature."""
     return []
 
 
@@ -99,7 +99,7 @@ def _read(topic: str) -> Need:
     return topic, SUB
 
 
-# What a key with rights of its own may do.
+# The requests that a key with restricted rights may send, with the rights they need.
 NEEDS: Final[dict[type[Request], Needs]] = {
     sending.SendMessage: _send,
     sending.SendMessageV2: _send,
@@ -107,7 +107,7 @@ NEEDS: Final[dict[type[Request], Needs]] = {
     sending.SendReplyMessage: _send,
     sending.SendReplyMessageV2: _send,
     sending.SendMessageBack: _send_back,
-    sending.EndTransaction: _nothing,  # Only the group that began it can end it.
+    sending.EndTransaction: _nothing,  # The broker checks that the group is the one that began it.
     sending.RecallMessage: _recall,
     consuming.PullMessage: _pull,
     consuming.LitePullMessage: _pull,
@@ -130,7 +130,7 @@ NEEDS: Final[dict[type[Request], Needs]] = {
 
 
 class Access:
-    """The keys of one server. Raises TypeError, ValueError for what are none."""
+    """The keys of one server. Raises TypeError or ValueError if they are malformed."""
 
     def __init__(self, keys: AccessKeys) -> None:
         self._secrets: dict[str, str] = {}
@@ -143,7 +143,7 @@ class Access:
             self._rights[name] = None if rights is None else {k: _kinds(k, v) for k, v in rights.items()}
 
     def check(self, request: Request, frame: Frame) -> None:
-        """Raises Refusal for a request that its sender may not make."""
+        """Raises Refusal if the sender of a request lacks the rights for it."""
         name = frame.fields.get(ACCESS_KEY, "")
         secret = self._secrets.get(name)
         is_genuine = is_signed_by(frame.fields, frame.body, secret or NOBODY) and secret is not None
@@ -160,8 +160,8 @@ class Access:
         if needs is None:
             raise Refusal(
                 ResponseCode.NO_PERMISSION,
-                f"{request.NAME} is for operators: access key {name!r} has rights of its own, and one without"
-                " them may",
+                f"{request.NAME} is for operators: access key {name!r} has restricted rights; use a key with"
+                " all rights",
             )
         for what, kind in needs(request, frame):
             allowed = rights.get(what, rights.get(ANY, frozenset()))

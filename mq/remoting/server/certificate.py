@@ -1,7 +1,7 @@
-"""TLS of a server: the context for what serve() takes as tls.
+"""The TLS context of a server, from the option tls of serve().
 
-True is a certificate made for this run and signed by itself: it keeps those out that only listen, and proves
-nothing to those that connect, as RocketMQ's own servers do unless they are given one.
+True makes a self-signed certificate for this run: it protects against eavesdropping but does not authenticate
+the server, like the default of RocketMQ's own servers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ DAYS = 365
 
 
 def server_context(tls: ssl.SSLContext | bool | None, host: str) -> ssl.SSLContext | None:
-    """None for none. Raises TypeError; MQError where True needs a package that is not there."""
+    """The TLS context, None without TLS. Raises TypeError; MQError if True needs a package that is
+    missing."""
     if tls is None or tls is False:
         return None
     if isinstance(tls, ssl.SSLContext):
@@ -28,7 +29,7 @@ def server_context(tls: ssl.SSLContext | bool | None, host: str) -> ssl.SSLConte
         raise TypeError(f"tls is an ssl.SSLContext or True, not {type(tls).__name__}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A context reads files alone; this one is for its owner's eyes, and gone at once.
+    # An ssl.SSLContext loads certificates from files only; this one is private and deleted at once.
     with tempfile.NamedTemporaryFile(prefix="mq-tls-", suffix=".pem") as file:
         file.write(_self_signed(host))
         file.flush()

@@ -1,7 +1,7 @@
-"""Asking producers at the other ends of connections about transactions whose end did not come.
+"""Transaction checks of remote producers: the broker asks them about transactions that were not ended.
 
-Each of their groups takes part in the broker's checks like a local producer (mq.api.transactions.Checker);
-what it gets is sent to one of the group's connections, in turn. Its answer is END_TRANSACTION.
+Each of their groups joins the broker's checks like a local producer (mq.api.transactions.Checker). A check is
+sent to one of the group's connections, in turn. The answer is END_TRANSACTION.
 
 RocketMQ: broker/transaction/AbstractTransactionalMessageCheckListener.java.
 """
@@ -28,7 +28,7 @@ QUEUE_ID_AT, QUEUE_ID_END = 12, 16
 
 
 class Checks:
-    """Of one server; look() is called every second by one thread at a time."""
+    """The checks of one server; look() is called every second by one thread at a time."""
 
     def __init__(self, broker: Broker, members: RemoteMembers) -> None:
         self._broker = broker
@@ -37,7 +37,7 @@ class Checks:
         self._turn = count()
 
     def look(self) -> None:
-        """Ask what there is to ask."""
+        """Send the checks that are due."""
         groups = set(self._members.producer_groups())
         for group in self._checkers.keys() - groups:
             self._checkers.pop(group).leave()
@@ -59,7 +59,7 @@ class Checks:
                 log.warning("group %s: transactions cannot be checked: %s", group, error)
 
     def close(self) -> None:
-        """Take part no more."""
+        """Leave the broker's checks."""
         checkers, self._checkers = self._checkers, {}
         for checker in checkers.values():
             checker.leave()
@@ -67,7 +67,7 @@ class Checks:
     def _ask(self, group: str, check: Check) -> None:
         producers: list[tuple[Connection, str]] = self._members.producers(group)
         if not producers:
-            return  # The next round asks another one.
+            return  # The next round asks another producer.
         connection, _ = producers[next(self._turn) % len(producers)]
         message = check.message
         record = with_names(message.record, message.topic.encode(), message.encoded)

@@ -1,8 +1,8 @@
-"""One connection: frames in, answers and requests of our own out.
+"""One server connection: requests in, answers and the server's own requests out.
 
-Requests are handed on by the loop, one after the other, as long as the other end takes its answers: while
-more than unsent_size bytes wait to be sent, or in_flight_size bytes of requests are being worked on, nothing
-is read and nothing handed on. So what a connection costs is bounded, however slow or fast its other end is.
+The loop dispatches requests one after the other, with back-pressure: while more than unsent_size bytes wait
+to be sent, or in_flight_size bytes of requests are being handled, it neither reads nor dispatches. So the
+memory of a connection is bounded, however slow or fast the client is.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = ["Connection", "Owner"]
 
 log = logging.getLogger("mq.remoting")
 
-AT_WORK_MAX = 64  # requests of one connection in the pool, beside those that are done in their order
-REQUEST_SIZE = 512  # bytes that a request counts for beside its body
+AT_WORK_MAX = 64  # unordered requests of one connection in the pool
+REQUEST_SIZE = 512  # bytes that a request counts besides its body
 
 
 class Owner(Protocol):
-    """Who has the connection; called by the loop."""
+    """The owner of a connection; called by the loop."""
 
     def opened(self, connection: Connection) -> bool:
-        """False: it is one too many."""
+        """False if there are too many connections."""
         ...
 
     def received(self, connection: Connection, frame: Frame) -> None: ...
@@ -46,7 +46,7 @@ class Owner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """`address` is the other end's, `local_host` the one of ours that it connected to."""
+    """`address`: the client's; `local_host`: the local address that it connected to."""
 
     def __init__(self, owner: Owner, events: EventLoop, limits: Limits) -> None:
         self.address = ""
@@ -56,8 +56,8 @@ class Connection(asyncio.Protocol):
         self.version = 0
         self.used_at = monotonic()
         self.is_closed = False
-        self.holds: Final[set[object]] = set()  # its pulls that wait
-        self.drained: Final[list[Callable[[], object]]] = []  # called once the other end reads again
+        self.holds: Final[set[object]] = set()  # its held pulls
+        self.drained: Final[list[Callable[[], object]]] = []  # called once the client reads again
         self._owner = owner
         self._events = events
         self._limits = limits
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         self._opaques = count(1)
         self._asked: dict[int, Callable[[Frame | MQError], object]] = {}
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -117,11 +117,11 @@ class Connection(asyncio.Protocol):
             answered(RemotingError(f"{self.address} closed the connection", address=self.address))
         self._owner.closed(self)
 
-    # Requests of the other end.
+    # Requests of the client.
 
     @property
     def is_choked(self) -> bool:
-        """Whether the other end does not read what it is sent."""
+        """Whether the client does not read its answers."""
         return self._is_choked
 
     @property
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def in_order(self, pool: Executor, work: Callable[[], object]) -> None:
-        """Have the pool do this after what it was given before for this connection."""
+        """Run this in the pool after the earlier ordered work of this connection."""
         with self._lock:
             self._in_order.append(work)
             if self._is_running:
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
         pool.submit(self._run_in_order)
 
     def beside(self, pool: Executor, work: Callable[[], object]) -> None:
-        """Have the pool do this beside what else it does for this connection. By the loop."""
+        """Run this in the pool concurrently with this connection's other work. Called by the loop."""
         self._at_work += 1
         pool.submit(self._work, work)
 
@@ -160,16 +160,16 @@ class Connection(asyncio.Protocol):
             self._hand_on()
 
     def answered(self, request: Frame, code: int, data: bytes) -> None:
-        """A request is done; data are the bytes of its answer, none for oneway. From any thread."""
+        """A request is done. data: the bytes of its answer, empty for oneway. Thread-safe."""
         if self._events.is_current:
             self._done(request, data)
         else:
             self._events.post(self._done, request, data)
 
-    # Requests of our own.
+    # The server's own requests.
 
     def tell(self, request: Request, body: bytes | JsonBody = b"") -> None:
-        """Send a oneway request. From any thread."""
+        """Send a oneway request. Thread-safe."""
         frame = self._framed(request, body)
         frame.flags |= ONEWAY
         self._events.post(self.write, encode(frame))
@@ -177,18 +177,18 @@ class Connection(asyncio.Protocol):
     def ask(
         self, request: Request, answered: Callable[[Frame | MQError], object], body: bytes | JsonBody = b""
     ) -> None:
-        """Have `answered` called by the loop with the answer, or an error once the connection is lost. From
-        any thread; the caller looks at the clock."""
+        """Send a request; the loop calls `answered` with the answer, or with an error once the connection is
+        lost. Thread-safe; there is no time limit."""
         frame = self._framed(request, body)
         self._events.post(self._ask, frame, answered)
 
     def write(self, data: bytes) -> None:
-        """By the loop alone."""
+        """Only called by the loop."""
         if self._transport is not None and not self.is_closed:
             self._transport.write(data)
 
     def close(self, reason: str, *, at_once: bool = True) -> None:
-        """By the loop alone."""
+        """Only called by the loop."""
         if self._transport is None or self.is_closed:
             return
         log.info("%s is disconnected: %s", self.address, reason)
@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
 
     def _hand_on(self) -> None:
         if self._is_handing_on:
-            return  # A handler has answered at once: the call that handed it on goes on.
+            return  # A handler has answered synchronously: the outer call of this method continues.
         self._is_handing_on = True
         try:
             while self._frames and not self._has_enough() and not self.is_closed:
@@ -235,20 +235,20 @@ class Connection(asyncio.Protocol):
         finally:
             self._is_handing_on = False
         if self._frames and not self._is_choked and self.unsent >= self._limits.unsent_size:
-            # In its next round the loop has sent it, or says that it cannot.
+            # In its next iteration the loop has sent the data, or has called pause_writing.
             self._events.loop.call_soon(self._hand_on)
         self._heed_limits()
 
     def _has_enough(self) -> bool:
         return (
             self._is_choked
-            or self.unsent >= self._limits.unsent_size  # Not every event loop says so at once.
+            or self.unsent >= self._limits.unsent_size  # Not every event loop calls pause_writing at once.
             or self._in_flight >= self._limits.in_flight_size
             or self._at_work >= AT_WORK_MAX
         )
 
     def _heed_limits(self) -> None:
-        """Read, or do not."""
+        """Pause or resume reading, by the limits."""
         is_paused = bool(self._frames) or self._has_enough()
         if self._transport is None or self.is_closed or is_paused == self._is_paused:
             return

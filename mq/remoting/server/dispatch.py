@@ -1,16 +1,15 @@
-"""The table of handlers by request code, and how they run.
+"""The table of handlers by request code, and the threads that run them.
 
     handlers = Handlers()
 
     @handlers.on(GetMinOffset)
     def min_offset(request: GetMinOffset, call: Call) -> Reply: ...
 
-A handler gets the request's header, read and checked, and returns the reply; None where it answers later, by
-call.answer(), or not at all. What it raises is answered by its code (replies.py).
+A handler gets the request's parsed header and returns the reply, or None if it answers later with
+call.answer() or not at all. An exception becomes an error answer (replies.py).
 
-HOT handlers run on the loop as long as the broker does not wait for a disk or a network, each else in a
-thread of the pool. CONTROL handlers run in the pool, those of one connection one after the other, in the
-order of the requests.
+HOT handlers run on the loop if the broker never waits for a disk or a network, otherwise each in a thread of
+the pool. CONTROL handlers run in the pool, those of one connection sequentially in the order of the requests.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["Call", "Handler", "Handlers", "Lane", "dispatch"]
 Body = TypeVar("Body", bound=JsonBody)
 Function = Callable[[Any, "Call"], "Reply | None"]
 Declared = TypeVar("Declared", bound=Function)
-# Codes that say what was found, not that something went wrong.
+# Response codes that are results, not errors.
 WELL = frozenset({0, 10, 11, 12, 19, 20, 21, 22})
 _NOTHING: dict[str, str] = {}
 
@@ -43,7 +42,7 @@ class Lane(Enum):
 
 
 class Handler(NamedTuple):
-    """One request and what it does. `always`: fields of every answer, also of one that refuses."""
+    """A request class and its handler. `always`: fields of every answer, including error answers."""
 
     request: type[Request]
     function: Function
@@ -60,7 +59,7 @@ class Handlers:
     def on(
         self, *requests: type[Request], lane: Lane = Lane.CONTROL, always: dict[str, str] | None = None
     ) -> Callable[[Declared], Declared]:
-        """Have the decorated function handle these requests."""
+        """Decorator: register a function as the handler of these requests."""
 
         def handled(function: Declared) -> Declared:
             for request in requests:
@@ -71,13 +70,13 @@ class Handlers:
         return handled
 
     def add(self, others: Handlers) -> None:
-        """Have those of another table, too."""
+        """Add the handlers of another table."""
         assert not self.by_code.keys() & others.by_code.keys()
         self.by_code.update(others.by_code)
 
 
 class Call:
-    """One request that is being worked on."""
+    """One request that is being handled."""
 
     __slots__ = ("connection", "frame", "handler", "is_answered", "served")
 
@@ -93,7 +92,7 @@ class Call:
         return from_json(kind, self.frame.body)
 
     def run(self) -> None:
-        """Have it handled, here and now."""
+        """Run the handler in this thread."""
         try:
             request = decode_fields(self.handler.request, self.frame.fields)
             if self.served.access is not None:
@@ -105,7 +104,7 @@ class Call:
             self.answer(reply)
 
     def answer(self, reply: Reply) -> None:
-        """Send the answer, unless the request is oneway. From any thread; the first one counts."""
+        """Send the answer, unless the request is oneway. Thread-safe; only the first call counts."""
         if self.is_answered:
             return
         self.is_answered = True
@@ -116,7 +115,7 @@ class Call:
 
 
 def dispatch(handlers: Handlers, served: Served, connection: Connection, frame: Frame) -> None:
-    """Have a request handled. By the loop."""
+    """Dispatch a request to its handler. Called by the loop."""
     served.traffic.requests += 1
     handler = handlers.by_code.get(frame.code)
     if handler is None:

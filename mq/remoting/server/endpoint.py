@@ -1,7 +1,7 @@
-"""What listens for serve(): a name server and a broker at one end of the wire, a broker object at the other.
+"""The endpoint of serve(): it listens as a name server and a broker, and passes requests to a broker object.
 
-It listens on two ports, and on one more for slaves; each takes every request. Replicas follow at a port of
-their own. Its threads hold it, so it goes when it is closed.
+It listens on two ports, and on a third for slaves; each accepts every request. Replicas connect to the HA
+port. The threads hold a reference to the endpoint, so close() must end them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = ["Endpoint"]
 
 log = logging.getLogger("mq.remoting")
 
-POOL_SIZE = 32  # threads for what waits; sends that wait for one flush share it
+POOL_SIZE = 32  # threads for blocking work; sends of one group commit wait in them
 TICK_SECONDS = 1.0
-CLOSE_SECONDS = 1.0  # for answers that are still to be sent
+CLOSE_SECONDS = 1.0  # for unsent answers at close
 START_SECONDS = 10.0
 HANDSHAKE_SECONDS = 10.0  # of TLS
 
 
 class Endpoint:
-    """Listens from when it is made until close()."""
+    """Listens from its creation until close()."""
 
     def __init__(
         self,
@@ -87,8 +87,7 @@ class Endpoint:
         log.info("serving %r at %s, name server %s", broker, *map(self.shown, (self.port, self.namesrv_port)))
 
     def close(self) -> None:
-        """Listen no more, and end every connection. Members at their other ends have left then. Twice is
-        fine."""
+        """Stop listening, and end every connection. The remote members have left afterwards. Idempotent."""
         if self.is_closed or os.getpid() != self.pid:
             return
         self.is_closed = True
@@ -106,7 +105,7 @@ class Endpoint:
         """host:port of a port here."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
-    # What connections ask: see connection.Owner. By the loop.
+    # Called by connections, in the loop: see connection.Owner.
 
     def opened(self, connection: Connection) -> bool:
         """See Owner."""
@@ -146,7 +145,7 @@ class Endpoint:
         try:
             self.served.members.lost(connection)
         except MQError as error:
-            log.warning("%s is lost, and its members did not leave: %s", connection.address, error)
+            log.warning("%s is lost, and its members could not leave: %s", connection.address, error)
 
     # The loop's own.
 
@@ -196,7 +195,7 @@ class Endpoint:
             self.served.members.expire()
             self.served.checks.look()
         except Exception:
-            log.exception("looking after the members of groups failed")
+            log.exception("expiring the queues of remote members failed")
         finally:
             self._is_expired = True
 
@@ -207,14 +206,14 @@ class Endpoint:
 
 
 def _accepting(broker: Broker, host: str, port: int) -> HaListener:
-    """What accepts replicas. Raises NotSupported for a broker object that is no directory."""
+    """The listener for replicas. Raises NotSupported if the broker object is not a directory's."""
     if not isinstance(broker, LocalBroker):
         raise NotSupported(f"{broker!r} is no directory, so it has no log to follow: leave ha_port out")
     return HaListener(broker, host, port)
 
 
 def _for_slaves(host: str, port: int, shares_port: bool) -> list[socket.socket]:
-    """The port two before the broker's, where RocketMQ's slaves ask for topics (the "VIP channel")."""
+    """The port at which RocketMQ's slaves ask for topics: the broker's minus two (the "VIP channel")."""
     try:
         return [listening(host, port - 2, shares_port)]
     except (AddressInUse, OSError) as error:

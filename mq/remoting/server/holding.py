@@ -1,8 +1,9 @@
-"""Pulls that wait for a message: none of them has a thread or a timer.
+"""Held pulls, which wait for a message (RocketMQ's PullRequestHoldService), without a thread or timer of
+their own.
 
-One thread sleeps in the broker's own wait (mq.api.waiter) for all queues that are waited for, so a message
-that another process sends answers a pull, too. When it wakes, the loop looks at the ends of these queues, and
-has the pulls that may find something now try again. The same thread notices changes of members.
+One thread waits with the broker's Waiter (mq.api.waiter) for all queues of held pulls, so a message from any
+process answers a pull. When it wakes, the loop checks the ends of these queues and retries the pulls that may
+find a message. The same thread detects changes of members.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ HELD_MAX = 100_000  # of all connections
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """A pull that waits. `again` is called by the loop: with True once its time is over."""
+    """A held pull. The loop calls `again`, with True once its time is over."""
 
     queue: MessageQueue
     offset: int
-    wakes: Wakes  # what may wake it: see Waiter
+    wakes: Wakes  # the messages that may wake it: see Waiter
     deadline: float
     again: Callable[[bool], object]
-    holds: set[object]  # of its connection, this one among them while it waits
-    is_blind: bool = False  # waits for something else than a message: it is woken by hand
+    holds: set[object]  # the held pulls of its connection; contains this one while it waits
+    is_blind: bool = False  # waits for a queue instead of a message: see wake_blind
 
 
 class Holding:
-    """All pulls of one server that wait. Changed by the loop alone, from start() to close()."""
+    """The held pulls of one server. Only the loop changes it, from start() to close()."""
 
     def __init__(self, broker: Broker, events: EventLoop, members: Callable[[], list[Versioned]]) -> None:
         self._broker = broker
@@ -57,11 +58,11 @@ class Holding:
         self._waiter = broker.waiter()
         self._held: dict[MessageQueue, set[Held]] = {}
         self._count = 0
-        self._versions: list[tuple[Versioned, int]] = []  # of members, as of the last look at everything
+        self._versions: list[tuple[Versioned, int]] = []  # of members, at the last check
         self._seen = threading.Condition()
         self._is_looked_at = True
         self._is_closed = False
-        self.changed: Final[list[Callable[[], object]]] = []  # told by the loop after each wake
+        self.changed: Final[list[Callable[[], object]]] = []  # called by the loop after each wake
         self._thread = threading.Thread(target=self._run, name="mq serve waiting", daemon=True)
 
     def start(self) -> None:
@@ -72,14 +73,14 @@ class Holding:
         return self._count >= HELD_MAX
 
     def hold(self, held: Held) -> None:
-        """Have it wait."""
+        """Hold a pull."""
         held.holds.add(held)
         self._held.setdefault(held.queue, set()).add(held)
         self._count += 1
         self._waiter.wakeup()
 
     def drop(self, held: Held) -> bool:
-        """It does not wait any more; whether it did."""
+        """Stop holding a pull; returns whether it was held."""
         of_queue = self._held.get(held.queue)
         if of_queue is None or held not in of_queue:
             return False
@@ -91,17 +92,17 @@ class Holding:
         return True
 
     def drop_all(self, holds: set[object]) -> None:
-        """Those of a connection that is closed do not wait any more. By the loop."""
+        """Drop the held pulls of a closed connection. Called by the loop."""
         for held in list(holds):
             assert isinstance(held, Held)
             self.drop(held)
 
     def wake(self) -> None:
-        """Look at everything soon: members or topics may have changed. From any thread."""
+        """Check everything soon: members or topics may have changed. Thread-safe."""
         self._waiter.wakeup()
 
     def wake_blind(self) -> None:
-        """Have those try again that wait for a queue. By the loop."""
+        """Retry the pulls that wait for a queue. Called by the loop."""
         for of_queue in list(self._held.values()):
             for held in list(of_queue):
                 if held.is_blind:
@@ -109,13 +110,13 @@ class Holding:
                     held.again(False)
 
     def look(self) -> None:
-        """Have those try again that may find something, or whose time is over."""
+        """Retry the pulls that may find a message, or whose time is over."""
         now = monotonic()
         for queue in list(self._held):
             try:
                 end = self._broker.max_offset(queue)
             except (MQError, ValueError):
-                end = None  # It is gone: the pull finds out what to answer.
+                end = None  # The queue is gone: the pull determines the answer.
             for held in list(self._held.get(queue, ())):
                 is_over = now >= held.deadline
                 if is_over or (not held.is_blind and (end is None or end != held.offset)):
@@ -123,7 +124,7 @@ class Holding:
                     held.again(is_over)
 
     def close(self) -> None:
-        """End the thread. Not by the loop."""
+        """End the thread. Must not be called by the loop."""
         self._is_closed = True
         with self._seen:
             self._seen.notify_all()
@@ -136,12 +137,12 @@ class Holding:
         while not self._is_closed:
             try:
                 self._sleep()
-                # Before the look: what changes from here on ends the next sleep at once.
+                # Read the versions before the check: a later change ends the next wait at once.
                 self._versions = [(member, member.version()) for member in self._members()]
             except (BrokerClosed, ForkedBroker):
                 return
             except Exception:
-                log.exception("waiting for messages failed, and goes on")
+                log.exception("waiting for messages failed; it is retried")
                 with self._seen:
                     self._seen.wait(AFTER_ERROR_SECONDS)
             with self._seen:

@@ -11,8 +11,8 @@ __all__ = ["listening"]
 
 
 def listening(host: str, port: int, shares_port: bool) -> socket.socket:
-    """A socket that is bound; port 0 is a free one. shares_port: other processes may listen on the same, and
-    the system gives each new connection to one of them. Raises AddressInUse, OSError."""
+    """A bound socket; port 0 picks a free one. shares_port: other processes may listen on the same port, and
+    the kernel gives each new connection to one of them. Raises AddressInUse, OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -1,7 +1,7 @@
-"""A message as a client sends it, as the border takes it. Pure.
+"""Convert the fields of a send request into a Message. Pure.
 
-What a client writes into properties that are the broker's own business is left out: RocketMQ's brokers
-overwrite or ignore it, and some of it would tell readers of the log a lie.
+Properties that only brokers may write are dropped: RocketMQ's brokers overwrite or ignore them, and some
+would mislead readers of the log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from mq.properties import DELAY_LEVEL_MAX
 
 __all__ = ["Sent", "dead_letters_topic", "sent_message"]
 
-# What only brokers write. INNER_NUM, INNER_BASE and MQ_BULK would have recovery read the record otherwise.
+# Properties that only brokers write. INNER_NUM, INNER_BASE and MQ_BULK would change how recovery reads the
+# record.
 DROPPED: Final = frozenset(
     {
         "INNER_NUM",
@@ -39,7 +40,7 @@ DROPPED: Final = frozenset(
     }
 )
 UNIQUE_ID_SIZE_MAX = 56
-# Names that ask for other than the usual treatment.
+# Properties that need special handling.
 _UNUSUAL = frozenset(
     {"WAIT", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG", "PGROUP"}
     | {"UNIQ_KEY", "DEDUP_KEY"}
@@ -47,7 +48,7 @@ _UNUSUAL = frozenset(
 
 
 class Sent(NamedTuple):
-    """A message; whether it is the first half of a transaction, and its unique id where it has one."""
+    """A message, whether it is a half message, and its unique id if it has one."""
 
     message: Message
     is_half: bool
@@ -55,10 +56,10 @@ class Sent(NamedTuple):
 
 
 def sent_message(topic: str, body: bytes, flag: int, properties: str) -> Sent:
-    """The message of these properties. Raises TopicInvalid, MessageInvalid."""
+    """The message with these properties. Raises TopicInvalid, MessageInvalid."""
     check_topic(topic)
     if not body:
-        raise MessageInvalid("the body is empty, which RocketMQ's brokers refuse: send at least one byte")
+        raise MessageInvalid("the body is empty, which RocketMQ's brokers reject: send at least one byte")
     kept: list[str] = []
     plain, is_half, unique_id = True, False, ""
     for piece in properties.split("\x02"):
@@ -77,7 +78,7 @@ def sent_message(topic: str, body: bytes, flag: int, properties: str) -> Sent:
                 is_half = is_half or value.lower() == "true"
                 continue
             elif name == "PGROUP":
-                continue  # The half message gets it from the request.
+                continue  # The half message gets this property from the request.
             elif name == "WAIT":
                 if value.lower() != "false":
                     continue
@@ -95,7 +96,7 @@ def sent_message(topic: str, body: bytes, flag: int, properties: str) -> Sent:
 
 
 def _due(name: str, value: str) -> str:
-    """A property that says when the message is due, "" for one that is due at once."""
+    """The property with the due time of a message; "" if it is due at once."""
     if name == "DEDUP_KEY":
         return f"{name}\x01{value}"
     text = value.strip()
@@ -112,5 +113,5 @@ def _due(name: str, value: str) -> str:
 
 
 def dead_letters_topic(topic: str) -> str:
-    """Where the messages of a group's retry topic go after the last attempt."""
+    """The dead letter topic for a group's retry topic."""
     return DEAD_PREFIX + topic.removeprefix(RETRY_PREFIX)

@@ -1,4 +1,4 @@
-"""What a server is told: where it listens, and what it takes."""
+"""The options of a server: the limits for its clients."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ CLUSTER: Final = "DefaultCluster"  # the name of the cluster that clients and op
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How much a server takes from the other ends, all of them hostile.
+    """The limits that protect a server from its clients.
 
-    connections: at the same time. connections_per_address: of one IP address. frame_size: bytes of one frame.
-    in_flight_size: bytes of requests of one connection that are being worked on; above, it is not read from.
-    unsent_size: bytes of answers that one connection has not taken; above, it is not worked for.
-    idle_seconds: without a whole frame in either direction, after which a connection is closed.
-    held_pulls: pulls of one connection that wait for a message at the same time.
+    connections: concurrent connections. connections_per_address: those of one IP address. frame_size: bytes
+    of one frame. in_flight_size: bytes of requests of one connection being handled; above it, reading pauses.
+    unsent_size: bytes of answers that one connection has not read; above it, its requests pause.
+    idle_seconds: a connection without a complete frame in either direction for so long is closed. held_pulls:
+    held pulls of one connection.
     """
 
     connections: int = 10_000

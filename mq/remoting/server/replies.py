@@ -1,6 +1,6 @@
-"""What a handler returns, and the answer that an error becomes.
+"""The reply of a handler, and the answer for an error.
 
-Codes are RocketMQ's; the remark is the error's own text, which names the value, the limit and the way out.
+Codes are RocketMQ's. The remark is the error's text, which names the value, the limit and the remedy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("mq.remoting")
 
 REMARK_SIZE_MAX = 2000
 INVALID_PARAMETER_VERSION = 413  # 5.0: older clients do not know the code
-# The first that fits counts.
+# The first matching class counts.
 _CODES: Final[tuple[tuple[type[Exception], ResponseCode], ...]] = (
     (TopicNotFound, ResponseCode.TOPIC_NOT_EXIST),
     (SubscriptionConflict, ResponseCode.SUBSCRIPTION_NOT_EXIST),
@@ -54,7 +54,7 @@ _CODES: Final[tuple[tuple[type[Exception], ResponseCode], ...]] = (
     (BrokerClosed, ResponseCode.SERVICE_NOT_AVAILABLE),
     (InsufficientResources, ResponseCode.SYSTEM_BUSY),
     (RequestTimeout, ResponseCode.SYSTEM_BUSY),
-    (RemotingError, ResponseCode.INVALID_PARAMETER),  # a request that cannot be read
+    (RemotingError, ResponseCode.INVALID_PARAMETER),  # a malformed request
     (MQError, ResponseCode.SYSTEM_ERROR),
     (ValueError, ResponseCode.INVALID_PARAMETER),
     (TypeError, ResponseCode.INVALID_PARAMETER),
@@ -63,7 +63,7 @@ _CODES: Final[tuple[tuple[type[Exception], ResponseCode], ...]] = (
 
 @dataclass(slots=True)
 class Reply:
-    """How a request went: a code, header fields, a body, and for an error the remark."""
+    """The result of a request: a code, header fields, a body, and the remark of an error."""
 
     fields: Answer | None = None
     body: bytes | JsonBody = b""
@@ -75,7 +75,7 @@ DONE: Final = Reply()
 
 
 class Refusal(MQError):
-    """Raised by a handler for an answer with this code and remark."""
+    """Raised by a handler to answer with this code and remark."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
@@ -83,7 +83,7 @@ class Refusal(MQError):
 
 
 def refused(error: Exception, request: Frame) -> Reply:
-    """The answer to a request that raised this."""
+    """The answer to a request whose handler raised this error."""
     if isinstance(error, Refusal):
         return Reply(code=error.code, remark=str(error))
     told = getattr(error, "code", None) if isinstance(error, RemotingError) else None
@@ -99,7 +99,7 @@ def refused(error: Exception, request: Frame) -> Reply:
 
 
 def encoded(request: Frame, reply: Reply, always: dict[str, str]) -> bytes:
-    """The bytes of the answer; `always` are fields that it has in any case."""
+    """The bytes of the answer. `always`: fields of every answer to this request."""
     fields = encode_fields(reply.fields) if reply.fields is not None else {}
     if always:
         fields = {**fields, **always}

@@ -1,4 +1,4 @@
-"""What all handlers share: the broker, the connections, the members of groups, the pulls that wait."""
+"""The state that all handlers share: the broker, the connections, the remote members, the held pulls."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ KEPT_MAX = 10_000  # queues
 
 @dataclass(slots=True)
 class Traffic:
-    """What a server has done since it was started: counts for people, which threads may miss one of."""
+    """Counters since the server's start, for operators. Updates are not atomic, so they are approximate."""
 
     requests: int = 0
     refused: int = 0
-    """answered by an error"""
+    """requests answered with an error"""
     stored: int = 0
     """messages that clients sent"""
     pulled: int = 0
@@ -43,7 +43,7 @@ class Traffic:
 
 
 class Served:
-    """Of one server. host and port are those that brokers are reached by."""
+    """The shared state of one server. host and port: the address that clients get for the broker."""
 
     def __init__(
         self, broker: Broker, events: EventLoop, pool: Executor, limits: Limits, access: Access | None = None
@@ -59,7 +59,7 @@ class Served:
         self.traffic: Final = Traffic()
         self.store_hosts: Final = StoreHosts(broker)
         self.counts: Final[dict[str, tuple[Counter[str], Counter[str]]]] = {}
-        """By topic, the queues to read and to write of each broker, as they were last."""
+        """By topic: the last known numbers of read and write queues of each broker."""
         self._packed: dict[str, bytes | None] = {}
         self._enders: dict[str, Ender] = {}
         self._appenders: dict[MessageQueue, Appender] = {}
@@ -74,20 +74,20 @@ class Served:
         self.holding.wake()
 
     def address(self, connection: Connection) -> str:
-        """Where this client reaches the broker."""
+        """The broker's address for this client."""
         host = connection.local_host if self.host in WILDCARDS else self.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def store_host(self, connection: Connection) -> bytes | None:
-        """The same as records have it, None where they cannot."""
+        """The broker's address in the format of a record; None if it has no such format."""
         local = connection.local_host
         if local not in self._packed:
             self._packed[local] = packed(local, self.port)
         return self._packed[local]
 
     def queue(self, topic: str, queue_id: int, broker_name: str | None) -> MessageQueue:
-        """The queue that a request names. Clients that give no broker mean the one there is; with several,
-        the first that has such a queue."""
+        """The queue that a request names. If the client gives no broker name, it is the first broker with
+        such a queue."""
         if broker_name is None or broker_name == self.broker.name:
             return self._own(topic, queue_id)
         return MessageQueue(topic, broker_name, queue_id)
@@ -96,7 +96,7 @@ class Served:
         return MessageQueue(topic, self.broker.name, queue_id)
 
     def appender(self, queue: MessageQueue) -> Appender:
-        """What stores messages in a queue, kept for the next one."""
+        """The appender of a queue, cached."""
         found = self._appenders.get(queue)
         if found is None:
             found = self.broker.appender(queue)
@@ -106,11 +106,11 @@ class Served:
         return found
 
     def forget_appenders(self) -> None:
-        """A topic has changed: they are of no use any more."""
+        """Drop the cached appenders, since a topic has changed."""
         self._appenders = {}
 
     def ender(self, group: str) -> Ender:
-        """What ends transactions of a group, kept for the next one."""
+        """The ender of a group, cached."""
         found = self._enders.get(group)
         if found is None:
             if len(self._enders) >= KEPT_MAX:
@@ -119,7 +119,7 @@ class Served:
         return found
 
     def puller(self, queue: MessageQueue) -> Puller:
-        """What reads a queue without being a member, kept for the next one."""
+        """The puller of a queue for readers that are not members, cached."""
         found = self._pullers.get(queue)
         if found is None:
             if len(self._pullers) >= KEPT_MAX:
@@ -133,7 +133,7 @@ class Served:
         return found[0].store_time_ms if found else 0
 
     def broker_names(self, topic: str) -> list[str]:
-        """The brokers that have a topic, by their queues."""
+        """The names of the brokers that have queues of a topic."""
         try:
             return sorted({queue.broker_name for queue in self.broker.readable(topic)})
         except MQError:

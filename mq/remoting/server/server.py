@@ -1,7 +1,7 @@
-"""serve(): what the program that serves has in its hands.
+"""Server: the handle that serve() returns.
 
-Its endpoint runs in threads of its own. The server itself is held by the program alone: one that is dropped
-without close(), or lost by an interrupt before anybody had it, closes its endpoint.
+Its endpoint runs in its own threads. Only the program holds a reference to the Server: when it is garbage
+collected, for example because an interrupt lost it, its endpoint is closed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Client(NamedTuple):
 
 
 class Server:
-    """Serves until close(). Made by mq.remoting.serve. Closing it leaves the broker object open."""
+    """Serves until close(). Created by mq.remoting.serve. Closing it leaves the broker object open."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
     @property
     def host(self) -> str:
-        """Where it listens, as it was given."""
+        """The host it listens on, as given to serve()."""
         return self._endpoint.host
 
     @property
@@ -54,26 +54,26 @@ class Server:
 
     @property
     def ha_address(self) -> str | None:
-        """host:port that replicas follow; None where none may."""
+        """host:port of the HA port for replicas; None without one."""
         return self.served.ha_address
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return len(self.served.connections)
 
     @property
     def traffic(self) -> Traffic:
-        """What it has done so far."""
+        """Its counters since the start."""
         return self.served.traffic
 
     @property
     def served(self) -> Served:
-        """What all handlers share."""
+        """The state that all handlers share."""
         return self._endpoint.served
 
     def clients(self) -> list[Client]:
-        """The clients that are connected, by address."""
+        """The connected clients, by address."""
         members, served = self.served.members.all(), self.served
         producers = served.members.producer_table()
         return [
@@ -89,8 +89,7 @@ class Server:
 
     @handed_over
     def close(self) -> None:
-        """Listen no more, and end every connection. Members at their other ends have left then. Twice is
-        fine."""
+        """Stop listening, and end every connection. The remote members have left afterwards. Idempotent."""
         self._endpoint.close()
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
-"""The address in a record, and in an offset id, by which a client asks for a message again.
+"""Translate the store host in records and offset ids, which clients use as the broker's address.
 
-Records of a directory carry an address of the directory's own (docs/files.md), where nobody listens. A client
-takes the address of an offset id for that of the broker and asks there. So what goes out carries the address
-that the client has connected to, and what comes back is looked for under the addresses that were replaced.
+The records of a directory have a made-up address (docs/files.md). A client connects to the address in an
+offset id to fetch the message. So records that are sent out get the address that the client has connected to,
+and an offset id from a client is looked up under the addresses that were replaced.
 
 Of a record: the store host is at byte 64 where both addresses are IPv4, and records of mq end in a checksum
 of all bytes before it, as a property: its ten digits are written backwards.
@@ -31,7 +31,7 @@ OFFSET_ID_SIZE = 32
 
 
 def packed(host: str, port: int) -> bytes | None:
-    """An address as records have it; None for what is none of IPv4."""
+    """An address in the format of a record; None if it is not IPv4."""
     try:
         return inet_pton(AF_INET, host) + port.to_bytes(4, "big")
     except OSError:
@@ -39,7 +39,8 @@ def packed(host: str, port: int) -> bytes | None:
 
 
 def with_host(record: bytes, host: bytes) -> bytes:
-    """The record with another store host, and a checksum that fits, where both addresses are IPv4."""
+    """The record with another store host and a matching checksum; unchanged unless both addresses are
+    IPv4."""
     if record[SYS_FLAG_AT + 3] & V6 or record[HOST_AT:HOST_END] == host:
         return record
     if not (record.endswith(b"\x02") and record.startswith(CRC_NAME, -CRC_SIZE)):
@@ -50,21 +51,21 @@ def with_host(record: bytes, host: bytes) -> bytes:
 
 
 def with_origin(record: bytes, properties_at: int, own: bytes, host: bytes) -> bytes:
-    """The record with the other address in the offset ids of its origin; the checksum stays as it was."""
+    """The record with another address in its origin's offset ids; the checksum is not updated."""
     head, properties = record[:properties_at], record[properties_at:]
     old, new = (ORIGIN_NAME + each.hex().upper().encode() for each in (own, host))
     return head + properties.replace(old, new)
 
 
 class StoreHosts:
-    """The addresses that the records of one broker carry, as far as any was seen."""
+    """The store hosts in the records of one broker, as far as they are known."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._known: dict[bytes, None] = {}
 
     def records(self, messages: Iterable[MessageExt], host: bytes | None) -> bytes:
-        """The records of messages, one after the other, for a client that has connected to `host`."""
+        """The concatenated records of messages, for a client that has connected to `host`."""
         if host is None:
             return b"".join([message.record for message in messages])
         out = []
@@ -78,7 +79,7 @@ class StoreHosts:
         return b"".join(out)
 
     def offset_id(self, offset_msg_id: str, host: bytes | None) -> str:
-        """The same id for this client; of a batch all of them, with commas between."""
+        """The offset id for this client; for a batch all of them, separated by commas."""
         if host is None:
             return offset_msg_id
         shown = host.hex().upper()
@@ -91,7 +92,7 @@ class StoreHosts:
         return ",".join(out)
 
     def message(self, log_offset: int, unique_id: str | None = None) -> MessageExt:
-        """The message whose record is there. Raises MessageNotFound."""
+        """The message whose record begins at a log offset. Raises MessageNotFound."""
         if log_offset >= 0:
             if not self._known:
                 self._discover()
@@ -120,7 +121,7 @@ class StoreHosts:
             self._known[host] = None
 
     def _discover(self) -> None:
-        """Learn the address of any message."""
+        """Learn the store host from any message."""
         for topic in self._broker.topics():
             with suppress(MQError):
                 if self._look_in(topic):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from mq.api.bulk import Row
 from mq.api.results import MessageQueue, SendStatus
 from mq.errors import MQError, RemotingError, RequestTimeout
-from mq.remoting.client.refusals import is_final
+from mq.remoting.client.broker_errors import is_final
 from mq.spark.cluster import ClusterBroker
 
 __all__ = ["RowSender", "batches"]

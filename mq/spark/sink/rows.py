@@ -32,7 +32,7 @@ from mq.api.results import MessageQueue
 from mq.errors import MQError, RemotingError, RequestTimeout, TopicNotFound
 from mq.names import is_system_topic
 from mq.properties import DELAY_LEVEL_MAX
-from mq.remoting.client.refusals import is_final
+from mq.remoting.client.broker_errors import is_final
 from mq.spark.columns import TYPES
 from mq.spark.errors import SparkError, nearest
 from mq.spark.sink.ledger import TOPIC as LEDGER

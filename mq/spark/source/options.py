@@ -157,8 +157,8 @@ def _trigger(options: Mapping[str, str]) -> tuple[int | None, int | None, float]
     if least and most and least > most:
         raise SparkError(
             "MQ_OPTION",
-            f"option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: the minimum may be at"
-            " most the maximum",
+            f"option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: the minimum may be"
+            " at most the maximum",
         )
     delay_ms = duration_ms("maxTriggerDelay", options.get("maxTriggerDelay", "15m"))
     if "maxTriggerDelay" in options and least is None:

@@ -1,11 +1,11 @@
-"""A queue of a cluster as columns: pulls from its master or a slave, without an object for each message.
+"""Read a queue of a cluster as columns: pulls from its master or a slave, without an object for each message.
 
-A broker gives 32 messages a pull, unless it was told otherwise, so the next pull is sent as soon as an answer
-is there, and the records of many answers make one batch. A broker that does not answer is left alone for a
-while: its slave is asked, and the other way round; the route is asked for again meanwhile.
+By default a broker returns 32 messages per pull. So the next pull is sent as soon as an answer arrives, and
+one batch holds the records of many answers. If the master does not answer, its slave is asked, and vice
+versa; the route is refreshed meanwhile.
 
-A slave may lack the newest messages. What it says about the end of a queue is not believed: it is asked
-again, or its master is, until the messages are there.
+A slave may lack the newest messages, so its end of the queue is not trusted: the slave or its master is asked
+again until the messages are there.
 
 RocketMQ: client/impl/consumer/PullAPIWrapper.java, broker/processor/PullMessageProcessor.java.
 """
@@ -21,24 +21,24 @@ from mq.api.bulk import Batch
 from mq.api.group import Subscription
 from mq.api.results import MessageQueue, PullStatus
 from mq.errors import MQError, RemotingError, RequestTimeout
+from mq.remoting.client.broker_errors import is_final
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import framed
 from mq.remoting.client.pulling import PullHead, pull_head, pull_request
-from mq.remoting.client.refusals import is_final
 from mq.remoting.codec.bodies.route import MASTER_ID
 from mq.remoting.codec.frame import Frame
 from mq.store.queue.wire_columns import WireColumns
 
-__all__ = ["PATIENCE_SECONDS", "QueueScan"]
+__all__ = ["RETRY_SECONDS", "QueueScan"]
 
-PATIENCE_SECONDS = 60.0  # for which brokers that do not answer, or do not have it yet, are asked again
-AGAIN_SECONDS = (0.05, 1.0)  # between two attempts: at first, and in the end
+RETRY_SECONDS = 60.0  # how long to retry brokers that do not answer or lack the messages
+BACKOFF_SECONDS = (0.05, 1.0)  # between two attempts: the first and the longest pause
 PULL_COUNT = 1024
 PULL_BYTES = 1 << 20
 
 
 class _Asked(NamedTuple):
-    """A pull that is under way."""
+    """A pending pull."""
 
     offset: int
     address: str
@@ -46,7 +46,7 @@ class _Asked(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Records that were pulled: which are not taken yet, and where the next pull begins."""
+    """The pulled records that were not returned yet, and the offset of the next pull."""
 
     content: bytes
     at: int
@@ -66,7 +66,7 @@ class QueueScan:
         columns: Sequence[str],
         unit: str,
         tags: str,
-        patience: float = PATIENCE_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._brokers = brokers
         self._group = group
@@ -74,8 +74,8 @@ class QueueScan:
         self._wire_queue = wire_queue
         self._columns = WireColumns(queue, wire_queue.topic, columns, unit)
         self._subscription = Subscription(wire_queue.topic, tags)
-        self._patience = patience
-        self._broker_id = MASTER_ID  # which is to be asked
+        self._retry_seconds = retry_seconds
+        self._broker_id = MASTER_ID  # the one to ask next
         self._asked: _Asked | None = None
         self._left = _Place(b"", 0, -1, -1)
         self._known = PullHead(PullStatus.NO_NEW_MESSAGE, 0, 0, 0, MASTER_ID)
@@ -92,11 +92,11 @@ class QueueScan:
             head, body = self._pulled(pulled_to, end)
             self._known = head
             if head.status is PullStatus.NO_MATCHED_MESSAGE and self._subscription.expression == "*":
-                # Every message matches: the broker has just deleted these.
+                # The pull has no filter, so the broker has just deleted these messages.
                 head = head._replace(status=PullStatus.OFFSET_ILLEGAL, min_offset=head.next_offset)
             if head.status in {PullStatus.NO_NEW_MESSAGE, PullStatus.OFFSET_ILLEGAL}:
                 if size or pulled_to > offset:
-                    break  # What there is comes first; the next read hears of it again.
+                    break  # Return the records so far; the next read meets the error again.
                 is_out = head.status is PullStatus.OFFSET_ILLEGAL
                 records = self._columns.take(b"", 0, offset, end, 1, 1).records
                 return Batch(records, offset, head.min_offset, head.max_offset, is_out)
@@ -111,8 +111,8 @@ class QueueScan:
         return Batch(records, next_offset, self._known.min_offset, self._known.max_offset, False)
 
     def _pulled(self, offset: int, end: int) -> tuple[PullHead, bytes]:
-        """The next messages, from whichever of the brokers has them."""
-        deadline, wait = monotonic() + self._patience, AGAIN_SECONDS[0]
+        """The next messages, from the first broker that has them."""
+        deadline, wait = monotonic() + self._retry_seconds, BACKOFF_SECONDS[0]
         failures: dict[str, MQError] = {}  # by address
         avoided = ""
         while True:
@@ -138,11 +138,11 @@ class QueueScan:
                     raise RemotingError(text, address=asked.address) from None
                 avoided = asked.address
             sleep(wait)
-            wait = min(2 * wait, AGAIN_SECONDS[1])
+            wait = min(2 * wait, BACKOFF_SECONDS[1])
             self._look_again()
 
     def _lacking(self, head: PullHead, address: str, offset: int, end: int) -> RemotingError | None:
-        """What is to be said of an answer that leads nowhere, or that only a master may give."""
+        """The error for an answer that makes no progress, or that only a master may give."""
         if head.status is PullStatus.NO_MATCHED_MESSAGE and head.next_offset <= offset:
             return RemotingError(
                 f"{address} has no message of {self._queue.topic}/{self._queue.queue_id} at queue offset"
@@ -175,9 +175,9 @@ class QueueScan:
         return _Asked(offset, address, self._brokers.remoting.submit(address, framed(request)))
 
     def _address(self, avoided: str) -> str:
-        """Of the broker that was suggested, or of the master, or of a slave; another than is avoided."""
+        """The address of the suggested broker, the master or a slave, but not the avoided one."""
         name, cluster = self._queue.broker_name, self._brokers.cluster
-        if name not in cluster.brokers:  # Nothing was asked of this topic yet.
+        if name not in cluster.brokers:  # The route of this topic is not known yet.
             cluster.route(self._wire_queue.topic)
         broker = cluster.brokers.get(name)
         known = {} if broker is None else broker.broker_addrs
@@ -188,8 +188,8 @@ class QueueScan:
         return known[ids[0]] if ids else self._brokers.address(name)
 
     def _look_again(self) -> None:
-        """A broker may be elsewhere by now, or have a slave."""
+        """Refresh the route: the broker may have another address by now, or a slave."""
         try:
             self._brokers.cluster.refresh(self._wire_queue.topic)
         except MQError:
-            return  # The name servers are asked again before the next attempt.
+            return  # The next attempt refreshes the route again.

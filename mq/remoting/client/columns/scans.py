@@ -10,12 +10,12 @@ from time import monotonic, sleep
 from mq.api.group import Subscription
 from mq.api.results import MessageQueue
 from mq.errors import MQError, NotPermitted, RemotingError, RequestTimeout
+from mq.remoting.client.broker_errors import is_final, translated
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.columns.queue_scan import QueueScan
 from mq.remoting.client.connections.answers import checked, framed
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.pulling import READER_GROUP, pull_head, pull_request
-from mq.remoting.client.refusals import is_final, named
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.requests.offsets import GetMaxOffset, GetMinOffset, OffsetAnswer
 
@@ -23,15 +23,15 @@ __all__ = ["RemoteScans"]
 
 log = logging.getLogger("mq.remoting")
 
-OLDEST_SECONDS = 1.0  # for which the oldest offset of a queue is believed to be what it was
-LOOK_SECONDS = (0.05, 0.25)  # between two looks for a message: at first, and in the end
-AT_ONCE = 512  # requests under way
+OLDEST_SECONDS = 1.0  # how long the oldest offset of a queue is cached
+LOOK_SECONDS = (0.05, 0.25)  # between two polls for a message: the first and the longest pause
+AT_ONCE = 512  # concurrent requests
 
 OffsetRequest = type[GetMinOffset] | type[GetMaxOffset]
 
 
 class RemoteScans:
-    """Of one broker object and one group of readers. For one thread at a time."""
+    """The scans of one broker object and one consumer group. For one thread at a time."""
 
     def __init__(
         self, brokers: Brokers, namespace: Namespace, version: Callable[[], int], group: str | None = None
@@ -40,8 +40,8 @@ class RemoteScans:
         self._namespace = namespace
         self._version = version
         self._group = READER_GROUP if group is None else namespace.wire(group)
-        self._ends: dict[MessageQueue, int] = {}  # as masters told them
-        self._oldest: dict[MessageQueue, tuple[float, int]] = {}  # with when they were told
+        self._ends: dict[MessageQueue, int] = {}  # from masters
+        self._oldest: dict[MessageQueue, tuple[float, int]] = {}  # with the time of the answer
 
     def scan(
         self, queue: MessageQueue, columns: Sequence[str], *, unit: str = "us", tags: str = "*"
@@ -64,20 +64,20 @@ class RemoteScans:
         return oldest, [max(ends[queue], least) for queue, least in zip(queues, oldest, strict=True)]
 
     def wait(self, positions: Mapping[MessageQueue, int], seconds: float, version: int | None = None) -> None:
-        """See Scans.wait. Looks every now and then."""
+        """See Scans.wait. Polls the ends of the queues."""
         deadline, between = monotonic() + seconds, LOOK_SECONDS[0]
         while (left := deadline - monotonic()) > 0:
             sleep(min(between, left))
             between = min(2 * between, LOOK_SECONDS[1])
             if version is not None and self._version() != version:
                 return
-            if monotonic() < deadline:  # Else the caller looks next.
+            if monotonic() < deadline:  # Otherwise the caller polls next.
                 ends = self._asked(GetMaxOffset, list(positions))
                 if any(ends[queue] > offset for queue, offset in positions.items()):
                     return
 
     def _asked(self, kind: OffsetRequest, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
-        """What the brokers of queues answer; many requests are under way at once."""
+        """The answers of the brokers of queues, asked concurrently."""
         found: dict[MessageQueue, int] = {}
         for first in range(0, len(queues), AT_ONCE):
             under_way = [(queue, self._submitted(kind, queue)) for queue in queues[first : first + AT_ONCE]]
@@ -107,12 +107,12 @@ class RemoteScans:
                 return self._told_by_pull(kind, queue)
             if is_final(error):
                 raise
-            log.debug("the master of %s does not say where the queue ends: %s", queue, error)
+            log.debug("the master of %s does not send_oneway the end of the queue: %s", queue, error)
             known = self._ends.get(queue) if kind is GetMaxOffset else self._oldest.get(queue, (0, None))[1]
             return self._of_slave(kind, queue, error) if known is None else known
 
     def _told_by_pull(self, kind: OffsetRequest, queue: MessageQueue) -> int:
-        """What the answer to a pull says: 5.x tells it otherwise to accounts with more than SUB alone."""
+        """The offset from the answer to a pull: 5.x denies the direct request to accounts with only SUB."""
         address, offset = self._brokers.master(queue.broker_name), self._ends.get(queue, 0)
         wire_queue = self._namespace.wire_queue(queue)
         everything = Subscription(wire_queue.topic)
@@ -122,7 +122,7 @@ class RemoteScans:
         return head.min_offset if kind is GetMinOffset else head.max_offset
 
     def _of_slave(self, kind: OffsetRequest, queue: MessageQueue, failure: MQError) -> int:
-        """What the master, which is elsewhere by now, or a slave says."""
+        """The offset from the master at its new address, or from a slave."""
         self._brokers.cluster.refresh(self._namespace.wire(queue.topic))
         broker = self._brokers.cluster.brokers.get(queue.broker_name)
         for _, address in sorted(broker.broker_addrs.items()) if broker is not None else ():
@@ -140,4 +140,4 @@ class RemoteScans:
         try:
             return self._brokers.fields(OffsetAnswer, checked(answer, kind, address)).offset
         except RemotingError as error:
-            raise named(error, queue.topic) from None
+            raise translated(error, queue.topic) from None

@@ -1,4 +1,4 @@
-"""Addresses as RocketMQ writes them: host:port, with ; between several."""
+"""Addresses in RocketMQ's notation: host:port, several separated by ;."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ def parse_address(address: str) -> tuple[str, int]:
         host = host[1:-1]
     if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port[:6]) < 65536:
         raise RemotingError(
-            f"{address[:200]!r} is no address: host:port, as in 10.0.0.5:9876", address=address
+            f"{address[:200]!r} is no address: give host:port, as in 10.0.0.5:9876", address=address
         )
     return host, int(port)
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """The addresses of name servers, with ; (or a comma) between; without a port, 9876. Raises ValueError."""
+    """The addresses of name servers, separated by ; or a comma; the default port is 9876. Raises
+    ValueError."""
     found = []
     for part in text.replace(",", ";").split(";"):
         address = part.strip()
@@ -36,5 +37,5 @@ def parse_addresses(text: str) -> tuple[str, ...]:
             raise ValueError(str(error)) from None
         found.append(address)
     if not found:
-        raise ValueError(f"{text!r} names no name server: give host:port, or several with ; between")
+        raise ValueError(f"{text!r} names no name server: give host:port, or several separated by ;")
     return tuple(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""Requests by their class in the table, and errors out of answers."""
+"""Frames of requests, and errors from answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUCCESS_ONLY = frozenset({int(ResponseCode.SUCCESS)})
 
 
 def framed(request: Request, body: bytes | JsonBody = b"") -> Frame:
-    """The frame of a request, yet without a number."""
+    """The frame of a request; the connection sets its opaque."""
     content = to_json(body) if isinstance(body, JsonBody) else body
     return Frame(request.CODE, encode_fields(request), content)
 
@@ -24,7 +24,8 @@ def framed(request: Request, body: bytes | JsonBody = b"") -> Frame:
 def checked(
     answer: Frame, request: type[Request], address: str, also: Collection[int] = SUCCESS_ONLY
 ) -> Frame:
-    """The answer, if its code is SUCCESS or one of `also`. Else raises RemotingError with code and remark."""
+    """The answer, if its code is SUCCESS or one of `also`; otherwise raises RemotingError with code and
+    remark."""
     if answer.code == ResponseCode.SUCCESS or answer.code in also:
         return answer
     told = answer.remark.strip() or "without a remark"

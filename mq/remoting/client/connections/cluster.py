@@ -1,8 +1,8 @@
-"""What a client knows of a cluster: the routes of its topics, and the addresses of the brokers in them.
+"""A client's cache of a cluster: the routes of its topics, and the addresses of the brokers in them.
 
-A route is asked for when it is first needed, again every 30 s as long as the topic is in use, and at once by
-refresh(). Several threads that need the same one wait for the same request. A name server that does not
-answer leaves everything as it was.
+A route is fetched when it is first needed, every 30 s while the topic is in use, and at once by refresh().
+Threads that need the same route wait for the same request. If no name server answers, the cache stays
+unchanged.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ __all__ = ["Cluster"]
 log = logging.getLogger("mq.remoting")
 
 REFRESH_SECONDS = 30.0
-UNUSED_SECONDS = 600.0  # after which a topic that nobody asked for is not refreshed any more
+UNUSED_SECONDS = 600.0  # after this time without a use, a topic is no longer refreshed
 Changed = Callable[[str, TopicRoute | None], object]
 
 
 class Cluster:
-    """`changed` are called by the loop with a topic and its route, None for none, when it is another."""
+    """The event loop calls each function in `changed` with a topic and its new route, or None without a
+    route."""
 
     def __init__(
         self, remoting: Remoting, name_servers: NameServers, refresh_seconds: float = REFRESH_SECONDS
@@ -50,13 +51,13 @@ class Cluster:
         remoting.events.post(self._start)
 
     def route(self, topic: str, timeout: float | None = None) -> TopicRoute | None:
-        """Where the topic is, None for nowhere. Raises RemotingError where no name server answers."""
+        """The route of a topic; None if it has none. Raises RemotingError if no name server answers."""
         self._needed_at[topic] = monotonic()
         route = self._routes.get(topic)
         return route if route is not None else self.refresh(topic, timeout)
 
     def refresh(self, topic: str, timeout: float | None = None) -> TopicRoute | None:
-        """The route as it is now. Not for the loop's own thread."""
+        """The current route, from a name server. Must not be called by the loop's own thread."""
         self._needed_at[topic] = monotonic()
         self._remoting.check_open()
         limit = self._remoting.options.timeout if timeout is None else timeout
@@ -73,35 +74,35 @@ class Cluster:
         return await asyncio.shield(asking)
 
     def forget(self, topic: str) -> None:
-        """It is not refreshed any more."""
+        """Stop refreshing the topic."""
         self._needed_at.pop(topic, None)
         self._routes.pop(topic, None)
         self._gather()
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Those with a route."""
+        """The topics with a known route."""
         return tuple(self._routes)
 
     @property
     def brokers(self) -> dict[str, BrokerAddresses]:
-        """Those in the routes, by name."""
+        """The brokers in the known routes, by name."""
         return dict(self._brokers)
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Where a broker is: its master, or the slave with this id."""
+        """The address of a broker's master, or of the slave with this id."""
         broker = self._brokers.get(broker_name)
         return None if broker is None else broker.broker_addrs.get(broker_id)
 
     def any_address(self, broker_name: str) -> str | None:
-        """Its master, or, where there is none, the slave with the lowest id."""
+        """The address of a broker's master, or without a master, of the slave with the lowest id."""
         broker = self._brokers.get(broker_name)
         if broker is None or not broker.broker_addrs:
             return None
         return broker.broker_addrs[min(broker.broker_addrs)]
 
     def everything(self) -> ClusterInfo:
-        """All brokers there are, in routes or not. Asks a name server."""
+        """All brokers, in known routes or not. Asks a name server."""
         answer = checked(self._name_servers.call(GetClusterInfo()), GetClusterInfo, self._name_servers.chosen)
         info = from_json(ClusterInfo, answer.body)
         self._others = info.broker_addr_table
@@ -130,7 +131,7 @@ class Cluster:
             changed(topic, route)
 
     def _gather(self) -> None:
-        """The brokers in all routes, and others that were found."""
+        """Collect the brokers in all routes, and those that everything() found."""
         self._brokers = {
             **self._others,
             **{
@@ -154,7 +155,7 @@ class Cluster:
                 try:
                     await self.fresh(topic)
                 except MQError as error:
-                    # All topics fail alike: one warning, and the next round tries again.
+                    # All topics fail for the same reason: log one warning; the next round retries.
                     log.log(
                         logging.DEBUG if self._is_failing else logging.WARNING,
                         "routes stay as they are: %s",

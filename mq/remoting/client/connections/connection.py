@@ -1,12 +1,10 @@
-"""One connection: requests and their answers, and the requests of the other end.
+"""One client connection: its requests and their answers, and requests from the other end.
 
-Any thread writes, straight onto the socket; what the socket does not take, the event loop writes later. Only
-the loop reads. So a call costs one hand-over, from the loop to the thread that waits for the answer, and
-none on the way out.
+Any thread writes directly to the socket; if the socket is full, the event loop writes the rest later. Only
+the loop reads. So a call costs one thread switch, from the loop to the thread that waits for the answer.
 
-An answer is matched to its request by opaque; one that comes too late finds nothing and is dropped. When the
-connection is lost, every request under way fails at once. With TLS, reads and writes share the lock: OpenSSL
-allows one at a time.
+The opaque matches an answer to its request; a late answer is dropped. When the connection is lost, every
+pending request fails at once. With TLS, reads and writes share the lock: OpenSSL allows one at a time.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ __all__ = ["Answered", "Connection", "Handler", "copied"]
 
 log = logging.getLogger("mq.remoting")
 
-RECEIVE_SIZE = 64 << 10  # Larger buffers come from the kernel, and go back to it, for every read.
+RECEIVE_SIZE = 64 << 10  # for a larger buffer, malloc would call the kernel at every read
 UNSENT_SIZE_MAX = 64 << 20
-UNDER_WAY_MAX = 65_535  # as many as RocketMQ's client has, asynchronous and oneway ones each
-DECRYPTED_SIZE_MAX = 1 << 20  # in one go
+UNDER_WAY_MAX = 65_535  # RocketMQ's limit of asynchronous requests
+DECRYPTED_SIZE_MAX = 1 << 20  # per read
 ONEWAY = 2
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -44,15 +42,15 @@ Handler = Callable[["Connection", Frame], Frame | None]
 class _UnderWay(NamedTuple):
     answered: Answered
     sent_at: float
-    deadline: float | None  # None of one whose caller looks at the clock himself
+    deadline: float | None  # None if the caller watches the time limit itself
     code: int
 
 
 class Connection:
-    """A connected socket. handlers are called by the loop, with requests of the other end, and must be quick:
-    what they return is the answer; None is none, or one that is sent later.
+    """A connected socket. The loop calls `handlers` with requests from the other end, so they must be fast. A
+    handler returns the answer, or None for no answer or a later one.
 
-    `peer_version` is the other end's version, 0 until it has said something. `lost` is told once.
+    `peer_version` is the other end's version, 0 until its first frame. `lost` is called once.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether new requests may go over it."""
+        """Whether it accepts new requests."""
         return self._failure is None and not self.is_retired
 
     @property
@@ -94,7 +92,8 @@ class Connection:
         return bool(self._unsent)
 
     def call(self, request: Frame, timeout: float) -> Frame:
-        """The answer. Raises RemotingError, RequestTimeout. Not for the loop's own thread."""
+        """Send a request and wait for its answer. Raises RemotingError, RequestTimeout. Must not be called by
+        the loop's own thread."""
         assert not self._events.is_current
         waiter = _Waiter()
         opaque = self._begin(request, waiter.answered, None)
@@ -103,7 +102,7 @@ class Connection:
                 return waiter.result()
         finally:
             gone = self._under_way.pop(opaque, None)
-        if gone is None and waiter.arrived.acquire(timeout=1):  # It came in the last moment.
+        if gone is None and waiter.arrived.acquire(timeout=1):  # The answer came in the last moment.
             return waiter.result()
         error = self._expired(request.code, timeout)
         if gone is not None:
@@ -111,23 +110,24 @@ class Connection:
         raise error
 
     def call_async(self, request: Frame, timeout: float, answered: Answered) -> None:
-        """Have `answered` called by the loop with the answer or the error. What fails at once is raised."""
+        """Send a request; the loop calls `answered` with the answer or the error. An immediate error is
+        raised."""
         self._begin(request, answered, monotonic() + timeout)
 
     def oneway(self, request: Frame) -> None:
-        """Sends what is not answered. Raises RemotingError where it cannot be sent."""
+        """Send a oneway request. Raises RemotingError if it cannot be sent."""
         request.flags |= ONEWAY
         request.opaque = self._next_opaque()
         self.send(request)
 
     def send(self, frame: Frame) -> None:
-        """Writes a frame as it is: a oneway request, or the answer to a request of the other end."""
+        """Write a frame as it is: a oneway request, or an answer to the other end."""
         self._write(encode(frame))
 
     def expire(self, now: float) -> None:
-        """Fails what is over its time. By the loop, every now and then."""
+        """Fail the requests whose deadline has passed. Called regularly by the loop."""
         if self._failure is None:
-            # Of a reset uvloop tells once, and watches no more; that once may have brought the last data.
+            # uvloop reports a reset only once and stops watching; that event may have brought the last data.
             self._readable()
         for opaque, one in list(self._under_way.items()):
             if one.deadline is not None and one.deadline <= now and self._taken(opaque):
@@ -136,13 +136,13 @@ class Connection:
                 self._suspect(one, error)
 
     def retire(self) -> None:
-        """No new requests: those under way end, then it closes."""
+        """Accept no new requests, and close after the pending ones."""
         self.is_retired = True
         if not self.is_busy:
             self.close(RemotingError(f"{self.address} said that it shuts down", address=self.address))
 
     def close(self, reason: MQError) -> None:
-        """Every request under way fails with the reason. Any thread may."""
+        """Close; every pending request fails with the reason. Thread-safe."""
         with self._lock:
             if self._failure is not None:
                 return
@@ -153,13 +153,13 @@ class Connection:
             self._events.post(self._closed)
 
     def abandon(self) -> None:
-        """In a forked child: the descriptor goes, the connection stays the parent's."""
+        """In a forked child: close the descriptor; the parent keeps the connection."""
         with contextlib.suppress(OSError):
             socket.close(self._sock.detach())
 
     def _closed(self) -> None:
         assert self._failure is not None
-        with self._lock:  # A write that was under way has ended.
+        with self._lock:  # No write is running from here on.
             with contextlib.suppress(OSError, ValueError):
                 self._events.loop.remove_reader(self._sock.fileno())
                 self._events.loop.remove_writer(self._sock.fileno())
@@ -186,11 +186,11 @@ class Connection:
         except BaseException:
             if self._taken(opaque) or deadline is None:
                 raise
-            # The connection was lost meanwhile: `answered` has been told.
+            # The connection was lost meanwhile, and `answered` was called with the error.
         return opaque
 
     def _taken(self, opaque: int) -> bool:
-        """Whether this thread is the one to say what became of the request."""
+        """Take a request off the pending ones; False if another thread has already completed it."""
         return self._under_way.pop(opaque, None) is not None
 
     def _next_opaque(self) -> int:
@@ -202,7 +202,7 @@ class Connection:
                 failure = self._write_locked(data)
         except MQError:
             raise
-        except BaseException:  # An interrupt: what went out of the frame is not known any more.
+        except BaseException:  # After an interrupt it is unknown how much of the frame was sent.
             self.close(RemotingError(f"{self.address}: interrupted in the middle of a frame"))
             raise
         if failure is not None:
@@ -274,14 +274,14 @@ class Connection:
             self.retire()
 
     def _received(self) -> bytes | None:
-        """What there is; b"" at the end, None where there is nothing after all."""
+        """The received bytes; b"" at the end of the stream, None if there is nothing to read."""
         try:
             return self._decrypted() if self._tls else self._sock.recv(RECEIVE_SIZE)
         except _LATER:
             return None
 
     def _decrypted(self) -> bytes | None:
-        """OpenSSL may hold more than the socket, and nothing would tell of it: read all there is."""
+        """Read everything: the event loop cannot see data that is buffered inside OpenSSL."""
         data = b""
         with self._lock:
             while self._failure is None:
@@ -306,7 +306,7 @@ class Connection:
             self.is_retired = True
         one = self._under_way.pop(frame.opaque, None)
         if one is None:
-            log.debug("%s answered request %d, which nobody waits for", self.address, frame.opaque)
+            log.debug("%s answered request %d, which is no longer pending", self.address, frame.opaque)
         else:
             self._tell(one.answered, frame)
 
@@ -314,7 +314,7 @@ class Connection:
         try:
             answered(answer)
         except Exception:
-            log.exception("what an answer of %s was handed to failed", self.address)
+            log.exception("the callback for an answer of %s failed", self.address)
 
     def _serve(self, request: Frame) -> None:
         handler = self._handlers.get(request.code)
@@ -327,11 +327,11 @@ class Connection:
                 )
             else:
                 answer = handler(self, request)
-        except Exception as error:  # The other end is told, and so is the log.
+        except Exception as error:  # The other end gets an error answer, and the log an entry.
             log.exception("request %d of %s failed", request.code, self.address)
             answer = answer_to(request, ResponseCode.SYSTEM_ERROR, remark=str(error)[:1000])
         if answer is not None and not request.is_oneway:
-            with contextlib.suppress(RemotingError):  # It is lost, which others are told.
+            with contextlib.suppress(RemotingError):  # The connection is lost, which `lost` reports.
                 self.send(answer)
 
     def _expired(self, code: int, timeout: float) -> RequestTimeout:
@@ -341,7 +341,7 @@ class Connection:
         )
 
     def _suspect(self, one: _UnderWay, error: RequestTimeout) -> None:
-        """Where nothing came since the request was sent, the connection may be dead: make another."""
+        """Close a connection that has been silent since the request was sent: it may be dead."""
         if self.received_at < one.sent_at:
             self.close(RemotingError(f"{error}; nothing else came either", address=self.address))
 
@@ -352,7 +352,7 @@ class Connection:
 
 
 class _Waiter:
-    """What a thread waits on."""
+    """The result that a calling thread waits for."""
 
     __slots__ = ("_answer", "arrived")
 
@@ -373,7 +373,7 @@ class _Waiter:
 
 
 def copied(error: MQError) -> MQError:
-    """The same error for one more caller: a traceback belongs to one thread."""
+    """A copy of an error for another caller, since each thread adds its own traceback."""
     again = type(error).__new__(type(error), *error.args)
     again.__dict__.update(error.__dict__)
     return again

@@ -1,4 +1,4 @@
-"""A socket, connected, non-blocking, with TLS where that is asked for."""
+"""Connect a non-blocking socket, with TLS if configured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Remove = Callable[[int], object]
 
 
 async def dial(address: str, tls: ssl.SSLContext | None, timeout: float) -> socket.socket:
-    """The socket. Raises RemotingError, which says what failed and what to look at."""
+    """The connected socket. Raises RemotingError, which says what failed and what to check."""
     host, port = parse_address(address)
     opened: list[socket.socket] = []
     try:
@@ -80,7 +80,7 @@ async def _connected(
 async def _targets(
     loop: asyncio.AbstractEventLoop, host: str, port: int
 ) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
-    """Addresses that are numbers need no look-up, and no thread for it."""
+    """The addresses of a host. A numeric address needs no look-up, and so no thread."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host)

@@ -1,6 +1,6 @@
-"""Name servers: any of them answers for the cluster.
+"""Name servers: each of them knows the whole cluster.
 
-Which one is asked first is chance, so that clients spread. It is kept until it fails; then the next one is
+The first one is chosen at random, which spreads the clients. It is used until it fails; then the next one is
 asked, within the same time limit.
 """
 
@@ -26,7 +26,7 @@ ATTEMPT_SECONDS_MIN = 0.5
 
 
 class NameServers:
-    """Asked by coroutines of the loop, or by any other thread."""
+    """The name servers of a cluster. Callable from coroutines of the loop and from any other thread."""
 
     def __init__(self, remoting: Remoting, addresses: Sequence[str]) -> None:
         self.addresses = tuple(addresses)
@@ -35,20 +35,21 @@ class NameServers:
 
     @property
     def chosen(self) -> str:
-        """The one that is asked first."""
+        """The name server that is asked first."""
         return self.addresses[self._chosen]
 
     def call(self, request: Request, body: bytes | JsonBody = b"", timeout: float | None = None) -> Frame:
-        """The answer, whatever its code. Raises RemotingError where no name server answers in time."""
+        """The answer, whatever its code. Raises RemotingError if no name server answers in time."""
         limit = self._remoting.options.timeout if timeout is None else timeout
         self._remoting.check_open()
-        # The coroutine keeps the limit itself, and says what was tried.
+        # The coroutine applies the limit itself, and its error lists the attempts.
         return self._remoting.events.wait_for(
             self.request(request, body, limit), limit + 1, f"asking {', '.join(self.addresses)}"
         )
 
     def call_all(self, request: Request, body: bytes | JsonBody = b"") -> dict[str, Frame | MQError]:
-        """What each of them says: some requests change what is kept by all, like a deleted topic."""
+        """The answer of each name server, for requests that change the state of all, such as a deleted
+        topic."""
         answers: dict[str, Frame | MQError] = {}
         for address in self.addresses:
             try:
@@ -74,7 +75,7 @@ class NameServers:
                 answer = await self._remoting.request(address, framed(request, body), share)
             except (RemotingError, RequestTimeout) as error:
                 failures.append(str(error))
-                log.info("the next name server is asked: %s", error)
+                log.info("trying the next name server: %s", error)
             else:
                 self._chosen = (first + attempt) % len(self.addresses)
                 return answer

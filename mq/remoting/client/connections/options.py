@@ -1,4 +1,4 @@
-"""What a client of a cluster is told."""
+"""The options of a cluster's client."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ TIMEOUT_MAX = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class RemotingOptions:
-    """Times in seconds. `timeout` is that of a request that is given none of its own. Raises TypeError and
-    ValueError."""
+    """Times in seconds. `timeout`: the default time limit of a request. Raises TypeError and ValueError."""
 
     timeout: float = 3.0
     connect_timeout: float = 3.0
@@ -39,13 +38,14 @@ class RemotingOptions:
 
 
 def _check(name: str, value: object, kind: type, what: str) -> None:
-    # The value itself stays out of the text: it may be a secret.
+    # The text does not show the value: it may be a secret.
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name} is {what} or None, not a {type(value).__name__}")
 
 
 def tls_context(tls: ssl.SSLContext | bool) -> ssl.SSLContext | None:
-    """The context for what mq.open() takes as tls. True: what this machine trusts, names are checked."""
+    """The TLS context for the option tls of mq.open(). True: the machine's trusted authorities, with host
+    name checks."""
     if isinstance(tls, ssl.SSLContext):
         return tls
     if not isinstance(tls, bool):

@@ -1,11 +1,11 @@
-"""Requests to any address of a cluster: a connection for each, opened when it is first needed.
+"""Requests to any address of a cluster, over one connection per address, opened on first use.
 
-A connection that is lost is opened again by the next request. After a failure the address is left alone for a
-while, at first 50 ms, in the end 2 s: requests fail at once meanwhile, with the error there was, so that they
-can go elsewhere. A connection that was silent for 110 s is closed, before the other end does so in the middle
-of a request. After GO_AWAY requests go over a new connection, and those answered so are sent once more.
+The next request reopens a lost connection. After a failure the address backs off, from 50 ms up to 2 s:
+meanwhile requests fail at once with the same error, so that callers can try another broker. A connection
+without traffic for 110 s is closed, before the server closes it during a request. After GO_AWAY, requests use
+a new connection, and those that were answered with GO_AWAY are sent again.
 
-All of it runs on one thread. In a forked child everything raises ForkedBroker.
+One thread runs all of it. In a forked child every call raises ForkedBroker.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ log = logging.getLogger("mq.remoting")
 IDLE_SECONDS = 110.0  # RocketMQ's servers close after 120
 BACK_OFF_SECONDS = (0.05, 2.0)  # after the first failure, and at most
 TICK_SECONDS = 0.1
-CLOSE_SECONDS = 1.0  # for what is still to be written
+CLOSE_SECONDS = 1.0  # for unwritten frames at close
 Opened = Callable[[Connection], object]
 
 
 class _Failed:
-    """An address that could not be reached: how often, and when to try again."""
+    """The back-off of an unreachable address: the number of failures, and the time of the next attempt."""
 
     def __init__(self, error: MQError, attempts: int) -> None:
         first, most = BACK_OFF_SECONDS
@@ -50,9 +50,10 @@ class _Failed:
 
 
 class Remoting:
-    """`name` says in errors and in the thread's name whose it is. Used from any thread.
+    """The connection pool of one broker object. Thread-safe. `name` appears in errors and in the thread's
+    name.
 
-    events: the loop of another one, which is closed after this one; by default it has its own.
+    events: the event loop of another Remoting, which outlives this one; by default it starts its own.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Remoting:
         _all.add(self)
 
     def handle(self, code: int, handler: Handler) -> None:
-        """Have requests of brokers with this code handled; see Connection."""
+        """Set the handler for requests from brokers with this code; see Connection."""
         self.handlers[code] = handler
 
     def call(self, address: str, request: Frame, timeout: float | None = None) -> Frame:
@@ -94,7 +95,7 @@ class Remoting:
     def call_async(
         self, address: str, request: Frame, answered: Answered, timeout: float | None = None
     ) -> None:
-        """Have `answered` called by the loop, once, with the answer or an MQError. It must be quick."""
+        """Send a request; the loop calls `answered` once, with the answer or an MQError. It must be fast."""
         if timeout is None:
             timeout = self.options.timeout
         connection = self._connections.get(address)
@@ -116,7 +117,7 @@ class Remoting:
             self.events.post(answered, error)
 
     def submit(self, address: str, request: Frame, timeout: float | None = None) -> Future[Frame]:
-        """A Future of the answer."""
+        """Send a request; returns a Future of the answer."""
         future: Future[Frame] = Future()
 
         def answered(answer: Frame | MQError) -> None:
@@ -138,7 +139,7 @@ class Remoting:
         return await future
 
     def oneway(self, address: str, request: Frame) -> None:
-        """Sends without an answer; where there is no connection, once there is one. Raises BrokerClosed,
+        """Send a oneway request, after connecting if there is no connection. Raises BrokerClosed,
         ForkedBroker."""
         connection = self._connections.get(address)
         if connection is not None and connection.is_usable:
@@ -152,18 +153,18 @@ class Remoting:
         self.events.post(self._spawn_oneway, address, request)
 
     def disconnect(self, address: str, reason: str) -> None:
-        """Closes the connection, where there is one; requests under way fail."""
+        """Close the connection if there is one; its pending requests fail."""
         connection = self._connections.get(address)
         if connection is not None:
             connection.close(RemotingError(f"{address}: {reason}", address=address))
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Those that are connected."""
+        """The connected addresses."""
         return tuple(self._connections)
 
     def close(self) -> None:
-        """Ends every connection and the thread; requests under way fail with BrokerClosed."""
+        """Close every connection and end the thread; pending requests fail with BrokerClosed."""
         if self._refusal is not None:
             return
         self._refusal = BrokerClosed(f"the broker of {self.name} is closed: call mq.open() again")
@@ -238,7 +239,7 @@ class Remoting:
             log.debug("a oneway request %d was not sent: %s", request.code, error)
 
     async def _connected(self, address: str) -> Connection:
-        """The connection to an address; one that is being opened is waited for."""
+        """The connection to an address; waits for one that is being opened."""
         self.check_open()
         connection = self._connections.get(address)
         if connection is not None and connection.is_usable:
@@ -306,7 +307,7 @@ class Remoting:
             connection.close(self._refusal)
 
     def _forked(self) -> None:
-        """In a forked child: be of no use, and keep nothing of the parent's open."""
+        """In a forked child: close the inherited descriptors; every later call raises ForkedBroker."""
         if not isinstance(self._refusal, BrokerClosed):
             self._refusal = ForkedBroker(
                 f"{self.name} was opened by the parent process: call mq.open() again in the forked child"
@@ -318,7 +319,7 @@ class Remoting:
 
 
 _all: WeakSet[Remoting] = WeakSet()
-# In a child nobody runs them, and closing one would take the parent's apart.
+# In a forked child these loops must not be closed: they share the parent's epoll descriptors.
 _loops_of_parents: list[asyncio.AbstractEventLoop] = []
 
 

@@ -1,1 +1,1 @@
-"""Consumer groups of a cluster: members, the queues they have, offsets, what operators ask."""
+"""Consumer groups of a cluster: members, the queues they own, offsets, administration."""

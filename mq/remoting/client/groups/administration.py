@@ -1,7 +1,7 @@
-"""Groups of a cluster from outside: members, offsets, lag and why, and setting offsets.
+"""Administration of a cluster's groups: members, offsets, lag and its reason, and setting offsets.
 
-A broker knows the members of a group and its offsets; whose a queue is, only the members know, and are asked
-through a broker. RocketMQ: tools/admin/DefaultMQAdminExtImpl.java.
+A broker knows the members of a group and its offsets. Only the members know the owner of a queue; they are
+asked through a broker. RocketMQ: tools/admin/DefaultMQAdminExtImpl.java.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ END_MS = 1 << 62  # later than any message
 
 
 class Administration:
-    """queues are those of the broker object."""
+    """queues: those of the broker object."""
 
     def __init__(self, brokers: Brokers, namespace: Namespace, queues: Queues) -> None:
         self._brokers = brokers
@@ -47,7 +47,7 @@ class Administration:
         self._queues = queues
 
     def names(self) -> list[str]:
-        """Groups that brokers have settings of; those of RocketMQ's own left out."""
+        """The groups with settings on a broker, without RocketMQ's own."""
         names = set[str]()
         for broker in self._brokers.all_names():
             answer = self._brokers.ask(broker, GetAllGroups())
@@ -104,7 +104,7 @@ class Administration:
         ]
 
     def retrying(self, group: str) -> dict[str, int]:
-        """By the topic that they were sent to; those that lie in the retry topic."""
+        """How many messages wait in the retry topic, by their original topic."""
         retry = RETRY_PREFIX + group
         try:
             committed = self.offsets(group, retry)
@@ -125,9 +125,9 @@ class Administration:
         return {self._namespace.plain(topic): number for topic, number in counts.items()}
 
     def reset(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """5.x notes each offset and applies it at the next pull. 4.9 tells the live members, by a time and of
-        all queues of the broker: by that of the earliest message, so that none is left out. Where no member
-        lives the offset is written."""
+        """Set offsets. 5.x stores each offset and applies it at the next pull. 4.9 sends the live members a
+        time for all queues of the broker: this method gives the time of the earliest message, so that none is
+        skipped. If no member is live, it writes the offsets."""
         wire_group = self._wire_group(group)
         for queue, offset in offsets.items():
             end = self._queues.max_offset(queue)
@@ -138,7 +138,7 @@ class Administration:
         if not self.members(group):
             return
         times = {queue: self._time_of(queue, offset) for queue, offset in offsets.items()}
-        # The earliest last: to 4.9 it is the one that counts.
+        # The earliest comes last: for 4.9 the last one counts.
         for queue in sorted(offsets, key=lambda queue: times[queue], reverse=True):
             offset, wire = offsets[queue], self._namespace.wire_queue(queue)
             request = ResetConsumerOffset(
@@ -167,7 +167,7 @@ class Administration:
         at = begin if committed is None else max(begin, min(committed, end))
         lag = end - at
         if lag and not reason and owner is None:
-            reason = "no live member says that it has this queue"
+            reason = "no live member reports that it owns this queue"
         return QueueState(
             queue=queue,
             owner=owner,
@@ -190,11 +190,13 @@ class Administration:
                 for queue in from_json(RunningInfo, answer.body).mq_table:
                     owners.of_queue[queue] = member
             except MQError as error:
-                log.debug("group %s: member %s does not say what it has: %s", group, member.client_id, error)
+                log.debug(
+                    "group %s: member %s does not report its queues: %s", group, member.client_id, error
+                )
         return owners
 
     def _connections(self, group: str) -> Iterable[ConsumerConnections]:
-        """What each broker knows of the members."""
+        """The members that each broker knows."""
         request = GetConsumerConnections(self._wire_group(group))
         for broker in self._brokers.all_names():
             answer = self._brokers.ask(
@@ -232,7 +234,7 @@ class _Owners:
 
 
 def _is_own(group: str) -> bool:
-    """RocketMQ's own groups, which every broker has settings of."""
+    """Whether it is one of RocketMQ's own groups, which every broker has settings of."""
     return is_system_group(group) or group in OWN_GROUPS or group.startswith("CID_ONS")
 
 

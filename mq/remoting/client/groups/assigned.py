@@ -1,6 +1,6 @@
-"""Queues of a cluster that a consumer is told to have: see mq.api.group.Assigned.
+"""Manually assigned queues of a cluster: see mq.api.group.Assigned.
 
-It is no member of the group and sends no heartbeat, so each pull says what it filters by.
+The consumer is not a member of the group and sends no heartbeat, so each pull carries its subscription.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mq.api.group import Subscription
 from mq.api.results import MessageQueue
 from mq.names import check_group
 from mq.remoting.client.groups.claims import RemoteClaim
-from mq.remoting.client.groups.lane import Lane
+from mq.remoting.client.groups.client_instance import ClientInstance
 
 __all__ = ["RemoteAssigned"]
 
@@ -20,37 +20,38 @@ __all__ = ["RemoteAssigned"]
 class RemoteAssigned:
     """route_version grows when any topic changes."""
 
-    def __init__(self, lane: Lane, group: str, route_version: Callable[[], int]) -> None:
+    def __init__(self, instance: ClientInstance, group: str, route_version: Callable[[], int]) -> None:
         check_group(group)
-        self.brokers: Final = lane.brokers
-        self.namespace: Final = lane.namespace
-        self.wire_group: Final = lane.namespace.wire(group)
-        self._lane = lane
+        self.brokers: Final = instance.brokers
+        self.namespace: Final = instance.namespace
+        self.wire_group: Final = instance.namespace.wire(group)
+        self._instance = instance
         self._route_version = route_version
         self._claims: set[RemoteClaim] = set()
 
     def version(self) -> int:
-        """See Assigned.version. That an operator set an offset is not told to one that is no member."""
-        self._lane.check_open()
+        """See Assigned.version. A reset of offsets is not reported: brokers send_oneway it to members
+        only."""
+        self._instance.check_open()
         return self._route_version()
 
     def claim(self, queue: MessageQueue) -> RemoteClaim:
         """See Assigned.claim."""
         claim = RemoteClaim(self, queue)
         self._claims.add(claim)
-        self._lane.arrivals.expect(queue)
+        self._instance.arrivals.expect(queue)
         return claim
 
     def write_offsets(self) -> None:
         for claim in tuple(self._claims):
             claim.write_offset()
 
-    # What its claims ask: see ClaimOwner.
+    # Called by its claims: see ClaimOwner.
 
     def beginning(self, queue: MessageQueue) -> int | None:
         return None
 
-    def is_made_up(self, queue: MessageQueue) -> bool:
+    def is_placeholder(self, queue: MessageQueue) -> bool:
         return False
 
     def own_subscription(self, queue: MessageQueue) -> Subscription | None:
@@ -59,17 +60,17 @@ class RemoteAssigned:
     def sub_version(self, queue: MessageQueue) -> int:
         return 0
 
-    def not_known(self) -> None:
+    def on_unknown_member(self) -> None:
         pass
 
     def arrived(self, queue: MessageQueue) -> None:
-        self._lane.arrivals.arrived(queue)
+        self._instance.arrivals.arrived(queue)
 
     def released(self, claim: RemoteClaim) -> None:
         self._claims.discard(claim)
 
-    def is_silent(self, broker_name: str) -> bool:
+    def is_unresponsive(self, broker_name: str) -> bool:
         return False
 
-    def was_silent(self, broker_name: str) -> None:
+    def set_unresponsive(self, broker_name: str) -> None:
         pass

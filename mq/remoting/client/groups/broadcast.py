@@ -1,8 +1,8 @@
-"""How far one consumer of a broadcasting group of a cluster is.
+"""The offsets of one consumer of a broadcasting group on a cluster.
 
-Its offsets are its own, in files on this machine, as those of a directory's broker are: one file for each
-broker that has queues of its topics, since each broker counts its queues from 0. The consumer's client id is
-that of the first file, and its lock keeps other consumers of this machine away.
+Each consumer keeps its own offsets in files on this machine, as with a directory. There is one file per
+broker, since each broker numbers its queues from 0. The first file has the consumer's client id; its lock
+excludes other consumers of this machine.
 
 RocketMQ: client/consumer/store/LocalFileOffsetStore.java.
 """
@@ -25,7 +25,7 @@ IDENTITY = "client"  # the directory whose lock stands for the client id
 
 
 def default_directory(cluster: str, namespace: str) -> Path:
-    """Where offsets are kept unless the consumer says otherwise; `cluster` are the name servers."""
+    """The default directory of the offset files. cluster: the addresses of the name servers."""
     parts = [cluster, namespace] if namespace else [cluster]
     return Path.home().joinpath(".mq", "broadcast", *(re.sub(r"[^\w.-]", "_", part) for part in parts))
 
@@ -92,7 +92,7 @@ class RemoteBroadcastOffsets:
         return found
 
     def _begin(self, broker_name: str, topic: str, consume_from: str | int) -> dict[int, int]:
-        """Where to begin with the queues of one broker."""
+        """The first offsets for the queues of one broker."""
         return {
             queue.queue_id: first_offset(self._queues, queue, consume_from)
             for queue in self._queues.readable(topic)

@@ -1,11 +1,11 @@
-"""Pulls from one queue for its owner, in the background: the broker holds a request until there is a message.
+"""Background pulls from one queue for its owner: the broker holds a request until there is a message.
 
-A call never waits for the network. It takes the answer that is there, and the next request is sent at once,
-so one is always under way, and at most one answer waits. What was asked from another offset than is wanted
-now, after a seek, is dropped when it comes.
+A call never waits for the network. It takes the buffered answer and sends the next request at once, so one
+request is always pending and at most one answer is buffered. After a seek, the answer for the old offset is
+dropped.
 
-A broker that refuses because it has not heard of the member yet is told again; after any other failure the
-next call raises it, and the one after that asks anew.
+If a broker does not know the member yet, a heartbeat is sent and the pull repeated. Any other error is raised
+by the next call, and the call after that sends a new request.
 """
 
 from __future__ import annotations
@@ -26,28 +26,32 @@ from mq.remoting.codec.bodies.route import MASTER_ID
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.response_codes import ResponseCode
 
-__all__ = ["ClaimPuller", "PullTerms"]
+__all__ = ["ClaimPuller", "PullParameters"]
 
-ANSWER_SECONDS = 30.0  # more than a broker holds a pull, a sweep of its waiting pulls included
-AGAIN_SECONDS = 1.0  # after a refusal that another heartbeat mends, or an answer that was not held
+ANSWER_SECONDS = (
+    30.0  # longer than a broker holds a pull, including the interval at which it checks held pulls
+)
+BACKOFF_SECONDS = (
+    1.0  # pause after an error that a heartbeat repairs, or after an empty answer that was not held
+)
 NOT_KNOWN = frozenset({ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST})
 
 
-class PullTerms(Protocol):
-    """By what a claim pulls; asked for each request."""
+class PullParameters(Protocol):
+    """The parameters of a claim's pulls, read for each request."""
 
     def committed_offset(self) -> int | None:
-        """The offset that the broker stores on the way, None for nothing."""
+        """The offset that the broker commits with the pull; None for no commit."""
         ...
 
     def own_subscription(self) -> Subscription | None:
-        """What to filter by; None: what the heartbeat says."""
+        """The subscription to filter by; None: that of the heartbeat."""
         ...
 
     def sub_version(self) -> int: ...
 
-    def not_known(self) -> None:
-        """The broker has no heartbeat with this subscription."""
+    def on_unknown_member(self) -> None:
+        """Called if the broker has no heartbeat with this subscription."""
         ...
 
 
@@ -60,7 +64,7 @@ class ClaimPuller:
         group: str,
         queue: MessageQueue,
         namespace: Namespace,
-        terms: PullTerms,
+        parameters: PullParameters,
         arrived: Callable[[], object],
     ) -> None:
         self._brokers = brokers
@@ -68,11 +72,11 @@ class ClaimPuller:
         self._queue = queue
         self._wire_queue = namespace.wire_queue(queue)
         self._namespace = namespace
-        self._terms = terms
+        self._parameters = parameters
         self._arrived = arrived
         self._lock = threading.Lock()  # guards what follows
-        self._asked = -1  # the offset of the request that is under way
-        self._round = 0  # of the request that counts
+        self._asked = -1  # the offset of the pending request
+        self._round = 0  # the number of the current request; answers to earlier ones are dropped
         self._result: PullResult | None = None
         self._result_of = -1
         self._failure: MQError | None = None
@@ -83,7 +87,7 @@ class ClaimPuller:
     def __call__(
         self, offset: int, count_max: int, byte_max: int, tag_hashes: frozenset[int] | None, wait: float, /
     ) -> PullResult:
-        """See Puller. What is there, or nothing yet; `wait` is the caller's to do, by a Waiter."""
+        """See Puller. Returns the buffered answer or an empty result; the caller waits with a Waiter."""
         with self._lock:
             failure, self._failure = self._failure, None
             if failure is not None:
@@ -101,21 +105,21 @@ class ClaimPuller:
         return PullResult(PullStatus.NO_NEW_MESSAGE, [], offset, self._min_offset, self._max_offset)
 
     def close(self) -> None:
-        """Ask for nothing more; what is under way is dropped when it comes."""
+        """Stop pulling; the answer to the pending request is dropped."""
         with self._lock:
             self._is_closed = True
             self._round += 1
             self._result = None
 
     def _ask(self, offset: int, count_max: int, byte_max: int) -> None:
-        """Have a request from this offset on under way."""
+        """Make sure that a request from this offset on is pending."""
         with self._lock:
             if self._is_closed or self._asked == offset:
                 return
             self._asked = offset
             self._round += 1
             this = self._round
-        terms = self._terms
+        parameters = self._parameters
         try:
             address = self._address()
             request = pull_request(
@@ -125,17 +129,17 @@ class ClaimPuller:
                 count_max,
                 byte_max,
                 hold=HOLD_SECONDS,
-                committed=terms.committed_offset() if self._broker_id == MASTER_ID else None,
-                subscription=terms.own_subscription(),
-                sub_version=terms.sub_version(),
+                committed=parameters.committed_offset() if self._broker_id == MASTER_ID else None,
+                subscription=parameters.own_subscription(),
+                sub_version=parameters.sub_version(),
             )
 
             sent_at = monotonic()
 
             def again() -> None:
                 if this != self._round:
-                    return  # The owner went elsewhere meanwhile.
-                if monotonic() - sent_at < AGAIN_SECONDS:
+                    return  # The owner has asked for another offset meanwhile.
+                if monotonic() - sent_at < BACKOFF_SECONDS:
                     self._later(again)
                 else:
                     self._ask_again(offset, count_max, byte_max)
@@ -149,7 +153,7 @@ class ClaimPuller:
             raise
 
     def _address(self) -> str:
-        """Of the broker that was suggested, as long as there is one; else the master's, or any slave's."""
+        """The address of the suggested broker if it is known, else the master's or any slave's."""
         cluster, name = self._brokers.cluster, self._queue.broker_name
         address = cluster.address(name, self._broker_id)
         if address is None:
@@ -158,7 +162,7 @@ class ClaimPuller:
         return address
 
     def _drop(self, this: int) -> bool:
-        """The request is not under way any more. False: another one is by now."""
+        """Mark the request as no longer pending. False if another one is pending by now."""
         with self._lock:
             if this != self._round:
                 return False
@@ -171,7 +175,7 @@ class ClaimPuller:
         if not self._drop(this):
             return
         if isinstance(answer, Frame) and answer.code in NOT_KNOWN:
-            self._terms.not_known()
+            self._parameters.on_unknown_member()
             again()
             return
         try:
@@ -202,4 +206,4 @@ class ClaimPuller:
 
     def _later(self, again: Callable[[], None]) -> None:
         loop = self._brokers.remoting.events.loop
-        loop.call_later(AGAIN_SECONDS, again)
+        loop.call_later(BACKOFF_SECONDS, again)

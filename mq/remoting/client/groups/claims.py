@@ -1,8 +1,8 @@
-"""A queue of a cluster that a consumer has: how far it is, its pulls, what is sent back, and its lock.
+"""A queue of a cluster that a consumer owns: its offset, its pulls, its send-backs, and its lock.
 
-Brokers of a cluster give no queue to one member alone: the members work out the same shares, and a queue may
-have two owners for a moment of a rebalance. For consumption in order its broker has a lock, which the owner
-renews; without it the claim is lost.
+RocketMQ's brokers do not assign queues: every member computes the same allocation, and during a rebalance a
+queue may have two owners for a moment. For ordered consumption the broker keeps a lock per queue, which the
+owner renews; a claim without the lock is lost.
 
 RocketMQ: client/impl/consumer/RebalancePushImpl.java, ProcessQueue.java, ConsumeMessageOrderlyService.java.
 """
@@ -29,14 +29,14 @@ __all__ = ["ClaimOwner", "RemoteClaim"]
 
 log = logging.getLogger("mq.groups")
 
-LOCK_SECONDS = 30.0  # for which a lock that was not renewed is believed; its broker keeps it for 60
+LOCK_SECONDS = 30.0  # how long an unrenewed lock counts as held; the broker keeps it for 60 s
 SEND_BACK_SECONDS = 5.0
 
 T = TypeVar("T")
 
 
 class ClaimOwner(Protocol):
-    """The member, or the consumer without a group, that has the claim."""
+    """The owner of a claim: a member, or a consumer with manually assigned queues."""
 
     @property
     def brokers(self) -> Brokers: ...
@@ -45,27 +45,27 @@ class ClaimOwner(Protocol):
     @property
     def namespace(self) -> Namespace: ...
     def beginning(self, queue: MessageQueue) -> int | None:
-        """Where to begin where the group has no offset; None: at the oldest message."""
+        """The first offset if the group has none; None: that of the oldest message."""
         ...
 
-    def is_made_up(self, queue: MessageQueue) -> bool:
-        """Whether an offset of 0 is none at all."""
+    def is_placeholder(self, queue: MessageQueue) -> bool:
+        """Whether an offset of 0 means that the group has no offset."""
         ...
 
     def own_subscription(self, queue: MessageQueue) -> Subscription | None: ...
     def sub_version(self, queue: MessageQueue) -> int: ...
-    def not_known(self) -> None: ...
+    def on_unknown_member(self) -> None: ...
     def arrived(self, queue: MessageQueue) -> None: ...
     def released(self, claim: RemoteClaim) -> None: ...
-    def is_silent(self, broker_name: str) -> bool:
-        """Whether a broker did not answer just now: another wait for it is in vain."""
+    def is_unresponsive(self, broker_name: str) -> bool:
+        """Whether a broker has just failed to answer, so that waiting for it again is useless."""
         ...
 
-    def was_silent(self, broker_name: str) -> None: ...
+    def set_unresponsive(self, broker_name: str) -> None: ...
 
 
 class RemoteClaim:
-    """See mq.api.group.Claim. is_locked: it has the lock of the queue, as of now."""
+    """See mq.api.group.Claim. is_locked: the member has just locked the queue."""
 
     def __init__(self, owner: ClaimOwner, queue: MessageQueue, *, is_locked: bool = False) -> None:
         self.queue: Final = queue
@@ -77,7 +77,7 @@ class RemoteClaim:
         self._is_lost = self._is_released = self._is_reset = False
         self._pull: ClaimPuller | None = None
 
-    # What the consumer calls.
+    # Called by the consumer.
 
     def committed(self) -> int | None:
         """See Claim.committed."""
@@ -87,21 +87,21 @@ class RemoteClaim:
             self._offset.set(reset_to)
             return reset_to
         offset = self._queried()
-        if offset is None or (offset == 0 and self._owner.is_made_up(self.queue)):
+        if offset is None or (offset == 0 and self._owner.is_placeholder(self.queue)):
             offset = self._owner.beginning(self.queue)
             if offset is not None:
-                self._offset.set(offset)  # A member that comes after this one begins there too.
+                self._offset.set(offset)  # A later owner begins there too.
         return offset
 
     def _queried(self) -> int | None:
         owner, name = self._owner, self.queue.broker_name
-        if owner.is_silent(name):
-            # The queues of the other brokers do not wait for this one, once for each of its own.
+        if owner.is_unresponsive(name):
+            # Fail fast: otherwise each queue of this broker would delay the queues of the others.
             raise RemotingError(f"broker {name!r} did not answer just now")
         try:
             return self._offset.query()
         except RequestTimeout:
-            owner.was_silent(name)
+            owner.set_unresponsive(name)
             raise
 
     def is_current(self) -> bool:
@@ -176,21 +176,21 @@ class RemoteClaim:
         try:
             if self._is_lost:
                 return
-            if self._owner.is_silent(self.queue.broker_name):
+            if self._owner.is_unresponsive(self.queue.broker_name):
                 self._offset.write()
             else:
                 self._offset.write_and_wait()
         except MQError as error:
-            self._owner.was_silent(self.queue.broker_name)
+            self._owner.set_unresponsive(self.queue.broker_name)
             log.warning(
-                "group %s: the offset of %s/%d could not be written when it was given up, so messages may"
-                " come again: %s",
+                "group %s: the offset of %s/%d could not be written when the queue was released, so messages"
+                " may be delivered again: %s",
                 *(self._owner.wire_group, self.queue.topic, self.queue.queue_id, error),
             )
         finally:
             self._owner.released(self)
 
-    # What the member calls, from any thread.
+    # Called by the member, from any thread.
 
     @property
     def is_locked(self) -> bool:
@@ -198,11 +198,11 @@ class RemoteClaim:
 
     @property
     def offset(self) -> int | None:
-        """What was committed here last."""
+        """The offset that was committed last."""
         return self._offset.offset
 
     def renewed(self) -> None:
-        """Its broker says that it still has the lock."""
+        """The broker has confirmed the lock."""
         self._locked_at = monotonic()
 
     def lose(self) -> None:
@@ -217,11 +217,11 @@ class RemoteClaim:
         self._is_reset = True
 
     def write_offset(self) -> None:
-        """Have the broker told what was committed."""
+        """Send the committed offset to the broker."""
         if not self._is_lost and not self._is_reset:
             self._offset.write()
 
-    # What its pulls ask: see PullTerms.
+    # Called by its pulls: see PullParameters.
 
     def committed_offset(self) -> int | None:
         return None if self._is_reset or self._is_lost else self._offset.offset
@@ -232,8 +232,8 @@ class RemoteClaim:
     def sub_version(self) -> int:
         return self._owner.sub_version(self.queue)
 
-    def not_known(self) -> None:
-        self._owner.not_known()
+    def on_unknown_member(self) -> None:
+        self._owner.on_unknown_member()
 
     def _arrived(self) -> None:
         self._owner.arrived(self.queue)

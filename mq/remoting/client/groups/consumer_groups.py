@@ -1,8 +1,8 @@
 """The consumer groups of a cluster: see mq.api.consumer_groups.
 
-A consumer of this process joins in a lane (lane.py); what depends on time is done for all of them here:
-offsets are written every 5 s, locks renewed every 20 s. The rest are questions that operators ask
-(administration.py).
+A consumer of this process joins through a client instance (client_instance.py). This module runs the timers
+of all consumers: it writes offsets every 5 s and renews locks every 20 s. administration.py has the
+operators' calls.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.client.groups.administration import Administration
 from mq.remoting.client.groups.assigned import RemoteAssigned
 from mq.remoting.client.groups.broadcast import RemoteBroadcastOffsets, default_directory
-from mq.remoting.client.groups.lane import Lane
+from mq.remoting.client.groups.client_instance import ClientInstance
+from mq.remoting.client.groups.client_processor import ClientProcessor
+from mq.remoting.client.groups.initial_offset import InitialOffset
 from mq.remoting.client.groups.membership import RemoteMembership, subscription_data
-from mq.remoting.client.groups.starting import Starting
-from mq.remoting.client.groups.told import Told
 from mq.remoting.client.heartbeats import Heartbeats
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.codec.bodies.heartbeat import ClientCheck
@@ -41,7 +41,7 @@ LOCKS_SECONDS = 20.0
 
 
 class RemoteConsumerGroups(ConsumerGroups):
-    """Of one broker object. queues are its queues; new_connections makes another Remoting like the first."""
+    """The groups of one broker object. new_connections: makes another Remoting with the same options."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class RemoteConsumerGroups(ConsumerGroups):
         self._queues = queues
         self._new_connections = new_connections
         self._administration = Administration(brokers, namespace, queues)
-        self._lock = threading.Lock()  # guards the lanes
-        self._lanes: list[Lane] = []
-        self._members: dict[Lane, list[RemoteMembership]] = {}
+        self._lock = threading.Lock()  # guards the instances
+        self._instances: list[ClientInstance] = []
+        self._members: dict[ClientInstance, list[RemoteMembership]] = {}
         self._assigned: WeakSet[RemoteAssigned] = WeakSet()
-        self._first = self._add_lane(brokers)
+        self._first = self._add_instance(brokers)
         brokers.cluster.changed.append(self._route_changed)
         self._every(OFFSETS_SECONDS, self._write_offsets)
         self._every(LOCKS_SECONDS, self._renew_locks)
@@ -71,21 +71,21 @@ class RemoteConsumerGroups(ConsumerGroups):
     def admit(self, group: str, member: Member, consume_from: str | int | None) -> Membership:
         """See ConsumerGroups.admit."""
         self._check_expressions(group, member.client_id, member.subscriptions)
-        lane = self._lane_for(group)
+        instance = self._instance_for(group)
         try:
             is_broadcasting = member.model == "broadcasting"
             queues = [] if is_broadcasting else self._known_queues(member.subscriptions)
             begin = "first" if consume_from is None else consume_from
-            starting = Starting(self._brokers, self._namespace, begin, queues)
-            membership = RemoteMembership(lane, group, member, starting)
-            self._members[lane].append(membership)
+            initial = InitialOffset(self._brokers, self._namespace, begin, queues)
+            membership = RemoteMembership(instance, group, member, initial)
+            self._members[instance].append(membership)
             try:
                 membership.join()
             except BaseException:
                 membership.leave()
                 raise
         except BaseException:
-            lane.groups.discard(group)
+            instance.groups.discard(group)
             raise
         return membership
 
@@ -124,7 +124,8 @@ class RemoteConsumerGroups(ConsumerGroups):
         return self._administration.states(group, topic)
 
     def retrying(self, group: str) -> dict[str, int]:
-        """See ConsumerGroups.retrying. What still waits for its delay is not seen: a broker does not tell."""
+        """See ConsumerGroups.retrying. Without messages that still wait for their delay: brokers do not
+        send_oneway."""
         self._write_offsets()
         return self._administration.retrying(group)
 
@@ -140,29 +141,29 @@ class RemoteConsumerGroups(ConsumerGroups):
         """Leave every group."""
         with self._lock:
             members = [member for of_lane in self._members.values() for member in of_lane]
-            others = [lane for lane in self._lanes if lane is not self._first]
+            others = [instance for instance in self._instances if instance is not self._first]
         for member in members:
             member.leave()
         for assigned in list(self._assigned):
             assigned.write_offsets()
-        for lane in others:
-            lane.brokers.remoting.close()
+        for instance in others:
+            instance.brokers.remoting.close()
 
-    # Lanes.
+    # Client instances.
 
-    def _lane_for(self, group: str) -> Lane:
-        """One in which the group has no member yet."""
+    def _instance_for(self, group: str) -> ClientInstance:
+        """A client instance in which the group has no member yet."""
         with self._lock:
-            for lane in self._lanes:
-                if group not in lane.groups:
+            for instance in self._instances:
+                if group not in instance.groups:
                     break
             else:
-                lane = self._add_lane(Brokers(self._new_connections(), self._brokers.cluster))
-            lane.groups.add(group)
-            return lane
+                instance = self._add_instance(Brokers(self._new_connections(), self._brokers.cluster))
+            instance.groups.add(group)
+            return instance
 
-    def _add_lane(self, brokers: Brokers) -> Lane:
-        lane = Lane(
+    def _add_instance(self, brokers: Brokers) -> ClientInstance:
+        instance = ClientInstance(
             brokers,
             Heartbeats(brokers.remoting, brokers.cluster),
             self._arrivals,
@@ -170,18 +171,18 @@ class RemoteConsumerGroups(ConsumerGroups):
             brokers.remoting.check_open,
             self._left,
         )
-        self._lanes.append(lane)
-        self._members[lane] = []
-        Told(brokers.remoting, lambda: tuple(self._members[lane]))
-        return lane
+        self._instances.append(instance)
+        self._members[instance] = []
+        ClientProcessor(brokers.remoting, lambda: tuple(self._members[instance]))
+        return instance
 
     def _left(self, member: RemoteMembership) -> None:
-        for lane, members in self._members.items():
+        for instance, members in self._members.items():
             if member in members:
                 members.remove(member)
-                lane.groups.discard(member.group)
+                instance.groups.discard(member.group)
 
-    # What depends on time, and on brokers.
+    # Timers and events of brokers.
 
     def _every(self, seconds: float, work: Callable[[], object]) -> None:
         events = self._brokers.remoting.events
@@ -223,11 +224,11 @@ class RemoteConsumerGroups(ConsumerGroups):
             try:
                 found += self._queues.readable(each.topic)
             except MQError:
-                continue  # Once the topic is there, all its messages come.
+                continue  # When the topic is created, consumption begins at its first message.
         return found
 
     def _check_expressions(self, group: str, client_id: str, subscriptions: Sequence[Subscription]) -> None:
-        """Raises RemotingError where a broker cannot filter by a subscription."""
+        """Raises RemotingError if a broker cannot filter by a subscription."""
         for each in subscriptions:
             if each.kind == "TAG":
                 continue

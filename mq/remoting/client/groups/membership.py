@@ -1,7 +1,7 @@
-"""A consumer's place in a group of a cluster.
+"""A consumer's membership in a group of a cluster.
 
-Which queues are whose, each member works out from the list of members that a broker keeps; a broker says when
-it changed. RocketMQ: client/impl/consumer/RebalanceImpl.java.
+Every member computes the allocation of queues from the list of members, which a broker keeps; the broker
+notifies members of changes. RocketMQ: client/impl/consumer/RebalanceImpl.java.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mq.filter.tags import parse, tag_hash
 from mq.names import RETRY_PREFIX
 from mq.remoting.client.connections.answers import framed
 from mq.remoting.client.groups.claims import RemoteClaim
-from mq.remoting.client.groups.lane import Lane
-from mq.remoting.client.groups.starting import Starting
-from mq.remoting.client.heartbeats import Beating
+from mq.remoting.client.groups.client_instance import ClientInstance
+from mq.remoting.client.groups.initial_offset import InitialOffset
+from mq.remoting.client.heartbeats import HeartbeatClient
 from mq.remoting.codec.bodies.consuming import ConsumerIds, LockedQueues, QueueLock
 from mq.remoting.codec.bodies.heartbeat import ConsumeFrom, ConsumerGroup, ConsumeType, MessageModel
 from mq.remoting.codec.bodies.heartbeat import Subscription as SubscriptionData
@@ -32,48 +32,48 @@ from mq.remoting.codec.response_codes import ResponseCode
 
 __all__ = ["RemoteMembership", "subscription_data"]
 
-LOOK_AGAIN_SECONDS = 1.0  # after another member had the lock of a queue, or no broker knew this one
+LOOK_AGAIN_SECONDS = 1.0  # pause after another member had a queue's lock, or no broker knew this member
 LOCK_TIMEOUT = 1.0
-SILENT_SECONDS = 5.0  # for which a broker that did not answer is not waited for again
+UNRESPONSIVE_SECONDS = 5.0  # how long a broker that did not answer counts as unresponsive
 
 
 class RemoteMembership:
-    """See mq.api.group.Membership. In `lane` it is the only one of its group."""
+    """See mq.api.group.Membership. It is the only member of its group in its client instance."""
 
-    def __init__(self, lane: Lane, group: str, member: Member, starting: Starting) -> None:
+    def __init__(self, instance: ClientInstance, group: str, member: Member, initial: InitialOffset) -> None:
         self.client_id: Final = member.client_id
         self.group: Final = group
-        self.brokers: Final = lane.brokers
-        self.namespace: Final = lane.namespace
-        self.wire_group: Final = lane.namespace.wire(group)
+        self.brokers: Final = instance.brokers
+        self.namespace: Final = instance.namespace
+        self.wire_group: Final = instance.namespace.wire(group)
         self.claims: dict[MessageQueue, RemoteClaim] = {}
-        self._lane = lane
+        self._instance = instance
         self._model = member.model
         self._consume_type = member.consume_type
         self.is_ordered: Final = member.ordered
-        self._starting = starting
+        self._initial = initial
         self.since_ms: Final = member.since_ms
         self._version = 0
         self._sub_version = self.since_ms
         self._subscriptions: dict[str, Subscription] = {each.topic: each for each in member.subscriptions}
-        self._beating = Beating(member.client_id, self.consumer_group)
-        self._silent_at: dict[str, float] = {}  # when a broker did not answer, by its name
+        self._beating = HeartbeatClient(member.client_id, self.consumer_group)
+        self._unresponsive_at: dict[str, float] = {}  # by broker name: when it last failed to answer
         self._is_gone = False
 
     def join(self) -> None:
-        """Be known to the brokers. Raises RemotingError, RequestTimeout."""
+        """Register with the brokers. Raises RemotingError, RequestTimeout."""
         self._find_routes()
-        self._lane.heartbeats.add(self._beating)
-        self._lane.heartbeats.beat_and_wait(self._beating)
+        self._instance.heartbeats.add(self._beating)
+        self._instance.heartbeats.send_and_wait(self._beating)
 
-    # What the consumer calls.
+    # Called by the consumer.
 
     def members(self) -> list[Member]:
-        """See Membership.members. Of the others a broker of RocketMQ's tells the client ids alone."""
+        """See Membership.members. For other members a RocketMQ broker tells only the client ids."""
         client_ids = self._client_ids()
         if self.client_id not in client_ids:
-            # No broker has the topics yet, or this one did not hear of the member: look again soon.
-            self._lane.heartbeats.beat()
+            # No broker has the topics yet, or the broker does not know the member yet: try again soon.
+            self._instance.heartbeats.send_all()
             self._look_again()
         return [self._member(client_id) for client_id in sorted({*client_ids, self.client_id})]
 
@@ -88,7 +88,7 @@ class RemoteMembership:
         return from_json(ConsumerIds, answer.body).consumer_id_list
 
     def _look_again(self) -> None:
-        events = self._lane.brokers.remoting.events
+        events = self._instance.brokers.remoting.events
         events.post(lambda: events.loop.call_later(LOOK_AGAIN_SECONDS, self.changed))
 
     def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
@@ -96,22 +96,22 @@ class RemoteMembership:
         self._subscriptions = {each.topic: each for each in subscriptions}
         self._sub_version = max(self._sub_version + 1, int(time.time() * 1000))
         self._find_routes()
-        self._lane.heartbeats.beat_and_wait(self._beating)
+        self._instance.heartbeats.send_and_wait(self._beating)
         self.changed()
 
     def version(self) -> int:
         """See Membership.version."""
-        self._lane.check_open()
+        self._instance.check_open()
         return self._version
 
     def claim(self, queue: MessageQueue) -> RemoteClaim | None:
-        """See Membership.claim. Only for consumption in order one member at a time has the queue for sure."""
+        """See Membership.claim. Only ordered consumption guarantees a single owner at a time."""
         is_locked = self.is_ordered and self._model == "clustering"
         if is_locked and not self._lock(queue):
             self._look_again()
             return None
         claim = self.claims[queue] = RemoteClaim(self, queue, is_locked=is_locked)
-        self._lane.arrivals.expect(queue)
+        self._instance.arrivals.expect(queue)
         return claim
 
     def leave(self) -> None:
@@ -123,15 +123,15 @@ class RemoteMembership:
             for claim in list(self.claims.values()):
                 claim.release()
         finally:
-            self._lane.heartbeats.unregister(self._beating, consumer_group=self.wire_group)
-            self._lane.left(self)
+            self._instance.heartbeats.unregister(self._beating, consumer_group=self.wire_group)
+            self._instance.left(self)
 
-    # What brokers, the clock and operators bring; from any thread.
+    # Events from brokers, timers and operators; from any thread.
 
     def changed(self) -> None:
-        """Members, topics or offsets may have changed: its consumer looks again."""
+        """Members, topics or offsets may have changed: the consumer rebalances."""
         self._version += 1
-        self._lane.arrivals.changed()
+        self._instance.arrivals.changed()
 
     def route_changed(self, topic: str) -> None:
         if topic in self._subscriptions or topic == RETRY_PREFIX + self.group:
@@ -150,7 +150,7 @@ class RemoteMembership:
             claim.write_offset()
 
     def renew_locks(self) -> None:
-        """Ask each broker to keep the locks, without waiting. What it does not confirm is lost."""
+        """Ask each broker to renew the locks, without waiting. A queue that it does not confirm is lost."""
         locked = [claim for claim in list(self.claims.values()) if claim.is_locked]
         for name in {claim.queue.broker_name for claim in locked}:
             address = self.brokers.cluster.address(name)
@@ -166,7 +166,7 @@ class RemoteMembership:
 
     def _renewed(self, claims: Sequence[RemoteClaim], answer: Frame | MQError) -> None:
         if isinstance(answer, MQError) or answer.code != ResponseCode.SUCCESS:
-            return  # What is not renewed for too long counts as lost.
+            return  # A lock that is not renewed in time counts as lost.
         kept = set(from_json(LockedQueues, answer.body).locked)
         for claim in claims:
             if self.wire_queue(claim.queue) in kept:
@@ -175,7 +175,7 @@ class RemoteMembership:
                 claim.lose()
                 self.changed()
 
-    # What its claims ask: see ClaimOwner.
+    # Called by its claims: see ClaimOwner.
 
     def wire_queue(self, queue: MessageQueue) -> MessageQueue:
         return self.namespace.wire_queue(queue)
@@ -184,10 +184,10 @@ class RemoteMembership:
         return self.namespace.plain_queue(queue)
 
     def beginning(self, queue: MessageQueue) -> int | None:
-        return self._starting.offset(queue)
+        return self._initial.offset(queue)
 
-    def is_made_up(self, queue: MessageQueue) -> bool:
-        return self._starting.is_made_up(self.wire_group, self.wire_queue(queue))
+    def is_placeholder(self, queue: MessageQueue) -> bool:
+        return self._initial.is_placeholder(self.wire_group, self.wire_queue(queue))
 
     def own_subscription(self, queue: MessageQueue) -> Subscription | None:
         return None
@@ -195,23 +195,23 @@ class RemoteMembership:
     def sub_version(self, queue: MessageQueue) -> int:
         return self._sub_version
 
-    def not_known(self) -> None:
-        self._lane.heartbeats.beat()
+    def on_unknown_member(self) -> None:
+        self._instance.heartbeats.send_all()
 
     def arrived(self, queue: MessageQueue) -> None:
-        self._lane.arrivals.arrived(queue)
+        self._instance.arrivals.arrived(queue)
 
     def released(self, claim: RemoteClaim) -> None:
         if self.claims.get(claim.queue) is claim:
             del self.claims[claim.queue]
         if claim.is_locked and not claim.is_lost():
-            self.brokers.tell(claim.queue.broker_name, UnlockQueues(), self._queue_lock([claim.queue]))
+            self.brokers.send_oneway(claim.queue.broker_name, UnlockQueues(), self._queue_lock([claim.queue]))
 
-    def is_silent(self, broker_name: str) -> bool:
-        return monotonic() - self._silent_at.get(broker_name, -inf) < SILENT_SECONDS
+    def is_unresponsive(self, broker_name: str) -> bool:
+        return monotonic() - self._unresponsive_at.get(broker_name, -inf) < UNRESPONSIVE_SECONDS
 
-    def was_silent(self, broker_name: str) -> None:
-        self._silent_at[broker_name] = monotonic()
+    def set_unresponsive(self, broker_name: str) -> None:
+        self._unresponsive_at[broker_name] = monotonic()
 
     def _lock(self, queue: MessageQueue) -> bool:
         answer = self.brokers.ask(
@@ -229,7 +229,7 @@ class RemoteMembership:
             host="",
             since_ms=0,
             model=self._model,
-            # RocketMQ shares out the queues of retry topics, too, among all members.
+            # RocketMQ allocates the queues of retry topics to all members, too.
             consume_type=self._consume_type,
             ordered=self.is_ordered,
             subscriptions=tuple(sorted(self._subscriptions.values())),
@@ -237,7 +237,7 @@ class RemoteMembership:
 
     def _find_routes(self) -> None:
         for topic in self._topics():
-            self._lane.brokers.cluster.route(self.namespace.wire(topic))
+            self._instance.brokers.cluster.route(self.namespace.wire(topic))
 
     def _topics(self) -> list[str]:
         takes_retries = self._model == "clustering" and self._consume_type == "push"
@@ -253,7 +253,7 @@ class RemoteMembership:
         return sorted(names)
 
     def consumer_group(self) -> ConsumerGroup:
-        """What heartbeats tell of this member."""
+        """The heartbeat's entry for this member."""
         wanted = {topic: self._subscriptions.get(topic, Subscription(topic)) for topic in self._topics()}
         return ConsumerGroup(
             group_name=self.wire_group,
@@ -270,7 +270,7 @@ class RemoteMembership:
 
 
 def subscription_data(wire_topic: str, subscription: Subscription, version: int) -> SubscriptionData:
-    """A subscription as heartbeats tell it."""
+    """A subscription in the format of a heartbeat."""
     tags: tuple[str, ...] = ()
     if subscription.kind == "TAG":
         wanted = parse(subscription.expression)

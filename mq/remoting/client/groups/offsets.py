@@ -1,7 +1,7 @@
-"""The offset of one queue in a group, as its owner has it: read from the broker, and written back.
+"""The committed offset of one queue, kept by its owner: read from the broker and written back.
 
-It is written every 5 s without an answer, on the way of each pull, and when the owner gives the queue up or
-goes back with an answer. RocketMQ: client/consumer/store/RemoteBrokerOffsetStore.java.
+It is written with every pull, every 5 s by a oneway request, and by a confirmed request when the owner
+releases the queue or seeks back. RocketMQ: client/consumer/store/RemoteBrokerOffsetStore.java.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["QueueOffset", "query_offset", "set_offset"]
 
 
 def query_offset(brokers: Brokers, group: str, queue: MessageQueue) -> int | None:
-    """What the group has committed. Names as on the wire. None: nothing; 4.9 says 0 of a queue whose first
-    message still is in memory."""
+    """The group's committed offset, None if there is none; 4.9 returns 0 instead for a queue whose first
+    message is still in memory. Names as on the wire."""
     request = QueryConsumerOffset(group, queue.topic, queue.queue_id, set_zero_if_not_found=False)
     return brokers.offset_or_none(queue.broker_name, request)
 
 
 def set_offset(brokers: Brokers, group: str, queue: MessageQueue, offset: int) -> None:
-    """Write what the group is to have. Names as on the wire. A broker of 5.3 takes offsets of groups that it
-    has settings of, as of each that ever had a member: another one gets them here."""
+    """Write the group's offset. Names as on the wire. A 5.3 broker accepts offsets only for a group with
+    settings, which every group gets with its first member; this function creates them if necessary."""
     request = _update(group, queue, offset)
     known = brokers.ask(queue.broker_name, request, also=(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,))
     if known.code != ResponseCode.SUCCESS:
@@ -52,36 +52,36 @@ class QueueOffset:
 
     @property
     def offset(self) -> int | None:
-        """The newest that is known here."""
+        """The newest known offset."""
         return self._offset
 
     def query(self) -> int | None:
-        """What the broker says. Raises RemotingError, RequestTimeout."""
+        """The offset at the broker. Raises RemotingError, RequestTimeout."""
         offset = query_offset(self._brokers, self._group, self._queue)
         with self._lock:
             self._offset, self._is_dirty = offset, False
         return offset
 
     def raise_to(self, offset: int) -> None:
-        """Written soon; a smaller one is ignored."""
+        """Raise the offset; it is written soon. A smaller one is ignored."""
         with self._lock:
             if self._offset is None or offset > self._offset:
                 self._offset, self._is_dirty = offset, True
 
     def set(self, offset: int) -> None:
-        """Written at once. Raises RemotingError, RequestTimeout."""
+        """Set the offset and write it at once. Raises RemotingError, RequestTimeout."""
         with self._lock:
             self._offset, self._is_dirty = offset, False
         set_offset(self._brokers, self._group, self._queue, offset)
 
     def write(self) -> None:
-        """Write what is new, without waiting."""
+        """Write a changed offset, without waiting."""
         offset = self._taken()
         if offset is not None:
-            self._brokers.tell(self._queue.broker_name, _update(self._group, self._queue, offset))
+            self._brokers.send_oneway(self._queue.broker_name, _update(self._group, self._queue, offset))
 
     def write_and_wait(self) -> None:
-        """Write what is new, and wait until the broker has it. Raises RemotingError, RequestTimeout."""
+        """Write a changed offset, and wait for the broker's answer. Raises RemotingError, RequestTimeout."""
         offset = self._taken()
         if offset is not None:
             self.set(offset)

@@ -37,7 +37,7 @@ class ConsumerIds(JsonBody):
 
 
 class QueueLock(JsonBody):
-    """Queues of a group that a client wants to lock, or gives up (LockBatchRequestBody)."""
+    """Queues of a group that a client wants to lock or unlock (LockBatchRequestBody)."""
 
     consumer_group: str
     client_id: str
@@ -46,13 +46,13 @@ class QueueLock(JsonBody):
 
 
 class LockedQueues(JsonBody):
-    """Those that the client has locked now."""
+    """The queues that the client has locked now."""
 
     locked: tuple[MessageQueue, ...] = wire("lockOKMQSet", default=())
 
 
 class QueueOffsets(JsonBody):
-    """Where queues are reset to (ResetOffsetBody)."""
+    """The offsets that queues are reset to (ResetOffsetBody)."""
 
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
 
@@ -65,13 +65,13 @@ class QueueOffset(JsonBody):
 
 
 class QueueOffsetList(JsonBody):
-    """The same as C++ clients are told it (ResetOffsetBodyForC)."""
+    """The offsets of a reset, in the format for C++ clients (ResetOffsetBodyForC)."""
 
     offset_table: tuple[QueueOffset, ...] = ()
 
 
 class ConsumersStatus(JsonBody):
-    """How far one member is (message_queue_table), or all by client id (GetConsumerStatusBody)."""
+    """The offsets of one member (message_queue_table), or of all by client id (GetConsumerStatusBody)."""
 
     message_queue_table: dict[MessageQueue, int] = field(default_factory=dict)
     consumer_table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class ProducerConnections(JsonBody):
 
 
 class ProcessQueueStatus(JsonBody):
-    """One queue that a consumer has (ProcessQueueInfo). `droped` is spelled so."""
+    """One queue of a consumer (ProcessQueueInfo). RocketMQ spells it `droped`."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -146,7 +146,7 @@ class ConsumeStatus(JsonBody):
 
 
 class RunningInfo(JsonBody):
-    """What a consumer tells of itself (ConsumerRunningInfo); the properties are PROP_…"""
+    """A consumer's report about itself (ConsumerRunningInfo); the properties are PROP_…"""
 
     properties: dict[str, str] = field(default_factory=dict)
     subscription_set: tuple[Subscription, ...] = ()
@@ -167,7 +167,7 @@ class ConsumeResult(Enum):
 
 
 class ConsumedDirectly(JsonBody):
-    """What became of a message that an operator had consumed (ConsumeMessageDirectlyResult)."""
+    """The result of a message that an operator sent to a consumer (ConsumeMessageDirectlyResult)."""
 
     consume_result: ConsumeResult
     order: bool = False

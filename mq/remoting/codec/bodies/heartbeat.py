@@ -1,4 +1,4 @@
-"""What a client tells each broker every 30 seconds: its groups, and what they subscribe to."""
+"""The heartbeat that a client sends to each broker every 30 seconds: its groups and their subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a topic is: the brokers that have it, their addresses and queues; and the whole cluster."""
+"""Routes: the brokers of a topic, their addresses and queues; and the members of the cluster."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ __all__ = [
 
 
 class DataVersion(JsonBody):
-    """How new a table is."""
+    """The version of a table."""
 
     counter: int = 0
     timestamp: int = 0
@@ -66,7 +66,7 @@ class AllowedSubscription(JsonBody):
 
 
 class GroupSettings(JsonBody):
-    """SubscriptionGroupConfig; those that are None unless told are of 5.x."""
+    """SubscriptionGroupConfig; the members that default to None are of 5.x."""
 
     group_name: str
     consume_enable: bool = True
@@ -100,7 +100,7 @@ class GroupSettingsList(JsonBody):
 
 
 class DelayOffsets(JsonBody):
-    """How far each delay level is (DelayOffsetSerializeWrapper)."""
+    """The delivered offset of each delay level (DelayOffsetSerializeWrapper)."""
 
     offset_table: dict[int, int] = field(default_factory=dict)
     data_version: DataVersion | None = None

@@ -1,4 +1,4 @@
-"""What operators ask brokers: ends of queues, lag, rates, who consumes."""
+"""The statistics that operators ask of brokers: ends of queues, lag, rates, consumers."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""A member of a consumer group at the other end of a connection: its place in the group, and its queues.
+"""A remote member of a consumer group: its membership, and its queues.
 
-It takes a place like any local consumer (mq.api.consumer_groups), so local members count it in and it counts
-them. RocketMQ's clients do not ask for a queue before they pull from it, and do not say when they have given
-one up. So a queue is claimed for such a member by its first pull, and pulls that come while another member
-has the queue wait and find nothing. It is released
+It joins the group like a local consumer (mq.api.consumer_groups), so local and remote members see each other.
+RocketMQ's clients do not claim a queue before they pull from it, and do not report its release. So a member's
+first pull claims the queue for it; while another member owns the queue, its pulls wait and find nothing. The
+queue is released
 
     - when the member unlocks it, leaves, or its connection is lost;
-    - when the members have changed, the member has asked for the list since, the queue is not its share of
-      it any more, and it has not pulled from it since for YIELD_SECONDS;
-    - when it was not heard of the queue for LEASE_SECONDS.
+    - when the members have changed, the member has fetched the list since, the queue is no longer in its
+      allocation, and it has not pulled from it for YIELD_SECONDS;
+    - when the member has not used the queue for LEASE_SECONDS.
 
 RocketMQ: broker/client/rebalance/RebalanceLockManager.java, client/impl/consumer/RebalanceImpl.java.
 """
@@ -34,12 +34,12 @@ __all__ = ["RemoteMember", "Wanted"]
 
 log = logging.getLogger("mq.groups")
 
-LEASE_SECONDS = 60.0  # RocketMQ's life of a lock
+LEASE_SECONDS = 60.0  # the expiry time of a lock in RocketMQ
 YIELD_SECONDS = 2.0
 
 
 class Wanted(NamedTuple):
-    """A subscription, what it selects, and when its client made it."""
+    """A subscription, its selection, and the time at which the client made it."""
 
     subscription: Subscription
     selection: Selection
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
 
 
 class Kept:
-    """A queue that is held for the member."""
+    """A queue that is claimed for the member."""
 
     __slots__ = ("claim", "is_locked", "pull", "used_at")
 
@@ -80,10 +80,10 @@ class RemoteMember:
         self.model: Final = model
         self.consume_type: Final = consume_type
         self.is_ordered: Final = ordered
-        self.data: Final = data  # of the heartbeat that it joined by
+        self.data: Final = data  # of the heartbeat with which it joined
         self.consume_from: Final = data.consume_from_where
         self.wanted = dict(wanted)
-        self.listed_at = 0.0  # when it asked for the members last
+        self.listed_at = 0.0  # when it last fetched the list of members
         self.members_seen: tuple[Member, ...] = ()
         self.members_changed_at = monotonic()
         self.version_seen = -1
@@ -95,7 +95,7 @@ class RemoteMember:
         return list(self._kept)
 
     def kept(self, queue: MessageQueue) -> Kept | None:
-        """The queue if it is held for the member already."""
+        """The queue if it is already claimed for the member."""
         kept = self._kept.get(queue)
         if kept is not None and kept.claim.is_lost():
             self._drop(queue, kept)
@@ -103,7 +103,7 @@ class RemoteMember:
         return kept
 
     def have(self, queue: MessageQueue) -> Kept | None:
-        """Hold the queue for the member; None while another member has it."""
+        """Claim the queue for the member if necessary; None while another member owns it."""
         kept = self.kept(queue)
         if kept is None:
             with self._lock:
@@ -119,7 +119,7 @@ class RemoteMember:
         return kept
 
     def give_up(self, queue: MessageQueue) -> None:
-        """Release the queue if it is held."""
+        """Release the queue if it is claimed."""
         kept = self._kept.get(queue)
         if kept is not None:
             self._drop(queue, kept)
@@ -131,12 +131,12 @@ class RemoteMember:
         kept.claim.release()
 
     def expire(self, shares: Mapping[str, tuple[MessageQueue, ...]]) -> None:
-        """Give up what the member does not seem to have any more. shares: by topic, its queues as of the last
+        """Release the queues that the member no longer uses. shares: by topic, its allocation since the last
         change of members."""
         now = monotonic()
         for queue, kept in list(self._kept.items()):
             if now - kept.used_at > LEASE_SECONDS:
-                reason = f"it was not heard of for {LEASE_SECONDS:g} s"
+                reason = f"it was not used for {LEASE_SECONDS:g} s"
             elif kept.is_locked or queue in shares.get(queue.topic, ()):
                 continue
             elif (
@@ -154,7 +154,7 @@ class RemoteMember:
             self._drop(queue, kept)
 
     def share(self, queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
-        """Those of a topic's queues that are this member's by RocketMQ's usual strategy."""
+        """The member's share of a topic's queues by RocketMQ's default allocation strategy."""
         if not queues:
             return ()
         members = [(member.client_id, takes_retries(member)) for member in self.members_seen]
@@ -162,7 +162,7 @@ class RemoteMember:
         return tuple(allocate("averagely", self.group, self.client_id, queues, ids))
 
     def leave(self) -> None:
-        """Release everything and be gone."""
+        """Release all queues and leave the group."""
         with self._lock:
             if self._has_left:
                 return

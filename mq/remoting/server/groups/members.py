@@ -1,7 +1,7 @@
-"""All members of consumer groups at the other ends of one server's connections, and its producers.
+"""All remote members of consumer groups of one server, and its remote producers.
 
-A connection stands for the client: heartbeats make its members, and they leave with it. A client that comes
-back by another connection before the old one is known to be lost takes its members along.
+A connection identifies the client: its heartbeats create its members, which leave when it is lost. A client
+that reconnects before the old connection is known to be lost takes its members over.
 
 RocketMQ: broker/client/ConsumerManager.java, ProducerManager.java, processor/ClientManageProcessor.java.
 """
@@ -36,11 +36,11 @@ __all__ = ["RemoteMembers", "selection_of"]
 
 log = logging.getLogger("mq.groups")
 
-# How RocketMQ's clients name where a group begins. Of the others the client works it out for itself.
+# RocketMQ's values of consumeFromWhere. For values not listed here the client computes the offset itself.
 
 
 class RemoteMembers:
-    """Used by the loop and by threads of the pool. `wake` has the server look at changes soon."""
+    """Used by the loop and by threads of the pool. `wake` makes the server check for changes soon."""
 
     def __init__(self, broker: Broker, wake: Callable[[], object]) -> None:
         self._broker = broker
@@ -51,7 +51,7 @@ class RemoteMembers:
         self._producers: Final[dict[str, dict[Connection, str]]] = {}
 
     def of(self, connection: Connection, group: str) -> RemoteMember | None:
-        """The member of a group that a connection stands for."""
+        """The member of a group at the other end of a connection."""
         return self._of.get((connection, group))
 
     def all(self) -> list[RemoteMember]:
@@ -78,7 +78,8 @@ class RemoteMembers:
     # Coming and going.
 
     def heard(self, connection: Connection, heartbeat: Heartbeat) -> None:
-        """A heartbeat came. Raises what forbids one of its groups, once the others are members."""
+        """Handle a heartbeat. If a group cannot be joined, its error is raised after the others have
+        joined."""
         failure: MQError | None = None
         for producer in heartbeat.producer_data_set:
             if producer.group_name != INNER_PRODUCER_GROUP:
@@ -126,7 +127,7 @@ class RemoteMembers:
         consume_type = "push" if data.consume_type is ConsumeType.PUSH else "pull"
         if model == "clustering" and consume_type == "push":
             self._have_retry_topic(group)
-        if ordered is None:  # A heartbeat does not say: it is as the others are.
+        if ordered is None:  # A heartbeat does not tell: assume the mode of the other members.
             ordered = any(member.ordered for member in groups.members(group))
         membership = groups.join(
             group,
@@ -135,7 +136,7 @@ class RemoteMembers:
             consume_type=consume_type,
             ordered=ordered,
             subscriptions=_subscriptions(wanted),
-            # The client asks for its offset, or for an end of the queue, before it pulls.
+            # The client fetches its offset, or an end of the queue, before it pulls.
             consume_from=None,
             host=connection.described,
         )
@@ -154,8 +155,8 @@ class RemoteMembers:
         return member
 
     def ordered(self, connection: Connection, group: str) -> RemoteMember | None:
-        """The member, which locks queues: so it consumes in order, which no heartbeat says. It joins anew,
-        unless others of the group do not."""
+        """The member, rejoined as an ordered consumer: it locks queues, so it consumes in order, which its
+        heartbeat does not tell. Unchanged if other members do not consume in order."""
         with self._lock:
             member = self._of.get((connection, group))
             if member is None or member.is_ordered or member.owned():
@@ -170,7 +171,7 @@ class RemoteMembers:
             return self._join(connection, member.client_id, member.data, member.wanted, ordered=True)
 
     def _have_retry_topic(self, group: str) -> None:
-        """Clients look for it before anything was sent back."""
+        """Create the retry topic: clients ask for its route before any message was sent back."""
         topic = RETRY_PREFIX + group
         try:
             self._broker.readable(topic)
@@ -180,7 +181,7 @@ class RemoteMembers:
             return
 
     def unregister(self, connection: Connection, client_id: str, producer: str, consumer: str) -> None:
-        """A client has closed a producer or a consumer."""
+        """Handle a client that has closed a producer or a consumer."""
         if producer:
             with self._lock:
                 self._producers.get(producer, {}).pop(connection, None)
@@ -192,7 +193,7 @@ class RemoteMembers:
                 self._leave(member)
 
     def lost(self, connection: Connection) -> None:
-        """A connection is closed. Not by the loop."""
+        """Handle a lost connection. Must not be called by the loop."""
         with self._lock:
             for group in list(self._producers):
                 self.unregister(connection, "", group, "")
@@ -214,7 +215,7 @@ class RemoteMembers:
     # Changes.
 
     def look(self) -> set[str]:
-        """Tell the members of groups that have changed. The groups of which anything has."""
+        """Notify the members of changed groups. Returns the groups with any change."""
         changed = set()
         for member in self.all():
             try:
@@ -234,7 +235,7 @@ class RemoteMembers:
         return changed
 
     def expire(self) -> None:
-        """Release what members do not seem to have any more."""
+        """Release the queues that members no longer use."""
         for member in self.all():
             owned = member.owned()
             if not owned:
@@ -253,7 +254,7 @@ class RemoteMembers:
 
 
 def selection_of(expression: str, kind: str) -> Selection:
-    """What an expression of a subscription selects. Raises FilterSyntaxError."""
+    """The selection of a subscription's expression. Raises FilterSyntaxError."""
     return Selection.of(sql=expression) if kind == "SQL92" else Selection.of(expression or "*")
 
 
@@ -268,7 +269,7 @@ def _wanted(data: ConsumerGroup) -> dict[str, Wanted]:
 
 
 def _subscriptions(wanted: dict[str, Wanted]) -> Sequence[Subscription]:
-    """Without the topics that every member has as such."""
+    """The subscriptions without the retry topic, which every member has."""
     return sorted(
         each.subscription
         for topic, each in wanted.items()

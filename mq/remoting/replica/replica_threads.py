@@ -1,6 +1,6 @@
-"""What follows a master for a replica: its directory, a thread that appends, one that asks for tables.
+"""The resources of a replica: its directory, a thread that appends, and a thread that copies the tables.
 
-Its threads hold it, so it goes when it is closed.
+The threads hold a reference to this object, so close() must end them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from mq.remoting.replica.directory import ReplicaDirectory
 from mq.remoting.replica.follower import Follower
 from mq.remoting.replica.master import Master
 
-__all__ = ["Following"]
+__all__ = ["ReplicaThreads"]
 
 LOOK_INTERVAL = 1.0  # seconds, at the end of the master's log
 TABLES_INTERVAL = 3.0  # RocketMQ: 10 s in 4.9, 60 s in 5.x
 
 
-class Following:
-    """Begins when it is made, and waits `timeout` seconds for the master's first word; until close()."""
+class ReplicaThreads:
+    """Starts the threads, and waits `timeout` seconds for the master's first data. close() ends them."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Following:
 
     @property
     def end(self) -> int:
-        """The log offset up to which the directory has everything."""
-        with suppress(MQError):  # It is closed, or its tail is being cut: then what it was.
+        """The end of the replica's log."""
+        with suppress(MQError):  # The store is closed, or its tail is being truncated: return the last value.
             self._last_end = self.directory.log.end
         return self._last_end
 
     def _look(self) -> None:
-        """Ask the master where its log begins and ends."""
+        """Ask the master for the range of its log."""
         follower = getattr(self, "follower", None)
         if self._master is None or follower is None or not follower.is_connected:
             return
@@ -71,7 +71,7 @@ class Following:
             self.directory.master_begin = known.begin
 
     def _sync_tables(self) -> None:
-        """Have topics, groups, offsets and delays as the master has them."""
+        """Copy the master's topics, groups, offsets and delay offsets."""
         follower = getattr(self, "follower", None)
         if self._master is None or follower is None or not follower.is_connected:
             return
@@ -83,7 +83,7 @@ class Following:
         tables.put_groups(self._master.groups())
 
     def close(self) -> None:
-        """Follow no more. Twice is fine."""
+        """Stop replicating. Idempotent."""
         self.is_closed = True
         self.follower.close()
         with suppress(MQError):

@@ -1,4 +1,4 @@
-"""Finding messages of a cluster: by offset id, by unique id, by key; and taking delayed ones back.
+"""Queries for messages of a cluster: by offset id, by unique id, by key; and the recall of delayed messages.
 
 RocketMQ: client/impl/MQAdminImpl.java.
 """
@@ -26,13 +26,13 @@ from mq.remoting.codec.requests.consuming import QueryMessage, ViewMessageById
 from mq.remoting.codec.requests.sending import RecallAnswer, RecallMessage
 from mq.remoting.codec.response_codes import ResponseCode
 
-__all__ = ["Finding"]
+__all__ = ["MessageQuery"]
 
-INDEX_MS = 1000  # An index has whole seconds, rounded down: it is asked from a second earlier on.
+INDEX_MS = 1000  # an index stores whole seconds, rounded down, so queries begin one second earlier
 
 
-class Finding:
-    """Of one broker object."""
+class MessageQuery:
+    """The message queries of one broker object."""
 
     def __init__(self, brokers: Brokers, namespace: Namespace, topics: RemoteTopics) -> None:
         self._brokers = brokers
@@ -40,7 +40,7 @@ class Finding:
         self._topics = topics
 
     def message(self, msg_id: str) -> MessageExt:
-        """See Broker.message. A unique id is looked for in all topics."""
+        """See Broker.message. A unique id is searched in all topics."""
         found = self._by_offset_id(msg_id)
         if found is not None:
             return found
@@ -48,7 +48,7 @@ class Finding:
             try:
                 newest = self.query(topic, msg_id, count_max=32, begin_ms=0, end_ms=None)
             except (TopicNotFound, NotPermitted):
-                continue  # It was deleted just now, or is not for this reader.
+                continue  # The topic was deleted just now, or may not be read.
             for message in newest:
                 if message.msg_id == msg_id:
                     return message
@@ -84,28 +84,30 @@ class Finding:
 
     def recall(self, handle: str) -> str:
         """See Broker.recall."""
-        named = RecallHandle.of(handle)
-        if is_system_topic(named.topic):
-            raise ValueError(f"this recall handle is of {named.topic}, which is a topic of RocketMQ's own")
-        self._check_broker(named)
-        wire_topic = self._namespace.wire(named.topic)
-        request = RecallMessage(wire_topic, str(named._replace(topic=wire_topic)), PRODUCER_GROUP)
+        recalled = RecallHandle.of(handle)
+        if is_system_topic(recalled.topic):
+            raise ValueError(
+                f"this recall handle is of {recalled.topic}, which is one of RocketMQ's own topics"
+            )
+        self._check_broker(recalled)
+        wire_topic = self._namespace.wire(recalled.topic)
+        request = RecallMessage(wire_topic, str(recalled._replace(topic=wire_topic)), PRODUCER_GROUP)
         try:
-            answer = self._brokers.ask(named.broker_name, request)
+            answer = self._brokers.ask(recalled.broker_name, request)
         except RemotingError as error:
             if error.code == ResponseCode.ILLEGAL_OPERATION:
-                raise NotPermitted(f"message {named.unique_id} cannot be recalled: {error}") from error
+                raise NotPermitted(f"message {recalled.unique_id} cannot be recalled: {error}") from error
             raise
         return decode_fields(RecallAnswer, answer.fields).msg_id
 
-    def _check_broker(self, named: RecallHandle) -> None:
-        """Raises ValueError for a handle of another cluster's broker."""
+    def _check_broker(self, recalled: RecallHandle) -> None:
+        """Raises ValueError if the handle belongs to a broker of another cluster."""
         cluster = self._brokers.cluster
-        if cluster.any_address(named.broker_name) is None:
+        if cluster.any_address(recalled.broker_name) is None:
             known = self._brokers.all_names()
-            if named.broker_name not in known:
+            if recalled.broker_name not in known:
                 raise ValueError(
-                    f"this recall handle is of broker {named.broker_name!r}; those of this cluster are:"
+                    f"this recall handle is of broker {recalled.broker_name!r}; those of this cluster are:"
                     f" {', '.join(known)}"
                 )
 
@@ -113,7 +115,7 @@ class Finding:
         place = OffsetId.of(msg_id)
         name = self._name_of(place.address) if place is not None else None
         if place is None or name is None:
-            return None  # A unique id looks the same.
+            return None  # A unique id may look like an offset id.
         try:
             answer = self._brokers.remoting.call(place.address, framed(ViewMessageById(place.log_offset)))
             checked(answer, ViewMessageById, place.address)
@@ -134,5 +136,5 @@ class Finding:
 
 
 def _has(message: MessageExt, key: str) -> bool:
-    """Whether it has this key, or this unique id: a broker finds by hashes."""
+    """Whether a message has this key or unique id: a broker finds messages by hash only."""
     return message.msg_id == key or key in (value_of(message.encoded, b"KEYS\x01") or "").split()

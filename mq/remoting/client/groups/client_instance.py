@@ -1,7 +1,8 @@
-"""A lane: connections on which at most one member of each group is.
+"""A client instance (RocketMQ's MQClientInstance): a set of connections with at most one member of each
+group.
 
-To a broker a connection is the member, so a second consumer of one group needs connections of its own. The
-first of each group share those of everything else.
+A broker identifies a member by its connection, so a second consumer of a group needs its own connections. The
+first consumer of each group uses the shared ones.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.heartbeats import Heartbeats
 from mq.remoting.client.namespace import Namespace
 
-__all__ = ["Lane"]
+__all__ = ["ClientInstance"]
 
 
 @dataclass(eq=False)
-class Lane:
-    """What the members on it share. `left` is told of one that is gone."""
+class ClientInstance:
+    """The state that its members share. `left` is called when a member has left."""
 
     brokers: Brokers
     heartbeats: Heartbeats
@@ -28,4 +29,4 @@ class Lane:
     namespace: Namespace
     check_open: Callable[[], object]
     left: Callable[[Any], object]
-    groups: set[str] = field(default_factory=set)  # that have a member here
+    groups: set[str] = field(default_factory=set)  # the groups with a member here

@@ -1,6 +1,6 @@
-"""What a broker refuses, by the name that the border has for it.
+"""The error answers of brokers as the exceptions of mq.errors.
 
-Each of these is a RemotingError too, with the broker's code and remark.
+Each class is also a RemotingError, with the broker's code and remark.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from mq.errors import (
 )
 from mq.remoting.codec.response_codes import ResponseCode
 
-__all__ = ["MessageRefused", "NoSuchTopic", "Refused", "WrongExpression", "is_final", "named"]
+__all__ = ["MessageRejected", "NoSuchTopic", "RequestDenied", "WrongExpression", "is_final", "translated"]
 
 
 class NoSuchTopic(TopicNotFound, RemotingError):
     """The broker does not know the topic."""
 
 
-class Refused(NotPermitted, RemotingError):
+class RequestDenied(NotPermitted, RemotingError):
     """The broker, the topic or the credentials do not allow it."""
 
 
-class MessageRefused(MessageInvalid, RemotingError):
-    """The broker does not take a message like this."""
+class MessageRejected(MessageInvalid, RemotingError):
+    """The broker rejects the message."""
 
 
 class WrongExpression(FilterSyntaxError, RemotingError):
-    """The broker cannot read the expression of a subscription."""
+    """The broker cannot parse the expression of a subscription."""
 
 
 ACCESS_DENIED = "rocketmq.acl."
 _NAMES: dict[int, type[RemotingError]] = {
     ResponseCode.TOPIC_NOT_EXIST: NoSuchTopic,
-    ResponseCode.NO_PERMISSION: Refused,
-    ResponseCode.MESSAGE_ILLEGAL: MessageRefused,
+    ResponseCode.NO_PERMISSION: RequestDenied,
+    ResponseCode.MESSAGE_ILLEGAL: MessageRejected,
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: WrongExpression,
 }
 
 
-def named(error: RemotingError, topic: str = "") -> RemotingError:
-    """The same error by its own name, where the border has one for its code."""
+def translated(error: RemotingError, topic: str = "") -> RemotingError:
+    """The error as the class for its code, if there is one."""
     kind = _NAMES.get(error.code if error.code is not None else -1)
     if kind is None:
         return error
@@ -58,8 +58,8 @@ def named(error: RemotingError, topic: str = "") -> RemotingError:
 
 
 def is_final(error: MQError) -> bool:
-    """Whether the same request, a little later or to another broker, is refused again."""
+    """Whether a retry, later or at another broker, would fail again."""
     if isinstance(error, tuple(_NAMES.values())):
         return True
-    # 4.9 has no code for access that it denies, and names the class of its error.
+    # 4.9 has no code for denied access; the remark has the name of its exception class.
     return isinstance(error, RemotingError) and ACCESS_DENIED in (error.remark or "")

@@ -1,6 +1,6 @@
-"""What brokers and operators tell and ask consumers, over the consumers' own connections.
+"""Requests from brokers and operators to consumers, over the consumers' own connections.
 
-A handler is called by the event loop, and only looks at what is there.
+The event loop calls the handlers, so they only read what is in memory.
 RocketMQ: client/impl/ClientRemotingProcessor.java.
 """
 
@@ -33,11 +33,11 @@ from mq.remoting.codec.requests.pushed import (
 )
 from mq.remoting.codec.response_codes import ResponseCode
 
-__all__ = ["Told"]
+__all__ = ["ClientProcessor"]
 
 
-class Told:
-    """members() are the live ones of this process that the connections of a Remoting stand for."""
+class ClientProcessor:
+    """members(): the live members of this process that use the connections of a Remoting."""
 
     def __init__(self, remoting: Remoting, members: Callable[[], Iterable[RemoteMembership]]) -> None:
         self._members = members
@@ -85,12 +85,12 @@ class Told:
         return answer_to(
             request,
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            remark="a consumer of mq takes messages from its queues alone: send the message again instead",
+            remark="a consumer of mq takes messages only from its queues: send the message again instead",
         )
 
 
 def _reset_offsets(body: bytes) -> dict[MessageQueue, int]:
-    """A table as Java is told it, or a list as C++ is."""
+    """The offsets of a reset: a table for Java clients, a list for C++ clients."""
     try:
         return from_json(QueueOffsets, body).offset_table
     except RemotingError:
@@ -101,7 +101,7 @@ def _reset_offsets(body: bytes) -> dict[MessageQueue, int]:
 
 
 def _running_info(member: RemoteMembership) -> RunningInfo:
-    """What `mqadmin consumerStatus` shows of a member."""
+    """The data of a member that `mqadmin consumerStatus` shows."""
     now = int(time.time() * 1000)
     return RunningInfo(
         properties={

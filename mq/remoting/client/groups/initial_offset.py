@@ -1,7 +1,7 @@
-"""Where a group of a cluster begins with a queue of which it has no offset: `consume_from`.
+"""The initial offset of a queue for which a group has no offset: `consume_from`.
 
-RocketMQ: client/impl/consumer/RebalancePushImpl.java, computePullFromWhere. Its own rule for the end goes by
-what happens to be in memory; this one does not.
+RocketMQ: client/impl/consumer/RebalancePushImpl.java, computePullFromWhere. RocketMQ's rule for "last"
+depends on what is in the page cache; this one does not.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from mq.remoting.codec.requests.offsets import (
     SearchOffsetByTimestamp,
 )
 
-__all__ = ["Starting"]
+__all__ = ["InitialOffset"]
 
 
-class Starting:
-    """`queues` are those there are when the group begins: "last" is their end now, and 0 of later ones."""
+class InitialOffset:
+    """queues: those that exist when the group begins. "last" means their current end, and 0 for later
+    queues."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Starting:
             self._ends = {queue: self._end(queue) for queue in queues}
 
     def offset(self, queue: MessageQueue) -> int | None:
-        """Where to begin; None: at the oldest message. Raises RemotingError, RequestTimeout."""
+        """The initial offset; None: that of the oldest message. Raises RemotingError, RequestTimeout."""
         if self._is_first(queue):
             return self._first(queue)
         if self._consume_from == "last":
@@ -53,9 +54,9 @@ class Starting:
         request = SearchOffsetByTimestamp(wire.topic, wire.queue_id, self._consume_from)
         return self._brokers.offset(queue.broker_name, request)
 
-    def is_made_up(self, wire_group: str, wire_queue: MessageQueue) -> bool:
-        """Whether the group has no offset of a queue although its broker said 0: 4.9 does so of a queue whose
-        first message it still has in memory."""
+    def is_placeholder(self, wire_group: str, wire_queue: MessageQueue) -> bool:
+        """Whether the broker's answer 0 means that the group has no offset: 4.9 answers so for a queue whose
+        first message is still in memory."""
         if self._is_first(wire_queue):
             return False
         answer = self._brokers.ask(wire_queue.broker_name, GetAllConsumerOffset())
@@ -66,7 +67,7 @@ class Starting:
         return self._consume_from == "first" or queue.topic.startswith(RETRY_PREFIX)
 
     def _first(self, queue: MessageQueue) -> int:
-        """The oldest message; 0 where one that may consume may not ask, and the first pull is put right."""
+        """The oldest offset; 0 if the client may consume but not ask: then the first pull corrects it."""
         wire = self._namespace.wire_queue(queue)
         try:
             return self._brokers.offset(queue.broker_name, GetMinOffset(wire.topic, wire.queue_id))
