@@ -1,6 +1,6 @@
-"""`mq DIR VERB`: the verbs put together, and how an error becomes a line and an exit status.
+"""`mq DIR VERB`: the group of all verbs, and the mapping of errors to a line and an exit status.
 
-Exit status: 0 done; 1 the answer is no (not found, problems, the store cannot do it now); 2 wrong usage;
+Exit status: 0 done; 1 not found, problems found, or the store cannot do it now; 2 wrong usage;
 130 interrupted; 141 the reader of the output went away.
 """
 
@@ -37,10 +37,10 @@ from mq.cli.verbs.verify import verify
 DONE, NO, WRONG_USAGE = 0, 1, 2
 INTERRUPTED = 128 + signal.SIGINT
 READER_GONE = 128 + signal.SIGPIPE
-# The variable by which the script of --completion asks for what fits.
+# The environment variable with which the script of --completion asks for candidates.
 COMPLETE = "_MQ_COMPLETE"
 
-# What the user typed is at fault, not the state of the store.
+# Errors in what the user typed, not in the state of the store.
 _WRONG_USAGE = (
     mq.ConfigMismatch,
     mq.FilterSyntaxError,
@@ -51,7 +51,7 @@ _WRONG_USAGE = (
 
 
 class _Verbs(click.Group):
-    """The verbs in the order of a first visit; options may stand before DIR or after it."""
+    """The verbs in the order in which a new user meets them; options may come before or after DIR."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -72,7 +72,7 @@ class _Verbs(click.Group):
 
 
 def _directories(_context: click.Context, _argument: click.Parameter, begun: str) -> list[CompletionItem]:
-    """DIR is completed by the shell, with the names of directories."""
+    """Let the shell complete DIR with the names of directories."""
     return [CompletionItem(begun, type="dir")]
 
 
@@ -93,7 +93,7 @@ def _print_completion(context: click.Context, _option: click.Parameter, shell: s
     expose_value=False,
     is_eager=True,
     callback=_print_completion,
-    help="Print what makes the shell complete verbs and options.",
+    help="Print the completion script for this shell.",
 )
 @click.argument("target", metavar="DIR", shell_complete=_directories)
 @click.option("--json", is_flag=True, help="Print one JSON object a line.")
@@ -138,7 +138,7 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _refuse(error, NO)
     except (TypeError, ValueError) as error:
-        # The library's word for an argument out of its bounds, such as a queue count of 0.
+        # The library raises it for an argument out of bounds, such as a queue count of 0.
         return _refuse(error, WRONG_USAGE)
     return status if isinstance(status, int) else DONE
 
@@ -148,11 +148,11 @@ def _refuse(error: Exception, status: int) -> int:
         text = f"{error.filename}: {error.strerror}"
     else:
         text = str(error) or type(error).__name__
-    # A filter that cannot be parsed has the place marked on lines of its own.
+    # The error of a filter expression marks the position on lines of its own.
     click.echo("mq: " + "\n".join(map(visible, text.split("\n"))), err=True)
     return status
 
 
 def _forget_output() -> None:
-    """Keep the interpreter from complaining about the closed pipe once more as it exits."""
+    """Keep the interpreter from reporting the closed pipe again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,9 +1,9 @@
-"""The messages of a whole topic as one stream: first what is stored, then what arrives.
+"""The messages of a topic as one stream: first the stored ones, then new ones.
 
-Stored messages come in the order in which they were stored. While following, one thread for each queue
-waits in `Queue.read` and hands over what it finds, so order then holds within a queue.
+Stored messages come in log order. For new messages, one thread per queue waits in `Queue.read`, so the order
+then holds within each queue.
 
-A record that is damaged is reported, and reading goes on behind it.
+A damaged record is reported and skipped.
 """
 
 import heapq
@@ -22,26 +22,31 @@ WAIT = (
     0.5  # Seconds that a follower waits before it looks whether it should stop; a message wakes it at once.
 )
 BATCHES_WAITING_MAX = 64
-# Of nobody's offsets: by it a broker says whether a queue still is the one that is read.
+# A group without offsets; its claim tells whether a queue was re-created.
 READER_GROUP = "TOOLS_CONSUMER"
 
-Report = Callable[[mq.StoreCorrupted], object]  # told of each record that cannot be read
+Report = Callable[[mq.StoreCorrupted], object]  # called with the error of each unreadable record
 
 
-class Wanted(NamedTuple):
-    """Which messages: by their tags, or by an SQL92 expression over their properties."""
+class MessageFilter(NamedTuple):
+    """A tag expression, or an SQL92 expression over the properties."""
 
     expression: str = "*"
     sql: str | None = None
 
 
-def stored(queue: mq.Queue, begin: int, end: int, wanted: Wanted, report: Report) -> Iterator[mq.MessageExt]:
-    """The messages of one queue that match, from `begin` up to `end`."""
+def stored(
+    queue: mq.Queue, begin: int, end: int, message_filter: MessageFilter, report: Report
+) -> Iterator[mq.MessageExt]:
+    """The matching messages of one queue in [begin, end)."""
     queue_offset = begin
     while queue_offset < end:
         try:
             result = queue.read(
-                queue_offset, count_max=READ_COUNT, expression=wanted.expression, sql=wanted.sql
+                queue_offset,
+                count_max=READ_COUNT,
+                expression=message_filter.expression,
+                sql=message_filter.sql,
             )
         except mq.StoreCorrupted as error:
             queue_offset = _behind(error, queue_offset)
@@ -58,12 +63,16 @@ def stored(queue: mq.Queue, begin: int, end: int, wanted: Wanted, report: Report
 
 
 def merged(
-    topic: mq.Topic, begins: Mapping[int, int], ends: Mapping[int, int], wanted: Wanted, report: Report
+    topic: mq.Topic,
+    begins: Mapping[int, int],
+    ends: Mapping[int, int],
+    message_filter: MessageFilter,
+    report: Report,
 ) -> Iterator[mq.MessageExt]:
-    """The messages of all queues between two ends, in the order of the log."""
+    """The matching messages of all queues, in log order. begins, ends: offsets by queue id."""
     return heapq.merge(
         *(
-            stored(queue, begins[queue.queue_id], ends[queue.queue_id], wanted, report)
+            stored(queue, begins[queue.queue_id], ends[queue.queue_id], message_filter, report)
             for queue in topic.queues
         ),
         key=lambda message: message.log_offset,
@@ -71,29 +80,34 @@ def merged(
 
 
 def _behind(error: mq.StoreCorrupted, queue_offset: int) -> int:
-    """The queue offset behind a damaged record. Raises the error if it is not about one."""
+    """The queue offset after a damaged record. Raises the error if it has another cause."""
     if error.queue_offset is None or error.queue_offset < queue_offset:
         raise error
     return error.queue_offset + 1
 
 
-class Follower:
-    """Everything that arrives in a topic from given offsets on; queues added later, and those of a topic that
-    was made anew, from their start."""
+class TopicFollower:
+    """All messages of a topic from given offsets on. Queues that are added later, and queues of a re-created
+    topic, are read from their start."""
 
     def __init__(
-        self, broker: mq.Broker, topic: str, begins: Mapping[int, int], wanted: Wanted, report: Report
+        self,
+        broker: mq.Broker,
+        topic: str,
+        begins: Mapping[int, int],
+        message_filter: MessageFilter,
+        report: Report,
     ) -> None:
         self._broker = broker
         self._report = report
         self._topic = topic
-        self._wanted = wanted
+        self._filter = message_filter
         self._arrived: handover.Queue[list[mq.MessageExt] | Exception] = handover.Queue(BATCHES_WAITING_MAX)
         self._closed = threading.Event()
         self._threads: dict[int, threading.Thread] = {}
         self._follow_queues(begins)
 
-    def __enter__(self) -> "Follower":
+    def __enter__(self) -> "TopicFollower":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,7 +129,7 @@ class Follower:
                 looked = time.monotonic()
 
     def close(self) -> None:
-        """Stop the threads; returns once they have."""
+        """Stop the threads and wait for their end."""
         self._closed.set()
         for thread in self._threads.values():
             thread.join()
@@ -130,12 +144,12 @@ class Follower:
                 self._threads[queue.queue_id] = thread
 
     def _follow(self, queue: mq.Queue, queue_offset: int) -> None:
-        expression, sql = self._wanted
+        expression, sql = self._filter
         claim = self._broker.consumer_groups.assigned(READER_GROUP).claim(queue.message_queue)
         try:
             while not self._closed.is_set():
                 if not claim.is_current():
-                    claim.committed()  # From now on it is about this one.
+                    claim.committed()  # From now on the claim refers to this queue.
                     queue_offset = 0
                 try:
                     result = queue.read(
@@ -146,7 +160,7 @@ class Follower:
                     self._hand_over(error)
                     continue
                 if not claim.is_current():
-                    continue  # It was made anew meanwhile, and this may be from its middle.
+                    continue  # The queue was re-created meanwhile, and this may be from its middle.
                 queue_offset = result.next_offset
                 if result.messages:
                     self._hand_over(list(result.messages))

@@ -1,8 +1,8 @@
-"""Messages as text: a line to look at, a record to study, JSON for machines.
+"""Messages as text: one line, a full record, or JSON.
 
-Bodies, keys and properties are other people's bytes. Nothing of them reaches a terminal as a control
-character: what cannot be printed is escaped as Python would (`\\x1b`), bytes that are not UTF-8 likewise.
-JSON output is ASCII alone, and a body that is not UTF-8 stands under `body_base64` instead of `body`.
+Bodies, keys and properties are untrusted bytes, so no control character of them reaches a terminal:
+unprintable characters and bytes that are not UTF-8 are escaped as in Python (`\\x1b`). JSON output is pure
+ASCII; a body that is not UTF-8 is in `body_base64` instead of `body`.
 """
 
 import base64
@@ -40,7 +40,7 @@ FACTS = (
 
 
 def visible(text: str | bytes) -> str:
-    """The text on one line, with everything escaped that a terminal would not simply show."""
+    """The text on one line, with unprintable characters escaped."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "backslashreplace")
     if text.isprintable():
@@ -52,7 +52,7 @@ def visible(text: str | bytes) -> str:
 
 
 def moment(time_ms: int) -> str:
-    """Local time with its zone, to the millisecond; the bare number where no calendar reaches."""
+    """Local time with its zone, to the millisecond; the plain number if it is beyond the calendar's range."""
     try:
         return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
@@ -60,7 +60,7 @@ def moment(time_ms: int) -> str:
 
 
 def span(milliseconds: int) -> str:
-    """How long, to the precision that a person wants: 300 ms, 12 s, 5 min, 3 h, 2 d."""
+    """A duration, rounded for people: 300 ms, 12 s, 5 min, 3 h, 2 d."""
     seconds = max(milliseconds, 0) / 1000
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -81,7 +81,7 @@ def emit_table(
     numbers: Collection[str] = (),
     below: Sequence[str] = (),
 ) -> None:
-    """A table that fits into the terminal, and into 80 columns where there is none: see table_lines."""
+    """Print a table that fits into the terminal, or into 80 columns without one: see table_lines."""
     shown = [[visible(cell) for cell in row] for row in rows]
     width = max(WIDTH_MIN, shutil.get_terminal_size().columns)
     heading, *lines = table_lines(headings, shown, numbers=numbers, below=below, width=width)
@@ -91,12 +91,12 @@ def emit_table(
 
 
 def emit_json(facts: Mapping[str, object]) -> None:
-    """One object on one line. DEL is the one control character that JSON lets through."""
+    """Print one object on one line. DEL is the only control character that JSON does not escape."""
     click.echo(json.dumps(facts, separators=(",", ":")).replace("\x7f", "\\u007f"))
 
 
 def as_json(message: mq.MessageExt) -> dict[str, object]:
-    """Everything the message says, under the names of the API."""
+    """All attributes of a message, under their names in the API."""
     facts: dict[str, object] = {name: _plain(getattr(message, name)) for name in FACTS}
     facts["properties"] = dict(message.properties)
     body = message.body
@@ -116,14 +116,14 @@ def _plain(value: object) -> object:
 
 
 def emit_line(message: mq.MessageExt) -> None:
-    """One line: when stored, where, tag, keys, body."""
+    """Print a message on one line: store time, queue and offset, tag, keys, body."""
     where = f"{visible(message.topic)}/{message.queue_id}@{message.queue_offset}"
     labels = "".join(f" {visible(label)}" for label in (message.tags, ",".join(message.keys)) if label)
     click.echo(f"{moment(message.store_time_ms)} {where}{labels}  {visible(message.body)}")
 
 
 def emit_record(message: mq.MessageExt) -> None:
-    """All facts, one a line, then the properties, then the body."""
+    """Print a message in full: attributes, one per line, then the properties, then the body."""
     for name in FACTS:
         value = _plain(getattr(message, name))
         shown = moment(value) if name.endswith("_time_ms") and isinstance(value, int) else _shown(value)

@@ -1,4 +1,4 @@
-"""What every verb of the command shares: the target, the form of the output, the moments a user may name."""
+"""What all verbs share: the target, the output format, and the parsing of times."""
 
 import errno
 import re
@@ -26,7 +26,7 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One run of the command: which store, and whether a machine reads the output."""
+    """One run of the command: its target, and whether the output is JSON."""
 
     target: str
     json: bool
@@ -34,9 +34,10 @@ class Session:
     def open(
         self, *, create: bool = False, flush: Literal["async", "sync"] = "async", duties: bool = False
     ) -> mq.Broker:
-        """The broker of the target. Only verbs that write make a directory that is not there.
+        """The broker of the target. Only verbs that write create a missing directory.
 
-        Duties are the application's affair: a command does none, unless it would wait for them in vain.
+        duties: whether the command may perform the leader's duties. By default these are left to
+        applications.
         """
         if self.is_remote:
             return mq.open(self.target)
@@ -46,12 +47,12 @@ class Session:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the target is no directory, but a cluster."""
+        """Whether the target is a cluster."""
         return self.target.startswith("rocketmq://")
 
     @contextmanager
     def open_directory(self, what: str) -> Iterator[DirectoryBroker]:
-        """The broker of the target, for what only that of a directory can do. Raises NotSupported."""
+        """The broker of the target, which must be a directory. Raises NotSupported."""
         with self.open() as broker:
             directory(broker, what)
             yield cast(DirectoryBroker, broker)
@@ -63,7 +64,7 @@ def _set_json(context: click.Context, _option: click.Parameter, asked: bool) -> 
 
 
 def with_json(verb: Verb) -> Verb:
-    """Give a verb the option --json, which is also understood before the verb."""
+    """Add the option --json to a verb; it is also accepted before the verb."""
     option = click.option(
         "--json", is_flag=True, expose_value=False, callback=_set_json, help="Print one JSON object a line."
     )
@@ -71,16 +72,16 @@ def with_json(verb: Verb) -> Verb:
 
 
 def instant(text: str) -> int:
-    """A point in time that may lie ahead, in ms since the epoch: an ISO 8601 time, or the number."""
+    """A future point in time, in ms since the epoch: an ISO 8601 time, or the number."""
     if _AGO.match(text):
-        raise click.BadParameter(f"{text!r} says no time to come: use --delay-ms, or say 2026-01-31T12:00")
+        raise click.BadParameter(f"{text!r} is no future time: use --delay-ms, or give 2026-01-31T12:00")
     return moment(text)
 
 
 def moment(text: str | int) -> int:
     """A point in time, in milliseconds since the epoch: `10m` (ago), an ISO 8601 time, or the number.
 
-    For use as the type of an option. A time without a zone is local time.
+    Usable as the type of an option. A time without a zone is local time.
     """
     if isinstance(text, int):
         return text
@@ -92,5 +93,5 @@ def moment(text: str | int) -> int:
         return int(datetime.fromisoformat(re.sub(r"[zZ]\Z", "+00:00", text)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise click.BadParameter(
-            f"{text!r} is no time: say 10m (ago), 2026-01-31T12:00, or milliseconds since the epoch"
+            f"{text!r} is no time: give 10m (ago), 2026-01-31T12:00, or milliseconds since the epoch"
         ) from None

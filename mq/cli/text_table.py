@@ -1,7 +1,7 @@
 """Tables as lines of text that fit into a terminal of 80 columns, or into a wider one.
 
-Nothing is cut off. Where a table is too wide, the columns that its caller names go beneath their rows, one
-after the other, as `heading: value`. Where it still is too wide, a long first cell has a line of its own.
+Nothing is truncated. If a table is too wide, the columns that the caller names move below their rows, one
+after the other, as `heading: value`. If it is still too wide, a long first cell gets a line of its own.
 """
 
 import textwrap
@@ -24,9 +24,9 @@ def table_lines(
     below: Sequence[str] = (),
     width: int = WIDTH_MIN,
 ) -> list[str]:
-    """The heading, and the lines of each row. Numbers stand to the right of their column. `below` names
-    the columns that may go beneath their rows, the first to go first; of the last column of all, only
-    what does not fit goes there."""
+    """The heading, and the lines of each row. Columns in `numbers` are right-aligned. `below`: the columns
+    that may move below their rows, in this order; of the table's last column only the part that does not fit
+    moves."""
     table = [dict(zip(headings, row, strict=True)) for row in rows]
     widths = {name: max(map(cell_len, (name, *(row[name] for row in table)))) for name in headings}
     kept, beneath = list(headings), set[str]()
@@ -62,7 +62,8 @@ def table_lines(
 
 
 def _wrapped(name: str, cell: str, width: int) -> list[str]:
-    """A cell beneath its row. A single word, such as a recall handle, stays whole, to be copied."""
+    """A cell below its row. A single word, such as a recall handle, is not broken, so that it can be
+    copied."""
     text = f"{name}: {cell}"
     if " " not in cell:
         return [INDENT + text]

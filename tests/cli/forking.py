@@ -26,7 +26,7 @@ import mq.cli
 __all__ = ["Server"]
 
 DATAGRAM_SIZE_MAX = 1 << 17
-SCREEN = {"dashboard", "grid"}  # of `top` alone, and slow to import
+SCREEN = {"dashboard", "table"}  # of `top` alone, and slow to import
 
 
 class Server:

@@ -147,7 +147,7 @@ def test_reset_of_a_broadcasting_group_says_whose_offsets_it_sets(run: Run, brok
     with mq.PushConsumer(broker, "caches", model="broadcasting") as consumer:
         consumer.subscribe("orders", listener=lambda _: None)
         consumer.start()
-    assert "each of its consumers goes on from there" in run("reset", "caches", "orders").out
+    assert "each of its consumers continues from there" in run("reset", "caches", "orders").out
     assert run("reset", "caches", "orders", "--json").objects == [
         {"group": "caches", "topic": "orders", "model": "broadcasting"}
     ]

@@ -57,7 +57,7 @@ def test_sinks_are_listed(run: Run, directory: Path) -> None:
         ["app", "42", "1,500", "3", "h", "unfinished,", "1", "file", "left", "1,234"],
         ["other", "-", "0", "-", "nothing", "yet", "100"],
     ]
-    assert lines[2:] == ["1 single write, done: --all lists them"]
+    assert lines[2:] == ["1 completed single write not shown: --all lists them"]
     assert run("sinks", "--all").out.splitlines()[2].split()[:3] == ["batch-1", "0", "5"]
     first, second = run("sinks", "--json").objects
     assert first == {

@@ -9,8 +9,8 @@ from textual.pilot import Pilot
 import mq
 from mq.api.group import Member, Subscription
 from mq.cli.screen.dashboard import INTERVALS, Dashboard
-from mq.cli.screen.snapshot import GroupSample, MemberSample, Rates, Sample, TopicSample, rates
-from mq.cli.screen.table import Grid
+from mq.cli.screen.snapshot import GroupSnapshot, MemberSnapshot, Rates, Snapshot, TopicSnapshot, rates
+from mq.cli.screen.table import SortedTable
 
 ONE, TWO = (
     Member(f"host@{pid}", pid, "host", 0, "clustering", "push", False, (Subscription("orders", tags),))
@@ -18,19 +18,19 @@ ONE, TWO = (
 )
 
 
-def sample(at_s: float, *, sent: int = 0, consumed: int = 0, reasons: tuple[str, ...] = ()) -> Sample:
+def snapshot(at_s: float, *, sent: int = 0, consumed: int = 0, reasons: tuple[str, ...] = ()) -> Snapshot:
     """Two topics and two groups; what differs from look to look is given."""
-    return Sample(
+    return Snapshot(
         int(at_s * 1000),
-        (TopicSample("orders", 4, 100 + sent, 100 + sent), TopicSample("logs", 1, 9000, 9000)),
+        (TopicSnapshot("orders", 4, 100 + sent, 100 + sent), TopicSnapshot("logs", 1, 9000, 9000)),
         (
-            GroupSample("billing", "orders", 1, consumed, 100 + sent - consumed, 500, 3, reasons),
-            GroupSample("audit", "orders", 1, 0, 7, None, 0, ()),
+            GroupSnapshot("billing", "orders", 1, consumed, 100 + sent - consumed, 500, 3, reasons),
+            GroupSnapshot("audit", "orders", 1, 0, 7, None, 0, ()),
         ),
         (
-            MemberSample("billing", ONE, 3, 60, reasons),
-            MemberSample("billing", None, 1, 40, ("no member has taken it yet",)),
-            MemberSample("audit", TWO, 4, 7, ()),
+            MemberSnapshot("billing", ONE, 3, 60, reasons),
+            MemberSnapshot("billing", None, 1, 40, ("no member has taken it yet",)),
+            MemberSnapshot("audit", TWO, 4, 7, ()),
         ),
     )
 
@@ -38,11 +38,11 @@ def sample(at_s: float, *, sent: int = 0, consumed: int = 0, reasons: tuple[str,
 Steps = Callable[[Dashboard, Pilot[None]], Awaitable[None]]
 
 
-def show(steps: Steps, *looks: Sample | Exception, interval: float | None = None) -> None:
+def show(steps: Steps, *looks: Snapshot | Exception, interval: float | None = None) -> None:
     """Run the screen on these looks; the last one is had again and again."""
     waiting = list(looks)
 
-    def look() -> Sample:
+    def look() -> Snapshot:
         seen = waiting.pop(0) if len(waiting) > 1 else waiting[0]
         if isinstance(seen, Exception):
             raise seen
@@ -57,8 +57,10 @@ def show(steps: Steps, *looks: Sample | Exception, interval: float | None = None
     asyncio.run(play())
 
 
-def text(grid: "Grid[GroupSample] | Grid[TopicSample] | Grid[MemberSample]") -> list[list[str]]:
-    return [[cell.plain for cell in grid.get_row_at(row)] for row in range(grid.row_count)]
+def text(
+    table: "SortedTable[GroupSnapshot] | SortedTable[TopicSnapshot] | SortedTable[MemberSnapshot]",
+) -> list[list[str]]:
+    return [[cell.plain for cell in table.get_row_at(row)] for row in range(table.row_count)]
 
 
 def test_it_shows_topics_groups_and_the_members_of_the_first_group() -> None:
@@ -70,7 +72,7 @@ def test_it_shows_topics_groups_and_the_members_of_the_first_group() -> None:
         assert [row[0] for row in text(screen.members)] == ["host@22"]
         assert screen.members.border_title == "members of audit"
 
-    show(steps, sample(2.5, reasons=("listener running for 12 s",)))
+    show(steps, snapshot(2.5, reasons=("listener running for 12 s",)))
 
 
 def test_the_second_look_has_rates() -> None:
@@ -82,7 +84,7 @@ def test_the_second_look_has_rates() -> None:
         assert "sent 1,500/s" in str(screen.status.render())
         assert "consumed 1,000/s" in str(screen.status.render())
 
-    show(steps, sample(1), sample(3, sent=3000, consumed=2000))
+    show(steps, snapshot(1), snapshot(3, sent=3000, consumed=2000))
 
 
 def test_the_cursor_chooses_whose_members_are_shown() -> None:
@@ -93,7 +95,7 @@ def test_the_cursor_chooses_whose_members_are_shown() -> None:
         screen.look()
         assert screen.groups.selected == "billing orders"
 
-    show(steps, sample(1))
+    show(steps, snapshot(1))
 
 
 def test_sorting_goes_from_column_to_column_and_turns_round() -> None:
@@ -109,7 +111,7 @@ def test_sorting_goes_from_column_to_column_and_turns_round() -> None:
         await pilot.press("r")
         assert [row[0] for row in text(screen.groups)] == ["billing", "audit"]
 
-    show(steps, sample(1))
+    show(steps, snapshot(1))
 
 
 def test_the_cursor_stays_on_its_row_when_sorting_moves_it() -> None:
@@ -119,7 +121,7 @@ def test_the_cursor_stays_on_its_row_when_sorting_moves_it() -> None:
         assert [row[0] for row in text(screen.groups)] == ["billing", "audit"]
         assert screen.groups.selected == "audit orders"
 
-    show(steps, sample(1))
+    show(steps, snapshot(1))
 
 
 def test_a_click_on_a_heading_sorts_by_it() -> None:
@@ -128,7 +130,7 @@ def test_a_click_on_a_heading_sorts_by_it() -> None:
         assert screen.topics.sorted_by == 1
         assert [row[0] for row in text(screen.topics)] == ["orders", "logs"]
 
-    show(steps, sample(1))
+    show(steps, snapshot(1))
 
 
 def test_tab_goes_to_the_next_table() -> None:
@@ -140,11 +142,11 @@ def test_tab_goes_to_the_next_table() -> None:
             await pilot.press("tab")
         assert met == ["groups", "members", "topics"]
 
-    show(steps, sample(1))
+    show(steps, snapshot(1))
 
 
 def test_what_comes_and_goes_is_shown_and_gone() -> None:
-    empty = Sample(2000, (), (), ())
+    empty = Snapshot(2000, (), (), ())
 
     async def steps(screen: Dashboard, pilot: Pilot[None]) -> None:
         assert text(screen.topics) == text(screen.groups) == text(screen.members) == []
@@ -154,7 +156,7 @@ def test_what_comes_and_goes_is_shown_and_gone() -> None:
         await pilot.pause()
         assert text(screen.topics) == text(screen.groups) == text(screen.members) == []
 
-    show(steps, empty, sample(1), empty)
+    show(steps, empty, snapshot(1), empty)
 
 
 def test_a_look_that_fails_leaves_the_screen_and_says_why() -> None:
@@ -165,7 +167,7 @@ def test_a_look_that_fails_leaves_the_screen_and_says_why() -> None:
         screen.look()
         assert "closed" not in str(screen.status.render())
 
-    show(steps, sample(1), mq.BrokerClosed("it is closed"), sample(2))
+    show(steps, snapshot(1), mq.BrokerClosed("it is closed"), snapshot(2))
 
 
 def test_keys_pause_change_the_interval_and_quit() -> None:
@@ -183,7 +185,7 @@ def test_keys_pause_change_the_interval_and_quit() -> None:
         await pilot.press("p", "q")
         assert screen.return_code == 0
 
-    show(steps, sample(1), interval=30.0)
+    show(steps, snapshot(1), interval=30.0)
 
 
 def test_names_are_shown_as_they_are() -> None:
@@ -193,18 +195,18 @@ def test_names_are_shown_as_they_are() -> None:
     async def steps(screen: Dashboard, pilot: Pilot[None]) -> None:
         assert text(screen.groups)[1][-1] == "[red]paused[/red]; \\x1b[31mlistener"
 
-    show(steps, sample(1, reasons=reasons))
+    show(steps, snapshot(1, reasons=reasons))
 
 
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
         (None, Rates({}, {})),
-        (sample(3, sent=30), Rates({}, {})),
-        (sample(2, sent=40), Rates({"logs": 0.0}, {("billing", "orders"): 10.0, ("audit", "orders"): 0.0})),
-        (sample(2, consumed=20), Rates({"orders": 30.0, "logs": 0.0}, {("audit", "orders"): 0.0})),
-        (Sample(2000, (), (), ()), Rates({}, {})),
+        (snapshot(3, sent=30), Rates({}, {})),
+        (snapshot(2, sent=40), Rates({"logs": 0.0}, {("billing", "orders"): 10.0, ("audit", "orders"): 0.0})),
+        (snapshot(2, consumed=20), Rates({"orders": 30.0, "logs": 0.0}, {("audit", "orders"): 0.0})),
+        (Snapshot(2000, (), (), ()), Rates({}, {})),
     ],
 )
-def test_there_is_a_rate_only_of_what_went_forward(before: Sample | None, expected: Rates) -> None:
-    assert rates(before, sample(3, sent=30, consumed=10)) == expected
+def test_there_is_a_rate_only_of_what_went_forward(before: Snapshot | None, expected: Rates) -> None:
+    assert rates(before, snapshot(3, sent=30, consumed=10)) == expected

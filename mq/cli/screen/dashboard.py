@@ -12,8 +12,8 @@ from textual.widgets import DataTable, Footer, Static
 
 import mq
 from mq.cli.printing import moment, span, visible
-from mq.cli.screen.snapshot import GroupSample, MemberSample, Rates, Sample, TopicSample, rates
-from mq.cli.screen.table import Column, Grid, Value
+from mq.cli.screen.snapshot import GroupSnapshot, MemberSnapshot, Rates, Snapshot, TopicSnapshot, rates
+from mq.cli.screen.table import Column, SortedTable, Value
 from mq.cli.verbs.groups import subscribed
 
 INTERVALS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -33,13 +33,13 @@ def _age(value: Value) -> str:
 
 
 class Dashboard(App[None]):
-    """Looks at the store once in an interval and shows what it found, and how fast it moves."""
+    """Takes a snapshot of the store in each interval, and shows it with rates."""
 
     CSS = """
     #status { height: 1; padding: 0 1; }
     #status.wrong { color: $error; }
-    Grid { height: 1fr; border: round $surface-lighten-2; border-title-color: $text-muted; }
-    Grid:focus { border: round $accent; }
+    SortedTable { height: 1fr; border: round $surface-lighten-2; border-title-color: $text-muted; }
+    SortedTable:focus { border: round $accent; }
     #members { height: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -50,18 +50,18 @@ class Dashboard(App[None]):
     ]
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self, target: str, look: Callable[[], Sample], interval: float | None) -> None:
-        """With interval None it looks only when told to."""
+    def __init__(self, target: str, look: Callable[[], Snapshot], interval: float | None) -> None:
+        """interval None: snapshots are taken only by refresh()."""
         super().__init__()
         self._target = target
         self._look = look
         self._interval = interval
         self._timer: Timer | None = None
         self._paused = False
-        self._sample: Sample | None = None
+        self._snapshot: Snapshot | None = None
         self._moved = Rates({}, {})
         self.status = Static(id="status", markup=False)
-        self.topics: Grid[TopicSample] = Grid(
+        self.topics: SortedTable[TopicSnapshot] = SortedTable(
             "topics",
             (
                 Column("topic", lambda topic: topic.name),
@@ -71,7 +71,7 @@ class Dashboard(App[None]):
             ),
             id="topics",
         )
-        self.groups: Grid[GroupSample] = Grid(
+        self.groups: SortedTable[GroupSnapshot] = SortedTable(
             "groups",
             (
                 Column("group", lambda group: group.name),
@@ -86,7 +86,7 @@ class Dashboard(App[None]):
             ),
             id="groups",
         )
-        self.members: Grid[MemberSample] = Grid(
+        self.members: SortedTable[MemberSnapshot] = SortedTable(
             "members",
             (
                 Column("member", lambda row: row.member.client_id if row.member else "nobody"),
@@ -114,17 +114,17 @@ class Dashboard(App[None]):
         self._restart()
 
     def look(self) -> None:
-        """Look at the store now. If that fails, the screen stays as it was and says so."""
+        """Take a snapshot now. If that fails, the screen keeps the last one and shows the error."""
         try:
-            sample = self._look()
+            snapshot = self._look()
         except (mq.MQError, OSError) as error:
             self.status.add_class("wrong")
             self.status.update(f"{visible(self._target)}   {visible(str(error))}")
             return
-        self._moved = rates(self._sample, sample)
-        self._sample = sample
-        self.topics.fill({topic.name: topic for topic in sample.topics})
-        self.groups.fill({f"{group.name} {group.topic}": group for group in sample.groups})
+        self._moved = rates(self._snapshot, snapshot)
+        self._snapshot = snapshot
+        self.topics.fill({topic.name: topic for topic in snapshot.topics})
+        self.groups.fill({f"{group.name} {group.topic}": group for group in snapshot.groups})
         self._show_members()
         self._show_status()
 
@@ -138,7 +138,7 @@ class Dashboard(App[None]):
         self._show_status()
 
     def action_slower(self, step: int) -> None:
-        """The next longer interval of the list, or with -1 the next shorter one."""
+        """Switch to the next longer interval, or with -1 to the next shorter one."""
         if self._interval is None:
             return
         if step > 0:
@@ -156,35 +156,35 @@ class Dashboard(App[None]):
             self._timer = self.set_interval(self._interval, self.look)
 
     def _show_members(self) -> None:
-        if self._sample is None:
+        if self._snapshot is None:
             return
         name = (self.groups.selected or "").partition(" ")[0]
         self.members.border_title = f"members of {name}" if name else "members"
         self.members.fill(
             {
                 row.member.client_id if row.member else "": row
-                for row in self._sample.members
+                for row in self._snapshot.members
                 if row.group == name
             }
         )
 
     def _show_status(self) -> None:
-        sample = self._sample
-        if sample is None:
+        snapshot = self._snapshot
+        if snapshot is None:
             return
         self.status.remove_class("wrong")
         every = "paused" if self._paused else f"every {self._interval:g} s" if self._interval else "when told"
         self.status.update(
-            f"{visible(self._target)}   {moment(sample.time_ms)[11:19]}   {every}   "
+            f"{visible(self._target)}   {moment(snapshot.time_ms)[11:19]}   {every}   "
             f"sent {_rate(sum(self._moved.sent.values()))}   "
             f"consumed {_rate(sum(self._moved.consumed.values()))}   "
-            f"lag {_count(sum(group.lag for group in sample.groups))}"
+            f"lag {_count(sum(group.lag for group in snapshot.groups))}"
         )
 
-    def _consumed(self, group: GroupSample) -> float | None:
+    def _consumed(self, group: GroupSnapshot) -> float | None:
         return self._moved.consumed.get((group.name, group.topic))
 
-    def _oldest(self, group: GroupSample) -> int | None:
-        if group.oldest_unconsumed_ms is None or self._sample is None:
+    def _oldest(self, group: GroupSnapshot) -> int | None:
+        if group.oldest_unconsumed_ms is None or self._snapshot is None:
             return None
-        return max(0, self._sample.time_ms - group.oldest_unconsumed_ms)
+        return max(0, self._snapshot.time_ms - group.oldest_unconsumed_ms)

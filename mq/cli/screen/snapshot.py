@@ -1,6 +1,6 @@
-"""What `top` shows: all topics and groups as of one moment, and how fast they moved since another.
+"""The data of `top`: a snapshot of all topics and groups, and the rates between two snapshots.
 
-A sample is made of values alone; how they are laid out on a screen is the dashboard's affair.
+A snapshot contains only values; the dashboard lays them out.
 """
 
 from collections import Counter
@@ -12,33 +12,33 @@ from mq.cli.verbs.groups import dead_letters, states_of
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSample:
+class TopicSnapshot:
     """One topic."""
 
     name: str
     queue_count: int
-    kept: int  # messages that are there
-    ended: int  # messages that ever were
+    kept: int  # the number of stored messages
+    ended: int  # the number of messages ever sent
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSample:
+class GroupSnapshot:
     """One topic of one group."""
 
     name: str
     topic: str
     member_count: int
-    consumed: int  # the sum of what is committed
+    consumed: int  # the sum of the committed offsets
     lag: int  # of the queues of the topic
     oldest_unconsumed_ms: int | None
     dead_letters: int
-    reasons: tuple[str, ...]  # why queues do not move, the most frequent first
+    reasons: tuple[str, ...]  # why queues make no progress, the most frequent reason first
     retrying: int = 0  # messages of the topic that failed and wait for another attempt
 
 
 @dataclass(frozen=True, slots=True)
-class MemberSample:
-    """One member, with all queues that it owns; or None with those that nobody owns."""
+class MemberSnapshot:
+    """One member with the queues that it owns; None stands for queues without an owner."""
 
     group: str
     member: Member | None
@@ -48,17 +48,17 @@ class MemberSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """Everything as of one moment."""
+class Snapshot:
+    """All topics, groups and members at one moment."""
 
     time_ms: int
-    topics: tuple[TopicSample, ...]
-    groups: tuple[GroupSample, ...]
-    members: tuple[MemberSample, ...]
+    topics: tuple[TopicSnapshot, ...]
+    groups: tuple[GroupSnapshot, ...]
+    members: tuple[MemberSnapshot, ...]
 
 
-def take(broker: mq.Broker, time_ms: int) -> Sample:
-    """Look at everything once."""
+def take_snapshot(broker: mq.Broker, time_ms: int) -> Snapshot:
+    """Take a snapshot of a broker."""
     topics = []
     for name in sorted(broker.topics()):
         try:
@@ -67,17 +67,17 @@ def take(broker: mq.Broker, time_ms: int) -> Sample:
             continue
         ends = [(queue.min_offset, queue.max_offset) for queue in queues]
         kept, ended = sum(end - begin for begin, end in ends), sum(end for _, end in ends)
-        topics.append(TopicSample(name, len(queues), kept, ended))
-    groups: list[GroupSample] = []
-    members: list[MemberSample] = []
+        topics.append(TopicSnapshot(name, len(queues), kept, ended))
+    groups: list[GroupSnapshot] = []
+    members: list[MemberSnapshot] = []
     for name in broker.groups():
         of_group, of_members = _group(broker, name)
         groups += of_group
         members += of_members
-    return Sample(time_ms, tuple(topics), tuple(groups), tuple(members))
+    return Snapshot(time_ms, tuple(topics), tuple(groups), tuple(members))
 
 
-def _group(broker: mq.Broker, name: str) -> tuple[list[GroupSample], list[MemberSample]]:
+def _group(broker: mq.Broker, name: str) -> tuple[list[GroupSnapshot], list[MemberSnapshot]]:
     group = broker.group(name)
     members: dict[str | None, Member | None] = {member.client_id: member for member in group.members()}
     queue_counts: Counter[str | None] = Counter()
@@ -89,7 +89,7 @@ def _group(broker: mq.Broker, name: str) -> tuple[list[GroupSample], list[Member
         states = states_of(group, topic)
         oldest = [state.oldest_unconsumed_ms for state in states if state.oldest_unconsumed_ms is not None]
         groups.append(
-            GroupSample(
+            GroupSnapshot(
                 name,
                 topic,
                 len(members),
@@ -108,7 +108,9 @@ def _group(broker: mq.Broker, name: str) -> tuple[list[GroupSample], list[Member
             lags[owner] += state.lag
             reasons.setdefault(owner, Counter())[state.reason] += 1
     rows = [
-        MemberSample(name, member, queue_counts[owner], lags[owner], _frequent(reasons.get(owner, Counter())))
+        MemberSnapshot(
+            name, member, queue_counts[owner], lags[owner], _frequent(reasons.get(owner, Counter()))
+        )
         for owner, member in members.items()
     ]
     return groups, rows
@@ -120,15 +122,15 @@ def _frequent(reasons: Counter[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Messages a second between two samples: sent to a topic, consumed by a group of a topic."""
+    """Messages per second between two snapshots: sent to a topic, and consumed by a group from a topic."""
 
     sent: dict[str, float]
     consumed: dict[tuple[str, str], float]
 
 
-def rates(before: Sample | None, after: Sample) -> Rates:
-    """How fast everything moved. What is not in both samples has no rate; what went backwards, after a
-    reset or because a topic was made anew, has none either."""
+def rates(before: Snapshot | None, after: Snapshot) -> Rates:
+    """The rates between two snapshots. An entry has no rate if it is not in both, or if it went backwards
+    after a reset or because the topic was re-created."""
     seconds = (after.time_ms - before.time_ms) / 1000 if before else 0.0
     if before is None or seconds <= 0:
         return Rates({}, {})

@@ -1,4 +1,4 @@
-"""A table of a screen: rows that come anew with each look, sorted by the column that the user chose."""
+"""A table of the screen: its rows are replaced with each snapshot, and sorted by the user's column."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Value = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """One column: what it says of a row, and how that is written."""
+    """One column: its heading, its value of a row, and its format."""
 
     heading: str
     value: Callable[[Row], Value]
@@ -27,12 +27,12 @@ class Column(Generic[Row]):
     is_number: bool = False
 
 
-class Grid(DataTable[Text], Generic[Row]):
-    """Rows by key. The cursor stays on its row, wherever sorting moves it."""
+class SortedTable(DataTable[Text], Generic[Row]):
+    """A table of rows by key. The cursor stays on its row when the order changes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "sort_next", "sort by next column"),
-        Binding("r", "turn_round", "turn order round"),
+        Binding("r", "turn_round", "reverse order"),
     ]
 
     sorted_by: reactive[int] = reactive(0, init=False)
@@ -50,7 +50,7 @@ class Grid(DataTable[Text], Generic[Row]):
             self.add_column(self._heading(number, column), key=str(number))
 
     def fill(self, rows: Mapping[str, Row]) -> None:
-        """Show these rows and no others."""
+        """Replace all rows."""
         self._shown = dict(rows)
         self._lay_out()
 
@@ -66,7 +66,7 @@ class Grid(DataTable[Text], Generic[Row]):
         self.reverse = not self.reverse
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        """A click on a heading sorts by it, another click turns the order round."""
+        """A click on a heading sorts by it; a second click reverses the order."""
         event.stop()
         if event.column_index == self.sorted_by:
             self.action_turn_round()
@@ -74,7 +74,7 @@ class Grid(DataTable[Text], Generic[Row]):
             self.sorted_by = event.column_index
 
     def watch_sorted_by(self, sorted_by: int) -> None:
-        # To sort by a number is to look for the largest.
+        # Numbers are sorted with the largest first.
         self.reverse = self._fields[sorted_by].is_number
         self._lay_out()
 
@@ -101,7 +101,7 @@ class Grid(DataTable[Text], Generic[Row]):
         self.refresh()
 
     def _sorted(self) -> list[str]:
-        """By the chosen column, what has no value last; equal ones by their keys."""
+        """The keys, sorted by the chosen column, then by key; rows without a value come last."""
         value = self._fields[self.sorted_by].value
         keys = sorted(self._shown)
         with_value = [key for key in keys if value(self._shown[key]) is not None]

@@ -1,6 +1,6 @@
-"""`bench`: what mq does on the disk of this directory, in some seconds.
+"""`bench`: a short benchmark of mq on the file system of DIR.
 
-Works in a directory of its own beside DIR, removed at the end; DIR itself is not opened.
+It works in a temporary directory beside DIR, which it removes at the end; DIR itself is not opened.
 """
 
 import statistics
@@ -23,7 +23,11 @@ SYNC_COUNT = 200
 @click.command()
 @click.option("--count", type=click.IntRange(min=BATCH_COUNT), default=100_000, show_default=True)
 @click.option(
-    "--size", type=click.IntRange(min=1, max=1 << 20), default=1024, show_default=True, help="Of a body."
+    "--size",
+    type=click.IntRange(min=1, max=1 << 20),
+    default=1024,
+    show_default=True,
+    help="Bytes of a body.",
 )
 @with_json
 @click.pass_obj

@@ -15,27 +15,27 @@ POLL_SECONDS = 20.0
 COUNT_MAX = 32
 
 
-def _place(text: str) -> Beginning | int:
-    """`first`, `last`, or a moment; `earliest` and `latest` say the same as in `reset`."""
+def _position(text: str) -> Beginning | int:
+    """`first`, `last`, or a time; `earliest` and `latest` are accepted too, as in `reset`."""
     return BEGINNINGS.get(text) or time_of(text)
 
 
 @click.command()
 @click.argument("topic")
-@click.option("--group", required=True, help="Whose member to be.")
-@click.option("--tags", "expression", default="*", help='Only these, such as "paid || refunded".')
-@click.option("--sql", help="Only those whose properties an SQL92 expression selects.")
+@click.option("--group", required=True, help="The consumer group to join.")
+@click.option("--tags", "expression", default="*", help='Only these tags, such as "paid || refunded".')
+@click.option("--sql", help="Only messages that match this SQL92 expression over their properties.")
 @click.option(
     "--from",
     "consume_from",
-    type=_place,
+    type=_position,
     default="first",
     show_default=True,
     metavar="first|last|TIME",
-    help="Where the group begins that has no offset of TOPIC yet.",
+    help="Where to begin if the group has no offset for TOPIC yet.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--wait", type=click.FloatRange(min=0), help="End after so many seconds without a message.")
+@click.option("--count", type=click.IntRange(min=1), help="Stop after this many messages.")
+@click.option("--wait", type=click.FloatRange(min=0), help="Stop after this many seconds without a message.")
 @with_json
 @click.pass_obj
 def consume(
@@ -48,10 +48,10 @@ def consume(
     count: int | None,
     wait: float | None,
 ) -> int:
-    """Print the messages of TOPIC that come to GROUP, and commit what was printed.
+    """Consume TOPIC as a member of GROUP: print the messages, and commit their offsets.
 
-    The queues are shared with the other members of the group. With --wait 0 it takes what is there. A message
-    that is damaged is reported and passed over, and the exit status is 1 then.
+    The queues are shared with the other members of the group. --wait 0 stops when all stored messages are
+    consumed. A damaged message is reported and skipped; the exit status is 1 then.
     """
     if sql is not None and expression != "*":
         raise click.UsageError("--tags and --sql exclude each other")
@@ -79,7 +79,7 @@ def consume(
                     emit_json(as_json(message))
                 else:
                     emit_line(message)
-            # Out of our hands first, then consumed: the reader of the output may be gone.
+            # Flush before the commit: the reader of the output may be gone.
             sys.stdout.flush()
             consumer.commit()
             done += len(messages)
@@ -89,7 +89,7 @@ def consume(
 
 
 def _next(consumer: PullConsumer, count_max: int, wait: float | None) -> list[mq.MessageExt]:
-    """The next messages; none once `wait` seconds have brought none."""
+    """The next messages; none if `wait` seconds pass without one."""
     if wait is not None:
         return consumer.poll(wait, count_max=count_max)
     while not (messages := consumer.poll(POLL_SECONDS, count_max=count_max)):

@@ -1,4 +1,4 @@
-"""`copy`: topics to another directory, or to a cluster, and back."""
+"""`copy`: copy topics to another directory or cluster."""
 
 import click
 from rich.console import Console
@@ -16,16 +16,19 @@ GROUP = "mq_copy"
 @click.argument("target")
 @click.argument("topics", nargs=-1)
 @click.option(
-    "--group", default=GROUP, metavar="GROUP", help=f"Remembers how far the copy is, on DIR ({GROUP})."
+    "--group",
+    default=GROUP,
+    metavar="GROUP",
+    help=f"The group that keeps the copy's offsets on DIR ({GROUP}).",
 )
 @with_json
 @click.pass_obj
 def copy(session: Session, target: str, topics: tuple[str, ...], group: str) -> None:
     """Copy TOPICS, or all, to TARGET: another directory, or rocketmq://HOST:PORT. DIR may be a cluster too.
 
-    Each queue keeps its order, each message its tag, keys, properties and unique id. A copy that was
-    interrupted goes on where it was when it is called again; nothing is copied twice. What is sent to DIR
-    meanwhile is not waited for: call it again. TARGET needs a topic of its own for each, which is made.
+    Queues keep their order; messages keep their tag, keys, properties and unique id. Run the command again to
+    resume an interrupted copy, or to copy newer messages; nothing is copied twice. The topics are created on
+    TARGET, which must not have other messages in them.
     """
     with session.open() as source, Session(target, session.json).open(create=True) as broker:
         for topic in topics or source.topics():

@@ -1,4 +1,4 @@
-"""`expire`: retention on demand, and what it would delete."""
+"""`expire`: delete expired files now, or show what would be deleted."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,27 +16,27 @@ from mq.cli.session import RETENTION_HOURS_MAX, Session, with_json
 @click.option(
     "--hours",
     type=click.FloatRange(0, RETENTION_HOURS_MAX),
-    help="Keep what is younger; with --dry-run as long as the store keeps it, if not given.",
+    help="Keep messages younger than this; with --dry-run, the default is the store's retention.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Only say what would be deleted, and which groups have not read it."
+    "--dry-run", is_flag=True, help="Only show what would be deleted, and which groups have not read it."
 )
 @click.option(
     "--within",
     "within_hours",
     type=click.FloatRange(0, RETENTION_HOURS_MAX),
     default=0.0,
-    help="With --dry-run: what will be deleted within so many hours.",
+    help="With --dry-run: show what will be deleted within this many hours.",
 )
 @with_json
 @click.pass_obj
 def expire(session: Session, hours: float | None, dry_run: bool, within_hours: float) -> None:
     """Delete the files of the commit log that were last written more than HOURS ago.
 
-    The newest file stays in any case, and so do files younger than that, whatever is in them.
+    Whole files are deleted, never single messages. The newest file always stays.
     """
     if hours is None and not dry_run:
-        raise click.UsageError("say how much is kept: --hours HOURS; or --dry-run, to see what would go")
+        raise click.UsageError("give --hours HOURS, or --dry-run to see what would be deleted")
     if within_hours and not dry_run:
         raise click.UsageError("--within goes with --dry-run")
     with session.open_directory("expire") as broker:
@@ -52,7 +52,7 @@ def expire(session: Session, hours: float | None, dry_run: bool, within_hours: f
 
 
 def retention_of(broker: mq.Broker) -> Retention | None:
-    """How long messages are kept, where that is the user's affair."""
+    """The retention of a directory; None for a cluster."""
     try:
         return directory(broker, "retention").retention
     except mq.NotSupported:
@@ -60,13 +60,13 @@ def retention_of(broker: mq.Broker) -> Retention | None:
 
 
 def warn_if_held(kept: Retention | None) -> None:
-    """Say that nothing is deleted, and how that is changed."""
+    """Warn that retention is on hold, and how to end that."""
     if kept is not None and (why := kept.held):
         click.echo(f"mq: {why}: nothing is deleted before mq DIR retention --confirm", err=True)
 
 
 def expiring_by_group(kept: Retention | None) -> Counter[str]:
-    """How many messages of each group will soon be deleted that it has not read."""
+    """By group: how many unread messages will soon be deleted."""
     found: Counter[str] = Counter()
     for each in kept.warned().unread if kept is not None else ():
         found[each.group] += each.count
@@ -74,7 +74,7 @@ def expiring_by_group(kept: Retention | None) -> Counter[str]:
 
 
 def warn_of_expiring(kept: Retention | None, group: str, expiring: Mapping[str, int]) -> None:
-    """Say what will be deleted that the group has not read, if anything is."""
+    """Warn of messages that will soon be deleted before the group has read them."""
     count = expiring.get(group, 0)
     if count and kept is not None:
         hours = f"{kept.warned_hours:g}"

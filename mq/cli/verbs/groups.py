@@ -1,4 +1,5 @@
-"""`groups` and `reset`: consumer groups, their members, how far each queue is and why it does not move."""
+"""`groups` and `reset`: consumer groups, their members, the offset of each queue and why it makes no
+progress."""
 
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from mq.cli.session import moment as time_of
 from mq.cli.verbs.expire import expiring_by_group, retention_of, warn_if_held, warn_of_expiring
 from mq.names import DEAD_PREFIX, REDRIVE_GROUP, RETRY_PREFIX
 
-LOOK_SECONDS = 1.0  # between two looks at what should move
+LOOK_SECONDS = 1.0  # between two reads of the offsets
 SILENT = "nothing was consumed for a second, and its consumer does not say why: look again"
 
 
@@ -29,10 +30,10 @@ SILENT = "nothing was consumed for a second, and its consumer does not say why: 
 @with_json
 @click.pass_obj
 def groups(session: Session, group: str | None) -> int:
-    """List the consumer groups, or show where each queue of GROUP stands.
+    """List the consumer groups, or show the queues of GROUP.
 
-    For each queue of GROUP: its owner, what is committed, the lag, the age of the oldest message that is
-    not consumed, and why it does not move.
+    For each queue of GROUP: its owner, the committed offset, the lag, the age of the oldest unconsumed
+    message, and why it makes no progress.
     """
     with session.open() as broker:
         kept = retention_of(broker)
@@ -69,8 +70,8 @@ def groups(session: Session, group: str | None) -> int:
 def look(
     group: Group, pause: Callable[[float], object] = time.sleep
 ) -> tuple[list[QueueState], dict[MessageQueue, float]]:
-    """Each queue of a group, and how many messages a second were consumed of it. Where one has a lag and
-    nothing says why, it takes a second look; without one nothing is known of the speed."""
+    """The queues of a group, and their rates in messages per second. The offsets are read a second time only
+    if a queue has a lag without a known reason; otherwise no rates are known."""
 
     def all_states() -> list[QueueState]:
         return [state for topic in group.topics() for state in states_of(group, topic)]
@@ -93,23 +94,23 @@ def look(
 
 
 def is_silent(state: QueueState, speed: float | None) -> bool:
-    """Whether a queue has something to consume, does not move, and nothing says why."""
+    """Whether a queue has a lag and makes no progress, without a known reason."""
     return bool(state.lag) and not state.reason and speed == 0
 
 
 def undone(name: str, states: Iterable[QueueState], retrying: Mapping[str, int]) -> int:
-    """How many messages a group is not done with; what lies in its retry topic is among `retrying`."""
+    """How many messages a group has not consumed. `retrying` covers those in its retry topic."""
     retry_topic = RETRY_PREFIX + name
     return sum(state.lag for state in states if state.queue.topic != retry_topic) + sum(retrying.values())
 
 
 def known(broker: mq.Broker, name: str) -> bool:
-    """Whether anybody consumes, or has consumed, under this name."""
+    """Whether the group has, or ever had, a member or an offset."""
     return name in broker.groups() or bool(broker.group(name).members())
 
 
 def states_of(group: Group, topic: str) -> list[QueueState]:
-    """Of the queues that can be read; a group may know a topic that is gone, or closed to readers."""
+    """The states of a topic's queues; none if the topic is deleted or not readable."""
     try:
         return group.states(topic)
     except (mq.TopicNotFound, mq.NotPermitted):
@@ -124,7 +125,7 @@ def lag_of(group: Group, topic: str) -> int:
 
 
 def dead_letters(broker: mq.Broker, group: str) -> int:
-    """How many messages the group gave up that were not all sent back since."""
+    """How many dead letters the group has that were not redriven."""
     try:
         queues = broker.readable(DEAD_PREFIX + group)
     except (mq.TopicNotFound, mq.NotPermitted):
@@ -134,7 +135,7 @@ def dead_letters(broker: mq.Broker, group: str) -> int:
 
 
 def member_facts(member: Member) -> dict[str, Any]:
-    """All that a member says of itself, for machines."""
+    """The attributes of a member, for JSON."""
     return {
         "client_id": member.client_id,
         "pid": member.pid,
@@ -148,7 +149,7 @@ def member_facts(member: Member) -> dict[str, Any]:
 
 
 def queue_facts(state: QueueState, speed: float | None = None) -> dict[str, Any]:
-    """All that is known of a queue of a group, for machines."""
+    """The state of a group's queue, for JSON."""
     owner = state.owner
     return {
         **state.queue._asdict(),
@@ -207,13 +208,14 @@ def _list(session: Session, broker: mq.Broker, kept: Retention | None, expiring:
 
 
 def _sum_of(name: str, lags: Mapping[str, int], retrying: Mapping[str, int]) -> int:
-    """What Group.lag says of all topics together: what lies in the retry topic counts for its own topic."""
+    """The lag of all topics together, as in Group.lag: a message in the retry topic counts for its own
+    topic."""
     own = sum(lag for topic, lag in lags.items() if topic != RETRY_PREFIX + name)
     return own + sum(count for topic, count in retrying.items() if topic not in lags)
 
 
 def model_of(members: list[Member]) -> str:
-    """How the members of a group consume; all of them do so alike."""
+    """The message model of a group, which is the same for all members."""
     if not members:
         return "nobody"
     return f"{members[0].model}, in order" if members[0].ordered else members[0].model
@@ -277,15 +279,15 @@ def _show(
 
 
 def subscribed(member: Member) -> str:
-    """The subscriptions of a member: topic, and what of it."""
+    """The subscriptions of a member: topics and expressions."""
     return ", ".join(
         each.topic if each.expression == "*" else f"{each.topic} ({each.expression})"
         for each in member.subscriptions
     )
 
 
-def _place(text: str) -> str | int:
-    """`earliest`, `latest`, or a moment; `first` and `last` say the same as in `consume`."""
+def _position(text: str) -> str | int:
+    """`earliest`, `latest`, or a time; `first` and `last` are accepted too, as in `consume`."""
     return text if text in BEGINNINGS else time_of(text)
 
 
@@ -294,21 +296,22 @@ def _place(text: str) -> str | int:
 @click.argument("topic")
 @click.option(
     "--to",
-    "place",
-    type=_place,
+    "position",
+    type=_position,
     metavar="earliest|latest|TIME",
     default="earliest",
     show_default=True,
-    help="From where on to consume: a TIME is 10m (ago), 2026-01-31T12:00, ...",
+    help="Where to continue: earliest, latest, or a TIME such as 10m (ago) or 2026-01-31T12:00.",
 )
-@click.option("--create", is_flag=True, help="GROUP may be one that never consumed.")
+@click.option("--create", is_flag=True, help="Allow a GROUP that has never consumed.")
 @with_json
 @click.pass_obj
-def reset(session: Session, group: str, topic: str, place: str | int, create: bool) -> int:
-    """Have GROUP consume TOPIC from elsewhere.
+def reset(session: Session, group: str, topic: str, position: str | int, create: bool) -> int:
+    """Reset the offsets of GROUP for TOPIC.
 
-    Members that are at work go on from there at once. What they are consuming at this moment they finish.
-    Of a broadcasting group every consumer goes on from there, the others when they start.
+    Running members continue from there at once, after the messages that they are consuming now. In a
+    broadcasting group this applies to every consumer; those not running now continue from there when they
+    start.
     """
     with session.open() as broker:
         broker.topic(topic)
@@ -317,10 +320,10 @@ def reset(session: Session, group: str, topic: str, place: str | int, create: bo
             click.echo(f"mq: there is no group {visible(group)} (--create resets it all the same)", err=True)
             return 1
         before = found.offsets(topic)
-        if isinstance(place, int):
-            found.reset(topic, to_ms=place)
+        if isinstance(position, int):
+            found.reset(topic, to_ms=position)
         else:
-            found.reset(topic, to=first_or_last("--to", place))
+            found.reset(topic, to=first_or_last("--to", position))
         after = found.offsets(topic)
         if session.json and not after:
             emit_json({"group": group, "topic": topic, "model": "broadcasting"})
@@ -329,8 +332,8 @@ def reset(session: Session, group: str, topic: str, place: str | int, create: bo
                 emit_json({**queue._asdict(), "before": before.get(queue), "committed": offset})
         elif not after:
             click.echo(
-                f"{visible(group)} is broadcasting: each of its consumers goes on from there, those that are"
-                " not at work when they start"
+                f"{visible(group)} is broadcasting: each of its consumers continues from there,"
+                " those that are not running when they start"
             )
         else:
             rows = (

@@ -1,4 +1,4 @@
-"""`redrive`: a group gets once more what it gave up."""
+"""`redrive`: send a group's dead letters back to it."""
 
 import click
 
@@ -11,13 +11,13 @@ from mq.names import DEAD_PREFIX
 
 @click.command()
 @click.argument("group")
-@click.option("--tags", "expression", default="*", help='Only these, such as "paid || refunded".')
-@click.option("--sql", help="Only those whose properties an SQL92 expression selects.")
-@click.option("--limit", type=click.IntRange(min=1), help="Send so many at most.")
+@click.option("--tags", "expression", default="*", help='Only these tags, such as "paid || refunded".')
+@click.option("--sql", help="Only messages that match this SQL92 expression over their properties.")
+@click.option("--limit", type=click.IntRange(min=1), help="Send at most this many.")
 @click.option(
-    "--all-groups", is_flag=True, help="Send them to their topics, for all groups to consume once more."
+    "--all-groups", is_flag=True, help="Send them to their topics, so that all groups consume them again."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @with_json
 @click.pass_obj
 def redrive(
@@ -29,9 +29,9 @@ def redrive(
     all_groups: bool,
     dry_run: bool,
 ) -> int:
-    """Have GROUP consume its dead letters again, each once, oldest first.
+    """Make GROUP consume its dead letters again, each once, oldest first.
 
-    They come through the group's retry topic, so no other group gets them.
+    They go through the group's retry topic, so no other group gets them.
     """
     if sql is not None and expression != "*":
         raise click.UsageError("--tags and --sql exclude each other")
@@ -44,7 +44,7 @@ def redrive(
             group, selection=selection, count_max=limit, dry_run=dry_run, all_groups=all_groups
         )
         if done.sent and not dry_run:
-            broker.flush()  # Perhaps no application is there that does.
+            broker.flush()  # There may be no running application whose duties flush.
         if session.json:
             emit_json({**done._asdict(), "dry_run": dry_run})
         else:

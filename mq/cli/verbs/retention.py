@@ -1,4 +1,4 @@
-"""`retention` and `settings`: what a store keeps for all processes, and changing it on purpose."""
+"""`retention` and `settings`: show or change the settings that a store keeps for all processes."""
 
 import json
 
@@ -14,16 +14,18 @@ from mq.cli.verbs.expire import warn_if_held
 @click.option(
     "--disk-ratio-max",
     type=click.FloatRange(0, 1),
-    help="Delete earlier while the disk is fuller than that: 0 to 1, which is never.",
+    help="Delete earlier while the disk is fuller than this ratio: 0 to 1, where 1 is never.",
 )
-@click.option("--confirm", is_flag=True, help="Delete what is too old, where retention is held.")
+@click.option(
+    "--confirm", is_flag=True, help="Resume retention that is on hold, and delete expired messages."
+)
 @with_json
 @click.pass_obj
 def retention(session: Session, hours: float | None, disk_ratio_max: float | None, confirm: bool) -> None:
     """Show how long messages are kept, or change it to HOURS.
 
-    It counts for all processes, from within 10 s on. What is kept in a directory that is a copy of another
-    one, or has lost its settings, is held until you --confirm that it may go.
+    A change reaches all processes within 10 s. In a directory that is a copy of another one, or has lost its
+    settings, nothing is deleted until you --confirm it.
     """
     with session.open_directory("retention") as broker:
         kept = broker.retention
@@ -43,7 +45,9 @@ def retention(session: Session, hours: float | None, disk_ratio_max: float | Non
             return
         click.echo(f"messages are kept for {kept.hours:g} h")
         if kept.disk_ratio_max < 1:
-            click.echo(f"the oldest go earlier while the disk is fuller than {kept.disk_ratio_max:.0%}")
+            click.echo(
+                f"the oldest are deleted earlier while the disk is fuller than {kept.disk_ratio_max:.0%}"
+            )
         if kept.away:
             begin, end = map(moment, kept.away)
             click.echo(f"no process had the store open from {begin} to {end}, which does not count")
@@ -72,7 +76,7 @@ def settings(session: Session, changes: tuple[str, ...]) -> None:
 def _change(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise click.UsageError(f"{text!r} is no change: say NAME=VALUE")
+        raise click.UsageError(f"{text!r} is no change: give NAME=VALUE")
     try:
         return name, json.loads(value)
     except ValueError:

@@ -21,23 +21,23 @@ from mq.threads import start
 CHUNK_SIZE = 1 << 18
 BATCH_COUNT_MAX = 1000
 FLUSH_SECONDS = 0.5
-PROPERTIES_SIZE = 512  # What a line may take in a batch beside itself, generously.
+PROPERTIES_SIZE = 512  # a generous limit for the overhead of a line in a batch
 
 
 @click.command()
 @click.argument("topic")
 @click.argument("body", required=False)
-@click.option("--lines", is_flag=True, help="Each line of standard input is a message.")
+@click.option("--lines", is_flag=True, help="Send each line of standard input as a message.")
 @click.option("--tags", "--tag", help="The tag of the message.")
-@click.option("--keys", "--key", multiple=True, help="A key to query by; may be given often.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be given often.")
+@click.option("--keys", "--key", multiple=True, help="A key to query by; may be repeated.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 @click.option("--shard-key", help="Messages with the same shard key keep their order.")
 @click.option(
-    "--delay-level", type=int, default=0, metavar="LEVEL", help="Delivered later: 1 (1 s) to 18 (2 h)."
+    "--delay-level", type=int, default=0, metavar="LEVEL", help="Deliver later: 1 (1 s) to 18 (2 h)."
 )
-@click.option("--delay-ms", type=int, metavar="MS", help="Delivered so many milliseconds later.")
-@click.option("--deliver-at", type=instant, metavar="TIME", help="Delivered at this time.")
-@click.option("--sync", is_flag=True, help="Come back only when it is on disk.")
+@click.option("--delay-ms", type=int, metavar="MS", help="Deliver this many milliseconds later.")
+@click.option("--deliver-at", type=instant, metavar="TIME", help="Deliver at this time.")
+@click.option("--sync", is_flag=True, help="Return only when the message is on disk.")
 @with_json
 @click.pass_obj
 def send(
@@ -56,8 +56,8 @@ def send(
 ) -> None:
     """Send BODY to TOPIC, or standard input if there is no BODY.
 
-    With --lines every line of standard input becomes a message; empty lines are left out. A message that is
-    to be delivered at a time of its own is printed with its handle, which `recall` takes.
+    With --lines every line of standard input becomes a message; empty lines are skipped. For a message with
+    --delay-ms or --deliver-at, the output includes its handle for `recall`.
     """
     if lines and body is not None:
         raise click.UsageError("BODY and --lines exclude each other")
@@ -82,7 +82,7 @@ def send(
         mq.Producer(broker) as producer,
     ):
         if lines:
-            # No batch has a delayed message.
+            # Delayed messages cannot be in a batch.
             alone = delay_level > 0 or delay_ms is not None or deliver_at is not None
             count_max = 1 if alone else BATCH_COUNT_MAX
             with _flushed(broker) as sent:
@@ -90,7 +90,7 @@ def send(
             return
         content = sys.stdin.buffer.read() if body is None else os.fsencode(body)
         result = producer.send(message(content), shard_key=shard_key)
-        broker.flush()  # Perhaps no application is there that does.
+        broker.flush()  # There may be no running application whose duties flush.
         _print_result(session, result, waits=delay_level > 0 or result.recall_handle is not None)
 
 
@@ -118,7 +118,7 @@ def _print_result(session: Session, result: mq.SendResult, *, waits: bool) -> No
 def _property(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise click.UsageError(f"{text!r} is no property: say NAME=VALUE")
+        raise click.UsageError(f"{text!r} is no property: give NAME=VALUE")
     return name, value
 
 
@@ -161,16 +161,16 @@ def _send_lines(
 
 @contextmanager
 def _flushed(broker: mq.Broker) -> Iterator[threading.Event]:
-    """Have on disk what is sent inside, a moment after the event was set and at the end.
+    """Flush the messages sent inside the context: shortly after the event is set, and at the end.
 
-    A command takes no part in the duties, and perhaps no application is there that flushes.
+    A command performs no duties, and there may be no running application that flushes.
     """
     is_sent, is_over = threading.Event(), threading.Event()
 
     def flush() -> None:
         while is_sent.wait() and not is_over.wait(FLUSH_SECONDS):
             is_sent.clear()
-            with suppress(mq.MQError, OSError):  # Which the next send meets itself.
+            with suppress(mq.MQError, OSError):  # The next send raises it.
                 broker.flush()
 
     thread = threading.Thread(target=flush, name="mq-flush", daemon=True)
@@ -185,7 +185,7 @@ def _flushed(broker: mq.Broker) -> Iterator[threading.Event]:
 
 
 def line_batches(stream: BinaryIO, size_max: int, count_max: int = BATCH_COUNT_MAX) -> Iterator[list[bytes]]:
-    """The lines that have arrived, in groups small enough for one batch. Never waits to fill a group."""
+    """The lines read so far, in groups that fit into one batch. Never waits to fill a group."""
     for arrived in arriving_lines(stream, size_max):
         batch: list[bytes] = []
         size = 0
@@ -201,7 +201,8 @@ def line_batches(stream: BinaryIO, size_max: int, count_max: int = BATCH_COUNT_M
 
 
 def arriving_lines(stream: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
-    """Whole lines as they come. One that outgrows every message is handed on unfinished, to be refused."""
+    """Complete lines as they arrive. A line over the size limit is yielded incomplete; the send rejects
+    it."""
     unfinished: list[bytes] = []
     unfinished_size = 0
     while chunk := os.read(stream.fileno(), CHUNK_SIZE):
@@ -219,7 +220,7 @@ def arriving_lines(stream: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
 
 
 def _progress() -> AbstractContextManager[Progress | None]:
-    """A bar on the terminal, unless the lines are typed on that very terminal."""
+    """A progress bar on the terminal, unless standard input is a terminal."""
     if not sys.stderr.isatty() or sys.stdin.isatty():
         return nullcontext()
     status = os.fstat(sys.stdin.fileno())

@@ -1,4 +1,4 @@
-"""`sinks`: what Spark's sinks have written: transaction ids, their last epochs, and what is staged."""
+"""`sinks`: the state of Spark's sinks: transaction ids, their last epochs, and staged files."""
 
 import time
 from pathlib import Path
@@ -14,15 +14,15 @@ from mq.spark.sink.sinks import sinks as sinks_of
 
 
 @click.command()
-@click.option("--all", "every", is_flag=True, help="Single writes as well that are whole, and of the past.")
+@click.option("--all", "every", is_flag=True, help="Include completed single writes.")
 @with_json
 @click.pass_obj
 def sinks(session: Session, every: bool) -> int:
-    """List the sinks of Spark that wrote here exactly once, by transaction id.
+    """List the exactly-once sinks of Spark on this store, by transaction id.
 
-    Of each its last epoch, how many rows of it are in the log, since when, and whether that is all of it; and
-    the bytes that tasks have staged and no commit has appended yet. If files are lost that hold the rest of
-    an epoch, which they are, and what can be done.
+    Shows the last epoch of each sink, how many of its rows are in the log and since when, whether the epoch
+    is complete, and how many bytes are staged but not appended. If files with the rest of an epoch are lost,
+    it lists them and what can be done.
     """
     with session.open_directory("sinks") as broker:
         found = sinks_of(broker)
@@ -37,7 +37,7 @@ def sinks(session: Session, every: bool) -> int:
     elif not found:
         click.echo("no sink has written here exactly once")
     if hidden := len(found) - len(shown):
-        click.echo(f"{counted(hidden, 'single write')}, done: --all lists them")
+        click.echo(f"{counted(hidden, 'completed single write')} not shown: --all lists them")
     return 0
 
 

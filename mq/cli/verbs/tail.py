@@ -1,4 +1,4 @@
-"""`tail`: the newest messages of a topic, then what arrives."""
+"""`tail`: print the newest messages of a topic, then follow it."""
 
 import heapq
 import time
@@ -6,15 +6,15 @@ import time
 import click
 
 import mq
-from mq.cli.follow import Follower, Wanted, merged
+from mq.cli.follow import MessageFilter, TopicFollower, merged
 from mq.cli.printing import as_json, emit_json, emit_line, visible
 from mq.cli.session import Session, moment, with_json
 
-TOPIC_LOOK_INTERVAL = 0.25  # Seconds between two looks for a topic that is not there yet.
+TOPIC_LOOK_INTERVAL = 0.25  # seconds between two checks for a topic that does not exist yet
 
 
-def _place(text: str) -> str | int:
-    """`first`, `last`, or a moment."""
+def _position(text: str) -> str | int:
+    """`first`, `last`, or a time."""
     return text if text in {"first", "last"} else moment(text)
 
 
@@ -23,14 +23,14 @@ def _place(text: str) -> str | int:
 @click.option(
     "--from",
     "begin",
-    type=_place,
+    type=_position,
     metavar="first|last|TIME",
-    help="Begin here instead of with the newest few: first, last, 10m, …",
+    help="Begin here instead of at the newest messages: first, last, 10m, …",
 )
 @click.option("-n", "--last", "last_count", type=click.IntRange(min=0), default=10, show_default=True)
-@click.option("--tags", "expression", default="*", help='Only these, such as "paid || refunded".')
-@click.option("--sql", help="Only those whose properties an SQL92 expression selects.")
-@click.option("--follow/--no-follow", default=True, show_default=True, help="Go on with what arrives.")
+@click.option("--tags", "expression", default="*", help='Only these tags, such as "paid || refunded".')
+@click.option("--sql", help="Only messages that match this SQL92 expression over their properties.")
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Continue with new messages.")
 @with_json
 @click.pass_obj
 def tail(
@@ -44,13 +44,13 @@ def tail(
 ) -> int:
     """Print the newest messages of TOPIC, then follow it.
 
-    Without --from, begins with the newest messages of the topic (-n of them, before --tags or --sql chooses).
-    A topic that does not exist yet is waited for. A message that is damaged is reported and left out, and
-    the exit status is 1 then.
+    Without --from, it begins with the newest messages of the topic (-n of them, counted before --tags or
+    --sql). If the topic does not exist, it waits for it. A damaged message is reported and skipped; the exit
+    status is 1 then.
     """
     if sql is not None and expression != "*":
         raise click.UsageError("--tags and --sql exclude each other")
-    wanted = Wanted(expression, sql)
+    message_filter = MessageFilter(expression, sql)
     emit = _emit_json if session.json else emit_line
     lost: list[mq.StoreCorrupted] = []
 
@@ -62,10 +62,10 @@ def tail(
         found = _wait_for(broker, topic) if follow else broker.topic(topic)
         ends = {queue.queue_id: queue.max_offset for queue in found.queues}
         begins = _newest(found, ends, last_count) if begin is None else _begins(found, begin, ends)
-        for message in merged(found, begins, ends, wanted, report):
+        for message in merged(found, begins, ends, message_filter, report):
             emit(message)
         if follow:
-            with Follower(broker, topic, ends, wanted, report) as follower:
+            with TopicFollower(broker, topic, ends, message_filter, report) as follower:
                 for message in follower:
                     emit(message)
     return 1 if lost else 0
@@ -97,11 +97,11 @@ def _begins(topic: mq.Topic, begin: str | int, ends: dict[int, int]) -> dict[int
 
 
 def _newest(topic: mq.Topic, ends: dict[int, int], count: int) -> dict[int, int]:
-    """Where to begin so that the newest `count` messages are read, whatever queue they are in."""
+    """The offsets at which to begin, to read the newest `count` messages of all queues together."""
     earliest = {queue.queue_id: max(queue.min_offset, ends[queue.queue_id] - count) for queue in topic.queues}
     newest = heapq.nlargest(
         count,
-        merged(topic, earliest, ends, Wanted(), lambda _error: None),
+        merged(topic, earliest, ends, MessageFilter(), lambda _error: None),
         key=lambda message: message.log_offset,
     )
     begins = dict(ends)

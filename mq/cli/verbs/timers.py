@@ -1,4 +1,4 @@
-"""`timers`: what waits to be delivered, by topic and by when; `recall`: one of these is taken back."""
+"""`timers`: the delayed messages by topic and due time; `recall`: cancel one of them."""
 
 import time
 from collections.abc import Iterable
@@ -16,15 +16,15 @@ LATER = "LATER"
 
 @click.command()
 @click.argument("topic", required=False)
-@click.option("--list", "each", is_flag=True, help="Each message, the next one first, and its handle.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="With --list: at most so many.")
+@click.option("--list", "each", is_flag=True, help="List each message with its handle, the next one first.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="With --list: at most this many.")
 @with_json
 @click.pass_obj
 def timers(session: Session, topic: str | None, each: bool, limit: int | None) -> int:
-    """Say how many messages wait to be delivered, of TOPIC or of each topic, and when they are due.
+    """Show the number of delayed messages of TOPIC, or of each topic, and when they are due.
 
-    Both kinds count: those with a delay level, and those that are due at a time of their own. The columns
-    after NEXT say how many are due within a minute, in the rest of the hour, of the day, and later.
+    Counts messages with a delay level and messages with a due time. The columns after NEXT show how many are
+    due within a minute, in the rest of the hour, in the rest of the day, and later.
     """
     if limit is not None and not each:
         raise click.UsageError("--limit is for --list")
@@ -52,7 +52,7 @@ def _by_topic(found: Iterable[Delayed]) -> dict[str, list[Delayed]]:
 
 
 def _within(waiting: list[Delayed], now_ms: int) -> dict[str, int]:
-    """How many are due in each span of time that is not in the one before."""
+    """How many are due in each period, without those of the shorter periods."""
     counts = dict.fromkeys((*WITHIN_MS, LATER), 0)
     for one in waiting:
         fitting = (name for name, limit in WITHIN_MS.items() if one.due_ms - now_ms <= limit)
@@ -134,11 +134,12 @@ def _list(session: Session, found: list[Delayed]) -> None:
 @with_json
 @click.pass_obj
 def recall(session: Session, handle: str) -> int:
-    """Take back the message of HANDLE, which waits for its time: it is never delivered.
+    """Cancel the delayed message of HANDLE, so that it is never delivered.
 
-    HANDLE is what `send --deliver-at` or `--delay-ms` printed; `timers --list` shows those of all that wait.
+    `send --deliver-at` and `--delay-ms` print the HANDLE; `timers --list` shows those of all delayed
+    messages.
     """
-    # With the duties, which put a recall into effect: perhaps no application is there that does them.
+    # With duties, since the leader performs the recall and there may be no running application.
     with session.open(duties=True) as broker:
         try:
             msg_id = broker.recall(handle)

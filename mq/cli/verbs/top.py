@@ -1,4 +1,4 @@
-"""`top`: what moves in the store, live; as JSON, a line for each look at it."""
+"""`top`: live statistics of the store; with --json, a line per snapshot."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ import click
 
 import mq
 from mq.cli.printing import emit_json
-from mq.cli.screen.snapshot import Sample, rates, take
+from mq.cli.screen.snapshot import Snapshot, rates, take_snapshot
 from mq.cli.session import Session, with_json
 from mq.cli.verbs.groups import member_facts
 
@@ -20,15 +20,15 @@ INTERVAL_MIN, INTERVAL_MAX = 0.05, 3600.0
     type=click.FloatRange(INTERVAL_MIN, INTERVAL_MAX),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two snapshots.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="With --json: end after so many looks.")
+@click.option("--count", type=click.IntRange(min=1), help="With --json: stop after this many snapshots.")
 @with_json
 @click.pass_obj
 def top(session: Session, interval: float, count: int | None) -> None:
-    """Watch topics, groups and members: rates, lag, and what does not move.
+    """Watch topics, groups and members: rates, lag, and queues without progress.
 
-    Keys: tab goes to the next table, s sorts it by the next column, r turns the order round, p pauses,
+    Keys: tab goes to the next table, s sorts it by the next column, r reverses the order, p pauses,
     + and - change the interval, q quits.
     """
     if session.json:
@@ -44,9 +44,9 @@ def top(session: Session, interval: float, count: int | None) -> None:
             raise
         raise mq.MQError('top needs textual; install it with: pip install "mq[cli]"') from None
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
-        raise click.UsageError("top needs a terminal; --json prints a line for each look instead")
+        raise click.UsageError("top needs a terminal; --json prints a line per snapshot instead")
     with session.open() as broker:
-        Dashboard(session.target, lambda: take(broker, _now_ms()), interval).run()
+        Dashboard(session.target, lambda: take_snapshot(broker, _now_ms()), interval).run()
 
 
 def _now_ms() -> int:
@@ -54,14 +54,14 @@ def _now_ms() -> int:
 
 
 def _print(broker: mq.Broker, interval: float, count: int | None) -> None:
-    before: Sample | None = None
+    before: Snapshot | None = None
     looks = 0
     while True:
-        sample = take(broker, _now_ms())
-        moved = rates(before, sample)
+        snapshot = take_snapshot(broker, _now_ms())
+        moved = rates(before, snapshot)
         emit_json(
             {
-                "time_ms": sample.time_ms,
+                "time_ms": snapshot.time_ms,
                 "topics": [
                     {
                         "topic": topic.name,
@@ -69,7 +69,7 @@ def _print(broker: mq.Broker, interval: float, count: int | None) -> None:
                         "messages": topic.kept,
                         "sent_per_s": moved.sent.get(topic.name),
                     }
-                    for topic in sample.topics
+                    for topic in snapshot.topics
                 ],
                 "groups": [
                     {
@@ -83,7 +83,7 @@ def _print(broker: mq.Broker, interval: float, count: int | None) -> None:
                         "dead_letters": group.dead_letters,
                         "reasons": group.reasons,
                     }
-                    for group in sample.groups
+                    for group in snapshot.groups
                 ],
                 "members": [
                     {
@@ -93,11 +93,11 @@ def _print(broker: mq.Broker, interval: float, count: int | None) -> None:
                         "lag": member.lag,
                         "reasons": member.reasons,
                     }
-                    for member in sample.members
+                    for member in snapshot.members
                 ],
             }
         )
-        before = sample
+        before = snapshot
         looks += 1
         if looks == count:
             return

@@ -34,16 +34,18 @@ def _facts(topic: mq.Topic) -> dict[str, Any]:
 
 @click.command()
 @click.argument("topic")
-@click.option("--queues", "queue_count", type=click.IntRange(min=1), help="4 for a new topic.")
 @click.option(
-    "--read-queues", "read_queue_count", type=click.IntRange(min=1), help="If not as many as --queues."
+    "--queues", "queue_count", type=click.IntRange(min=1), help="The number of queues; 4 for a new topic."
 )
 @click.option(
-    "--write-queues", "write_queue_count", type=click.IntRange(min=1), help="If not as many as --queues."
+    "--read-queues", "read_queue_count", type=click.IntRange(min=1), help="If different from --queues."
 )
-@click.option("--perm", type=click.Choice(["r", "w", "rw"]), help="rw for a new topic.")
-@click.option("--ordered/--unordered", default=None, help="Mark the topic as one whose order matters.")
-@click.option("--shrink", is_flag=True, help="Give up queues that hold messages, once they are consumed.")
+@click.option(
+    "--write-queues", "write_queue_count", type=click.IntRange(min=1), help="If different from --queues."
+)
+@click.option("--perm", type=click.Choice(["r", "w", "rw"]), help="Read, write or both; rw for a new topic.")
+@click.option("--ordered/--unordered", default=None, help="Mark the topic as ordered.")
+@click.option("--shrink", is_flag=True, help="Remove queues that hold messages, once they are consumed.")
 @with_json
 @click.pass_obj
 def create(
@@ -56,10 +58,10 @@ def create(
     ordered: bool | None,
     shrink: bool,
 ) -> None:
-    """Make TOPIC, or change it: what is not given stays as it is.
+    """Create TOPIC, or change it: options that are not given keep their value.
 
-    Fewer queues to read are refused where the others hold messages that are not consumed. With --shrink
-    nothing more is sent to these, and they are read until all groups have consumed them.
+    Fewer queues are an error if the removed ones hold unconsumed messages. With --shrink these queues get no
+    new messages, and are removed once all groups have consumed them.
     """
     with session.open(create=True) as broker:
         made = broker.create_topic(

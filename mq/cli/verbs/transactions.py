@@ -1,4 +1,4 @@
-"""`transactions`: what was sent as a half message and is not decided; and having checks begin again."""
+"""`transactions`: list undecided transactions, and restart their checks."""
 
 import time
 
@@ -12,15 +12,19 @@ from mq.cli.session import Session, with_json
 
 @click.command()
 @click.option(
-    "--resume", "resumed", multiple=True, metavar="MSGID", help="Have this one checked again; may repeat."
+    "--resume",
+    "resumed",
+    multiple=True,
+    metavar="MSGID",
+    help="Restart the checks of this one; may be repeated.",
 )
 @with_json
 @click.pass_obj
 def transactions(session: Session, resumed: tuple[str, ...]) -> int:
-    """List the transactions that are not decided, oldest first.
+    """List the undecided transactions, oldest first.
 
-    Those given up were checked as often as a broker does, and nobody said what became of them: their messages
-    wait in TRANS_CHECK_MAX_TIME_TOPIC. --resume has checks of them begin again, with a count of 0.
+    A transaction is given up when the maximum number of checks brought no decision: its message waits in
+    TRANS_CHECK_MAX_TIME_TOPIC. --resume restarts its checks, with a count of 0.
     """
     with session.open() as broker:
         if resumed:
@@ -50,7 +54,7 @@ def _resume(session: Session, broker: mq.Broker, ids: tuple[str, ...]) -> int:
         else:
             click.echo(f"{visible(msg_id)} is checked again")
     if missing < len(ids):
-        broker.flush()  # Perhaps no application is there that does.
+        broker.flush()  # There may be no running application whose duties flush.
     return 1 if missing else 0
 
 

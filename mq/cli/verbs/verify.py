@@ -1,4 +1,4 @@
-"""`verify`: every invariant of the directory, and each one that does not hold."""
+"""`verify`: check every invariant of the directory."""
 
 import errno
 import sys
@@ -22,10 +22,10 @@ from mq.spark.sink import check as sinks
 @with_json
 @click.pass_obj
 def verify(session: Session) -> int:
-    """Walk the whole directory and list what is wrong with it.
+    """Check the whole directory and list the problems.
 
-    A note says what is no problem: messages in queues that nobody reads, and what Spark's sinks have staged,
-    and nobody has appended.
+    Notes are not problems: they report messages in queues that no group reads, and staged files of Spark's
+    sinks that were not appended.
     """
     if session.is_remote:
         raise no_directory("verify", session.target)
@@ -52,7 +52,7 @@ def verify(session: Session) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
-    """How far the walk has come, on a terminal."""
+    """Show the progress of the check on a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

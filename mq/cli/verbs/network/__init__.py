@@ -1,1 +1,1 @@
-"""The verbs that let others in, and follow others, by the network."""
+"""The verbs that use the network: serve and replicate."""

@@ -1,4 +1,4 @@
-"""`replicate`: keep a copy of another store, or of a RocketMQ broker's, until Ctrl-C."""
+"""`replicate`: follow the log of another store or of a RocketMQ broker, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from mq.remoting import replicate as follow
 from mq.remoting.replica.replica import Replica
 
 LOOK_SECONDS = 1.0
-REPEAT_SECONDS = 30.0  # without news
+REPEAT_SECONDS = 30.0  # print an unchanged state again after so long
 
 
 @click.command()
 @click.argument("address", metavar="HOST:PORT")
-@click.option("--broker", metavar="HOST:PORT", help="The master's own address. By default the port before.")
-@click.option("--log-only", is_flag=True, help="Ask for no topics and no offsets: follow the log alone.")
-@click.option("--sync", is_flag=True, help="Acknowledge only what is on disk here.")
 @click.option(
-    "--commitlog-file-size", type=click.IntRange(min=1), help="Bytes of a file of the master's log."
+    "--broker", metavar="HOST:PORT", help="The master's broker address; by default the HA port minus 1."
+)
+@click.option("--log-only", is_flag=True, help="Follow the log only, without topics and offsets.")
+@click.option("--sync", is_flag=True, help="Acknowledge only bytes that are on disk here.")
+@click.option(
+    "--commitlog-file-size", type=click.IntRange(min=1), help="The size of the master's log files in bytes."
 )
 @with_json
 @click.pass_obj
@@ -37,8 +39,8 @@ def replicate(
 ) -> int:
     """Make DIR a replica of the master whose HA port is at HOST:PORT, and follow until Ctrl-C.
 
-    The master is a store served with an HA port, or a RocketMQ broker. DIR may be read meanwhile, and not be
-    sent to. To have it take the master's place, end this command and open DIR.
+    The master is a store served with an HA port, or a RocketMQ broker. Meanwhile DIR can be read but not sent
+    to. To make DIR the new master, stop this command and open DIR for writing.
     """
     if session.is_remote:
         raise NotSupported("a replica is a directory, and the target is a cluster: name a directory")
@@ -57,11 +59,13 @@ def replicate(
 
 
 def _watch(session: Session, replica: Replica) -> None:
-    """Say how far it is, as long as it follows."""
+    """Print the replica's state whenever it changes."""
     told, told_at, cuts = "", 0.0, 0
     while not replica.is_over:
         for begin, end, path in replica.cuts[cuts:]:
-            text = f"log offsets {begin:,} to {end:,} are not the master's: cut off, and kept in {path}"
+            text = (
+                f"log offsets {begin:,} to {end:,} differ from the master's: truncated, and saved to {path}"
+            )
             click.echo(f"mq: {visible(text)}", err=True)
             cuts += 1
         state = _state(replica)
@@ -84,6 +88,6 @@ def _watch(session: Session, replica: Replica) -> None:
 
 def _state(replica: Replica) -> str:
     lag = replica.lag
-    behind = "not heard of the master yet" if lag is None else f"{lag:,} bytes behind" if lag else "level"
+    behind = "no answer of the master yet" if lag is None else f"{lag:,} bytes behind" if lag else "in sync"
     text = f"log offset {replica.offset:,}, {behind}"
     return text if replica.error is None else f"{text}; {replica.error}"

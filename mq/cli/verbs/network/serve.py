@@ -1,4 +1,4 @@
-"""`serve`: RocketMQ's clients, in any language, on the store; and the connected clients, live."""
+"""`serve`: serve the store to RocketMQ's clients, and show the connected clients live."""
 
 import json
 import signal
@@ -24,9 +24,9 @@ CLIENTS_SHOWN = 20
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0: everywhere.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen here; 0.0.0.0: all interfaces.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=10911, show_default=True, help="Of the broker."
+    "--port", type=click.IntRange(0, 65535), default=10911, show_default=True, help="The broker's port."
 )
 @click.option(
     "--name-server-port",
@@ -44,10 +44,10 @@ CLIENTS_SHOWN = 20
 @click.option(
     "--certificate",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A PEM file with a private key and its certificates: TLS alone is spoken then.",
+    help="A PEM file with a private key and its certificates: the server then accepts only TLS.",
 )
 @click.option("--share-ports", is_flag=True, help="Let other processes serve the store on the same ports.")
-@click.option("--sync", is_flag=True, help="Answer a send once the disk has its message.")
+@click.option("--sync", is_flag=True, help="Acknowledge a send only when its message is on disk.")
 @with_json
 @click.pass_obj
 def serve(
@@ -63,8 +63,8 @@ def serve(
 ) -> None:
     """Serve the store to RocketMQ's own clients, until Ctrl-C.
 
-    They find a name server and a broker there. On a terminal it shows who is connected and what moves; with
-    --json it prints a line a second.
+    It acts as a name server and a broker. On a terminal it shows the connected clients and the traffic; with
+    --json it prints a line per second.
     """
     keys = None if access_keys is None else _keys(access_keys)
     context = None
@@ -91,7 +91,7 @@ def serve(
         ):
             _show(session, server, stopped)
     except KeyboardInterrupt:
-        return  # As it is meant to end.
+        return  # Ctrl-C is the normal end.
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -102,7 +102,7 @@ def _keys(path: Path) -> Mapping[str, Any]:
     except ValueError as error:
         raise click.UsageError(f"{path} is no JSON: {error}") from None
     if not isinstance(table, dict):
-        raise click.UsageError(f"{path} holds no object with access keys for names")
+        raise click.UsageError(f"{path} must contain a JSON object whose names are access keys")
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 
