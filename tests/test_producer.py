@@ -1,5 +1,5 @@
 """The producer alone: which failures it tries again, under which id, how long, on which queue; what waits in
-its outbox; its hooks. What a broker does with what it gets is the contract suite's matter."""
+its send buffer; its hooks. What a broker does with what it gets is the contract suite's matter."""
 
 from __future__ import annotations
 
@@ -527,7 +527,7 @@ def test_send_async_waits_for_room_and_gives_up_in_time() -> None:
     assert len(futures) == len(broker.stored()) == ASYNC_COUNT_MAX + 1
 
 
-def test_bytes_bound_the_outbox_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_bound_the_send_buffer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mq.client.producer.ASYNC_SIZE_MAX", 1000)
     broker, producer = make()
     broker.blocked.clear()
@@ -573,7 +573,7 @@ def test_a_topic_that_shrinks_under_a_send_takes_the_message_elsewhere() -> None
         assert mq.Producer(broker, retries=0).send(MESSAGE).queue.queue_id == 0
 
 
-def test_the_outbox_outlives_any_error() -> None:
+def test_the_send_buffer_outlives_any_error() -> None:
     broker = ScriptedBroker(ZeroDivisionError(), SystemExit())
     broker.create_topic("orders", 1)
     with mq.Producer(broker, timeout=60.0) as producer:
@@ -723,7 +723,7 @@ def test_fault_avoidance_keeps_account_of_a_broker() -> None:
     assert len(broker.stored()) == 2
 
 
-def test_a_forked_child_cannot_use_its_parents_outbox(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_cannot_use_its_parents_send_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = make()
     producer.send_async(MESSAGE).result(timeout=60)
     with monkeypatch.context() as patched:

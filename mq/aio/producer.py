@@ -1,8 +1,8 @@
 """The producer of asyncio: what only touches memory is done at once, what may wait is waited for elsewhere.
 
 Without a flush to wait for, a send takes about a microsecond, less than handing it to a thread would. Where
-each message is flushed, messages go by the outbox of a Producer, whose thread sends what came meanwhile as
-one batch with one flush; so does whatever else a broker may wait for.
+each message is flushed, messages go by the send buffer of a Producer, whose thread sends what came meanwhile
+as one batch with one flush; so does whatever else a broker may wait for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 YIELD_SECONDS = 0.001  # after so long other tasks have their turn
-# What the outbox takes without making its caller wait: so many messages, none of them too large.
+# What the send buffer takes without making its caller wait: so many messages, none of them too large.
 OUTBOX_COUNT_MAX = producer.ASYNC_COUNT_MAX - 1
 OUTBOX_BODY_MAX = producer.ASYNC_SIZE_MAX // producer.ASYNC_COUNT_MAX
 

@@ -113,7 +113,7 @@ class Claim(Protocol):
         broadcasting group, which has no retry topic."""
         ...
 
-    def note(self, reason: str) -> None:
+    def set_status(self, reason: str) -> None:
         """Why the queue does not move, for QueueState; "" when it does. Costs little when unchanged."""
         ...
 
@@ -135,8 +135,8 @@ class LastingClaim:
         """All of them."""
         return messages
 
-    def note(self, reason: str) -> None:
-        """See Claim.note."""
+    def set_status(self, reason: str) -> None:
+        """See Claim.set_status."""
         self.reason = reason
 
     def release(self) -> None:

@@ -97,11 +97,11 @@ class Checker(Protocol):
     """A live producer of a group, which is asked about transactions whose end did not come."""
 
     def next(self, wait: float) -> Check | None:
-        """The next to look at; waits up to `wait` seconds for one. None after that, and after poke(). May
+        """The next to look at; waits up to `wait` seconds for one. None after that, and after wakeup(). May
         return None early for nothing. From any thread."""
         ...
 
-    def poke(self) -> None:
+    def wakeup(self) -> None:
         """Have next() return, from any thread."""
         ...
 

@@ -24,7 +24,7 @@ class Worded(Protocol):
     """A membership of this broker, or queues assigned by it: see LocalMembership, LocalAssigned."""
 
     def words(self) -> Sequence[tuple[Futex, int]]: ...
-    def heard(self) -> None: ...
+    def mark_seen(self) -> None: ...
 
 
 class LocalWaiter:
@@ -71,7 +71,7 @@ class LocalWaiter:
             ).sleep(timeout)
         self._heard = self._event.value
         for member in worded:
-            member.heard()
+            member.mark_seen()
 
     def _number(self, queue: MessageQueue) -> int:
         number = self._known.get(queue, -1)

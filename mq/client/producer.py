@@ -22,8 +22,8 @@ from mq.client.hooks import Hooks
 from mq.client.listener import close_unrun
 from mq.client.publish_routes import Routes
 from mq.client.selector import Selector
-from mq.client.send_buffer import Letter, Outbox
-from mq.client.sent_once import KeyedLetter, SentOnce
+from mq.client.send_buffer import PendingSend, SendBuffer
+from mq.client.sent_once import KeyedSend, SentOnce
 from mq.compression import Compression, compressor
 from mq.errors import BrokerClosed, MessageTooLarge, RemotingError, RequestTimeout, SendFailed
 from mq.fastpath import Sender, in_c, time_guard
@@ -93,7 +93,7 @@ class Producer(Sender):
         self._start(self._before_send, self._after_send, self._short_max, timeout)
         if selector is not None or fault_avoidance:
             self._stop()
-        self._outbox = Outbox(f"mq-producer-{group}", self._post, ASYNC_COUNT_MAX, ASYNC_SIZE_MAX)
+        self._buffer = SendBuffer(f"mq-producer-{group}", self._send_pending, ASYNC_COUNT_MAX, ASYNC_SIZE_MAX)
 
     @property
     def has_dedup_window(self) -> bool:
@@ -215,12 +215,12 @@ class Producer(Sender):
             named = self._routes.named(message, queue, shard_key)
             chosen = named or self._routes.choose(message.topic)
         if dedup_key is unique_id is None:
-            letter = Letter(message, chosen, named is not None, timeout)
+            pending = PendingSend(message, chosen, named is not None, timeout)
         else:
             assert self._once.window_ms
-            letter = KeyedLetter(message, chosen, named is not None, timeout, dedup_key, unique_id)
-        self._outbox.put(letter)
-        return letter.future
+            pending = KeyedSend(message, chosen, named is not None, timeout, dedup_key, unique_id)
+        self._buffer.put(pending)
+        return pending.future
 
     def send_oneway(
         self,
@@ -239,7 +239,7 @@ class Producer(Sender):
         """Wait until what send_async has taken is sent, and send nothing more. The broker stays open."""
         self._closed = True
         self._stop()
-        self._outbox.close()
+        self._buffer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -365,63 +365,65 @@ class Producer(Sender):
             return self._once.storing(message, body, sys_flag, dedup_key, unique_id, wait)
         return lambda to, unique_id: self._append(to, message, body, sys_flag, unique_id)
 
-    def _post(self, letters: list[Letter]) -> None:
+    def _send_pending(self, sends: list[PendingSend]) -> None:
         """Send what send_async took. Messages to one queue go as one batch where they can: that costs one
         flush instead of many."""
-        groups: dict[MessageQueue, list[Letter]] = {}
+        groups: dict[MessageQueue, list[PendingSend]] = {}
         sizes: dict[MessageQueue, int] = {}
-        for letter in letters:
-            message, queue = letter.message, letter.queue
+        for pending in sends:
+            message, queue = pending.message, pending.queue
             size = len(message.body) + len(message.encoded) + BATCH_ENTRY_SIZE
-            is_plain = message.plain and type(letter) is Letter and len(message.body) < self._compress_over
+            is_plain = (
+                message.plain and type(pending) is PendingSend and len(message.body) < self._compress_over
+            )
             if not is_plain or sizes.get(queue, 0) + size > self._size_max:
-                self._post_group(groups.pop(queue, []))
+                self._send_group(groups.pop(queue, []))
                 sizes[queue] = 0
             if is_plain and not self.before_send and not self.after_send:
-                groups.setdefault(queue, []).append(letter)
+                groups.setdefault(queue, []).append(pending)
                 sizes[queue] = sizes.get(queue, 0) + size
             else:
-                self._post_one(letter)
+                self._send_one(pending)
         for group in groups.values():
-            self._post_group(group)
+            self._send_group(group)
 
-    def _post_group(self, letters: list[Letter]) -> None:
-        """Send letters to one queue side by side; what fails as a whole is tried one by one."""
+    def _send_group(self, sends: list[PendingSend]) -> None:
+        """Send the messages of one queue as a batch; if that fails, send them one by one."""
         now = monotonic()
-        if len(letters) > 1 and all(letter.deadline > now for letter in letters):
-            queue = letters[0].queue
-            messages = [letter.message for letter in letters]
+        if len(sends) > 1 and all(pending.deadline > now for pending in sends):
+            queue = sends[0].queue
+            messages = [pending.message for pending in sends]
             try:
-                with time_guard(min(letter.deadline for letter in letters) - now):
+                with time_guard(min(pending.deadline for pending in sends) - now):
                     result = self._broker.append_batch(queue, messages)
             except Exception as error:  # noqa: BLE001 - each message gets its own, or this one, below
                 if getattr(error, "unique_id", None) is not None:
                     # They may be stored all the same, and sending them again would make duplicates.
-                    for letter in letters:
-                        letter.future.set_exception(error)
+                    for pending in sends:
+                        pending.future.set_exception(error)
                     return
             else:
-                for letter, each in zip(letters, result.split(), strict=True):
-                    letter.future.set_result(each)
+                for pending, each in zip(sends, result.split(), strict=True):
+                    pending.future.set_result(each)
                 return
-        for letter in letters:
-            self._post_one(letter)
+        for pending in sends:
+            self._send_one(pending)
 
-    def _post_one(self, letter: Letter) -> None:
-        message = letter.message
-        chosen = letter.queue
+    def _send_one(self, pending: PendingSend) -> None:
+        message = pending.message
+        chosen = pending.queue
         unique_id = None
         attempts = 0
         try:
-            if isinstance(letter, KeyedLetter):
-                store = self._storing(message, letter.dedup_key, letter.unique_id, letter.timeout)
+            if isinstance(pending, KeyedSend):
+                store = self._storing(message, pending.dedup_key, pending.unique_id, pending.timeout)
             else:
                 store = self._storing(message)
             while True:
-                if monotonic() > letter.deadline:
-                    raise RequestTimeout(f"not sent within {letter.timeout:g} s")
+                if monotonic() > pending.deadline:
+                    raise RequestTimeout(f"not sent within {pending.timeout:g} s")
                 try:
-                    with time_guard(letter.deadline - monotonic()):
+                    with time_guard(pending.deadline - monotonic()):
                         result = self._attempt(store, (message,), chosen, unique_id)
                     break
                 except (RemotingError, RequestTimeout) as error:
@@ -430,13 +432,13 @@ class Producer(Sender):
                     if attempts > self._retries or _was_answered(error):
                         raise
                 except ValueError as error:
-                    if letter.is_bound or not self._is_gone(chosen, error):
+                    if pending.is_bound or not self._is_gone(chosen, error):
                         raise
                     chosen = self._routes.choose(message.topic)
         except BaseException as error:  # noqa: BLE001 - the thread goes on, and the caller learns of it
-            letter.future.set_exception(error)
+            pending.future.set_exception(error)
         else:
-            letter.future.set_result(result)
+            pending.future.set_result(result)
 
     def _is_gone(self, chosen: MessageQueue, error: ValueError) -> bool:
         """Whether a queue was refused because its topic has got fewer since it was chosen."""

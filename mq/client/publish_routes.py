@@ -18,7 +18,7 @@ from mq.client.selector import Selector, next_but
 from mq.message import Message
 
 
-class Turns(threading.local):
+class RoundRobin(threading.local):
     """Round robin where the usual send does not choose: each thread goes through the queues of each topic on
     its own, from a random one on."""
 
@@ -34,18 +34,18 @@ class Turns(threading.local):
         return turns.__next__
 
 
-def _no_turn() -> MessageQueue:
+def _not_started() -> MessageQueue:
     raise AssertionError("turns are started before they are taken")
 
 
-NO_TURNS: tuple[int | None, Callable[[], MessageQueue]] = None, _no_turn
+NOT_STARTED: tuple[int | None, Callable[[], MessageQueue]] = None, _not_started
 
 
 class Routes:
     """The queues of each topic, and the choice among them."""
 
     def __init__(self, broker: Broker, selector: Selector | None, faults: FaultTable | None) -> None:
-        self.turns = Turns()
+        self.round_robin = RoundRobin()
         self._broker = broker
         if selector is not None:
             check_function("selector", selector)
@@ -57,9 +57,9 @@ class Routes:
         """All queues to send to. Raises TopicNotFound or NotPermitted as the broker does."""
         return self._route(topic)[1]
 
-    def new_turns(self, topic: str) -> Callable[[], MessageQueue]:
+    def restart(self, topic: str) -> Callable[[], MessageQueue]:
         """Start to go through the queues as they are now, from a random one on."""
-        return self.turns.start(topic, *self._route(topic))
+        return self.round_robin.start(topic, *self._route(topic))
 
     def appenders(self, topic: str) -> Iterator[tuple[MessageQueue, Appender]]:
         """All queues with their appenders, in turn and without end, from a random one on. For all threads."""
@@ -102,9 +102,9 @@ class Routes:
 
     def choose(self, topic: str, last_broker: str | None = None) -> MessageQueue:
         """The next queue in turn; after a failed attempt preferably one of another broker than the last."""
-        version, turn = self.turns.of_topic.get(topic, NO_TURNS)
+        version, turn = self.round_robin.of_topic.get(topic, NOT_STARTED)
         if version != self._broker.route_version() or last_broker is not None:
-            turn = self.new_turns(topic)
+            turn = self.restart(topic)
         if last_broker is None and self._faults is None:
             return turn()
         return next_but(turn, len(self.queues(topic)), last_broker, self._faults, monotonic() * 1000)

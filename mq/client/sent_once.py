@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from mq.api.local import directory
 from mq.api.results import MessageQueue, SendResult
-from mq.client.send_buffer import Letter
+from mq.client.send_buffer import PendingSend
 from mq.message import Message
 
-__all__ = ["KeyedLetter", "SentOnce"]
+__all__ = ["KeyedSend", "SentOnce"]
 
 WINDOW_MAX = 1e9  # seconds; retention is what ends it before
 
@@ -62,7 +62,7 @@ class SentOnce:
         )
 
 
-class KeyedLetter(Letter):
+class KeyedSend(PendingSend):
     """A message on its way that is stored once, and therefore not in a batch."""
 
     __slots__ = ("dedup_key", "unique_id")

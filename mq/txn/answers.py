@@ -76,7 +76,7 @@ class Answers:
         """Wait for checks under way, up to so many seconds, and leave. Twice is fine."""
         self._closed.set()
         self._closing()
-        self._checker.poke()
+        self._checker.wakeup()
         deadline = None if timeout is None else monotonic() + timeout
         for thread in self._threads:
             if thread is not threading.current_thread():

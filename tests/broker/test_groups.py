@@ -426,7 +426,7 @@ def test_a_claim_of_a_deleted_topic_commits_nothing(broker: LocalBroker) -> None
     broker.delete_topic("orders")
     assert not claim.commit(6)
     assert claim.committed() is None
-    claim.note("gone")
+    claim.set_status("gone")
     claim.release()
     assert broker.group("billing").offsets("orders") == {}
     assert broker.group("billing").topics() == ["orders"]  # It still wants it.
@@ -437,7 +437,7 @@ def test_a_claim_of_a_deleted_topic_commits_nothing(broker: LocalBroker) -> None
 
 def test_who_only_reads_may_look_but_not_join(directory: Path, broker: LocalBroker) -> None:
     send(broker, "orders", 0, b"x")
-    claimed(join(broker)).note("paused")
+    claimed(join(broker)).set_status("paused")
     with open_small(directory, read_only=True) as reader:
         group = reader.group("billing")
         assert reader.groups() == ["billing"]
@@ -515,7 +515,7 @@ def test_why_a_queue_does_not_move(broker: LocalBroker, peers: Callable[..., Pee
     peer = peers("peer", 0, 1)
     membership = join(broker)
     assert membership.claim(QUEUES[1]) is None
-    claimed(membership, 2).note("flow control: 1,000 messages " + "é" * 100)
+    claimed(membership, 2).set_status("flow control: 1,000 messages " + "é" * 100)
     first, second, third, fourth = group.states("orders")
     assert (first.owner.pid if first.owner else 0, first.reason) == (peer.pid, "")
     assert second.reason == f"process {os.getpid()} is waiting for pid {peer.pid} to release it"

@@ -90,7 +90,7 @@ def test_a_stopped_member_is_evicted_and_commits_nothing_more(
     # Before it was told anything.
     assert peer.ask("[claim.commit(8) for claim in claims]") == [False, False]
     assert peer.ask("[claim.is_lost() for claim in claims]") == [True, True]
-    peer.do("claims[0].correct(1); claims[0].note('late'); claims[0].release()")
+    peer.do("claims[0].correct(1); claims[0].set_status('late'); claims[0].release()")
     assert peer.ask("list(claims[0].while_held(iter([1, 2])))") == []
     state = broker.group("billing").states("orders")[0]
     assert (state.committed, state.reason, state.owner and state.owner.client_id) == (5, "", "here")
@@ -131,7 +131,7 @@ def test_a_group_without_others_waits_for_who_comes_next(
 def test_a_broadcasting_member_has_no_lease(broker: LocalBroker) -> None:
     member = join(broker, model="broadcasting")
     assert isinstance(member, LocalMembership)
-    assert member.roster.file.words[place_word(member.place) + LEASE] == 0
+    assert member.member_table.file.words[place_word(member.place) + LEASE] == 0
     time.sleep(2 * SHORT)
     assert client_ids(broker) == ["here"]
 
@@ -147,11 +147,11 @@ def test_a_member_that_runs_keeps_its_queues_and_its_thread_ends_with_it(broker:
 
 
 def evict(broker: LocalBroker, member: LocalMembership) -> None:
-    roster, at = member.roster, place_word(member.place)
-    with roster.file.changing() as fd:
-        words = roster.file.words
-        assert roster.evict(fd, member.place, words[at + LIFE], words[at + LEASE] + 1) is None
-        assert roster.evict(fd, member.place, words[at + LIFE], words[at + LEASE]) is not None
+    member_table, at = member.member_table, place_word(member.place)
+    with member_table.file.changing() as fd:
+        words = member_table.file.words
+        assert member_table.evict(fd, member.place, words[at + LIFE], words[at + LEASE] + 1) is None
+        assert member_table.evict(fd, member.place, words[at + LIFE], words[at + LEASE]) is not None
 
 
 def test_an_evicted_member_has_another_version_whatever_it_had_seen(directory: Path) -> None:
@@ -185,12 +185,12 @@ def test_an_eviction_and_a_renewal_exclude_each_other(directory: Path) -> None:
         broker.create_topic("orders", 4)
         member = join(broker)
         assert isinstance(member, LocalMembership)
-        roster, at = member.roster, place_word(member.place)
-        words = roster.file.words
+        member_table, at = member.member_table, place_word(member.place)
+        words = member_table.file.words
         seen = words[at + LIFE], words[at + LEASE]
         assert member.renew()
-        with roster.file.changing() as fd:
-            assert roster.evict(fd, member.place, *seen) is None
+        with member_table.file.changing() as fd:
+            assert member_table.evict(fd, member.place, *seen) is None
         assert client_ids(broker) == ["here"]
         evict(broker, member)
         assert words[at + LEASE] == EVICTED

@@ -92,7 +92,7 @@ def test_a_group_shows_who_has_each_queue_and_why_it_does_not_move(run: Run, bro
     with member(broker) as me:
         queue = claim(me, broker, 0)
         queue.commit(2)
-        queue.note("paused")
+        queue.set_status("paused")
         [billing] = run("groups", "billing", "--json").objects
         [joined] = billing["members"]
         assert (joined["client_id"], joined["pid"]) == ("me", os.getpid())
@@ -180,7 +180,7 @@ def test_reset_refuses(run: Run, broker: mq.LocalBroker, arguments: tuple[str, .
 
 def test_top_prints_a_line_for_each_look(run: Run, broker: mq.LocalBroker) -> None:
     with member(broker) as me:
-        claim(me, broker, 0).note("paused")
+        claim(me, broker, 0).set_status("paused")
         first, second = run("--json", "top", "--interval", "0.05", "--count", "2").objects
     [topic] = [topic for topic in first["topics"] if topic["topic"] == "orders"]
     assert topic == {"topic": "orders", "queues": 4, "messages": COUNT, "sent_per_s": None}

@@ -138,7 +138,7 @@ def test_sends_to_a_directory_do_not_hold_up_the_loop_for_a_disk(directory: Path
                 await producer.send(mq.Message("orders", bytes(2 << 20)))
                 assert (loop_thread in by) == (flush == "async")
                 producer_of(producer).before_send.clear()  # what is watched goes one by one
-                # More than the outbox takes without making its caller wait.
+                # More than the send buffer takes without making its caller wait.
                 results = await asyncio.gather(
                     *(producer.send(mq.Message("orders", b"%d" % n), timeout=SOON) for n in range(2000))
                 )
@@ -153,7 +153,7 @@ def test_sends_to_a_directory_do_not_hold_up_the_loop_for_a_disk(directory: Path
     run(main)
 
 
-def test_sends_wait_for_room_in_the_outbox_on_the_loop() -> None:
+def test_sends_wait_for_room_in_the_send_buffer_on_the_loop() -> None:
     async def main() -> None:
         taken: list[Future[Any]] = []
 
@@ -162,7 +162,7 @@ def test_sends_wait_for_room_in_the_outbox_on_the_loop() -> None:
             return taken[-1]
 
         async with mq.aio.Producer(MemoryBroker()) as producer:
-            producer_of(producer).send_async = take  # type: ignore[method-assign]  # an outbox that is stuck
+            producer_of(producer).send_async = take  # type: ignore[method-assign]  # a send buffer that is stuck
             message = mq.Message("orders", b"x")
             sending = [asyncio.create_task(producer.send(message)) for _ in range(2000)]
             await until(lambda: len(taken) == OUTBOX_COUNT_MAX)

@@ -436,14 +436,14 @@ def test_a_queue_says_why_it_does_not_move(broker: mq.Broker, other: mq.Broker, 
     assert "subscribes" in unowned.reason
     claim = claimed(join("a"), queue_of(broker))
     claim.commit(1)
-    claim.note("paused")
+    claim.set_status("paused")
     state, second = group.states("orders")
     assert state.owner == group.members()[0]
     assert (state.queue, state.committed, state.end, state.lag) == (queue_of(broker), 1, 3, 2)
     assert state.oldest_unconsumed_ms == broker.topic("orders").queues[0].read(1).messages[0].store_time_ms
     assert state.reason == "paused"
     assert (second.queue, second.owner, second.lag) == (queue_of(broker, 1), None, 0)
-    claim.note("")
+    claim.set_status("")
     claim.commit(3)
     (moving, _) = group.states("orders")
     assert (moving.lag, moving.oldest_unconsumed_ms, moving.reason) == (0, None, "")

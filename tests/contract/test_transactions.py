@@ -577,9 +577,9 @@ def test_who_waits_to_be_asked_is_told_to_come_back(broker: mq.Broker) -> None:
     checker = broker.transactions.enlist(GROUP, "asked")
     assert checker.next(0.0) is None
     begin = time.monotonic()
-    checker.poke()
+    checker.wakeup()
     assert checker.next(PATIENCE) is None
-    timer = threading.Timer(0.05, checker.poke)
+    timer = threading.Timer(0.05, checker.wakeup)
     timer.start()
     assert checker.next(PATIENCE) is None
     assert time.monotonic() - begin < PATIENCE

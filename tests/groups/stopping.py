@@ -15,7 +15,7 @@ from typing import Any
 
 import mq
 from mq.api.group import Claim, Membership, Subscription
-from mq.broker.groups.member_table import Roster
+from mq.broker.groups.member_table import MemberTable
 from mq.broker.local import LocalBroker
 
 GROUP, TOPIC = "readers", "orders"
@@ -121,14 +121,14 @@ def run(call: Callable[[], object], stop_at: int = -1) -> list[str]:
 
 def run_locked(call: Callable[[], object]) -> None:
     """Make a call, and stop while it has the group locked."""
-    bury = Roster.bury
+    evict_dead = MemberTable.evict_dead
 
-    def stopped(self: Roster, fd: int, pid: int | None = None) -> list[str]:
+    def stopped(self: MemberTable, fd: int, pid: int | None = None) -> list[str]:
         signal.raise_signal(signal.SIGSTOP)
-        return bury(self, fd, pid)
+        return evict_dead(self, fd, pid)
 
-    Roster.bury = stopped  # type: ignore[method-assign]  # for this call
+    MemberTable.evict_dead = stopped  # type: ignore[method-assign]  # for this call
     try:
         call()
     finally:
-        Roster.bury = bury  # type: ignore[method-assign]  # as above
+        MemberTable.evict_dead = evict_dead  # type: ignore[method-assign]  # as above

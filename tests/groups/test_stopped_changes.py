@@ -20,7 +20,7 @@ import pytest
 import mq
 from mq.api.group import Claim, Membership, Subscription
 from mq.broker.groups.member import LocalMembership
-from mq.broker.groups.member_table import Roster
+from mq.broker.groups.member_table import MemberTable
 from mq.broker.local import LocalBroker
 from mq.store.shared.process_state import process_state
 from tests.groups.stopping import GROUP, STEPS, TOPIC
@@ -202,16 +202,16 @@ def test_a_member_that_leaves_while_another_looks_for_the_dead_is_gone(
 ) -> None:
     """Leaving takes no lock, so the other one may be stopped between its look and what it does by that."""
     member = joined(broker, "leaves")
-    roster, lives = groups_of(broker).made(GROUP), Roster.lives
+    member_table, lives = groups_of(broker).made(GROUP), MemberTable.lives
 
-    def late(self: Roster, fd: int, place: int) -> bool:
+    def late(self: MemberTable, fd: int, place: int) -> bool:
         member.leave()
         return lives(self, fd, place)
 
-    monkeypatch.setattr(Roster, "lives", late)
-    with roster.file.changing() as fd:
-        assert roster.bury(fd) == []
-    assert roster.file.taken() == []
+    monkeypatch.setattr(MemberTable, "lives", late)
+    with member_table.file.changing() as fd:
+        assert member_table.evict_dead(fd) == []
+    assert member_table.file.taken() == []
 
 
 def test_a_join_that_fails_at_last_leaves_no_member(

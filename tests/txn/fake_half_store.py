@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 from mq.api.results import MessageQueue
 from mq.broker.transactions.check_loop import Ledger, Rules
-from mq.broker.transactions.checker import Rounds
+from mq.broker.transactions.checker import TransactionChecker
 from mq.broker.transactions.half_queues import (
     GIVEN_UP_TOPIC,
     GROUP,
@@ -146,12 +146,14 @@ class Shelf(HalfTopic):
         found = self.open_ones(ledger, self.end(self.halves))
         return {name_of(message) for message in found} - self.table.ended()
 
-    def rounds(self, rules: Rules, interval_ms: int) -> Rounds:
+    def rounds(self, rules: Rules, interval_ms: int) -> TransactionChecker:
         """Somebody who makes the rounds from now on."""
         table: Any = self.table  # as much of a table as rounds ask for
         event: Any = None
         times = rules, interval_ms
-        return Rounds(lambda: table, lambda: True, event, self, self.commit, lambda: times, lambda: self.now)
+        return TransactionChecker(
+            lambda: table, lambda: True, event, self, self.commit, lambda: times, lambda: self.now
+        )
 
 
 class Table:

@@ -217,7 +217,7 @@ class Scripted:
             raise turn
         return turn
 
-    def poke(self) -> None:
+    def wakeup(self) -> None:
         self._poked.set()
 
     def leave(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from mq.broker.transactions.checker import Rounds
+from mq.broker.transactions.checker import TransactionChecker
 from mq.store.native import lib
 from mq.store.transactions import table as transactions
 from mq.store.transactions.table import HEADER_SIZE, SIZE, Entry
@@ -185,11 +185,11 @@ class TestDamage:
     def test_who_closes_before_he_looked_leaves_op_records_all_the_same(
         self, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def told_to_stop_first(_: Rounds, stopping: Callable[[], bool]) -> None:
+        def told_to_stop_first(_: TransactionChecker, stopping: Callable[[], bool]) -> None:
             while not stopping():
                 time.sleep(0.001)
 
-        monkeypatch.setattr(Rounds, "run", told_to_stop_first)
+        monkeypatch.setattr(TransactionChecker, "run", told_to_stop_first)
         with mq.open(directory) as broker:
             for place in begin(broker, 3)[:2]:
                 end(broker, place, COMMIT)

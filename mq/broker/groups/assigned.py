@@ -35,8 +35,8 @@ class LocalAssigned:
 
     def version(self) -> int:
         """See Assigned.version."""
-        roster = self._groups.roster(self._group)
-        changes = roster.file.version.value if roster is not None else 0
+        member_table = self._groups.member_table(self._group)
+        changes = member_table.file.version.value if member_table is not None else 0
         return int(self._groups.store.topics_version()[0]) + changes
 
     def claim(self, queue: MessageQueue) -> AssignedClaim:
@@ -59,11 +59,11 @@ class LocalAssigned:
 
     def words(self) -> Sequence[tuple[Futex, int]]:
         """The word that changes when an offset is reset, and what it says now."""
-        roster = self._groups.roster(self._group)
-        return () if roster is None else ((roster.file.version, roster.file.version.value),)
+        member_table = self._groups.member_table(self._group)
+        return () if member_table is None else ((member_table.file.version, member_table.file.version.value),)
 
-    def heard(self) -> None:
-        """There is nothing to poke."""
+    def mark_seen(self) -> None:
+        """Nothing: a consumer with assigned queues has no notifications."""
 
 
 class AssignedClaim(LastingClaim):
@@ -80,10 +80,10 @@ class AssignedClaim(LastingClaim):
     def _state(self) -> tuple[int, int]:
         """Which queue of its name this is, and how often its offset was reset; -1: never committed."""
         number = self._groups.numbers.find(self.queue.topic, self.queue.queue_id)
-        roster = self._groups.roster(self._group)
-        if roster is None or not roster.file.has(number):
+        member_table = self._groups.member_table(self._group)
+        if member_table is None or not member_table.file.has(number):
             return number, -1
-        return number, int(roster.file.words[slot_word(number) + RESETS])
+        return number, int(member_table.file.words[slot_word(number) + RESETS])
 
     def committed(self) -> int | None:
         """See Claim.committed."""

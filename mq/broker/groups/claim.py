@@ -143,8 +143,8 @@ class LocalClaim:
         if not correct_slot(address, self.turn, self._seen, offset):
             self._is_dropped()
 
-    def note(self, reason: str) -> None:
-        """See Claim.note. Cut to NOTE_SIZE bytes."""
+    def set_status(self, reason: str) -> None:
+        """See Claim.set_status. Cut to NOTE_SIZE bytes."""
         if reason != self._noted and not self._is_dropped() and not self.is_lost():
             self._noted = reason
             text = reason.encode()[:NOTE_SIZE].decode("utf-8", "ignore").encode()

@@ -23,11 +23,11 @@ from mq.api.results import MessageQueue
 from mq.broker.groups.assigned import LocalAssigned
 from mq.broker.groups.first_offsets import FirstOffsets
 from mq.broker.groups.member import LocalMembership
-from mq.broker.groups.member_table import Roster, log_deaths, role_of
+from mq.broker.groups.member_slot import MemberSlot
+from mq.broker.groups.member_table import MemberTable, log_deaths, role_of
 from mq.broker.groups.offsets import Offsets, check_offset
 from mq.broker.groups.queue_status import Owner, owned, queue_state, stopped, unowned_reason
 from mq.broker.groups.retry import SendBack
-from mq.broker.groups.seat import Seat
 from mq.broker.groups.takeover import Takeover
 from mq.broker.topics.unread import Unread, hidden_states, unread
 from mq.errors import MQError, NotPermitted
@@ -83,7 +83,7 @@ class Groups:
         self._first_offsets = FirstOffsets(reader, readable)
         self._directory = store.root / "mq" / "groups"
         self._lock = threading.Lock()  # guards what follows
-        self._rosters: dict[str, Roster] = {}
+        self._member_tables: dict[str, MemberTable] = {}
         self._memberships: set[LocalMembership] = set()
         self.is_closed = False
         store.let_go_with(self._forked)
@@ -96,22 +96,22 @@ class Groups:
         """The number of a queue that may be read, made if it has none."""
         return self._reader.number(queue)
 
-    def roster(self, group: str) -> Roster | None:
+    def member_table(self, group: str) -> MemberTable | None:
         """Of the group's file; None if there is no current one."""
         self.store.live()
         with self._lock:
-            roster = self._rosters.get(group)
-        if roster is None:
+            member_table = self._member_tables.get(group)
+        if member_table is None:
             file = GroupFile.existing(self.store, self._directory / group)
-            roster = self._keep(group, file) if file is not None else None
-        return roster
+            member_table = self._keep(group, file) if file is not None else None
+        return member_table
 
-    def made(self, group: str) -> Roster:
+    def made(self, group: str) -> MemberTable:
         """The same, made out of what is known of the group if need be. Raises StoreFull."""
         self.check_writable()
-        roster = self.roster(group)
-        if roster is not None:
-            return roster
+        member_table = self.member_table(group)
+        if member_table is not None:
+            return member_table
         table = self._offsets.load().get(group, {})
 
         def fill(file: GroupFile) -> None:
@@ -122,9 +122,9 @@ class Groups:
 
         return self._keep(group, GroupFile.made(self.store, self._directory / group, fill))
 
-    def _keep(self, group: str, file: GroupFile) -> Roster:
+    def _keep(self, group: str, file: GroupFile) -> MemberTable:
         with self._lock:
-            return self._rosters.setdefault(group, Roster(file))
+            return self._member_tables.setdefault(group, MemberTable(file))
 
     def check_writable(self) -> None:
         self.store.live()
@@ -141,18 +141,18 @@ class Groups:
         self.store.live()
         found = set(self._offsets.current(self.numbers, self._exists))
         for group in self._offsets.group_files():
-            if group not in found and self.roster(group) and self.members(group):
+            if group not in found and self.member_table(group) and self.members(group):
                 found.add(group)
         return sorted(name for name in found if not is_system_group(name))
 
     def members(self, group: str) -> list[Member]:
         """See ConsumerGroups.members."""
         check_group(group)
-        roster = self.roster(group)
-        if roster is None:
+        member_table = self.member_table(group)
+        if member_table is None:
             return []
-        with roster.looking() as fd:
-            return sorted(roster.living(fd).values(), key=lambda member: member.client_id)
+        with member_table.looking() as fd:
+            return sorted(member_table.living(fd).values(), key=lambda member: member.client_id)
 
     def topics(self, group: str) -> list[str]:
         """See ConsumerGroups.topics."""
@@ -176,10 +176,10 @@ class Groups:
     def committed(self, group: str, queue: MessageQueue) -> int | None:
         """What is committed of one queue; None where nothing is."""
         check_group(group)
-        roster = self.roster(group)
-        if roster is None:
+        member_table = self.member_table(group)
+        if member_table is None:
             return self._table_of(group).get(queue.topic, {}).get(queue.queue_id)
-        return roster.file.committed(self.numbers.find(queue.topic, queue.queue_id))
+        return member_table.file.committed(self.numbers.find(queue.topic, queue.queue_id))
 
     def commit(self, group: str, queue: MessageQueue, offset: int) -> bool:
         """Raise an offset, for a group of RocketMQ's own that has no members. False: a greater one is
@@ -239,16 +239,16 @@ class Groups:
         return uninterrupted(lambda: self._enter(group, member, consume_from), LocalMembership.leave)
 
     def _enter(self, group: str, member: Member, consume_from: str | int | None) -> LocalMembership:
-        roster = self.made(group)
-        seat = self.seat(roster, member, consume_from)
+        member_table = self.made(group)
+        slot = self.slot(member_table, member, consume_from)
 
         def subscribe(membership: LocalMembership, wanted: Member) -> Member:
-            return self._resubscribe(roster, membership, wanted, consume_from)
+            return self._resubscribe(member_table, membership, wanted, consume_from)
 
-        def again(membership: LocalMembership) -> Seat:
-            return self.seat(roster, membership.member, consume_from, membership.seat)
+        def again(membership: LocalMembership) -> MemberSlot:
+            return self.slot(member_table, membership.member, consume_from, membership.slot)
 
-        membership = LocalMembership(self, group, roster, member, seat, subscribe, again)
+        membership = LocalMembership(self, group, member_table, member, slot, subscribe, again)
         with self._lock:
             self._memberships.add(membership)
             is_closed = self.is_closed
@@ -257,7 +257,7 @@ class Groups:
             raise self.store.refusal()
         try:
             membership.keep()
-            roster.file.changed()
+            member_table.file.changed()
             log.info("group %s: %s (pid %d) joined, %s", group, member.client_id, member.pid, role_of(member))
             membership.members()  # Which has the others watched.
         except BaseException:
@@ -265,68 +265,82 @@ class Groups:
             raise
         return membership
 
-    def seat(
-        self, roster: Roster, member: Member, consume_from: str | int | None, before: Seat | None = None
-    ) -> Seat:
+    def slot(
+        self,
+        member_table: MemberTable,
+        member: Member,
+        consume_from: str | int | None,
+        before: MemberSlot | None = None,
+    ) -> MemberSlot:
         """Take a place for a member. before: the one that it was evicted from, which is given up."""
-        file, group = roster.file, roster.file.path.name
+        file, group = member_table.file, member_table.file.path.name
         lease = 0.0 if member.model == "broadcasting" else self.takeover.lease  # That one has no queues.
         with named_errors(file.path):
             own = open_own_file(file.path)
         self.store.close_in_child(own)
         try:
             with file.changing() as fd:
-                dead = roster.bury(fd)
+                dead = member_table.evict_dead(fd)
                 if before is not None:
-                    roster.strike_off(before.place)  # The member that evicted it may have died on the way.
-                check_agreement(group, roster.listed(fd), member)
+                    member_table.strike_off(
+                        before.place
+                    )  # The member that evicted it may have died on the way.
+                check_agreement(group, member_table.listed(fd), member)
                 self._first_offsets.commit(group, file, member, consume_from)
                 until = end_of(lease) if lease else 0
-                place = roster.enter(fd, own, member, until, before.news if before is not None else 0)
+                place = member_table.enter(fd, own, member, until, before.news if before is not None else 0)
             check_room(group, place)
         except BaseException:
             self.store.closed_here(own)
             raise
         log_deaths(group, dead)
         assert place is not None
-        return Seat(file, place, own, until, lease)
+        return MemberSlot(file, place, own, until, lease)
 
     def _resubscribe(
-        self, roster: Roster, membership: LocalMembership, wanted: Member, consume_from: str | int | None
+        self,
+        member_table: MemberTable,
+        membership: LocalMembership,
+        wanted: Member,
+        consume_from: str | int | None,
     ) -> Member:
         wanted = replace(wanted, subscriptions=checked(wanted.subscriptions))
-        with roster.file.changing() as fd:
-            dead = roster.bury(fd)
-            others = {place: each for place, each in roster.listed(fd).items() if place != membership.place}
+        with member_table.file.changing() as fd:
+            dead = member_table.evict_dead(fd)
+            others = {
+                place: each for place, each in member_table.listed(fd).items() if place != membership.place
+            }
             check_agreement(membership.group, others, wanted)
-            self._first_offsets.commit(membership.group, roster.file, wanted, consume_from)
-            if not roster.rewrite(fd, membership.place, wanted):
+            self._first_offsets.commit(membership.group, member_table.file, wanted, consume_from)
+            if not member_table.rewrite(fd, membership.place, wanted):
                 check_room(membership.group, -1)
         log_deaths(membership.group, dead)
-        roster.file.changed()
+        member_table.file.changed()
         log.info("group %s: %s is now %s", membership.group, membership.client_id, role_of(wanted))
         return wanted
 
     def left(self, membership: LocalMembership) -> None:
         with self._lock:
             self._memberships.discard(membership)
-            if any(each.roster is membership.roster for each in self._memberships):
+            if any(each.member_table is membership.member_table for each in self._memberships):
                 return
-        self.takeover.forget(membership.roster)
+        self.takeover.forget(membership.member_table)
 
     # Why it is stuck.
 
     def states(self, group: str, topic: str) -> list[QueueState]:
         """See ConsumerGroups.states."""
         queues, committed = self._readable(topic), self.offsets(group, topic)
-        roster = self.roster(group)
-        if roster is None:
+        member_table = self.member_table(group)
+        if member_table is None:
             owners: dict[MessageQueue, Owner] = dict.fromkeys(queues, (None, unowned_reason((), topic)))
         else:
-            with roster.looking() as fd:
-                living = roster.living(fd)
-                halted = stopped(roster, living)
-                owners = {queue: owned(roster, self.numbers, fd, living, queue, halted) for queue in queues}
+            with member_table.looking() as fd:
+                living = member_table.living(fd)
+                halted = stopped(member_table, living)
+                owners = {
+                    queue: owned(member_table, self.numbers, fd, living, queue, halted) for queue in queues
+                }
             unowned = None, unowned_reason(list(living.values()), topic)
             owners = {queue: found if found[0] else unowned for queue, found in owners.items()}
         states = [queue_state(self._reader, queue, owners[queue], committed.get(queue)) for queue in queues]
@@ -375,9 +389,9 @@ class Groups:
         for membership in memberships:
             membership.leave()
         with self._lock:
-            rosters, self._rosters = self._rosters, {}
-        for roster in rosters.values():
-            roster.file.close()
+            member_tables, self._member_tables = self._member_tables, {}
+        for member_table in member_tables.values():
+            member_table.file.close()
 
 
 def check_room(group: str, place: int | None) -> None:

@@ -24,9 +24,8 @@ from mq.api.group import Member, Subscription
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.groups.claim import LocalClaim
-from mq.broker.groups.member_table import Roster
+from mq.broker.groups.member_table import MemberTable
 from mq.broker.groups.open_groups import OpenGroups
-from mq.broker.groups.seat import Seat
 from mq.errors import NotPermitted, TopicNotFound
 from mq.message import MessageExt
 from mq.store.directory.file_locks import lock_byte, unlock_byte
@@ -60,19 +59,19 @@ class LocalMembership:
         self,
         groups: OpenGroups,
         group: str,
-        roster: Roster,
+        member_table: MemberTable,
         member: Member,
-        seat: Seat,
+        slot: MemberSlot,
         subscribe: Callable[[LocalMembership, Member], Member],
-        again: Callable[[LocalMembership], Seat],
+        again: Callable[[LocalMembership], MemberSlot],
     ) -> None:
         self.client_id = member.client_id
         self.group = group
         self.member = member
-        self.roster = roster
+        self.member_table = member_table
         self._groups = groups
         self._store = groups.store
-        self.file: GroupFile = roster.file
+        self.file: GroupFile = member_table.file
         self._change = subscribe
         self._again = again
         self._lock = threading.RLock()  # of the claims
@@ -86,24 +85,24 @@ class LocalMembership:
         self.topics: Any = topics_view(self._store)
         self.left = False
         self._end_of_renewal: Callable[[], None] = lambda: None
-        self._sit_down(seat)
+        self._use_slot(slot)
 
-    def _sit_down(self, seat: Seat) -> None:
-        self.seat = seat
-        self.place = seat.place
-        self._fd = seat.fd
-        self._event = self.file.event(seat.place)
+    def _use_slot(self, slot: MemberSlot) -> None:
+        self.slot = slot
+        self.place = slot.place
+        self._fd = slot.fd
+        self._event = self.file.event(slot.place)
         self._event_seen = self._event.value
-        self._news = seat.at + NEWS
+        self._news = slot.at + NEWS
 
     def keep(self) -> None:
         """Have the lease renewed from now on."""
-        if self.seat.lease:
-            self._end_of_renewal = self._groups.takeover.keep(self.roster, self)
+        if self.slot.lease:
+            self._end_of_renewal = self._groups.takeover.keep(self.member_table, self)
 
     def renew(self) -> bool:
         """Have the lease from now on. False: it is over, and the next call of this member finds out."""
-        if self.seat.renew():
+        if self.slot.renew():
             return True
         if not self.left:
             self._event.add()
@@ -112,7 +111,7 @@ class LocalMembership:
 
     def _return(self) -> None:
         """Under the lock: be a member anew, after others took this one for gone."""
-        before = self.seat
+        before = self.slot
         before.give_up()
         self._end_of_renewal()
         for claim in self._claims.values():
@@ -120,8 +119,8 @@ class LocalMembership:
         self._claims.clear()
         self._between.clear()
         self._refused.clear()
-        seat = self._again(self)
-        self._sit_down(seat)
+        slot = self._again(self)
+        self._use_slot(slot)
         self._store.closed_here(before.fd)  # What it had locked is of no use since it was evicted.
         self.file.changed()
         log.warning(
@@ -140,15 +139,15 @@ class LocalMembership:
         now = monotonic()
         if now - self._looked > LOOK_AGAIN:
             self._looked = now
-            self._groups.takeover.bury(self.roster)
+            self._groups.takeover.evict_dead(self.member_table)
         with self._lock:
             self._live()
             is_free = self._settle_between()
-            listed = self.roster.listed(self._fd)
+            listed = self.member_table.listed(self._fd)
             listed[self.place] = self.member
         if is_free:
             self._tell()
-        self._groups.takeover.watch_over(self.roster, listed)
+        self._groups.takeover.watch_over(self.member_table, listed)
         return sorted(listed.values(), key=lambda member: member.client_id)
 
     def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
@@ -199,7 +198,7 @@ class LocalMembership:
                 return None  # Its topic was deleted just now, and the slot is another queue's.
             if not lock_byte(self._fd, queue_byte(number, turn)):
                 words[at + WANTED_BY] = self.place + 1
-                if not self._groups.takeover.wrest(self.roster, number, turn):
+                if not self._groups.takeover.steal(self.member_table, number, turn):
                     return None
                 continue
             # In one step, since this process may be stopped here, and another one be the owner by then.
@@ -235,7 +234,7 @@ class LocalMembership:
         word = self.file.version
         return (word, word.value), (self._event, self._event_seen)
 
-    def heard(self) -> None:
+    def mark_seen(self) -> None:
         """What waited for the words has been awake since."""
         self._event_seen = self._event.value
 
@@ -307,7 +306,7 @@ class LocalMembership:
             if self._groups.is_closed:  # It left since its broker is closing.
                 raise self._store.refusal()
             raise ValueError(f"this member of group {self.group} has left it: join again")
-        if self.seat.is_evicted:
+        if self.slot.is_evicted:
             self._return()
 
     def leave(self) -> None:
@@ -319,9 +318,9 @@ class LocalMembership:
                 self._unlock(claim.number, claim.turn)
                 claim.drop()
             self._claims.clear()
-            self.seat.give_up()
+            self.slot.give_up()
             self._end_of_renewal()
-            self.roster.leave(self.place)
+            self.member_table.leave(self.place)
             self.left = True
             self._groups.left(self)
             fd, self._fd = self._fd, -1

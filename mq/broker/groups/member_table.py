@@ -36,12 +36,12 @@ from mq.store.shared.group_file import (
 from mq.store.shared.members import pid_namespace_here, start_time_of
 from mq.store.shared.process_state import describe
 
-__all__ = ["Roster", "log_deaths", "log_eviction", "role_of"]
+__all__ = ["MemberTable", "log_deaths", "log_eviction", "role_of"]
 
 log = logging.getLogger("mq.groups")
 
 
-class Roster:
+class MemberTable:
     """The members of one group file. Methods take a descriptor of it: locks of that one do not show."""
 
     def __init__(self, file: GroupFile) -> None:
@@ -86,7 +86,7 @@ class Roster:
         """Whether a member of this process is listed."""
         return any(self.file.words[place_word(place) + PID] == pid for place in self.file.taken())
 
-    def bury(self, fd: int, pid: int | None = None) -> list[str]:
+    def evict_dead(self, fd: int, pid: int | None = None) -> list[str]:
         """Under byte 0: strike the dead off, those of one process or all. Their names, for the log."""
         words, found = self.file.words, []
         for place in self.file.taken():
@@ -160,7 +160,7 @@ class Roster:
 
 
 def log_deaths(group: str, names: Sequence[str]) -> None:
-    """Log the members that bury() struck off; once the file is not locked any more."""
+    """Log the members that evict_dead() struck off; once the file is not locked any more."""
     for name in names:
         log.warning("group %s: %s died without leaving: others take over its queues", group, name)
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
-from mq.broker.groups.member_table import Roster
+from mq.broker.groups.member_table import MemberTable
 from mq.broker.groups.retry import SendBack
 from mq.broker.groups.takeover import Takeover
 from mq.store.shared.queue_table import Numbers
@@ -38,11 +38,11 @@ class OpenGroups(Protocol):
         """The number of a queue that may be read, made if it has none."""
         ...
 
-    def roster(self, group: str) -> Roster | None:
+    def member_table(self, group: str) -> MemberTable | None:
         """Of the group's file; None if there is no current one."""
         ...
 
-    def made(self, group: str) -> Roster:
+    def made(self, group: str) -> MemberTable:
         """The same, made if need be. Raises StoreFull."""
         ...
 

@@ -1,6 +1,6 @@
 """Why is it stuck? Each queue of a group, with words on why it does not move.
 
-It is worked out from what is shared: the owner's note, the lock on the queue, and which members live.
+It is worked out from what is shared: the owner's status, the lock on the queue, and which members live.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from mq.api.group import Member, QueueState
 from mq.api.results import MessageQueue
-from mq.broker.groups.member_table import Roster
+from mq.broker.groups.member_table import MemberTable
 from mq.store.directory.file_locks import byte_owner
 from mq.store.queue.reader import Reader
 from mq.store.shared.group_file import LEASE, NAMESPACE, place_word
@@ -25,10 +25,10 @@ __all__ = ["Owner", "owned", "queue_state", "stopped", "unowned_reason"]
 Owner = tuple[Member | None, str]
 
 
-def stopped(roster: Roster, living: Mapping[int, Member]) -> dict[int, str]:
+def stopped(member_table: MemberTable, living: Mapping[int, Member]) -> dict[int, str]:
     """What there is to say of members whose process is stopped, or that do not renew their lease, by their
     place."""
-    words = roster.file.words
+    words = member_table.file.words
     pids = {
         place: member.pid
         for place, member in living.items()
@@ -53,7 +53,7 @@ def stopped(roster: Roster, living: Mapping[int, Member]) -> dict[int, str]:
 
 
 def owned(
-    roster: Roster,
+    member_table: MemberTable,
     numbers: Numbers,
     fd: int,
     living: Mapping[int, Member],
@@ -62,7 +62,7 @@ def owned(
 ) -> Owner:
     """The owner of the queue, and what it says about the queue, or what a process that waits for it says.
     halted: see stopped()."""
-    file = roster.file
+    file = member_table.file
     number = numbers.find(queue.topic, queue.queue_id)
     if not file.has(number):
         return None, ""
@@ -75,11 +75,11 @@ def owned(
     text = halted.get(file.words[at + OWNER] - 1)
     if text is not None:
         return owner, text
-    note = file.note(number)
+    status = file.status(number)
     waiting = living.get(file.words[at + WANTED_BY] - 1)
-    if not note and waiting is not None and waiting is not owner:
-        note = f"process {waiting.pid} is waiting for pid {owner.pid} to release it"
-    return owner, note
+    if not status and waiting is not None and waiting is not owner:
+        status = f"process {waiting.pid} is waiting for pid {owner.pid} to release it"
+    return owner, status
 
 
 def unowned_reason(members: Sequence[Member], topic: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mq.api.group import Member
-from mq.broker.groups.member_table import Roster, log_deaths, log_eviction
+from mq.broker.groups.member_table import MemberTable, log_deaths, log_eviction
 from mq.errors import MQError, StoreLocked
 from mq.store.shared.group_file import EVICTED, LEASE, LIFE, NAMESPACE, PID, START_TIME, place_word
 from mq.store.shared.group_slots import OWNER, TURN, slot_word
@@ -55,47 +55,47 @@ class Takeover:
 
     # Leases.
 
-    def keep(self, roster: Roster, member: Renewing) -> Callable[[], None]:
+    def keep(self, member_table: MemberTable, member: Renewing) -> Callable[[], None]:
         """Renew the lease of a member, and look at those of the others, until what is returned is called."""
 
         def renew() -> bool:
             if not member.renew():
                 return False
-            self._look(roster)
+            self._look(member_table)
             return True
 
         end = self._renewals.add(self.lease / RENEWALS_IN_LEASE, renew)
-        self._look(roster)
+        self._look(member_table)
         return end
 
-    def _look(self, roster: Roster) -> None:
+    def _look(self, member_table: MemberTable) -> None:
         """Evict members whose lease has been over for long enough. Soon again, where one just is."""
-        path = roster.file.path
-        if self._evict_lapsed(roster):
+        path = member_table.file.path
+        if self._evict_lapsed(member_table):
             with self._lock:
                 if path in self._suspecting:
                     return
                 self._suspecting.add(path)
-            self._renewals.add(grace(self.lease) / 2, lambda: self._look_again(roster))
+            self._renewals.add(grace(self.lease) / 2, lambda: self._look_again(member_table))
 
-    def _look_again(self, roster: Roster) -> bool:
-        if self._evict_lapsed(roster):
+    def _look_again(self, member_table: MemberTable) -> bool:
+        if self._evict_lapsed(member_table):
             return True
         with self._lock:
-            self._suspecting.discard(roster.file.path)
+            self._suspecting.discard(member_table.file.path)
         return False
 
-    def _evict_lapsed(self, roster: Roster) -> bool:
+    def _evict_lapsed(self, member_table: MemberTable) -> bool:
         """Evict members whose leases are over. Whether some of them must be looked at again. An error here
         is logged: this member renews its own lease all the same."""
         try:
-            return self._evict_if_sure(roster)
+            return self._evict_if_sure(member_table)
         except (MQError, OSError) as error:
-            log.debug("group %s: leases cannot be looked at: %s", roster.file.path.name, error)
+            log.debug("group %s: leases cannot be looked at: %s", member_table.file.path.name, error)
             return False
 
-    def _evict_if_sure(self, roster: Roster) -> bool:
-        file, now, again = roster.file, now_ns(), False
+    def _evict_if_sure(self, member_table: MemberTable) -> bool:
+        file, now, again = member_table.file, now_ns(), False
         with self._lock:
             lapses = self._lapses.setdefault(file.path, {})
         for place in file.taken():
@@ -106,83 +106,85 @@ class Takeover:
                 lapses.pop(place, None)
                 continue
             is_sure = lapses.setdefault(place, Lapse(self.lease)).is_sure(lapsed, now)
-            again |= not (is_sure and self._evict(roster, place, life, until))
+            again |= not (is_sure and self._evict(member_table, place, life, until))
         return again
 
-    def _evict(self, roster: Roster, place: int, life: int, until: int) -> bool:
+    def _evict(self, member_table: MemberTable, place: int, life: int, until: int) -> bool:
         """False: another process changes the group just now, or is stopped while it does."""
         try:
-            with roster.file.changing(0.0) as fd:
-                evicted = roster.evict(fd, place, life, until)
+            with member_table.file.changing(0.0) as fd:
+                evicted = member_table.evict(fd, place, life, until)
         except StoreLocked:
             return False
         if evicted is not None:
-            log_eviction(roster.file.path.name, evicted)
-            roster.file.changed()
+            log_eviction(member_table.file.path.name, evicted)
+            member_table.file.changed()
         return True
 
     # Death.
 
-    def watch_over(self, roster: Roster, listed: Mapping[int, Member]) -> None:
+    def watch_over(self, member_table: MemberTable, listed: Mapping[int, Member]) -> None:
         """Have the processes of these members watched, and no others."""
-        words, wanted = roster.file.words, {}
+        words, wanted = member_table.file.words, {}
         for place in listed:
             at = place_word(place)
             if words[at + PID] != os.getpid():
                 wanted[words[at + PID], words[at + START_TIME], words[at + NAMESPACE]] = place
         with self._lock:
-            watched = self._watched.setdefault(roster.file.path, {})
+            watched = self._watched.setdefault(member_table.file.path, {})
             gone = [watched.pop(process) for process in list(watched) if process not in wanted]
             fresh = [process for process in wanted if process not in watched]
             for process in fresh:
-                watched[process] = self._watch_one(roster, process, wanted[process])
+                watched[process] = self._watch_one(member_table, process, wanted[process])
         for stop in gone:
             stop()
 
-    def forget(self, roster: Roster) -> None:
+    def forget(self, member_table: MemberTable) -> None:
         """No member of this broker is in this group any more."""
         with self._lock:
-            stops = self._watched.pop(roster.file.path, {})
-            self._lapses.pop(roster.file.path, None)
+            stops = self._watched.pop(member_table.file.path, {})
+            self._lapses.pop(member_table.file.path, None)
         for stop in stops.values():
             stop()
 
-    def _watch_one(self, roster: Roster, process: tuple[int, int, int], place: int) -> Callable[[], None]:
+    def _watch_one(
+        self, member_table: MemberTable, process: tuple[int, int, int], place: int
+    ) -> Callable[[], None]:
         pid, start_time, namespace = process
 
         def is_gone() -> bool:
-            with roster.looking() as fd:
-                return not roster.lives(fd, place)
+            with member_table.looking() as fd:
+                return not member_table.lives(fd, place)
 
         here = namespace == pid_namespace_here()
         return self._watch.watch(
-            pid if here else 0, lambda: self._gone(roster, pid), start_time=start_time, is_gone=is_gone
+            pid if here else 0, lambda: self._gone(member_table, pid), start_time=start_time, is_gone=is_gone
         )
 
-    def _gone(self, roster: Roster, pid: int) -> None:
+    def _gone(self, member_table: MemberTable, pid: int) -> None:
         """A process is dead: every process that watched it is told, and one strikes its members off."""
-        if roster.has(pid):
-            self.bury(roster, pid)
+        if member_table.has(pid):
+            self.evict_dead(member_table, pid)
 
-    def bury(self, roster: Roster, pid: int | None = None) -> None:
+    def evict_dead(self, member_table: MemberTable, pid: int | None = None) -> None:
         """Strike dead members off, of one process or all, and tell the others."""
-        with roster.file.changing() as fd:
-            found = roster.bury(fd, pid)
+        with member_table.file.changing() as fd:
+            found = member_table.evict_dead(fd, pid)
         if found:
-            log_deaths(roster.file.path.name, found)
-            roster.file.changed()
+            log_deaths(member_table.file.path.name, found)
+            member_table.file.changed()
 
-    def wrest(self, roster: Roster, number: int, turn: int) -> bool:
+    def steal(self, member_table: MemberTable, number: int, turn: int) -> bool:
         """Take a queue whose lock is not dropped from an owner that is none any more: it is dead, and a copy
         of its descriptor lives on, or was evicted, or said nothing yet. Whether it can be locked anew."""
-        words, at = roster.file.words, slot_word(number)
+        words, at = member_table.file.words, slot_word(number)
         owner = words[at + OWNER] - 1
-        with roster.looking() as fd:
-            if owner >= 0 and roster.lives(fd, owner):
+        with member_table.looking() as fd:
+            if owner >= 0 and member_table.lives(fd, owner):
                 return False
-        with roster.file.changing() as fd:
+        with member_table.file.changing() as fd:
             if words[at + TURN] == turn:
-                if words[at + OWNER] - 1 != owner or (owner >= 0 and roster.lives(fd, owner)):
+                if words[at + OWNER] - 1 != owner or (owner >= 0 and member_table.lives(fd, owner)):
                     return False
                 words[at + TURN] = turn + 1
             return True

@@ -24,7 +24,7 @@ from mq.store.directory.settings import Settings
 from mq.store.shared.duty_event import DutyEvent
 from mq.store.transactions.table import UNWRITTEN_AT_ONCE, Entry, TransactionTable
 
-__all__ = ["Rounds", "times_of"]
+__all__ = ["TransactionChecker", "times_of"]
 
 OP_INTERVAL_MS = 3000
 OP_SIZE = 4096
@@ -41,7 +41,7 @@ def times_of(settings: Settings) -> tuple[Rules, int]:
     return Rules(timeout_ms, settings.option("transaction_check_max"), settings.retention_ms), interval_ms
 
 
-class Rounds:
+class TransactionChecker:
     """A duty of the leader: see mq.broker.leader.Duty.
 
     table() is the table of transactions, opened once is_in_use(); the store's duty event is notified when

@@ -81,7 +81,7 @@ class LocalChecker:
         deadline = monotonic() + wait
         while True:
             with self._lock:
-                # First: a poke that comes while something is looked at is not slept through.
+                # First: a wakeup that comes while something is looked at is not slept through.
                 poked = self._poke.value
                 if self._has_left or poked != self._poked:
                     self._poked = poked
@@ -123,8 +123,8 @@ class LocalChecker:
         with named_errors(self._table.path):
             return sorted(_locked(self._asking, 0, PLACE_COUNT))
 
-    def poke(self) -> None:
-        """See Checker.poke."""
+    def wakeup(self) -> None:
+        """See Checker.wakeup."""
         self._poke.add()
         self._poke.wake()
 
@@ -138,7 +138,7 @@ class LocalChecker:
             self._has_left = True
             self._asked.clear()
             self._close()
-        self.poke()
+        self.wakeup()
         self._left(self)
 
     def _close(self) -> None:

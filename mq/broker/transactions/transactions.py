@@ -24,7 +24,7 @@ from mq.broker.delay.timer import TIMER_TOPIC
 from mq.broker.topics.registry import Catalog
 from mq.broker.transactions import half_queues
 from mq.broker.transactions.check_loop import Ledger
-from mq.broker.transactions.checker import Rounds, times_of
+from mq.broker.transactions.checker import TransactionChecker, times_of
 from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, HalfTopic
 from mq.broker.transactions.producers import LocalChecker
 from mq.errors import BrokerClosed, MessageInvalid, MessageNotFound, NotPermitted, TopicNotFound
@@ -89,7 +89,7 @@ class LocalTransactions:
         self._ops_read = 0
         self._checkers: set[LocalChecker] = set()
         self._commit = commit
-        self.rounds = Rounds(
+        self.rounds = TransactionChecker(
             self.table,
             self._is_in_use,
             DutyEvent(store),

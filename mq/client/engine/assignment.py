@@ -86,7 +86,7 @@ class Assignment:
                 if not owned.claim.is_lost():
                     self._keep_or_drain(owned, wanted)
                     owned.trouble_of_group = self._trouble
-                    owned.heed_reset()
+                    owned.apply_reset()
                 elif owned.lose():
                     self.give_up(owned)
         for queue in sorted(wanted - self.owned.keys()):

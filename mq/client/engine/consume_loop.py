@@ -306,7 +306,7 @@ class ConsumeLoop:
                 elif owned.is_restarting:
                     self._restart(owned, now)
                 dispatcher.offer(owned, now)
-                owned.note(owned.reason(dispatcher.limits, now, dispatcher.is_suspended, hung))
+                owned.set_status(owned.reason(dispatcher.limits, now, dispatcher.is_suspended, hung))
                 due = min(due, self._next_look(owned, now, expired))
             is_over = self._is_closing and not self._owned
         for request in expired:

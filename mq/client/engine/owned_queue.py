@@ -266,7 +266,7 @@ class OwnedQueue:
             self._is_sought = False
         self.committed = lowest
 
-    def heed_reset(self) -> None:
+    def apply_reset(self) -> None:
         """Begin again where the group's offset was reset to, if it was; or with a queue made anew."""
         if not self.claim.is_current():
             self.is_restarting = True
@@ -323,11 +323,11 @@ class OwnedQueue:
 
     # What is shown.
 
-    def note(self, reason: str) -> None:
+    def set_status(self, reason: str) -> None:
         """Say why the queue does not move; nothing while it does."""
         if reason != self._noted:
             self._noted = reason
-            self.claim.note(reason)
+            self.claim.set_status(reason)
 
     def reason(self, limits: Limits, now: float, is_suspended: bool, hung: Hung = NOT_HUNG) -> str:
         """Why the queue of a push consumer does not move."""

@@ -213,7 +213,7 @@ class PollLoop:
             if owned not in known:
                 self._round.append(owned)
                 if queue in self.paused:
-                    owned.note(PAUSED)
+                    owned.set_status(PAUSED)
         self._is_draining = True
         self.release_what_is_finished()
 
@@ -255,7 +255,9 @@ class PollLoop:
                             self._round.rotate(-1)
                         if self._noted_at is None or now - self._noted_at >= NOTE_SECONDS:
                             self._noted_at = now
-                            self._note(f"its consumer asked for messages last at {strftime('%H:%M:%S')}")
+                            self._set_status(
+                                f"its consumer asked for messages last at {strftime('%H:%M:%S')}"
+                            )
                         return request
                     self.version, self.at_end = -1, False  # What is owned is looked at first.
             self._round.rotate(-1)
@@ -265,7 +267,7 @@ class PollLoop:
         """Where messages would be news, for a consumer that waits."""
         if self._noted_at is not None and now - self._noted_at >= NOTE_SECONDS:
             self._noted_at = None
-            self._note("")
+            self._set_status("")
         return [
             (owned.queue, owned.cache.next, owned.delivery.selection.wakes)
             for owned in self._round
@@ -293,7 +295,7 @@ class PollLoop:
         if assigned is not None and (version := assigned.version()) != self.version:
             self.version = version
             for owned in self._round:
-                owned.heed_reset()
+                owned.apply_reset()
         if now >= self._commit_due:
             self._commit_due = now + self._options.auto_commit_interval
             if self._options.auto_commit:
@@ -320,10 +322,10 @@ class PollLoop:
             self._round.rotate(-1)  # the others have their turn at the next look
             raise
 
-    def _note(self, reason: str) -> None:
+    def _set_status(self, reason: str) -> None:
         for owned in self._round:
             if owned.queue not in self.paused:
-                owned.note(reason)
+                owned.set_status(reason)
 
     # What is in hand.
 
@@ -408,13 +410,13 @@ class PollLoop:
         for queue in queues:
             self.paused.add(queue)
             if queue in self._owned:
-                self._owned[queue].note(PAUSED)
+                self._owned[queue].set_status(PAUSED)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         for queue in queues:
             self.paused.discard(queue)
             if queue in self._owned:
-                self._owned[queue].note("")
+                self._owned[queue].set_status("")
 
     def commit_given(self) -> None:
         """Commit all that was handed out."""

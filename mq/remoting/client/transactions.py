@@ -184,8 +184,8 @@ class RemoteChecker:
             self._is_poked = False
             return self._waiting.popleft() if self._waiting else None
 
-    def poke(self) -> None:
-        """See Checker.poke."""
+    def wakeup(self) -> None:
+        """See Checker.wakeup."""
         with self._arrived:
             self._is_poked = True
             self._arrived.notify_all()

@@ -20,7 +20,7 @@ From PLACES_AT, 1024 places of 128 bytes, one for each consumer:
         24       8  namespace    of the pid
         32       8  since_ms
         40       8  news         raised when a queue that it waits for may have become free
-        48       4  event        a futex: raised with news, and by a poke
+        48       4  event        a futex: raised with news, and by a wakeup
         52       4  -
         56       8  refused      queues that it wanted and another one has
         64       8  lease        when its lease is over, in ns of CLOCK_MONOTONIC: its process renews that; 0:
@@ -361,7 +361,7 @@ class GroupFile:
         pointer, at = self._slot(number)
         lib.mq_slot_correct(pointer + at, turn, -1, offset)
 
-    def note(self, number: int) -> str:
+    def status(self, number: int) -> str:
         start = slot_word(number) * 8 + NOTE_AT
         return bytes(self.bytes[start : start + NOTE_SIZE]).rstrip(b"\0").decode("utf-8", "ignore")
 

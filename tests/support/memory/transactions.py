@@ -192,7 +192,7 @@ class MemoryChecker:
                 until_round = (self._transactions.next_round - self._transactions.broker.clock()) / 1000
                 self._changed.wait(min(left, max(0.001, until_round)))
 
-    def poke(self) -> None:
+    def wakeup(self) -> None:
         with self._changed:
             self._is_poked = True
             self._changed.notify_all()

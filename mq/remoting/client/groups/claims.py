@@ -162,8 +162,8 @@ class RemoteClaim:
         self._owner.brokers.ask(self.queue.broker_name, request, timeout=SEND_BACK_SECONDS)
         return True
 
-    def note(self, reason: str) -> None:
-        """See Claim.note."""
+    def set_status(self, reason: str) -> None:
+        """See Claim.set_status."""
         self.reason = reason
 
     def release(self) -> None:

@@ -7,10 +7,10 @@ import threading
 from mq.store.shared.group_file import EVICTED, LEASE, NEWS, GroupFile, place_word
 from mq.store.shared.lease import end_of
 
-__all__ = ["Seat"]
+__all__ = ["MemberSlot"]
 
 
-class Seat:
+class MemberSlot:
     """fd: opened for this member alone; what it has locked says that the place, and which queues, are its
     own. lease: in seconds; 0: none, which is not renewed and never lapses."""
 
