@@ -48,7 +48,7 @@ def test_a_hash_is_javas_formula(text: str) -> None:
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])
-def test_everything_passes(expression: str | None) -> None:
+def test_an_expression_for_everything_passes_every_tag(expression: str | None) -> None:
     assert parse(expression) is None
 
 

@@ -74,7 +74,7 @@ def test_a_call_of_another_thread_or_within_a_call_is_done_there() -> None:
     assert uninterrupted(work)
 
 
-def test_a_call_that_nobody_waits_for_holds_up_no_other() -> None:
+def test_a_call_without_a_waiter_holds_up_no_other() -> None:
     with busy() as end:
         assert uninterrupted(lambda: "at once") == "at once"
         assert not end.is_set()

@@ -1,8 +1,8 @@
 """A store in memory for the delivery of delayed messages, with a clock that is set, and death at any step.
 
-Shelf is what Delivery needs of a store. Whoever uses it may be told to die: `steps` are counted, one before
-each change that another process would see, and at the step `dies_at` Died is raised, as if there were no
-next one."""
+FakeDelayStore is what Delivery needs of a store. Whoever uses it may be told to die: `steps` are counted, one
+before each change that another process would see, and at the step `dies_at` Died is raised, as if there were
+no next one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Death:
         self.steps += 1
 
 
-class Shelf:
+class FakeDelayStore:
     """Queues of messages, stored at the time that the clock shows."""
 
     def __init__(self) -> None:
@@ -161,12 +161,12 @@ class Shelf:
 
 
 class Deliverer:
-    """One life of a process that has the duties, over a shelf that outlives it. Each store into the words of
+    """One life of a process that has the duties, over a store that outlives it. Each store into the words of
     mq/delay is a step. others: of Delivery."""
 
     def __init__(
         self,
-        shelf: Shelf,
+        store: FakeDelayStore,
         root: Path,
         levels: tuple[int, ...],
         *,
@@ -175,38 +175,38 @@ class Deliverer:
         **others: Any,
     ) -> None:
         (root / "mq").mkdir(parents=True, exist_ok=True)
-        self.shelf = shelf
-        progress, is_up = LevelProgress(root, shelf.epoch), False
+        self.store = store
+        progress, is_up = LevelProgress(root, store.epoch), False
 
         def put(values: Mapping[int, int]) -> None:
             for place, value in values.items():
                 if is_up:
-                    shelf.death.step()
+                    store.death.step()
                 progress.words[place] = value
 
-        self.offsets = DelayOffsets(root, progress, len(levels), shelf.last_stored, put=put)
+        self.offsets = DelayOffsets(root, progress, len(levels), store.last_stored, put=put)
         is_up = True
         self.delivery = Delivery(
             levels,
             self.offsets,
-            shelf,
-            pull or shelf.pull,
+            store,
+            pull or store.pull,
             lambda topic, queue_id: (topic, queue_id),
-            was_stored or shelf.was_stored,
+            was_stored or store.was_stored,
             broker_name="mq",
             sync=False,
             **others,
         )
 
     def deliver(self) -> int | None:
-        return self.delivery.deliver(self.shelf.clock)
+        return self.delivery.deliver(self.store.clock)
 
 
-def until_done(shelf: Shelf, deliver: Callable[[], int | None]) -> Iterator[int]:
+def until_done(store: FakeDelayStore, deliver: Callable[[], int | None]) -> Iterator[int]:
     """Set the clock on to when something is due, and deliver, until nothing waits; each of these times."""
     while (due := deliver()) is not None:
-        shelf.now = max(shelf.now, due)
-        yield shelf.now
+        store.now = max(store.now, due)
+        yield store.now
 
 
 def bodies(messages: list[mq.MessageExt]) -> list[bytes]:

@@ -1,6 +1,6 @@
 """Delay levels on a clock that is set: each message delivered once when it is due, whoever dies meanwhile.
 
-The store is one in memory (shelf.py), and the one who delivers can be made to die before every single change.
+The store is one in memory (store.py), and the one who delivers can be made to die before every single change.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import mq
 from mq.api.results import PullResult
 from mq.broker.delay.levels import SCHEDULE_TOPIC, destination, due_ms
 from mq.store.directory.delay_levels import LEVELS, parse_levels
-from tests.broker.fake_delay_store import BEGIN_MS, Deliverer, Died, Shelf, bodies, until_done
+from tests.broker.fake_delay_store import BEGIN_MS, Deliverer, Died, FakeDelayStore, bodies, until_done
 from tests.support.store.encoder import Record
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 
 
 class TestLevels:
-    def test_rocketmqs_own(self) -> None:
+    def test_the_default_delay_levels_are_rocketmqs(self) -> None:
         minutes = [*range(1, 11), 20, 30]
         assert parse_levels(LEVELS) == (
             *(SECOND * seconds for seconds in (1, 5, 10, 30)),
@@ -35,7 +35,7 @@ class TestLevels:
         )
         assert len(parse_levels(LEVELS)) == 18
 
-    def test_every_unit(self) -> None:
+    def test_delay_levels_parse_every_unit(self) -> None:
         assert parse_levels(" 50ms 1s  2m 3h 4d") == (50, SECOND, 2 * MINUTE, 3 * HOUR, 96 * HOUR)
 
     @pytest.mark.parametrize(
@@ -102,151 +102,151 @@ class TestDelivery:
 
     @pytest.mark.parametrize("level", range(1, 19))
     def test_every_level_delivers_when_its_delay_has_passed(self, tmp_path: Path, level: int) -> None:
-        shelf, delays = Shelf(), parse_levels(LEVELS)
-        deliverer = Deliverer(shelf, tmp_path, delays)
-        shelf.put_aside(level, b"later")
-        shelf.now = BEGIN_MS + delays[level - 1]
+        store, delays = FakeDelayStore(), parse_levels(LEVELS)
+        deliverer = Deliverer(store, tmp_path, delays)
+        store.put_aside(level, b"later")
+        store.now = BEGIN_MS + delays[level - 1]
         # Stored some time within a ms: its delay has passed for sure when the ms has in which it ends.
-        assert deliverer.deliver() == shelf.now + 1
-        assert shelf.delivered() == []
-        shelf.now += 1
+        assert deliverer.deliver() == store.now + 1
+        assert store.delivered() == []
+        store.now += 1
         assert deliverer.deliver() is None
-        (message,) = shelf.delivered()
-        assert (message.body, message.store_time_ms) == (b"later", shelf.now)
+        (message,) = store.delivered()
+        assert (message.body, message.store_time_ms) == (b"later", store.now)
 
     def test_levels_do_not_wait_for_each_other(self, tmp_path: Path) -> None:
-        shelf = Shelf()
-        deliverer = Deliverer(shelf, tmp_path, (5000, 1000))
-        shelf.put_aside(1, b"slow")
-        shelf.put_aside(2, b"quick")
-        assert list(until_done(shelf, deliverer.deliver)) == [BEGIN_MS + 1001, BEGIN_MS + 5001]
-        assert bodies(shelf.delivered()) == [b"quick", b"slow"]
+        store = FakeDelayStore()
+        deliverer = Deliverer(store, tmp_path, (5000, 1000))
+        store.put_aside(1, b"slow")
+        store.put_aside(2, b"quick")
+        assert list(until_done(store, deliverer.deliver)) == [BEGIN_MS + 1001, BEGIN_MS + 5001]
+        assert bodies(store.delivered()) == [b"quick", b"slow"]
 
     def test_a_message_that_is_put_aside_meanwhile_is_seen(self, tmp_path: Path) -> None:
-        shelf = Shelf()
-        deliverer = Deliverer(shelf, tmp_path, (5000, 1000))
-        shelf.put_aside(1, b"slow")
+        store = FakeDelayStore()
+        deliverer = Deliverer(store, tmp_path, (5000, 1000))
+        store.put_aside(1, b"slow")
         assert deliverer.deliver() == BEGIN_MS + 5001
-        shelf.now += 10
-        shelf.put_aside(2, b"quick")
+        store.now += 10
+        store.put_aside(2, b"quick")
         assert deliverer.deliver() == BEGIN_MS + 1011
 
     def test_a_message_that_is_put_aside_while_the_clock_is_read_is_not_early(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        shelf = Shelf()
-        shelf.put_aside(1, b"%d" % shelf.now)
-        clock = shelf.clock
+        store = FakeDelayStore()
+        store.put_aside(1, b"%d" % store.now)
+        clock = store.clock
 
         def slow() -> int:
             now = clock()
-            if shelf.now < BEGIN_MS + 100:
-                shelf.now += 7
-                shelf.put_aside(1, b"%d" % shelf.now)
+            if store.now < BEGIN_MS + 100:
+                store.now += 7
+                store.put_aside(1, b"%d" % store.now)
             return now
 
-        monkeypatch.setattr(shelf, "clock", slow)
-        list(until_done(shelf, Deliverer(shelf, tmp_path, (5000,)).deliver))
-        late_ms = [message.store_time_ms - int(message.body) - 5000 for message in shelf.delivered()]
+        monkeypatch.setattr(store, "clock", slow)
+        list(until_done(store, Deliverer(store, tmp_path, (5000,)).deliver))
+        late_ms = [message.store_time_ms - int(message.body) - 5000 for message in store.delivered()]
         assert len(late_ms) > 3
         assert min(late_ms) > 0
 
-    def test_a_message_that_is_put_aside_while_others_are_read_is_not_early(
+    def test_a_delayed_message_stored_during_a_read_is_not_early(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        shelf = Shelf()
-        pull = shelf.pull
+        store = FakeDelayStore()
+        pull = store.pull
 
         def busy(*arguments: Any) -> PullResult:
             """The machine has other work, and the clock goes on."""
-            if len(shelf.queues[SCHEDULE_TOPIC, 0]) == 1:
-                shelf.now += 700
-                shelf.put_aside(1, b"meanwhile")
+            if len(store.queues[SCHEDULE_TOPIC, 0]) == 1:
+                store.now += 700
+                store.put_aside(1, b"meanwhile")
             return pull(*arguments)
 
-        monkeypatch.setattr(shelf, "pull", busy)
-        deliverer = Deliverer(shelf, tmp_path, (1000,))
-        shelf.put_aside(1, b"first")
-        assert list(until_done(shelf, deliverer.deliver)) == [BEGIN_MS + 1001, BEGIN_MS + 1701]
-        assert bodies(shelf.delivered()) == [b"first", b"meanwhile"]
+        monkeypatch.setattr(store, "pull", busy)
+        deliverer = Deliverer(store, tmp_path, (1000,))
+        store.put_aside(1, b"first")
+        assert list(until_done(store, deliverer.deliver)) == [BEGIN_MS + 1001, BEGIN_MS + 1701]
+        assert bodies(store.delivered()) == [b"first", b"meanwhile"]
 
     def test_a_copy_keeps_all_that_the_message_was_born_with(self, tmp_path: Path) -> None:
-        shelf = Shelf()
-        deliverer = Deliverer(shelf, tmp_path, (1000,))
+        store = FakeDelayStore()
+        deliverer = Deliverer(store, tmp_path, (1000,))
         properties = b"UNIQ_KEY\x01ID\x02KEYS\x01k1 k2\x02TAGS\x01t\x02own\x01value\x02DELAY\x011\x02"
         properties += b"REAL_TOPIC\x01A\x02REAL_QID\x013\x02"
-        shelf.put(SCHEDULE_TOPIC, 0, b"body", properties, reconsume_times=2, born_time=BEGIN_MS - 7)
-        list(until_done(shelf, deliverer.deliver))
-        (copy,) = shelf.delivered("A", 3)
+        store.put(SCHEDULE_TOPIC, 0, b"body", properties, reconsume_times=2, born_time=BEGIN_MS - 7)
+        list(until_done(store, deliverer.deliver))
+        (copy,) = store.delivered("A", 3)
         assert (copy.topic, copy.queue_id, copy.body) == ("A", 3, b"body")
         assert (copy.born_time_ms, copy.reconsume_times) == (BEGIN_MS - 7, 2)
         # As RocketMQ has it: those that asked for the delay stay.
-        assert copy.properties == shelf.queues[SCHEDULE_TOPIC, 0][0].properties
+        assert copy.properties == store.queues[SCHEDULE_TOPIC, 0][0].properties
 
     def test_a_backlog_of_one_level_does_not_keep_another_waiting(self, tmp_path: Path) -> None:
-        shelf = Shelf()
-        deliverer = Deliverer(shelf, tmp_path, (1000, 2000))
+        store = FakeDelayStore()
+        deliverer = Deliverer(store, tmp_path, (1000, 2000))
         for number in range(1000):
-            shelf.put_aside(1, b"%d" % number)
-        shelf.put_aside(2, b"other")
-        shelf.now += 10_000
+            store.put_aside(1, b"%d" % number)
+        store.put_aside(2, b"other")
+        store.now += 10_000
         assert deliverer.deliver() is None
-        assert len(shelf.delivered()) == 1001
-        assert bodies(shelf.delivered()).index(b"other") <= 64
+        assert len(store.delivered()) == 1001
+        assert bodies(store.delivered()).index(b"other") <= 64
 
     def test_what_does_not_say_where_it_belongs_is_passed_over(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        shelf = Shelf()
-        deliverer = Deliverer(shelf, tmp_path, (1000,))
-        shelf.put(SCHEDULE_TOPIC, 0, b"lost", b"UNIQ_KEY\x01THIS\x02DELAY\x011\x02")
-        shelf.put_aside(1, b"sound")
+        store = FakeDelayStore()
+        deliverer = Deliverer(store, tmp_path, (1000,))
+        store.put(SCHEDULE_TOPIC, 0, b"lost", b"UNIQ_KEY\x01THIS\x02DELAY\x011\x02")
+        store.put_aside(1, b"sound")
         with caplog.at_level(logging.WARNING, "mq"):
-            list(until_done(shelf, deliverer.deliver))
-        assert bodies(shelf.delivered()) == [b"sound"]
+            list(until_done(store, deliverer.deliver))
+        assert bodies(store.delivered()) == [b"sound"]
         assert "THIS" in caplog.text
 
     def test_a_full_disk_delays_and_loses_nothing(self, tmp_path: Path) -> None:
-        shelf = Shelf()
-        deliverer = Deliverer(shelf, tmp_path, (1000,))
+        store = FakeDelayStore()
+        deliverer = Deliverer(store, tmp_path, (1000,))
         for number in range(3):
-            shelf.put_aside(1, b"%d" % number)
-        shelf.failing = [mq.StoreFull("no space", path="x")] * 2
-        times = list(until_done(shelf, deliverer.deliver))
-        assert bodies(shelf.delivered()) == [b"0", b"1", b"2"]
+            store.put_aside(1, b"%d" % number)
+        store.failing = [mq.StoreFull("no space", path="x")] * 2
+        times = list(until_done(store, deliverer.deliver))
+        assert bodies(store.delivered()) == [b"0", b"1", b"2"]
         assert times == [BEGIN_MS + 1001, BEGIN_MS + 1101, BEGIN_MS + 1201]
 
     def test_messages_that_retention_took_are_passed_over_with_a_word(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        shelf = Shelf()
+        store = FakeDelayStore()
         for number in range(4):
-            shelf.put_aside(1, b"%d" % number)
-        kept = shelf.queues[SCHEDULE_TOPIC, 0]
+            store.put_aside(1, b"%d" % number)
+        kept = store.queues[SCHEDULE_TOPIC, 0]
 
         def pull(queue: Any, offset: int, *rest: Any) -> Any:
             if offset < 2:
                 return mq.PullResult(mq.PullStatus.OFFSET_ILLEGAL, (), 2, 2, len(kept))
-            return shelf.pull(queue, offset, *rest)
+            return store.pull(queue, offset, *rest)
 
-        deliverer = Deliverer(shelf, tmp_path, (1000,), pull=pull)
-        list(until_done(shelf, deliverer.deliver))
-        assert bodies(shelf.delivered()) == [b"2", b"3"]
+        deliverer = Deliverer(store, tmp_path, (1000,), pull=pull)
+        list(until_done(store, deliverer.deliver))
+        assert bodies(store.delivered()) == [b"2", b"3"]
         assert "delay level 1 before they were delivered: offsets 0 to 1" in caplog.text
 
     def test_a_damaged_message_is_passed_over(self, tmp_path: Path) -> None:
-        shelf = Shelf()
+        store = FakeDelayStore()
         for number in range(3):
-            shelf.put_aside(1, b"%d" % number)
+            store.put_aside(1, b"%d" % number)
 
         def pull(queue: Any, offset: int, count: int, *rest: Any) -> Any:
             if offset == 1:
                 raise mq.StoreCorrupted("bad bytes", queue=queue, queue_offset=1)
-            return shelf.pull(queue, offset, 1, *rest)
+            return store.pull(queue, offset, 1, *rest)
 
-        deliverer = Deliverer(shelf, tmp_path, (1000,), pull=pull)
-        list(until_done(shelf, deliverer.deliver))
-        assert bodies(shelf.delivered()) == [b"0", b"2"]
+        deliverer = Deliverer(store, tmp_path, (1000,), pull=pull)
+        list(until_done(store, deliverer.deliver))
+        assert bodies(store.delivered()) == [b"0", b"2"]
 
     @pytest.mark.parametrize(("saved", "left"), [(1, [b"1", b"2"]), (3, []), (99, [b"1", b"2"])])
     def test_an_offset_beyond_the_end_gives_way_to_the_one_on_disk(
@@ -254,97 +254,97 @@ class TestDelivery:
     ) -> None:
         """Where that is beyond it as well, as in a file of another time, it goes on from the first. Nothing
         comes again."""
-        shelf = Shelf()
-        deliverer = Deliverer(shelf, tmp_path, (1000,))
-        shelf.put_aside(1, b"0")
-        list(until_done(shelf, deliverer.deliver))
+        store = FakeDelayStore()
+        deliverer = Deliverer(store, tmp_path, (1000,))
+        store.put_aside(1, b"0")
+        list(until_done(store, deliverer.deliver))
         for number in (1, 2):
-            shelf.put_aside(1, b"%d" % number)
+            store.put_aside(1, b"%d" % number)
         deliverer.offsets.save({1: saved})
         deliverer.offsets[1] = 77
-        list(until_done(shelf, deliverer.deliver))
-        shelf.put_aside(1, b"new")
-        list(until_done(shelf, deliverer.deliver))
-        assert bodies(shelf.delivered()) == [b"0", *left, b"new"]
+        list(until_done(store, deliverer.deliver))
+        store.put_aside(1, b"new")
+        list(until_done(store, deliverer.deliver))
+        assert bodies(store.delivered()) == [b"0", *left, b"new"]
 
-    def test_a_clock_that_is_set_back_has_nobody_wait_for_longer_than_the_delay(self, tmp_path: Path) -> None:
+    def test_after_the_clock_is_set_back_no_message_waits_longer_than_its_delay(self, tmp_path: Path) -> None:
         """Counted from when that was seen, and for all at once that were there by then."""
-        shelf = Shelf()
-        deliverer = Deliverer(shelf, tmp_path, (5000,))
+        store = FakeDelayStore()
+        deliverer = Deliverer(store, tmp_path, (5000,))
         for number in range(200):
-            shelf.put_aside(1, b"%d" % number)
-            shelf.now += 10
+            store.put_aside(1, b"%d" % number)
+            store.now += 10
         assert deliverer.deliver() == BEGIN_MS + 5001
-        back = shelf.now = BEGIN_MS - HOUR
+        back = store.now = BEGIN_MS - HOUR
         assert deliverer.deliver() == back + 5001
-        shelf.put_aside(1, b"new")
-        shelf.now = back + 5000
+        store.put_aside(1, b"new")
+        store.now = back + 5000
         assert deliverer.deliver() == back + 5001
-        assert shelf.delivered() == []
-        shelf.now = back + 5001
+        assert store.delivered() == []
+        store.now = back + 5001
         deliverer.deliver()
-        assert bodies(shelf.delivered()) == [*(b"%d" % number for number in range(200)), b"new"]
+        assert bodies(store.delivered()) == [*(b"%d" % number for number in range(200)), b"new"]
 
     @pytest.mark.parametrize("jumps", [(-3,), (-3600,), (7200, -7200), (-2, -2), (3600, -3603)], ids=str)
-    def test_who_delivers_counts_the_delay_on_when_the_clock_is_set_back(
+    def test_the_leader_keeps_counting_the_delay_when_the_clock_is_set_back(
         self, tmp_path: Path, jumps: tuple[int, ...]
     ) -> None:
         """Also for the last of a queue; where the clock was before the messages came counts for nothing."""
-        shelf, real_ms, times = Shelf(), [0], dict[bytes, int]()
-        deliverer = Deliverer(shelf, tmp_path, (10_000,), monotonic=lambda: real_ms[0])
+        store, real_ms, times = FakeDelayStore(), [0], dict[bytes, int]()
+        deliverer = Deliverer(store, tmp_path, (10_000,), monotonic=lambda: real_ms[0])
 
         def passes(seconds: int) -> None:
             for _ in range(seconds * 10):
                 real_ms[0] += 100
-                shelf.now += 100
+                store.now += 100
                 deliverer.deliver()
-                for message in shelf.delivered():
+                for message in store.delivered():
                     times.setdefault(message.body, real_ms[0])
 
         for jump in jumps[:-1]:
-            shelf.now += jump * SECOND
+            store.now += jump * SECOND
             passes(1)
         begin = real_ms[0]
         for number in range(4):
-            shelf.put_aside(1, b"%d" % number)
+            store.put_aside(1, b"%d" % number)
             passes(2)
-        shelf.now += jumps[-1] * SECOND
+        store.now += jumps[-1] * SECOND
         passes(20)
         late_ms = [times[b"%d" % number] - begin - number * 2000 - 10_000 for number in range(4)]
         assert all(0 <= late <= 300 for late in late_ms), late_ms
 
     def test_what_is_put_aside_after_the_clock_was_set_back_waits_once(self, tmp_path: Path) -> None:
         """Its store time is the last one before; a second one does not wait until the first is delivered."""
-        shelf, real_ms = Shelf(), [0]
-        deliverer = Deliverer(shelf, tmp_path, (10_000,), monotonic=lambda: real_ms[0])
-        last = shelf.now
-        shelf.now -= HOUR
+        store, real_ms = FakeDelayStore(), [0]
+        deliverer = Deliverer(store, tmp_path, (10_000,), monotonic=lambda: real_ms[0])
+        last = store.now
+        store.now -= HOUR
         times: list[int] = []
         for step in range(200):
             if step in (0, 50):
-                now, shelf.now = shelf.now, last
-                shelf.put_aside(1, b"%d" % step)
-                shelf.now = now
+                now, store.now = store.now, last
+                store.put_aside(1, b"%d" % step)
+                store.now = now
             deliverer.deliver()
-            times += [real_ms[0]] * (len(shelf.delivered()) - len(times))
+            times += [real_ms[0]] * (len(store.delivered()) - len(times))
             real_ms[0] += 100
-            shelf.now += 100
+            store.now += 100
         assert times == [10_100, 15_100]
 
     def test_a_level_that_is_gone_delivers_when_its_units_say(self, tmp_path: Path) -> None:
-        shelf = Shelf()
-        shelf.put_aside(1, b"known")
-        shelf.put_aside(3, b"gone")
-        shelf.put_aside(2, b"damaged")
+        store = FakeDelayStore()
+        store.put_aside(1, b"known")
+        store.put_aside(3, b"gone")
+        store.put_aside(2, b"damaged")
         codes = {SCHEDULE_TOPIC: {0: BEGIN_MS + 1000, 1: 77, 2: BEGIN_MS + HOUR}}
 
         def code(number: int, _offset: int) -> int:
-            topic, queue_id = shelf.numbers[number]
+            topic, queue_id = store.numbers[number]
             return codes[topic][queue_id]
 
-        deliverer = Deliverer(shelf, tmp_path, (1000,), more=2, code=code)
-        assert list(until_done(shelf, deliverer.deliver)) == [BEGIN_MS + 1001, BEGIN_MS + HOUR + 1]
-        assert bodies(shelf.delivered()) == [b"known", b"damaged", b"gone"]
+        deliverer = Deliverer(store, tmp_path, (1000,), more=2, code=code)
+        assert list(until_done(store, deliverer.deliver)) == [BEGIN_MS + 1001, BEGIN_MS + HOUR + 1]
+        assert bodies(store.delivered()) == [b"known", b"damaged", b"gone"]
 
 
 class TestDeath:
@@ -353,25 +353,25 @@ class TestDeath:
     def test_at_every_step_of_every_delivery(self, tmp_path: Path) -> None:
         step = 0
         while True:
-            shelf, root = Shelf(), tmp_path / str(step)
-            first = Deliverer(shelf, root, (1000, 3000))
+            store, root = FakeDelayStore(), tmp_path / str(step)
+            first = Deliverer(store, root, (1000, 3000))
             for number in range(3):
-                shelf.put_aside(1, b"%d" % number)
-            shelf.put_aside(2, b"3")
+                store.put_aside(1, b"%d" % number)
+            store.put_aside(2, b"3")
             # The very same message once more, as a sender's retry leaves it.
-            twice = shelf.queues[SCHEDULE_TOPIC, 0][1]
-            shelf.put(SCHEDULE_TOPIC, 0, twice.body, twice.encoded[:-20])
-            shelf.death.dies_at = shelf.death.steps + step
+            twice = store.queues[SCHEDULE_TOPIC, 0][1]
+            store.put(SCHEDULE_TOPIC, 0, twice.body, twice.encoded[:-20])
+            store.death.dies_at = store.death.steps + step
             try:
-                list(until_done(shelf, first.deliver))
+                list(until_done(store, first.deliver))
             except Died:
                 died = True
             else:
                 died = False
-            shelf.death.dies_at = None
-            shelf.put("orders", 0, b"sent meanwhile", b"UNIQ_KEY\x01OTHER\x02")
-            list(until_done(shelf, Deliverer(shelf, root, (1000, 3000)).deliver))
-            delivered = [body for body in bodies(shelf.delivered()) if body != b"sent meanwhile"]
+            store.death.dies_at = None
+            store.put("orders", 0, b"sent meanwhile", b"UNIQ_KEY\x01OTHER\x02")
+            list(until_done(store, Deliverer(store, root, (1000, 3000)).deliver))
+            delivered = [body for body in bodies(store.delivered()) if body != b"sent meanwhile"]
             assert sorted(delivered) == [b"0", b"1", b"1", b"2", b"3"], step
             if not died:
                 break
@@ -382,28 +382,28 @@ class TestDeath:
     def test_in_another_life_of_the_store_what_was_delivered_is_looked_for(
         self, tmp_path: Path, saved: bool
     ) -> None:
-        shelf = Shelf()
-        first = Deliverer(shelf, tmp_path, (1000, 60_000))
+        store = FakeDelayStore()
+        first = Deliverer(store, tmp_path, (1000, 60_000))
         for number in range(3):
-            shelf.put_aside(1, b"%d" % number)
-            shelf.put_aside(2, b"later %d" % number)
-            shelf.now += 1001
+            store.put_aside(1, b"%d" % number)
+            store.put_aside(2, b"later %d" % number)
+            store.now += 1001
             first.deliver()
             if saved:
                 first.offsets.save(first.offsets.unsaved())
-        assert bodies(shelf.delivered()) == [b"0", b"1", b"2"]
-        shelf.epoch += 1
-        shelf.now += 500
+        assert bodies(store.delivered()) == [b"0", b"1", b"2"]
+        store.epoch += 1
+        store.now += 500
         looked_for: list[str] = []
 
         def look(topic: str, message: mq.MessageExt) -> bool:
             looked_for.append(message.msg_id)
-            return shelf.was_stored(topic, message)
+            return store.was_stored(topic, message)
 
-        second = Deliverer(shelf, tmp_path, (1000, 60_000), was_stored=look)
-        assert second.offsets.doubt_ms == shelf.last_stored
-        list(until_done(shelf, second.deliver))
-        assert bodies(shelf.delivered()) == [b"0", b"1", b"2", b"later 0", b"later 1", b"later 2"]
+        second = Deliverer(store, tmp_path, (1000, 60_000), was_stored=look)
+        assert second.offsets.doubt_ms == store.last_stored
+        list(until_done(store, second.deliver))
+        assert bodies(store.delivered()) == [b"0", b"1", b"2", b"later 0", b"later 1", b"later 2"]
         # Those that were not due then are not looked for.
         assert len(looked_for) == (0 if saved else 3)
 
@@ -412,28 +412,28 @@ class TestDeath:
         """Against a list: messages come at any time, and deaths at any step, also in the middle of a
         takeover."""
         delays = (1000, 1500, 20_000)
-        shelf = Shelf()
+        store = FakeDelayStore()
         sent: dict[str, tuple[int, int]] = {}
         with tempfile.TemporaryDirectory() as name:
             root = Path(name)
-            deliverer = Deliverer(shelf, root, delays)
+            deliverer = Deliverer(store, root, delays)
             for _ in range(data.draw(st.integers(1, 25))):
-                shelf.now += data.draw(st.sampled_from([0, 1, 400, 1000, 5000]))
+                store.now += data.draw(st.sampled_from([0, 1, 400, 1000, 5000]))
                 if data.draw(st.booleans()):
                     level = data.draw(st.integers(1, 3))
-                    unique_id = shelf.put_aside(level, b"x", queue_id=data.draw(st.integers(0, 1)))
-                    sent[unique_id] = shelf.now, delays[level - 1]
+                    unique_id = store.put_aside(level, b"x", queue_id=data.draw(st.integers(0, 1)))
+                    sent[unique_id] = store.now, delays[level - 1]
                 else:
-                    shelf.death.dies_at = shelf.death.steps + data.draw(st.integers(0, 20))
+                    store.death.dies_at = store.death.steps + data.draw(st.integers(0, 20))
                     try:
                         deliverer.deliver()
                     except Died:
                         # Of all that was noted in memory, nothing is left after a reboot.
-                        shelf.epoch += data.draw(st.booleans())
-                        deliverer = Deliverer(shelf, root, delays)
-                    shelf.death.dies_at = None
-            list(until_done(shelf, deliverer.deliver))
-        came = [message for queue_id in (0, 1) for message in shelf.delivered(queue_id=queue_id)]
+                        store.epoch += data.draw(st.booleans())
+                        deliverer = Deliverer(store, root, delays)
+                    store.death.dies_at = None
+            list(until_done(store, deliverer.deliver))
+        came = [message for queue_id in (0, 1) for message in store.delivered(queue_id=queue_id)]
         assert sorted(message.msg_id for message in came) == sorted(sent)
         for message in came:
             stored, delay = sent[message.msg_id]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mq
-from tests.broker.fake_delay_store import BEGIN_MS, Deliverer, Shelf, bodies, until_done
+from tests.broker.fake_delay_store import BEGIN_MS, Deliverer, FakeDelayStore, bodies, until_done
 from tests.support.arrivals import wait_for
 
 
@@ -39,23 +39,23 @@ def test_what_was_due_by_the_level_of_then_is_looked_for_and_nothing_else(tmp_pa
     def meant_for(_number: int, offset: int) -> int:
         return BEGIN_MS + offset * 1001 + 1000
 
-    shelf = Shelf()
-    first = Deliverer(shelf, tmp_path, (1000,), code=meant_for)
+    store = FakeDelayStore()
+    first = Deliverer(store, tmp_path, (1000,), code=meant_for)
     for body in (b"0", b"1", b"2"):
-        shelf.put_aside(1, body)
-        shelf.now += 1001
+        store.put_aside(1, body)
+        store.now += 1001
         if body != b"2":
             first.deliver()
-    assert bodies(shelf.delivered()) == [b"0", b"1"]
-    shelf.epoch += 1
+    assert bodies(store.delivered()) == [b"0", b"1"]
+    store.epoch += 1
     looked_for: list[str] = []
 
     def look(topic: str, message: mq.MessageExt) -> bool:
         looked_for.append(message.body.decode())
-        return shelf.was_stored(topic, message)
+        return store.was_stored(topic, message)
 
-    second = Deliverer(shelf, tmp_path, (60_000,), code=meant_for, was_stored=look)
-    shelf.put_aside(1, b"3")
-    list(until_done(shelf, second.deliver))
-    assert bodies(shelf.delivered()) == [b"0", b"1", b"2", b"3"]
+    second = Deliverer(store, tmp_path, (60_000,), code=meant_for, was_stored=look)
+    store.put_aside(1, b"3")
+    list(until_done(store, second.deliver))
+    assert bodies(store.delivered()) == [b"0", b"1", b"2", b"3"]
     assert looked_for == ["0", "1"]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.broker.fake_delay_store import Deliverer, Shelf
+from tests.broker.fake_delay_store import Deliverer, FakeDelayStore
 
 DELAYS_MS = (5_000, 20_000)
 LOOK_MS = 250  # How often a leader looks here; in fact up to 5 s pass.
@@ -45,7 +45,7 @@ class World:
     """Real time, the clock, and whoever leads."""
 
     def __init__(self, root: Path) -> None:
-        self.shelf = Shelf()
+        self.store = FakeDelayStore()
         self.real_ms = self.forward_ms = self.led_since = 0
         self.back_at: int | None = None  # when the clock was last set back
         self.put: dict[bytes, Put] = {}
@@ -56,11 +56,11 @@ class World:
     def lead(self) -> None:
         """Another leader takes over, which knows nothing but what is stored."""
         begin = self.real_ms
-        self.leader = Deliverer(self.shelf, self._root, DELAYS_MS, monotonic=lambda: self.real_ms - begin)
+        self.leader = Deliverer(self.store, self._root, DELAYS_MS, monotonic=lambda: self.real_ms - begin)
         self.led_since = self.real_ms
 
     def jump(self, by_ms: int) -> None:
-        self.shelf.now += by_ms
+        self.store.now += by_ms
         self.forward_ms += max(0, by_ms)
         if by_ms < 0:
             self.back_at = self.real_ms
@@ -68,21 +68,21 @@ class World:
     def put_aside(self, level: int) -> None:
         """Store times never go back."""
         body = b"%d" % next(self._names)
-        now, self.shelf.now = self.shelf.now, max(self.shelf.now, self.shelf.last_stored)
-        self.shelf.put_aside(level, body)
-        self.shelf.now = now
+        now, self.store.now = self.store.now, max(self.store.now, self.store.last_stored)
+        self.store.put_aside(level, body)
+        self.store.now = now
         self.put[body] = Put(level, self.real_ms, self.forward_ms)
 
     def passes(self, looks: int) -> None:
         for _ in range(looks):
             self.leader.deliver()
-            delivered = self.shelf.delivered()
+            delivered = self.store.delivered()
             for message in delivered[len(self.came) :]:
                 assert message.body not in self.came, "twice"
                 self.came[message.body] = self.real_ms, self.forward_ms
                 self.check(message.body)
             self.real_ms += LOOK_MS
-            self.shelf.now += LOOK_MS
+            self.store.now += LOOK_MS
 
     def check(self, body: bytes) -> None:
         put, (at_ms, forward_ms) = self.put[body], self.came[body]

@@ -109,7 +109,7 @@ def test_nothing_to_save_where_nothing_changed(root: Path) -> None:
     assert offsets.unsaved() == {}
 
 
-def test_who_stores_what_is_due_early_rings_and_nobody_else(root: Path) -> None:
+def test_only_the_sender_of_an_earlier_due_message_wakes_the_leader(root: Path) -> None:
     progress = LevelProgress(root, 1)
     offsets = DelayOffsets(root, progress, 18)
     offsets.wake_at(BEGIN_MS)

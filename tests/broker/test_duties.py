@@ -142,7 +142,7 @@ def test_death_inside_the_append_of_a_delivery(
 
 
 @pytest.mark.crash
-def test_whoever_has_the_duties_is_killed_again_and_again(
+def test_the_leader_is_killed_again_and_again(
     directory: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two levels of short delays, and several who wait for their turn; the one who sends has no part in
@@ -221,7 +221,7 @@ def switches(thread: int) -> int:
     return int(line.split()[1])
 
 
-def test_who_waits_for_his_turn_sleeps(directory: Path, nursery: Nursery) -> None:
+def test_a_process_that_waits_for_the_lead_sleeps(directory: Path, nursery: Nursery) -> None:
     with Deliverer(nursery, directory) as first:
         first.has_duties()
         before_it = threading.enumerate()
@@ -243,9 +243,7 @@ def test_who_waits_for_his_turn_sleeps(directory: Path, nursery: Nursery) -> Non
             assert any(woken() < 10 for _ in range(10))
 
 
-def test_who_delivers_does_not_sleep_through_the_word_to_stop(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_wakes_the_delivering_leader(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes between his look whether to stop and his sleep."""
     monkeypatch.setattr(Turn, "take", lambda _turn: False)
     monkeypatch.setattr("mq.broker.delay.schedule.IDLE", 3600.0)

@@ -134,7 +134,7 @@ OTHERS: dict[str, Any] = {
 }
 
 
-def test_duties_go_by_the_store_s_settings_whoever_does_them(directory: Path) -> None:
+def test_every_leader_uses_the_store_s_settings(directory: Path) -> None:
     assert OTHERS.keys() == USUAL.keys()
     with mq.open(directory, duties=False):
         pass  # A command made the store, and settled nothing.
@@ -199,7 +199,7 @@ def test_what_would_go_is_what_goes(read_in_part: LocalBroker) -> None:
     assert read_in_part.retention.expiring() == Expiring(0, 0, (), ())
 
 
-def test_every_deletion_is_told_with_those_who_had_not_read_it(
+def test_every_deletion_is_logged_with_the_groups_that_had_not_read_it(
     read_in_part: LocalBroker, told: Callable[[int], list[str]]
 ) -> None:
     found = read_in_part.retention.expiring()
@@ -341,7 +341,7 @@ def test_a_new_store_is_never_held(directory: Path) -> None:
 # Not seconds after it is opened.
 
 
-def test_the_time_in_which_nobody_had_it_open_does_not_count(
+def test_the_time_in_which_no_process_had_it_open_does_not_count(
     directory: Path, told: Callable[[int], list[str]]
 ) -> None:
     files = filled(directory, retention_hours=72)

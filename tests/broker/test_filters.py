@@ -136,7 +136,7 @@ def test_a_batch_has_bits_for_each(broker: LocalBroker) -> None:
     assert [any(wanted_bits(broker, offset)) for offset in range(4)] == [False, True, False, True]
 
 
-def test_what_nobody_filters_has_no_bits(broker: LocalBroker) -> None:
+def test_a_message_without_a_filtering_group_has_no_bits(broker: LocalBroker) -> None:
     ConsumerFilters(store_of(broker)).marks("group", "B", SQL)
     send(broker, 1)
     assert wanted_bits(broker, 0) == b""

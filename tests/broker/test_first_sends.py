@@ -91,7 +91,7 @@ def test_a_queue_that_was_looked_up_before_the_topic_went_is_not_sent_to(
     assert read(first) == [b"one", b"two"]
 
 
-def test_a_topic_that_somebody_asked_for_meanwhile_stays(
+def test_a_topic_that_was_used_meanwhile_stays(
     brokers: tuple[mq.LocalBroker, mq.LocalBroker],
 ) -> None:
     first, second = brokers

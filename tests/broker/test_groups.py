@@ -121,7 +121,7 @@ def test_the_queues_of_a_killed_member_are_taken_over_at_once(
     assert max(times) <= TAKEOVER_LATEST
 
 
-def test_those_who_sleep_wake_when_another_dies(broker: LocalBroker, peers: Callable[..., Peer]) -> None:
+def test_sleeping_members_wake_when_another_dies(broker: LocalBroker, peers: Callable[..., Peer]) -> None:
     victim = peers("victim", 0, 1)
     sleepers = [peers("one"), peers("two")]
     for sleeper in sleepers:
@@ -137,7 +137,7 @@ def test_those_who_sleep_wake_when_another_dies(broker: LocalBroker, peers: Call
     assert sum(sleeper.ask("member.claim(queues[0]) is not None") for sleeper in sleepers) == 1
 
 
-def test_who_leaves_hands_over_at_once(broker: LocalBroker, peers: Callable[..., Peer]) -> None:
+def test_a_leaving_member_hands_over_at_once(broker: LocalBroker, peers: Callable[..., Peer]) -> None:
     peer = peers("peer", 0)
     membership = join(broker)
     assert membership.claim(QUEUES[0]) is None
@@ -148,7 +148,9 @@ def test_who_leaves_hands_over_at_once(broker: LocalBroker, peers: Callable[...,
     peer.answer()
 
 
-def test_a_released_queue_wakes_who_was_refused_it(broker: LocalBroker, peers: Callable[..., Peer]) -> None:
+def test_a_released_queue_wakes_the_member_that_waits_for_it(
+    broker: LocalBroker, peers: Callable[..., Peer]
+) -> None:
     claim = claimed(join(broker))
     peer = peers("peer")
     peer.do("assert member.claim(queues[0]) is None; version = member.version()")
@@ -435,7 +437,7 @@ def test_a_claim_of_a_deleted_topic_commits_nothing(broker: LocalBroker) -> None
 # What may be done, and what not.
 
 
-def test_who_only_reads_may_look_but_not_join(directory: Path, broker: LocalBroker) -> None:
+def test_a_read_only_process_may_list_but_not_join(directory: Path, broker: LocalBroker) -> None:
     send(broker, "orders", 0, b"x")
     claimed(join(broker)).set_status("paused")
     with open_small(directory, read_only=True) as reader:
@@ -606,7 +608,7 @@ def test_a_queue_is_waited_for_before_its_first_message(broker: LocalBroker) -> 
     assert groups_of(broker).numbers.find("never", 0) >= 0
 
 
-def test_of_two_who_make_room_for_queues_the_one_with_more_counts(broker: LocalBroker) -> None:
+def test_of_two_processes_that_make_room_for_queues_the_larger_number_counts(broker: LocalBroker) -> None:
     """Each in a map of its own; the second comes just when the first has looked how much is ready."""
     path = broker.path / "mq" / "groups" / "group"
     first = GroupFile.made(store_of(broker), path, lambda _: None)

@@ -249,7 +249,7 @@ def taken(turn: Turn) -> bool:
     return False
 
 
-def test_a_lease_that_is_renewed_is_nobody_elses(store: Store) -> None:
+def test_a_renewed_lease_cannot_be_taken(store: Store) -> None:
     first, second = Turn(store, 0.3), Turn(store, 0.3)
     assert first.take()
     assert is_taken(store.root)
@@ -296,7 +296,7 @@ def test_a_lease_that_lapsed_passes_on_and_does_not_come_back(store: Store) -> N
     second.close()
 
 
-def test_who_is_late_and_renews_first_keeps_it(store: Store) -> None:
+def test_a_late_member_that_renews_first_keeps_its_lease(store: Store) -> None:
     first, second = Turn(store, 0.1), Turn(store, 0.1)
     assert first.take()
     time.sleep(0.11)

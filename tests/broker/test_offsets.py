@@ -145,7 +145,7 @@ def test_the_group_file_of_another_boot_does_not_count(
         assert offsets(broker) == [1, None]
 
 
-def test_nobody_has_consumed_what_a_crash_took(
+def test_no_offset_lies_beyond_the_messages_that_a_crash_took(
     directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else what is sent next, at the same offsets, would count as consumed."""

@@ -117,7 +117,7 @@ def test_a_member_that_is_evicted_can_leave(broker: LocalBroker, peers: Callable
     assert client_ids(broker) == ["here", "peer"]
 
 
-def test_a_group_without_others_waits_for_who_comes_next(
+def test_a_group_without_members_keeps_its_messages_for_the_next_member(
     broker: LocalBroker, peers: Callable[..., Peer]
 ) -> None:
     peer = peers("peer", 0, queue_lease=SHORT)
@@ -217,7 +217,7 @@ def test_a_lease_must_have_been_seen_lapsed_for_a_while() -> None:
     assert lapse.is_sure("b", 4 * second)
 
 
-def test_a_machine_that_was_halted_between_two_looks_evicts_nobody() -> None:
+def test_a_machine_that_was_halted_between_two_checks_evicts_no_member() -> None:
     lapse, second = Lapse(10.0), 10**9
     assert not lapse.is_sure("a", 0)
     assert not lapse.is_sure("a", 100 * second)

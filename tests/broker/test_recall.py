@@ -157,7 +157,7 @@ def test_what_a_recall_said_holds(directory: Path, killed: str) -> None:
         assert came == account.sent - account.recalled
 
 
-def test_no_recall_is_believed_that_who_delivers_has_not_seen(
+def test_a_recall_counts_only_once_the_leader_has_seen_it(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """He is stopped, and the message is due meanwhile: nobody knows what he will do first."""
@@ -279,7 +279,7 @@ class TestMarkers:
             found = wait_until_all_came(broker, name)
         assert sorted(found) == sorted(result.msg_id for result in results[1::2])
 
-    def test_whoever_does_not_answer_in_time_is_told(
+    def test_a_leader_that_does_not_answer_in_time_raises_a_timeout(
         self, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         result = broker.topic("orders").send(b"x", delay_ms=HOUR)

@@ -108,7 +108,7 @@ def test_a_dry_run_only_counts(broker: LocalBroker) -> None:
     assert broker.redrive("billing").sent == 3
 
 
-def test_who_dies_between_sending_and_remembering_sends_nothing_twice(
+def test_a_death_between_send_and_bookkeeping_redrives_nothing_twice(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     die(broker, 3)
@@ -150,7 +150,7 @@ def test_a_group_without_dead_letters(broker: LocalBroker) -> None:
         broker.redrive("no group")
 
 
-def test_those_whose_topic_refuses_stay_until_it_does_not(
+def test_dead_letters_whose_topic_is_read_only_stay_until_it_is_writable(
     broker: LocalBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     die(broker, 2)
@@ -161,7 +161,7 @@ def test_those_whose_topic_refuses_stay_until_it_does_not(
     assert broker.redrive("billing", all_groups=True).sent == 2
 
 
-def test_those_whose_topic_is_gone_stay(directory: Path) -> None:
+def test_dead_letters_of_a_deleted_topic_stay(directory: Path) -> None:
     with mq.open(directory, auto_create_topics=False) as broker:
         broker.create_topic("orders", 1)
         die(broker, 2)

@@ -1,6 +1,6 @@
 """Handed back and tried again, sixteen times and then no more: what is stored, where, and when it comes.
 
-The attempts run on a store in memory with a clock that is set (shelf.py); what is stored, on a broker.
+The attempts run on a store in memory with a clock that is set (store.py); what is stored, on a broker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mq.broker.local import LocalBroker
 from mq.message import MessageExt
 from mq.store.directory.delay_levels import LEVELS, parse_levels
 from mq.store.log.reappend import changed
-from tests.broker.fake_delay_store import Deliverer, Shelf, until_done
+from tests.broker.fake_delay_store import Deliverer, FakeDelayStore, until_done
 from tests.support import assigned
 from tests.support.store.encoder import Record
 
@@ -40,19 +40,19 @@ class TestAttempts:
     """On a clock that is set."""
 
     def test_all_sixteen_come_after_their_delays_and_then_a_dead_letter(self, tmp_path: Path) -> None:
-        shelf = Shelf()
-        deliverer = Deliverer(shelf, tmp_path, parse_levels(LEVELS))
-        shelf.put("orders", 2, b"body", b"UNIQ_KEY\x01ID\x02TAGS\x01t\x02own\x01value\x02")
-        (message,) = shelf.delivered("orders", 2)
+        store = FakeDelayStore()
+        deliverer = Deliverer(store, tmp_path, parse_levels(LEVELS))
+        store.put("orders", 2, b"body", b"UNIQ_KEY\x01ID\x02TAGS\x01t\x02own\x01value\x02")
+        (message,) = store.delivered("orders", 2)
         born, origin = message.born_time_ms, message.offset_msg_id
         waited = []
         while True:
-            failed_at = shelf.now
+            failed_at = store.now
             back = handed_back(message, "billing")
             if back.delay_level == 0:
                 break
             aside = {"DELAY": str(back.delay_level), "REAL_TOPIC": back.topic, "REAL_QID": "0"}
-            shelf.put(
+            store.put(
                 SCHEDULE_TOPIC,
                 back.delay_level - 1,
                 message.stored_body,
@@ -60,11 +60,11 @@ class TestAttempts:
                 reconsume_times=back.reconsume_times,
                 born_time=message.born_time_ms,
             )
-            list(until_done(shelf, deliverer.deliver))
-            message = shelf.delivered("%RETRY%billing")[-1]
+            list(until_done(store, deliverer.deliver))
+            message = store.delivered("%RETRY%billing")[-1]
             # To the ms in which the delay ends, which has to be over.
-            waited.append(shelf.now - failed_at - 1)
-            shelf.now += 50  # The listener fails some time later.
+            waited.append(store.now - failed_at - 1)
+            store.now += 50  # The listener fails some time later.
             assert message.reconsume_times == len(waited)
             assert (message.msg_id, message.tags, message.body, message.born_time_ms) == (
                 "ID",
@@ -76,7 +76,7 @@ class TestAttempts:
             assert properties["own"] == "value"
             assert (properties["RETRY_TOPIC"], properties["ORIGIN_MESSAGE_ID"]) == ("orders", origin)
         assert waited == ATTEMPTS_MS
-        assert len(shelf.delivered("%RETRY%billing")) == 16
+        assert len(store.delivered("%RETRY%billing")) == 16
         assert (back.topic, back.reconsume_times) == ("%DLQ%billing", 17)
         assert back.properties["DLQ_ORIGIN_TOPIC"] == "orders"
         assert back.properties["DLQ_ORIGIN_MESSAGE_ID"] == origin
@@ -97,7 +97,7 @@ class TestAttempts:
         assert handed_back(message_of(), "g", -1).topic == "%DLQ%g"
 
     @pytest.mark.parametrize(("times", "limit"), [(15, 16), (15, -1), (2, 3)])
-    def test_and_not_before(self, times: int, limit: int) -> None:
+    def test_a_retry_is_not_delivered_before_its_delay(self, times: int, limit: int) -> None:
         assert handed_back(message_of(times=times), "g", 0, limit).topic == "%RETRY%g"
 
     def test_the_first_topic_and_the_first_id_stay(self) -> None:
@@ -225,7 +225,7 @@ class TestBroker:
             assert self.came(broker, "%RETRY%billing").body == message.body
 
 
-def test_whoever_only_reads_hands_nothing_back(directory: Path) -> None:
+def test_a_read_only_process_sends_nothing_back(directory: Path) -> None:
     with mq.open(directory) as broker:
         broker.create_topic("orders", 1).send(b"x")
     with mq.open(directory, read_only=True) as broker:

@@ -50,7 +50,7 @@ class TestBroker:
         with open_quick(directory, flush=flush) as broker:
             yield broker
 
-    def test_what_nobody_noted_as_delivered_is_looked_for(self, directory: Path, flush: Any) -> None:
+    def test_deliveries_that_were_not_recorded_are_looked_up(self, directory: Path, flush: Any) -> None:
         with open_quick(directory, flush=flush) as broker, mq.Producer(broker) as producer:
             (queue,) = broker.create_topic("orders", 1).queues
             for number in range(3):
@@ -294,7 +294,7 @@ def test_a_clock_set_forward_is_noticed(directory: Path, monkeypatch: pytest.Mon
         thread.join()
 
 
-def test_whoever_only_reads_delivers_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_process_delivers_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Delivery, "deliver", lambda *_: None)
         with open_quick(directory) as broker:

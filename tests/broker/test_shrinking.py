@@ -128,7 +128,7 @@ def test_a_delayed_message_goes_to_a_queue_that_stays(broker: LocalBroker) -> No
     assert catalog_of(broker).due_place("orders", 6) == ("orders", 2)
 
 
-def test_verify_notes_what_nobody_reads(broker: LocalBroker, directory: Path) -> None:
+def test_verify_notes_messages_that_no_group_reads(broker: LocalBroker, directory: Path) -> None:
     assert list(notes(directory)) == []
     broker.create_topic("orders", 6, shrink=True)
     [note] = notes(directory)

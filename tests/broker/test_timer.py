@@ -208,7 +208,7 @@ class TestRestart:
             assert [unit.magic for unit in units] == [5] * delivered + [1] * (4 - delivered)
         assert (check.queue_offset, check.master_offset, check.log_end) == (4, 4, 4 * timer_log.UNIT_SIZE)
 
-    def test_whoever_only_reads_delivers_nothing(self, directory: Path) -> None:
+    def test_a_read_only_process_delivers_nothing(self, directory: Path) -> None:
         with mq.open(directory, duties=False) as broker:
             result = broker.create_topic("orders", 1).send(b"x", delay_ms=50)
             assert result.recall_handle is not None

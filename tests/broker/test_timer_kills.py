@@ -85,7 +85,7 @@ def test_a_delivery_cut_short_is_finished_or_taken_back(
 
 @pytest.mark.crash
 @pytest.mark.rounds
-def test_random_delays_while_who_delivers_is_killed_each_second(directory: Path, nursery: Nursery) -> None:
+def test_random_delays_while_the_leader_is_killed_each_second(directory: Path, nursery: Nursery) -> None:
     """10,000 messages of 50 ms to 20 s over three consumers."""
     count = 10_000
     with LocalBroker(directory, **SIZES) as broker:

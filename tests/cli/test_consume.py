@@ -68,7 +68,7 @@ def test_what_a_group_consumes(run: Run, options: tuple[str, ...], expected: lis
         (("orders", "--group", "billing", "--wait", "-1"), 2),
     ],
 )
-def test_what_is_refused(run: Run, arguments: tuple[str, ...], status: int) -> None:
+def test_wrong_options_of_consume_are_rejected(run: Run, arguments: tuple[str, ...], status: int) -> None:
     answer = run("consume", *arguments)
     assert (answer.status, answer.out) == (status, "")
     assert answer.err

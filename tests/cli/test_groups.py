@@ -80,7 +80,7 @@ def test_the_list_has_members_and_lag_of_each_topic(run: Run, broker: mq.LocalBr
         assert rows[1].split() == ["billing", "2", "clustering", "orders", f"{COUNT}", "0"]
 
 
-def test_a_group_that_nobody_is_in_is_still_listed(run: Run, broker: mq.LocalBroker) -> None:
+def test_a_group_without_members_is_still_listed(run: Run, broker: mq.LocalBroker) -> None:
     with member(broker):
         pass
     [billing] = run("groups", "--json").objects
@@ -88,7 +88,9 @@ def test_a_group_that_nobody_is_in_is_still_listed(run: Run, broker: mq.LocalBro
     assert "nobody" in run("groups").out
 
 
-def test_a_group_shows_who_has_each_queue_and_why_it_does_not_move(run: Run, broker: mq.LocalBroker) -> None:
+def test_a_group_shows_the_owner_of_each_queue_and_why_it_makes_no_progress(
+    run: Run, broker: mq.LocalBroker
+) -> None:
     with member(broker) as me:
         queue = claim(me, broker, 0)
         queue.commit(2)
@@ -143,7 +145,9 @@ def test_reset_moves_a_group_in_either_direction(run: Run, broker: mq.LocalBroke
     assert group.lag("orders") == 0
 
 
-def test_reset_of_a_broadcasting_group_says_whose_offsets_it_sets(run: Run, broker: mq.LocalBroker) -> None:
+def test_reset_of_a_broadcasting_group_says_which_consumers_it_affects(
+    run: Run, broker: mq.LocalBroker
+) -> None:
     with mq.PushConsumer(broker, "caches", model="broadcasting") as consumer:
         consumer.subscribe("orders", listener=lambda _: None)
         consumer.start()
@@ -173,7 +177,9 @@ def test_reset_of_a_group_to_come_has_to_be_asked_for(run: Run, broker: mq.Local
 @pytest.mark.parametrize(
     ("arguments", "status"), [(("billing", "nope"), 1), (("billing", "orders", "--to", "soon"), 2)]
 )
-def test_reset_refuses(run: Run, broker: mq.LocalBroker, arguments: tuple[str, ...], status: int) -> None:
+def test_wrong_options_of_reset_are_rejected(
+    run: Run, broker: mq.LocalBroker, arguments: tuple[str, ...], status: int
+) -> None:
     with member(broker):
         assert run("reset", *arguments).status == status
 

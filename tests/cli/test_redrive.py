@@ -93,6 +93,8 @@ def test_groups_count_what_was_not_sent_back(run: Run, broker: mq.LocalBroker) -
         (("billing", "--limit", "0"), 2),
     ],
 )
-def test_what_is_refused(run: Run, broker: mq.LocalBroker, arguments: tuple[str, ...], status: int) -> None:
+def test_wrong_options_of_redrive_are_rejected(
+    run: Run, broker: mq.LocalBroker, arguments: tuple[str, ...], status: int
+) -> None:
     assert run("redrive", *arguments).status == status
     assert sent_back(broker) == 0

@@ -59,7 +59,9 @@ def test_settings_are_shown_and_changed(run: Run, filled: Path) -> None:
         assert answer.err
 
 
-def test_a_dry_run_says_what_would_go_and_who_has_not_read_it(run: Run, filled: Path) -> None:
+def test_a_dry_run_shows_what_would_be_deleted_and_which_groups_have_not_read_it(
+    run: Run, filled: Path
+) -> None:
     assert run("expire", "--dry-run", "--json").objects == [{"files": 0, "bytes": 0, "queues": []}]
     files = log_files(filled)
     [facts] = run("expire", "--dry-run", "--hours", "50", "--json").objects
@@ -126,7 +128,7 @@ def topic(directory: Path) -> None:
     [("tail", "orders"), ("consume", "orders", "--group", "g"), ("--json", "top", "--interval", "0.05")],
     ids=lambda verb: verb[-1] if verb[0] == "--json" else verb[0],
 )
-def test_a_command_left_running_does_no_duties_and_keeps_nobody_from_them(
+def test_a_command_left_running_does_no_duties_and_hinders_no_leader(
     start: Start, directory: Path, topic: None, verb: tuple[str, ...]
 ) -> None:
     command = start(*verb)
@@ -141,7 +143,7 @@ def test_a_command_left_running_does_no_duties_and_keeps_nobody_from_them(
         assert command.poll() is None
 
 
-def test_what_a_command_sends_is_on_disk_though_nobody_does_duties(
+def test_what_a_command_sends_is_on_disk_without_a_leader(
     start: Start, run: Run, directory: Path, topic: None
 ) -> None:
     with mq.open(directory, duties=False) as bystander:  # So that nothing is closed for good meanwhile.
@@ -187,7 +189,7 @@ def test_a_recall_needs_no_application(run: Run, topic: None) -> None:
     assert run("recall", sent["recall_handle"]).status == 0
 
 
-def test_the_log_of_a_library_that_nobody_set_up_is_quiet(directory: Path) -> None:
+def test_without_logging_setup_the_library_logs_nothing(directory: Path) -> None:
     """What is unusual is a line on standard error, and nothing else is."""
     code = f"import mq\nfor _ in 1, 2: mq.open({str(directory)!r}, retention_hours=5).close()"
     done = subprocess.run(

@@ -158,7 +158,7 @@ def test_more_in_memory_than_may_be(run: Run, broker: mq.LocalBroker) -> None:
         done.set()
 
 
-def test_nobody_wants_the_topic_any_more(run: Run, broker: mq.LocalBroker) -> None:
+def test_a_topic_without_users_is_no_longer_refreshed(run: Run, broker: mq.LocalBroker) -> None:
     broker.create_topic("others")
     with consumer(broker, print) as billing:
         billing.subscribe("others", listener=print)
@@ -170,7 +170,7 @@ def test_nobody_wants_the_topic_any_more(run: Run, broker: mq.LocalBroker) -> No
         assert reason(run, broker, "no member subscribes") == "no member subscribes"
 
 
-def test_a_queue_that_is_given_to_nobody(run: Run, broker: mq.LocalBroker) -> None:
+def test_a_queue_that_is_allocated_to_no_member(run: Run, broker: mq.LocalBroker) -> None:
     with consumer(broker, print, allocate=lambda *_: []):
         reason(run, broker, "no member has taken it yet")
 

@@ -57,7 +57,7 @@ def test_what_waits_is_counted_by_topic_and_by_when(run: Run, directory: Path) -
     assert len(run("timers", "--list", "--limit", "3", "--json").objects) == 3
 
 
-def test_wrong_usage(run: Run) -> None:
+def test_wrong_options_of_timers_are_rejected(run: Run) -> None:
     assert run("send", "orders", "x").status == 0
     for arguments in (
         ("timers", "--limit", "3"),
@@ -99,13 +99,13 @@ def test_a_message_with_a_time_of_its_own_is_printed_with_its_handle(run: Run) -
     assert (facts["recall_handle"], facts["queue_offset"]) == (None, 0)
 
 
-def test_each_line_waits(run: Run) -> None:
+def test_send_lines_with_a_delay_delays_each_line(run: Run) -> None:
     answer = run("send", "orders", "--lines", "--delay-ms", "5000000", stdin=b"one\ntwo\n\nthree\n")
     assert answer.out.startswith("3 messages sent")
     assert run("timers", "--json").objects[0]["waiting"] == 3
 
 
-def test_what_is_overdue_waits_until_somebody_delivers_it(run: Run, directory: Path) -> None:
+def test_an_overdue_message_waits_for_a_leader(run: Run, directory: Path) -> None:
     levels = "50ms"
     with mq.open(directory, message_delay_level=levels) as broker:
         orders = broker.create_topic("orders", 1)

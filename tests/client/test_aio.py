@@ -295,7 +295,7 @@ def test_two_tasks_do_not_ask_at_a_time(broker: mq.Broker) -> None:
     run(main)
 
 
-def test_closing_ends_who_waits(broker: mq.Broker) -> None:
+def test_closing_ends_all_waits(broker: mq.Broker) -> None:
     async def main() -> None:
         consumer = subscribed(broker)
 
@@ -347,7 +347,7 @@ def test_many_consumers_share_one_thread(broker: mq.Broker) -> None:
     run(main)
 
 
-def test_who_begins_to_wait_while_another_does_is_woken_too(broker: mq.Broker) -> None:
+def test_a_waiter_that_joins_a_running_wait_is_woken_too(broker: mq.Broker) -> None:
     async def main() -> None:
         broker.create_topic("parcels", 1)
         first = subscribed(broker)
@@ -395,7 +395,7 @@ def test_a_takeover_from_another_group_member(broker: mq.Broker) -> None:
     run(main)
 
 
-def test_all_who_wait_learn_of_what_another_member_releases(broker: mq.Broker) -> None:
+def test_all_waiting_members_learn_of_a_released_queue(broker: mq.Broker) -> None:
     async def main() -> None:
         with mq.PullConsumer(broker, "billing", client_id="0") as holder:
             holder.subscribe("orders")
@@ -744,7 +744,7 @@ def test_options_that_make_no_sense_are_refused(broker: mq.Broker) -> None:
     run(main)
 
 
-def test_import_mq_loads_asyncio_only_for_who_asks() -> None:
+def test_import_mq_does_not_load_asyncio() -> None:
     script = (
         "import sys, mq; assert 'asyncio' not in sys.modules; mq.aio.Consumer; assert not hasattr(mq, 'x')"
     )
@@ -763,7 +763,7 @@ def test_the_waiter_forgets_a_broker_without_consumers(broker: mq.Broker) -> Non
     assert broker not in waiter.waiters
 
 
-def test_a_close_does_not_depend_on_who_is_let_in_first(
+def test_a_close_does_not_depend_on_which_thread_enters_first(
     broker: mq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever who closes looks, the thread of the waiter is back where it was: it sleeps for who asked."""

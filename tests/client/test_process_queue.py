@@ -71,7 +71,7 @@ def test_a_run_of_some_is_split_where_its_messages_are() -> None:
     assert cache.lowest == 8
 
 
-def test_what_is_cut_off_is_handed_out_again_and_found_by_nobody_else() -> None:
+def test_a_truncated_range_is_handed_out_again_and_not_found_otherwise() -> None:
     cache = filled(0, 6)
     run = taken(cache)
     assert next(run.left).queue_offset == 0

@@ -353,7 +353,7 @@ def test_a_queue_that_cannot_be_read_leaves_the_others_their_turn(
     assert found == [b"1"]
 
 
-def test_by_sql(broker: mq.Broker, make: Make) -> None:
+def test_a_pull_consumer_filters_by_sql(broker: mq.Broker, make: Make) -> None:
     for price in ("5", "50", "500"):
         message = mq.Message("orders", price.encode(), properties={"price": price})
         append_one(broker, "orders", 0, message, message.body, 0)
@@ -453,7 +453,7 @@ def test_the_listener_of_assignments_may_commit_what_is_lost(broker: mq.Broker, 
     assert offsets(broker) == [1, 1]
 
 
-def test_a_strategy_that_returns_nonsense_is_told_to_who_uses_it(broker: mq.Broker, make: Make) -> None:
+def test_a_strategy_that_returns_nonsense_raises_in_its_consumer(broker: mq.Broker, make: Make) -> None:
     def nonsense(*_: Any) -> Any:
         return ["orders/0"]
 

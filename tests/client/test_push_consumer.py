@@ -323,7 +323,7 @@ def test_a_message_of_a_topic_that_is_not_subscribed_to_any_more_is_sent_back() 
         eventually(lambda: dead_letters(broker))
 
 
-def test_a_listener_that_blocks_holds_nobody_up_and_the_offset_alone() -> None:
+def test_a_blocked_listener_holds_up_only_the_offset() -> None:
     broker = make()
     send(broker, *numbered(200))
     gate = threading.Event()

@@ -116,18 +116,18 @@ def test_config_lists_no_queue_of_this_topic() -> None:
     assert allocate(config(other), "g", "c0", queues_of("broker-a", 2), THREE) == []
 
 
-def test_config_forgets_nobodys_retries() -> None:
+def test_config_allocation_includes_every_retry_topic() -> None:
     retries = [MessageQueue("%RETRY%g", "mq", 0)]
     strategy = config(queues_of("mq", 2))
     assert [allocate(strategy, "g", client_id, retries, THREE) for client_id in THREE] == [retries, [], []]
     assert allocate(config(retries), "g", "c2", retries, THREE) == retries
 
 
-def test_who_is_no_member_gets_nothing() -> None:
+def test_a_client_that_is_not_a_member_gets_no_queue() -> None:
     assert allocate("averagely", "g", "stranger", queues_of("b", 4), THREE) == []
 
 
-def test_no_queues_and_no_members_are_shared_by_nobody() -> None:
+def test_no_queues_or_no_members_give_an_empty_allocation() -> None:
     assert allocate("averagely", "g", "c0", [], THREE) == []
     assert allocate("averagely", "g", "c0", queues_of("b", 4), []) == []
 
@@ -272,7 +272,7 @@ def test_shares_are_balanced_to_within_one(
 
 
 @given(queue_lists, members, st.data())
-def test_on_the_ring_only_the_share_of_who_leaves_moves(
+def test_on_the_ring_only_the_share_of_a_leaving_member_moves(
     queues: list[MessageQueue], client_ids: list[str], data: st.DataObject
 ) -> None:
     leaver = data.draw(st.sampled_from(client_ids))
@@ -285,7 +285,7 @@ def test_on_the_ring_only_the_share_of_who_leaves_moves(
         assert set(after) - set(before) <= set(left)
 
 
-def test_retries_are_shared_by_those_who_take_them() -> None:
+def test_retry_queues_are_allocated_to_the_members_that_take_them() -> None:
     members = [("pulls", False), ("pushes", True), ("pushes too", True)]
     assert sharing("orders", members) == ["pulls", "pushes", "pushes too"]
     assert sharing("%RETRY%billing", members) == ["pushes", "pushes too"]

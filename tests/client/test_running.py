@@ -130,7 +130,7 @@ def test_a_signal_ends_run_after_the_listener(directory: Path, number: signal.Si
     check_committed(directory, 1)
 
 
-def test_a_consumer_that_nobody_closed_is_closed_at_the_end(directory: Path) -> None:
+def test_an_unclosed_consumer_is_closed_at_exit(directory: Path) -> None:
     prepared(directory, b"slow")
     assert ended(started(FORGET, directory)) == ["done"]
     check_committed(directory, 1)

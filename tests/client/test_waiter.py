@@ -114,7 +114,7 @@ def test_more_members_than_one_call_waits_for_are_looked_for(local: mq.LocalBrok
     comer.join()
 
 
-def test_who_is_assigned_queues_sleeps(local: mq.LocalBroker) -> None:
+def test_a_consumer_with_assigned_queues_sleeps(local: mq.LocalBroker) -> None:
     with mq.PullConsumer(local, "billing") as consumer:
         consumer.assign(local.topic("orders").queues)
         waiting = Waiting(partial(consumer.poll, LONG))

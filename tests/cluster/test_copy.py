@@ -116,7 +116,7 @@ def copied_counts(broker: mq.Broker, topic: str) -> list[int]:
         return [0]
 
 
-def test_messages_of_somebody_else_are_not_overlaid(cluster: SharedCluster, tmp_path: Path) -> None:
+def test_messages_of_other_programs_are_not_overwritten(cluster: SharedCluster, tmp_path: Path) -> None:
     topic, address = unique_name("orders"), f"rocketmq://{cluster.name_server}"
     source = str(tmp_path / "source")
     with mq.open(source) as broker, mq.open(address) as there:

@@ -74,7 +74,7 @@ def proxy(echo: Echo) -> Iterator[FaultProxy]:
         yield between
 
 
-def test_frames_pass_unchanged(proxy: FaultProxy, echo: Echo) -> None:
+def test_the_proxy_passes_frames_unchanged(proxy: FaultProxy, echo: Echo) -> None:
     body = bytes(range(256)) * 1000
     assert ask(proxy.address, SEND, {"k": "ü"}, body).body == body
     assert proxy.requests == [SEND]
@@ -134,7 +134,7 @@ def test_answers_and_requests_are_delayed(proxy: FaultProxy) -> None:
     assert time.monotonic() - began >= 0.3
 
 
-def test_bytes_are_throttled(proxy: FaultProxy) -> None:
+def test_the_proxy_throttles_bytes(proxy: FaultProxy) -> None:
     proxy.throttle(200_000)
     began = time.monotonic()
     assert len(ask(proxy.address, SEND, body=b"x" * 30_000).body) == 30_000

@@ -410,7 +410,7 @@ def test_pull_consumers_share_hand_over_and_lose_nothing(broker: mq.Broker, othe
     assert len({(message.queue_id, message.queue_offset) for message in polled}) == len(polled) == 20
 
 
-def test_who_seeks_reads_again_and_commits_there(broker: mq.Broker, other: mq.Broker) -> None:
+def test_a_seek_reads_again_and_commits_there(broker: mq.Broker, other: mq.Broker) -> None:
     send(broker, *numbers(6))
     queue = broker.topic("orders").queues[0]
     with mq.PullConsumer(broker, "billing", auto_commit=False) as consumer:

@@ -193,7 +193,7 @@ def test_a_key_counts_before_a_unique_id(broker: mq.Broker, producer: mq.Produce
     assert body_count(broker) == 1
 
 
-def test_a_window_ends(broker: mq.Broker) -> None:
+def test_a_dedup_window_ends(broker: mq.Broker) -> None:
     now = [1_700_000_000_000]
     set_dedup_clock(broker, lambda: now[0])
     with mq.Producer(broker, dedup_window=10.0) as producer:
@@ -482,7 +482,7 @@ def in_thread(call: Callable[[], object]) -> None:
         raise errors[0]
 
 
-def test_who_comes_while_another_is_at_it_is_to_come_again(brokers: tuple[mq.Broker, mq.Broker]) -> None:
+def test_a_second_handler_of_a_key_is_told_to_retry(brokers: tuple[mq.Broker, mq.Broker]) -> None:
     """In the same broker from another thread, and in another broker."""
     ours, theirs = (mq.Once(broker, "billing", wait=0.05) for broker in brokers)
     for other in (ours, theirs):
@@ -499,7 +499,7 @@ def test_who_comes_while_another_is_at_it_is_to_come_again(brokers: tuple[mq.Bro
         ours.clear()
 
 
-def test_who_comes_while_another_is_at_it_may_wait(brokers: tuple[mq.Broker, mq.Broker]) -> None:
+def test_a_second_handler_of_a_key_may_wait(brokers: tuple[mq.Broker, mq.Broker]) -> None:
     ours, theirs = (mq.Once(broker, "billing") for broker in brokers)
     for other in (ours, theirs):
         for fails in (False, True):
@@ -539,7 +539,7 @@ def test_a_thread_that_would_wait_for_itself_is_told_so(once: mq.Once) -> None:
     assert once.seen("key")
 
 
-def test_clear_forgets_all(brokers: tuple[mq.Broker, mq.Broker]) -> None:
+def test_clear_forgets_all_dedup_keys(brokers: tuple[mq.Broker, mq.Broker]) -> None:
     ours, theirs = (mq.Once(broker, "billing", size=3) for broker in brokers)
     for number in range(5):
         with ours(f"key-{number}"):

@@ -100,7 +100,7 @@ class Waiting(threading.Thread):
         return 0 <= self.took < SOON
 
 
-def test_a_group_that_nobody_used_is_empty(broker: mq.Broker) -> None:
+def test_an_unused_group_is_empty(broker: mq.Broker) -> None:
     group = broker.group("billing")
     assert (group.name, group.members(), group.topics(), group.offsets("orders")) == ("billing", [], [], {})
     assert broker.groups() == []
@@ -135,7 +135,7 @@ def test_members_are_listed_by_client_id(broker: mq.Broker, other: mq.Broker, jo
     assert [member.client_id for member in other.group("billing").members()] == ["a", "b", "c"]
 
 
-def test_who_leaves_is_gone(other: mq.Broker, join: Join) -> None:
+def test_a_member_that_left_is_no_longer_listed(other: mq.Broker, join: Join) -> None:
     first, second = join("a"), join("b", of=other)
     first.leave()
     first.leave()
@@ -270,7 +270,7 @@ def test_a_queue_has_one_owner(broker: mq.Broker, other: mq.Broker, join: Join) 
     assert first.claim(queue_of(broker, 0)) is None
 
 
-def test_who_leaves_gives_up_all_queues(broker: mq.Broker, other: mq.Broker, join: Join) -> None:
+def test_a_leaving_member_releases_all_queues(broker: mq.Broker, other: mq.Broker, join: Join) -> None:
     first, second = join("a"), join("b", of=other)
     for queue_id in range(2):
         claimed(first, queue_of(broker, queue_id)).commit(queue_id)
@@ -354,7 +354,7 @@ def test_a_group_is_reset_by_name_or_time(broker: mq.Broker, other: mq.Broker, j
         group.reset("events", to="latest")
 
 
-def test_who_assigns_queues_commits_without_joining(broker: mq.Broker, other: mq.Broker) -> None:
+def test_a_consumer_with_assigned_queues_commits_without_joining(broker: mq.Broker, other: mq.Broker) -> None:
     queue = queue_of(broker)
     assert assigned.committed(broker, "billing", queue) is None
     for offset in (4, 2):
@@ -468,7 +468,7 @@ def test_waiting_ends_at_its_time(broker: mq.Broker, join: Join) -> None:
 
 
 @pytest.mark.parametrize("wanted", [None, frozenset({tag_hash("paid")})])
-def test_a_message_wakes_who_waits_for_it(
+def test_a_message_wakes_its_waiter(
     broker: mq.Broker, other: mq.Broker, join: Join, wanted: frozenset[int] | None
 ) -> None:
     waiting = Waiting(broker, join("a"), [(queue_of(broker, queue_id), 0, wanted) for queue_id in range(2)])
@@ -476,7 +476,7 @@ def test_a_message_wakes_who_waits_for_it(
     assert waiting.woken()
 
 
-def test_messages_of_other_tags_wake_nobody(broker: mq.Broker, other: mq.Broker, join: Join) -> None:
+def test_messages_of_other_tags_wake_no_waiter(broker: mq.Broker, other: mq.Broker, join: Join) -> None:
     membership = join("a")
     send(broker, 0, count=40, tags="refunded")
     waiting = Waiting(
@@ -505,7 +505,7 @@ def test_a_wakeup_before_the_wait_counts_for_it(broker: mq.Broker, join: Join) -
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_wakes_who_waits(broker: mq.Broker, other: mq.Broker, join: Join, change: str) -> None:
+def test_a_change_wakes_the_waiter(broker: mq.Broker, other: mq.Broker, join: Join, change: str) -> None:
     membership = join("a")
     waiting = Waiting(broker, membership, [(queue_of(broker), 0, None)])
     CHANGES[change](other, lambda *args: join(*args, of=other))

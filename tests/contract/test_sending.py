@@ -261,7 +261,7 @@ def test_what_send_async_takes_is_stored_in_the_order_of_the_calls(
     assert [message.offset_msg_id for message in messages] == [result.offset_msg_id for result in results]
 
 
-def test_oneway_is_stored_and_says_that_nobody_waited(producer: mq.Producer, queue: mq.Queue) -> None:
+def test_a_oneway_send_is_stored_without_a_result(producer: mq.Producer, queue: mq.Queue) -> None:
     producer.send_oneway(mq.Message("orders", b"x", tags="t"))
     (message,) = queue.read(0, wait=60.0).messages
     assert (message.body, message.tags, message.wait) == (b"x", "t", False)
@@ -288,7 +288,7 @@ def test_threads_together_leave_no_gap_and_keep_their_own_order(broker: mq.Broke
         assert mine == [b"%d:%d" % (name, number) for number in range(50)]
 
 
-def test_flush_returns(broker: mq.Broker, producer: mq.Producer, queue: mq.Queue) -> None:
+def test_flush_returns_after_a_send(broker: mq.Broker, producer: mq.Producer, queue: mq.Queue) -> None:
     producer.send(mq.Message("orders", b"x"))
     broker.flush()
     assert bodies(queue) == [b"x"]

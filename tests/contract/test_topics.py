@@ -175,7 +175,7 @@ def test_what_is_not_given_stays_as_it_is(broker: mq.Broker) -> None:
     assert len(broker.topic("orders").queues) == 9
 
 
-def test_queues_that_nobody_has_consumed_are_not_given_up(broker: mq.Broker) -> None:
+def test_unconsumed_queues_are_not_given_up(broker: mq.Broker) -> None:
     filled(broker, 8)
     version = broker.route_version()
     with pytest.raises(mq.NotPermitted, match=r"orders.*shrink=True"):
@@ -225,7 +225,7 @@ def test_a_topic_that_shrinks_may_grow_again(broker: mq.Broker) -> None:
 
 
 @needs(UNREAD_LAG)
-def test_messages_where_nobody_reads_are_a_lag_with_a_reason(broker: mq.Broker) -> None:
+def test_messages_in_an_unread_queue_are_a_lag_with_a_reason(broker: mq.Broker) -> None:
     broker.create_topic("orders", read_queue_count=1, write_queue_count=2)
     with mq.Producer(broker) as producer:
         producer.send(mq.Message("orders", b"x"), queue=queue_named(broker, "orders", 1))

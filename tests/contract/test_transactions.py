@@ -331,7 +331,7 @@ def test_a_producer_that_is_closed_still_ends_what_it_began(patient: mq.Broker) 
 
 
 @pytest.mark.parametrize("answer", [COMMIT, ROLLBACK])
-def test_who_is_undecided_is_asked_about(
+def test_an_undecided_transaction_is_checked(
     broker: mq.Broker, queue: mq.Queue, answer: mq.TransactionState
 ) -> None:
     check = Answers(lambda _: answer)
@@ -430,7 +430,7 @@ def test_a_slow_transaction_that_a_check_has_ended_learns_of_it(broker: mq.Broke
     assert queue.max_offset == 2
 
 
-def test_who_has_immunity_is_not_asked_before_it_is_over(opened: Open) -> None:
+def test_a_transaction_is_not_checked_before_its_immunity_time_is_over(opened: Open) -> None:
     broker = opened(**QUICK)
     broker.create_topic("orders", 1)
     check = Answers(lambda _: COMMIT)
@@ -453,7 +453,7 @@ def test_who_has_immunity_is_not_asked_before_it_is_over(opened: Open) -> None:
 
 
 @needs(ANSWERED_ENDS)
-def test_nobody_to_ask_and_what_is_given_up_is_resumed(opened: Open) -> None:
+def test_a_transaction_given_up_without_producers_is_resumed(opened: Open) -> None:
     broker = opened(transaction_timeout=0.05, transaction_check_interval=0.05, transaction_check_max=2)
     broker.create_topic("orders", 1)
     with mq.TransactionProducer(broker, GROUP, never) as producer:
@@ -573,7 +573,7 @@ def test_every_place_of_a_transaction_ends_it(broker: mq.Broker, queue: mq.Queue
     checker.leave()
 
 
-def test_who_waits_to_be_asked_is_told_to_come_back(broker: mq.Broker) -> None:
+def test_a_producer_that_waits_for_checks_is_told_to_reconnect(broker: mq.Broker) -> None:
     checker = broker.transactions.enlist(GROUP, "asked")
     assert checker.next(0.0) is None
     begin = time.monotonic()

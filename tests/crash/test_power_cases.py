@@ -145,7 +145,7 @@ def test_what_recovery_cut_off_does_not_come_back(recorded_crew: Crew, tmp_path:
     assert case.live([]) == {"0": ["kept", "new", "new"], "1": [], "problems": []}
 
 
-def test_the_mark_of_being_open_is_on_disk_whoever_made_it(recorded_crew: Crew, tmp_path: Path) -> None:
+def test_the_abort_file_is_on_disk_whichever_process_made_it(recorded_crew: Crew, tmp_path: Path) -> None:
     """The first one dies before he syncs the directory, and another one goes on: without the mark, a recovery
     would take the store for one that was closed, and trust what never came to disk."""
     case = Case(recorded_crew, tmp_path)
@@ -160,7 +160,7 @@ def test_the_mark_of_being_open_is_on_disk_whoever_made_it(recorded_crew: Crew, 
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["in order", "strict"])
-def test_a_topic_is_on_disk_before_its_messages_whoever_made_it(
+def test_a_topic_is_on_disk_before_its_messages_whichever_process_made_it(
     recorded_crew: Crew, tmp_path: Path, strict: bool
 ) -> None:
     """Who made it dies before he has topics.json on disk: the next one's messages are no deleted topic's."""

@@ -32,7 +32,7 @@ IMAGES = 3  # opened of each life
 
 @pytest.mark.timeout(120 + ROUNDS * 10)
 @pytest.mark.parametrize("names", ["in order", "strict"])
-def test_power_cuts(recorded_crew: Crew, tmp_path: Path, names: str) -> None:
+def test_a_store_survives_power_cuts(recorded_crew: Crew, tmp_path: Path, names: str) -> None:
     strict, counts = names == "strict", Counts()
     for number in range(int(ROUNDS * (0.4 if strict else 0.6))):
         directory = tmp_path / str(number)

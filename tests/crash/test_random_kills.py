@@ -93,7 +93,7 @@ class Round:
 
 
 @pytest.mark.timeout(120 + KILLS // 2)
-def test_random_kills(crew: Crew, tmp_path: Path) -> None:
+def test_a_store_survives_random_kills(crew: Crew, tmp_path: Path) -> None:
     print(f"{KILLS:,} kills, MQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
     worst = 0.0

@@ -69,7 +69,7 @@ def test_what_the_kernel_writes_back_is_of_the_file_that_it_is_of() -> None:
     assert found == {(), (4096,)}
 
 
-def test_what_nobody_synced_is_there_or_not() -> None:
+def test_unsynced_data_may_or_may_not_survive() -> None:
     journal = lines("create 7 /r/a", "synced 7 4096", "create 8 /r/b", "synced 8 4096", "named /r")
     found = {
         (held(image, "a"), held(image, "b"))

@@ -59,7 +59,7 @@ def end_of(broker: mq.LocalBroker) -> int:
 
 
 @pytest.mark.parametrize("value", NUMBERS, ids=shown)
-def test_numbers(broker: mq.LocalBroker, value: Any) -> None:
+def test_bad_numbers_raise_named_errors(broker: mq.LocalBroker, value: Any) -> None:
     queue = broker.topic("orders").queues[0]
     end = end_of(broker)
     calls: list[Callable[[], Any]] = [
@@ -107,21 +107,21 @@ def test_numbers(broker: mq.LocalBroker, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, -0.001, 0, 0.001, math.nan, -math.inf, None, "1", True], ids=repr)
-def test_waits(broker: mq.LocalBroker, value: Any) -> None:
+def test_bad_waits_raise_named_errors(broker: mq.LocalBroker, value: Any) -> None:
     queue = broker.topic("orders").queues[0]
     if not rejected(lambda: queue.read(1, wait=value)):
         assert queue.read(1, wait=value).messages in ([], ())
 
 
 @pytest.mark.parametrize("value", [1e10, 1e30, math.inf, 1 << 70], ids=repr)
-def test_enormous_waits(broker: mq.LocalBroker, value: Any) -> None:
+def test_enormous_waits_are_accepted(broker: mq.LocalBroker, value: Any) -> None:
     """They are waits like others: what is there is returned at once."""
     queue = broker.topic("orders").queues[0]
     assert len(queue.read(0, wait=value).messages) == 1
 
 
 @pytest.mark.parametrize("value", TEXTS, ids=shown)
-def test_texts(broker: mq.LocalBroker, value: Any) -> None:
+def test_bad_texts_raise_named_errors(broker: mq.LocalBroker, value: Any) -> None:
     end = end_of(broker)
     calls: list[Callable[[], Any]] = [
         lambda: broker.topic(value),
@@ -169,7 +169,7 @@ BAD_OPTIONS: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("option", "value"), BAD_OPTIONS, ids=lambda value: repr(value)[:25])
-def test_options(tmp_path: Path, option: str, value: Any) -> None:
+def test_bad_options_raise_named_errors(tmp_path: Path, option: str, value: Any) -> None:
     """Refused before anything is made; the text names the option, its value and what it may be."""
     with pytest.raises((TypeError, ValueError)) as caught:
         mq.open(tmp_path / "store", **{option: value})
@@ -178,7 +178,7 @@ def test_options(tmp_path: Path, option: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("target", [None, 5, 5.0, [], object(), "", "a\0b", "a" * 5000, b"a\0b"], ids=shown)
-def test_targets(target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_targets_raise_named_errors(target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises((TypeError, ValueError, OSError, mq.MQError)):
         mq.open(target)

@@ -39,7 +39,7 @@ def answers(wait: Callable[[], object], waits: threading.Event, close: Callable[
     return answer
 
 
-def test_one_who_waits_for_another_thread_that_handles_his_key(directory: Path) -> None:
+def test_a_thread_waits_for_another_that_handles_its_key(directory: Path) -> None:
     broker = mq.open(directory)
     once = mq.Once(broker, "billing", wait=LONG)
     held, waits = once("key"), threading.Event()
@@ -55,7 +55,7 @@ def test_one_who_waits_for_another_thread_that_handles_his_key(directory: Path) 
     assert answers(once("key").__enter__, waits, broker.close) == "BrokerClosed"
 
 
-def test_one_who_waits_for_another_process_that_handles_his_key(
+def test_a_process_waits_for_another_that_handles_its_key(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with mq.open(directory) as other:  # Its locks are its own, like those of another process.
@@ -74,7 +74,7 @@ def test_one_who_waits_for_another_process_that_handles_his_key(
         assert mq.Once(other, "billing").seen("key")
 
 
-def test_one_who_waits_for_another_thread_that_sends_his_key(directory: Path) -> None:
+def test_a_thread_waits_for_another_that_sends_its_key(directory: Path) -> None:
     with mq.open(directory) as broker:
         keys = dedup_table.SentKeys(store_of(broker), clock_ms=lambda: 0)
         digest = dedup_table.digest_of("key", "orders", "key")

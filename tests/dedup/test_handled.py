@@ -146,7 +146,7 @@ def test_a_file_that_is_cut_keeps_what_is_left(marked: Path, size: int) -> None:
 
 @pytest.mark.parametrize("fill", [b"\0", b"\xff", b"mqonce01"])
 @pytest.mark.parametrize("begin", [0, MARKS_AT])
-def test_garbage_is_handled_by_nobody(marked: Path, fill: bytes, begin: int) -> None:
+def test_garbage_is_never_handled(marked: Path, fill: bytes, begin: int) -> None:
     with file_of(marked).open("r+b") as file:
         file.seek(begin)
         file.write((fill * FILE_SIZE)[: FILE_SIZE - begin])
@@ -338,7 +338,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
-def test_on_a_disk_that_is_full_nobody_gets_a_signal(disk: Path) -> None:
+def test_a_full_disk_raises_no_signal(disk: Path) -> None:
     root = disk / "store"
     with Child(dedup_actors.until_full, str(root), str(disk / "ballast")) as child:
         assert child.result() == ["StoreFull", "StoreFull", "StoreFull", "sent", "handled"]

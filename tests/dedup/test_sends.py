@@ -221,7 +221,7 @@ def test_an_error_frees_the_key_unless_it_may_be_stored(
     assert count_of(broker) == 1
 
 
-def test_who_waits_for_another_one_waits_so_long_and_no_longer(broker: LocalBroker, directory: Path) -> None:
+def test_a_wait_for_another_process_has_a_limit(broker: LocalBroker, directory: Path) -> None:
     producer = producer_of(broker, timeout=0.05)
     first = producer.send(order(b"one"), dedup_key="key-1")
     with mq.open(directory, **SMALL) as other:

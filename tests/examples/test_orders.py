@@ -36,7 +36,7 @@ def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.crash
-def test_orders_end_as_the_model_says_whoever_is_killed(tmp_path: Path) -> None:
+def test_orders_end_as_the_model_says_whichever_process_is_killed(tmp_path: Path) -> None:
     directory = tmp_path / "day"
     completed = run("--orders", "1000", "--rounds", "1", "--minute", "0.05", "--directory", directory)
     assert completed.returncode == 0, completed.stdout + completed.stderr
@@ -49,7 +49,7 @@ def test_orders_end_as_the_model_says_whoever_is_killed(tmp_path: Path) -> None:
     assert [str(problem) for problem in problems(directory / "store")] == []
 
 
-def test_who_has_paid_in_time_is_looked_at_before_the_alarm_whenever_the_office_is_halted(
+def test_a_payment_in_time_is_seen_before_the_alarm_even_after_the_office_was_halted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are overdue when the order is received. The whole machine is halted between the two sends, and who

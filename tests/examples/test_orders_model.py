@@ -34,7 +34,7 @@ def test_every_kind_of_order_comes_up(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_money_is_made_and_nobody_owes_any(seed: int) -> None:
+def test_no_money_is_created_and_no_account_is_negative(seed: int) -> None:
     world = generate(seed, 1000)
     what = expected(world)
     assert sum(what.accounts.values()) == sum(world.accounts.values())

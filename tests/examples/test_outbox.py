@@ -290,7 +290,7 @@ def test_a_transaction_that_comes_after_its_check_is_too_late() -> None:
 
 
 @pytest.mark.usefixtures("bank")
-def test_who_cannot_pay_sends_no_message() -> None:
+def test_an_order_without_money_sends_no_message() -> None:
     with (
         mq.open("bank") as broker,
         closing(outbox.connect()) as database,

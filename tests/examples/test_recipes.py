@@ -58,12 +58,12 @@ def test_all_code_of_the_page_is_run_here() -> None:
     assert [name for name in FILES if not re.search(rf"\b{name.removesuffix('.py')}\b", used)] == []
 
 
-def test_pytest(recipe: Path) -> None:
+def test_the_pytest_recipe_works(recipe: Path) -> None:
     assert "1 passed" in run(recipe, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_billing.py")
     assert (recipe / "conftest.py").exists()
 
 
-def test_gunicorn_and_fork(recipe: Path) -> None:
+def test_the_gunicorn_and_fork_recipe_works(recipe: Path) -> None:
     # The workers read gunicorn.conf.py of the directory.
     server = subprocess.Popen(
         [sys.executable, "-m", "gunicorn", "--bind", "127.0.0.1:0", "shop:app"],
@@ -113,13 +113,13 @@ with TestClient(app.app) as client:
 """
 
 
-def test_fastapi(recipe: Path) -> None:
+def test_the_fastapi_recipe_works(recipe: Path) -> None:
     (recipe / "driver.py").write_text(DRIVER)
     said = run(recipe, "driver.py")
     assert sorted(re.findall(r"bill for (.*)", said)) == ["order 0", "order 1", "order 2"]
 
 
-def test_sqlalchemy_outbox(recipe: Path) -> None:
+def test_the_sqlalchemy_outbox_recipe_works(recipe: Path) -> None:
     said = run(recipe, "orders.py")
     assert said.splitlines() == ["not placed: IntegrityError", "sent: order 1001"]
 
@@ -150,7 +150,7 @@ def test_a_check_of_the_sqlalchemy_outbox_is_final(recipe: Path) -> None:
     assert said[-2:] == ["nobody committed: ROLLBACK ROLLBACK", "too late: IntegrityError"]
 
 
-def test_cron(recipe: Path) -> None:
+def test_the_cron_recipe_works(recipe: Path) -> None:
     with mq.open(recipe / "var/shop") as broker:
         for number in range(5):
             broker.create_topic("orders").send(b"order %d" % number)

@@ -189,7 +189,7 @@ def test_neither_keeps_a_closed_broker_from_being_collected(directory: Path) -> 
     assert gone() is None
 
 
-def test_what_a_function_is_bound_to_is_made_by_nobody_else(
+def test_only_the_binding_creates_what_a_function_is_bound_to(
     broker: mq.LocalBroker, queue: mq.MessageQueue
 ) -> None:
     append: Any = broker.appender(queue)

@@ -15,14 +15,14 @@ OURS = BloomFilter.of()
     ("error_percent", "expected_count", "hash_count", "bit_count"),
     [(20, 32, 3, 112), (1, 64, 7, 616), (10, 100, 4, 480), (50, 10, 1, 16), (99, 1, 1, 8)],
 )
-def test_parameters_are_rocketmqs(
+def test_bloom_filter_parameters_are_rocketmqs(
     error_percent: int, expected_count: int, hash_count: int, bit_count: int
 ) -> None:
     assert BloomFilter.of(error_percent, expected_count) == BloomFilter(hash_count, bit_count)
 
 
 @pytest.mark.parametrize(("error_percent", "expected_count"), [(0, 1), (100, 1), (20, 0), (-1, -1)])
-def test_parameters_have_bounds(error_percent: int, expected_count: int) -> None:
+def test_bloom_filter_parameters_have_bounds(error_percent: int, expected_count: int) -> None:
     with pytest.raises(ValueError, match="must be"):
         BloomFilter.of(error_percent, expected_count)
 
@@ -34,7 +34,7 @@ def test_parameters_have_bounds(error_percent: int, expected_count: int) -> None
         ("g1#t1", (19, 102, 73), 0x0ECD611D7446589F),
     ],
 )
-def test_positions_are_rocketmqs(text: str, positions: tuple[int, ...], low: int) -> None:
+def test_bloom_filter_positions_are_rocketmqs(text: str, positions: tuple[int, ...], low: int) -> None:
     assert murmur3(text.encode())[0] == low
     assert OURS.positions(text) == positions
 

@@ -33,7 +33,7 @@ def test_events_are_read_in_the_order_of_their_times(tmp_path: Path) -> None:
     assert [each.process for each in events(sorted(tmp_path.iterdir()))] == [2, 1]
 
 
-def test_what_nobody_returned_from_is_missing() -> None:
+def test_a_result_without_a_return_is_missing() -> None:
     promised = [Ack(1, offset, 0, offset) for offset in range(3)]
     happened = in_order(stay(1, 0, 10, 20), [event(Kind.ENTERED, 1, 1, 30)])
     assert [text.split(",")[1] for text in missing(promised, happened)] == [" sequence=1", " sequence=2"]
@@ -48,7 +48,7 @@ def test_a_repeat_needs_a_kill() -> None:
     assert repeats(in_order(stay(1, 0, 10, 20), stay(1, 1, 30, 40)), {}) == (0, [])
 
 
-def test_a_repeat_of_what_was_committed_is_wrong_whoever_died() -> None:
+def test_a_repeat_of_a_committed_message_is_wrong_whichever_process_died() -> None:
     twice = in_order(stay(1, 0, 10, 20), stay(2, 0, 30, 40))
     assert repeats(twice, {1: 25}, [Look(0, 0, 0, 15), Look(0, 0, 1, 35)])[1] == []
     assert len(repeats(twice, {1: 25}, [Look(0, 0, 0, 15), Look(0, 0, 1, 22)])[1]) == 1
@@ -66,7 +66,7 @@ def test_two_inside_at_a_time_are_found() -> None:
     assert len(overlaps(within, {}, by_queue=True)) == 2
 
 
-def test_who_was_killed_was_inside_until_then() -> None:
+def test_a_killed_process_was_active_until_its_death() -> None:
     died = in_order([event(Kind.ENTERED, 1, 0, 10)], stay(2, 0, 30, 40))
     assert overlaps(died, {1: 20}, by_queue=True) == []
     assert len(overlaps(died, {1: 35}, by_queue=True)) == 1

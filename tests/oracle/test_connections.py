@@ -82,7 +82,7 @@ def max_offset(remoting: Remoting, broker: str, queue_id: int) -> int:
     return decode_fields(OffsetAnswer, answer.fields).offset
 
 
-def test_routes(served: Server, remoting: Remoting) -> None:
+def test_routes_of_a_real_name_server(served: Server, remoting: Remoting) -> None:
     names = NameServers(remoting, (served.name_server,))
     cluster = Cluster(remoting, names)
     route = cluster.route(TOPIC)

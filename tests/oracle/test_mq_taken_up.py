@@ -109,7 +109,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(scene: Scene) -> None:
         assert bodies - expected == Counter()
 
 
-def test_nothing_comes_early(scene: Scene) -> None:
+def test_rocketmq_delivers_no_delayed_message_of_mq_early(scene: Scene) -> None:
     due = scene.left.ledger.due
     early = {
         body: record.store_time_ms - due[body]

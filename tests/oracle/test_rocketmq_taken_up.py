@@ -138,7 +138,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(scene: Scene) -> None:
     assert bodies - scene.ledger.expected == Counter()
 
 
-def test_nothing_comes_early(scene: Scene) -> None:
+def test_mq_delivers_no_delayed_message_of_rocketmq_early(scene: Scene) -> None:
     due = scene.ledger.due
     early = {
         message.body: message.store_time_ms - due[message.body]

@@ -62,7 +62,7 @@ def other() -> Iterator[Peer]:
         yield other
 
 
-def test_addresses() -> None:
+def test_name_server_addresses_are_parsed() -> None:
     assert parse_address("10.0.0.5:9876") == ("10.0.0.5", 9876)
     assert parse_address("[::1]:9876") == ("::1", 9876)
     assert parse_addresses("a:1; b ;a:1,[::1]") == ("a:1", "b:9876", "[::1]:9876")
@@ -221,7 +221,7 @@ def test_an_error_says_code_remark_and_address() -> None:
     assert checked(answer, GetRoute, "h:1", {16}) is answer
 
 
-def test_a_closed_or_forked_client_asks_nobody(peer: Peer, remoting: Remoting) -> None:
+def test_a_closed_or_forked_client_sends_no_request(peer: Peer, remoting: Remoting) -> None:
     names = NameServers(remoting, (peer.address,))
     cluster = Cluster(remoting, names)
     pid = os.fork()
@@ -298,7 +298,7 @@ def client(tls: ssl.SSLContext | bool) -> Remoting:
     return Remoting("rocketmq://tests", RemotingOptions(timeout=30, connect_timeout=10, tls=tls_context(tls)))
 
 
-def test_tls(secure: Peer) -> None:
+def test_a_client_connects_with_tls(secure: Peer) -> None:
     remoting = client(ssl.create_default_context(cafile=TLS / "certificate.pem"))
     body = bytes(range(256)) * 20_000
     assert remoting.call(secure.address, Frame(ECHO, body=body)).body == body

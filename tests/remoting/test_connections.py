@@ -138,7 +138,7 @@ def test_a_late_answer_is_dropped(peer: Peer, remoting: Remoting, caplog: pytest
         remoting.call(peer.address, ask())
     with pytest.raises(RequestTimeout):
         held.result()
-    wait(lambda: any("nobody waits for" in record.message for record in caplog.records))
+    wait(lambda: any("which is no longer pending" in record.message for record in caplog.records))
     assert remoting.call(peer.address, ask()).body == b"body"
     assert len(peer.links) == 1
 
@@ -204,7 +204,7 @@ def test_a_connection_that_breaks_fails_all_that_is_under_way(
     assert remoting.call(peer.address, ask()).body == b"body"
 
 
-def test_an_address_where_nobody_listens_is_refused_at_once(peer: Peer, remoting: Remoting) -> None:
+def test_an_address_without_a_listener_fails_at_once(peer: Peer, remoting: Remoting) -> None:
     peer.stop()
     for _ in range(2):
         with pytest.raises(RemotingError, match=f"{peer.address} cannot be reached: Connection refused"):

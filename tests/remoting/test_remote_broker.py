@@ -160,7 +160,7 @@ def test_a_queue_is_consumed_in_order(broker: mq.Broker, topic: str) -> None:
     assert consumed.bodies() == bodies(100)
 
 
-def test_tags_select(broker: mq.Broker, topic: str) -> None:
+def test_a_remote_broker_selects_by_tags(broker: mq.Broker, topic: str) -> None:
     with mq.Producer(broker) as producer:
         for number in range(20):
             tag = "even" if number % 2 == 0 else "odd"

@@ -122,7 +122,7 @@ def test_the_table_is_whole() -> None:
 
 
 @given(st.sampled_from([*REQUESTS, *ANSWERS]).flatmap(headers))
-def test_headers_come_back(header: HeaderFields) -> None:
+def test_headers_survive_a_round_trip(header: HeaderFields) -> None:
     header_comes_back(header)
 
 
@@ -165,7 +165,7 @@ def test_frames_come_back_from_a_stream_cut_anywhere(sent: list[Frame], cuts: li
 
 
 @given(st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=50), INT32), max_size=5))
-def test_batches_come_back(messages: list[tuple[bytes, bytes, int]]) -> None:
+def test_batches_survive_a_round_trip(messages: list[tuple[bytes, bytes, int]]) -> None:
     assert decode_batch(encode_batch(messages)) == messages
 
 

@@ -85,13 +85,13 @@ def read(text: str) -> Frame:
     return frame
 
 
-def test_a_json_request() -> None:
+def test_a_json_request_encodes_as_rocketmqs() -> None:
     frame = Frame(GetRoute.CODE, encode_fields(GetRoute("TopicTest")), opaque=1, **JAVA_4_9_8)  # type: ignore[arg-type]  # of several types
     assert encode(frame).hex() == ROUTE
     assert read(ROUTE) == frame
 
 
-def test_a_binary_request() -> None:
+def test_a_binary_request_encodes_as_rocketmqs() -> None:
     frame = Frame(
         GetRoute.CODE,
         encode_fields(GetRoute("TopicTest")),
@@ -118,7 +118,7 @@ def test_a_binary_answer_with_a_remark() -> None:
     assert not frame.is_oneway
 
 
-def test_sending_a_message() -> None:
+def test_a_send_request_encodes_as_rocketmqs() -> None:
     header = SendMessageV2(
         "PID_A",
         "TopicTest",
@@ -166,7 +166,7 @@ def test_a_message_that_was_pulled() -> None:
     assert message.body_crc == 0x3610A686
 
 
-def test_a_heartbeat() -> None:
+def test_a_heartbeat_encodes_as_rocketmqs() -> None:
     frame = read(HEARTBEAT)
     assert frame.code == HeartBeat.CODE
     assert frame.fields == {}
@@ -188,7 +188,7 @@ def test_a_heartbeat() -> None:
     assert ours == frame.body
 
 
-def test_a_oneway_commit() -> None:
+def test_a_oneway_offset_commit_encodes_as_rocketmqs() -> None:
     header = UpdateConsumerOffset("CID_A", "TopicTest", 2, 6)
     frame = Frame(
         UpdateConsumerOffset.CODE,
@@ -209,7 +209,7 @@ def test_the_body_of_a_batch() -> None:
     assert decode_batch(bytes.fromhex(BATCH)) == entries
 
 
-def test_signatures() -> None:
+def test_signatures_are_rocketmqs() -> None:
     pull = {"AccessKey": "RocketMQ", "queueId": "2", "topic": "TopicTest"}
     assert signature_of(pull, b"", "12345678", 409) == "f6pvscTLZgPnFQLvMUrJAMrEfxg="
     send = signed({"a": "PID_A", "b": "TopicTest"}, b"hello", Credentials("RocketMQ", "12345678"), 409)

@@ -130,7 +130,7 @@ def test_a_damaged_record_is_not_appended(tmp_path: Path, directory: Path, at: i
         assert log.end == first
 
 
-def test_noise_is_refused(directory: Path) -> None:
+def test_a_followed_log_rejects_noise(directory: Path) -> None:
     with following(directory) as (_, log):
         for _ in range(200):
             with pytest.raises((StoreCorrupted, ConfigMismatch)):

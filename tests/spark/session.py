@@ -33,9 +33,9 @@ def environment(place: Path) -> dict[str, str]:
     looks for if it is not installed."""
     paths = [str(ROOT)]
     if importlib.util.find_spec("pyspark_mq") is None:
-        package = place / "discovered" / "pyspark_mq"
+        package = place / "installed" / "pyspark_mq"
         package.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "mq" / "spark" / "discovered.py", package / "__init__.py")
+        shutil.copy(ROOT / "mq" / "spark" / "pyspark_entry.py", package / "__init__.py")
         paths.append(str(package.parent))
     conf = place / "conf"
     conf.mkdir(parents=True, exist_ok=True)

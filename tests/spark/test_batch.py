@@ -58,7 +58,7 @@ def test_a_body_comes_as_it_was_sent(broker: LocalBroker, directory: Path) -> No
     assert bodies(directory) == [body]
 
 
-def test_queues_and_offsets(broker: LocalBroker, directory: Path) -> None:
+def test_a_batch_reads_by_queues_and_offsets(broker: LocalBroker, directory: Path) -> None:
     for queue_id in range(2):
         send(broker, "orders", queue_id, *[b"%d.%d" % (queue_id, number) for number in range(10)])
     assert bodies(directory, minPartitions="3") == bodies(directory)
@@ -70,7 +70,7 @@ def test_queues_and_offsets(broker: LocalBroker, directory: Path) -> None:
     assert found == [b"1.%d" % number for number in range(10)]
 
 
-def test_times(broker: LocalBroker, directory: Path) -> None:
+def test_a_batch_reads_by_times(broker: LocalBroker, directory: Path) -> None:
     send(broker, "orders", 0, b"old")
     time.sleep(0.002)
     between = time.time_ns() // 1_000_000
@@ -92,7 +92,7 @@ def test_tags_are_compared_exactly(broker: LocalBroker, directory: Path) -> None
     assert bodies(directory, tags="*") == [b"%d" % number for number in range(5)]
 
 
-def test_sql(broker: LocalBroker, directory: Path) -> None:
+def test_a_batch_filters_by_sql(broker: LocalBroker, directory: Path) -> None:
     for price in range(600):
         send(broker, "orders", 0, b"%d" % price, properties={"price": str(price)}, tags="t")
     assert bodies(directory, sql="price > 597 AND TAGS = 't'") == [b"598", b"599"]
@@ -146,7 +146,7 @@ def test_a_topic_without_messages(broker: LocalBroker, directory: Path) -> None:
     assert list(reader.read(None)) == []  # What Spark asks for where there is no partition.
 
 
-def test_topics_by_pattern(broker: LocalBroker, directory: Path) -> None:
+def test_a_batch_reads_topics_by_pattern(broker: LocalBroker, directory: Path) -> None:
     for topic in ("orders-eu", "orders-us", "payments"):
         broker.create_topic(topic, 1)
         send(broker, topic, 0, topic.encode())
@@ -155,7 +155,7 @@ def test_topics_by_pattern(broker: LocalBroker, directory: Path) -> None:
     assert found == [b"orders-eu", b"orders-us"]
 
 
-def test_small_batches_first(broker: LocalBroker, directory: Path) -> None:
+def test_the_first_record_batches_of_a_task_are_small(broker: LocalBroker, directory: Path) -> None:
     send(broker, "orders", 0, *[b"%d" % number for number in range(3000)])
     reader = source(directory, topic="orders", batchRows="1000").reader(schema=struct("queueOffset"))
     (partition,) = reader.partitions()
@@ -186,7 +186,9 @@ def test_small_batches_go_together_and_in_order(broker: LocalBroker, directory: 
         ),
     ],
 )
-def test_refusals(broker: LocalBroker, directory: Path, options: dict[str, str], said: str) -> None:
+def test_wrong_batch_options_raise_named_errors(
+    broker: LocalBroker, directory: Path, options: dict[str, str], said: str
+) -> None:
     with pytest.raises(SparkError, match=said):
         batch_rows(directory, "body", **options)
 
@@ -312,7 +314,7 @@ def test_a_topic_made_again_while_it_is_looked_at(
     assert bodies(directory) == [b"new"]
 
 
-def test_a_damaged_message(broker: LocalBroker, directory: Path) -> None:
+def test_a_damaged_message_in_a_batch(broker: LocalBroker, directory: Path) -> None:
     send(broker, "orders", 0, b"first", b"second body", b"third")
     log = next((directory / "commitlog").iterdir())
     at = log.read_bytes().index(b"second body")

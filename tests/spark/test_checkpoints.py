@@ -132,7 +132,7 @@ def test_a_topic_deleted_between_plan_and_task(broker: LocalBroker, directory: P
     assert list(lenient.reader.read(planned[1][0])) == []
 
 
-def test_queues_taken_away(broker: LocalBroker, directory: Path) -> None:
+def test_a_checkpoint_with_queues_that_were_removed(broker: LocalBroker, directory: Path) -> None:
     strict, lenient = strict_and_lenient(directory)
     for queue_id in (0, 1):
         send(broker, "orders", queue_id, b"x")

@@ -83,7 +83,7 @@ def test_how_a_cluster_is_reached() -> None:
         ({"assign": '{"orders": [0]}'}, '["broker-a:0", "broker-b:0"]'),
     ],
 )
-def test_contradictions(given: dict[str, str], said: str) -> None:
+def test_contradicting_cluster_options_are_rejected(given: dict[str, str], said: str) -> None:
     options = {**CLUSTER, **given}
     if "assign" in given:
         del options["topic"]

@@ -127,7 +127,7 @@ def as_read(found: list[dict[str, object]]) -> Read:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows, filters, shapes, limits, st.lists(st.integers(0, 3), max_size=30))
-def test_as_a_stream(
+def test_a_stream_reads_each_row_once(
     store: LocalBroker,
     these: list[Row],
     options: dict[str, str],

@@ -105,7 +105,7 @@ def become_another() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("hidden", ["store", "parent"])
-def test_another_user(
+def test_a_task_of_another_user_names_the_user(
     owned: LocalBroker,
     place: Path,
     task: Callable[[Path], Callable[[], Any]],
@@ -162,7 +162,7 @@ def mount_over(path: Path) -> None:
     ("covered", "why"),
     [("store", "the directory of that name here is another one"), ("parent", "No such file or directory")],
 )
-def test_another_file_system(
+def test_a_task_on_another_file_system_says_so(
     owned: LocalBroker, place: Path, task: Callable[[Path], Callable[[], Any]], covered: str, why: str
 ) -> None:
     planned = task(place)

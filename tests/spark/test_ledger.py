@@ -27,7 +27,9 @@ HALF = WHOLE._replace(chunk=1, files=("7/b", "7/c"), skip=4)
         (HALF._replace(chunk=2, files=()), 7, [Step.SKIP]),
     ],
 )
-def test_steps(last: Entry | None, epoch: int, steps: list[Step]) -> None:
+def test_the_steps_of_a_commit_follow_from_the_ledger(
+    last: Entry | None, epoch: int, steps: list[Step]
+) -> None:
     assert decide(last, epoch, "query", is_version_given=False) == steps
 
 

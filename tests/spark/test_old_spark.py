@@ -53,8 +53,8 @@ def test_modules_that_are_not_there(missing: str, said: str) -> None:
         if sys.modules["pyspark"]:
             sys.modules["pyspark"].__version__ = "3.5.5"
         import mq.spark
-        import mq.spark.pyspark_entry as discovered
-        assert not hasattr(discovered, "DefaultSource")
+        import mq.spark.pyspark_entry
+        assert not hasattr(mq.spark.pyspark_entry, "DefaultSource")
         mq.spark.recommended_conf()
         try:
             mq.spark.register(None)

@@ -296,7 +296,7 @@ ALICE = Account("alice-key", "alice-secret", topics={"orders": "PUB|SUB"}, group
 
 
 @pytest.mark.parametrize("version", ["5.3", "4.9"])
-def test_keys_open_a_cluster_and_are_told_to_nobody(version: Version) -> None:
+def test_keys_open_a_cluster_and_are_never_shown(version: Version) -> None:
     with Cluster([BrokerPlan("a", version)], version=version, access=Access((ALICE,))) as cluster:
         assert cluster.access is not None
         admin, address = cluster.access.admin, cluster.name_server

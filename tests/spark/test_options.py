@@ -38,7 +38,7 @@ def test_what_holds_without_options() -> None:
         ({"topic": "a", "batchRows": "7"}, "batch_rows", 7),
     ],
 )
-def test_values(given: dict[str, str], field: str, value: Any) -> None:
+def test_source_options_have_their_values(given: dict[str, str], field: str, value: Any) -> None:
     assert getattr(parsed(stream=False, **given), field) == value
 
 
@@ -51,12 +51,12 @@ def test_values(given: dict[str, str], field: str, value: Any) -> None:
         ("2025-12-31T23:00:00Z", NOW_MS - 3_600_000),
     ],
 )
-def test_times(text: str, time_ms: int) -> None:
+def test_time_options_are_parsed(text: str, time_ms: int) -> None:
     start = parsed(topic="orders", startingTimestamp=text).start
     assert (start.kind, start.time_ms) == ("time", time_ms)
 
 
-def test_offsets_by_queue() -> None:
+def test_offset_options_are_parsed_by_queue() -> None:
     bound = parsed(topic="orders", startingOffsets='{"orders": {"0": 23, "1": -2, "2": -1}, "#v": 1}').start
     assert (bound.kind, bound.per_queue) == ("offsets", {"orders": {0: 23, 1: -2, 2: -1}})
 
@@ -125,14 +125,14 @@ def test_offsets_by_queue() -> None:
         ),
     ],
 )
-def test_refusals(stream: bool, given: dict[str, str], said: str) -> None:
+def test_wrong_source_options_raise_named_errors(stream: bool, given: dict[str, str], said: str) -> None:
     with pytest.raises(SparkError) as caught:
         parsed(stream=stream, **given)
     assert str(caught.value).startswith("[MQ_OPTION] ")
     assert said in str(caught.value)
 
 
-def test_options_travel() -> None:
+def test_source_options_can_be_pickled() -> None:
     options = parsed(stream=True, topic="orders", sql="price > 3", startingOffsets='{"orders": {"0": 4}}')
     again = pickle.loads(pickle.dumps(options))
     assert again == options

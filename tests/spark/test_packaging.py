@@ -50,7 +50,7 @@ def test_an_installation_has_it_too() -> None:
     assert "mq" in shown.stdout.split()
 
 
-def test_a_broken_spark_hides_nobody_else(tmp_path: Path) -> None:
+def test_a_broken_spark_hides_no_other_data_source(tmp_path: Path) -> None:
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text("raise RuntimeError('broken')")
     show = "import runpy; print(runpy.run_path('mq/spark/pyspark_entry.py').get('DefaultSource'))"

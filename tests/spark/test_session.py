@@ -43,7 +43,7 @@ def available(frame: Any, checkpoint: Path) -> tuple[list[list[bytes]], Any]:
     return batches, query
 
 
-def test_nothing_is_registered(spark: Any, broker: LocalBroker, directory: Path) -> None:
+def test_the_format_works_without_registration(spark: Any, broker: LocalBroker, directory: Path) -> None:
     send(broker, "orders", 0, *numbered(0, 50), tags="t", keys="k", properties={"n": "1"})
     send(broker, "orders", 1, *numbered(50, 100))
     frame = spark.read.format("mq").options(topic="orders", includeProperties="true").load(str(directory))

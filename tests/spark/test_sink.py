@@ -149,7 +149,7 @@ def test_another_checkpoint_with_the_same_txn_is_refused(broker: LocalBroker, di
     assert bodies_of(broker) == [b"x", b"z"]
 
 
-def test_batch_writes(broker: LocalBroker, directory: Path) -> None:
+def test_a_batch_write_stores_its_rows(broker: LocalBroker, directory: Path) -> None:
     for _ in range(2):
         to = writer(directory, stream=False)
         to.commit(write(to, 0, [b"each time"], query=to.run))
@@ -220,7 +220,7 @@ def test_at_least_once_appends_at_once(broker: LocalBroker, directory: Path) -> 
     assert bodies_of(broker) == numbered(0, 7)
 
 
-def test_every_column(broker: LocalBroker, directory: Path) -> None:
+def test_the_sink_writes_every_column(broker: LocalBroker, directory: Path) -> None:
     broker.create_topic("payments", 3)
     schema = {
         "topic": "string",
@@ -323,7 +323,7 @@ def test_rows_that_can_be_no_message(
         ({"txnAppId": "x", "txnVersion": "1"}, {"body": "binary"}, "a stream counts its batches itself"),
     ],
 )
-def test_refusals(
+def test_wrong_sink_options_raise_named_errors(
     broker: LocalBroker, directory: Path, options: dict[str, str], schema: dict[str, str], said: str
 ) -> None:
     with pytest.raises(SparkError) as caught:

@@ -61,7 +61,7 @@ def commit_one(broker: LocalBroker, epoch: int, attempt: int, chunk_bytes: int =
 
 @pytest.mark.parametrize(("chunk_bytes", "step", "place", "passage"), STEPS)
 @pytest.mark.parametrize("next_one", ["same query", "another writer"])
-def test_who_commits_dies(
+def test_the_committing_process_dies(
     nursery: Nursery,
     broker: LocalBroker,
     directory: Path,

@@ -83,7 +83,7 @@ def grow_old(path: Path) -> None:
         os.utime(each, (moment, moment))
 
 
-def test_a_write_that_nobody_repeats_is_not_looked_for(
+def test_a_write_that_cannot_be_repeated_is_not_looked_up(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look-up has all of the log indexed first, which took as long as half of the write."""
@@ -105,7 +105,7 @@ def test_an_abort_finishes_what_the_commit_began(broker: LocalBroker, txn: str) 
     assert staging.sink_directories(broker.path) == []
 
 
-def test_whoever_writes_next_finishes_what_an_abort_could_not(broker: LocalBroker) -> None:
+def test_the_next_writer_finishes_what_an_abort_could_not(broker: LocalBroker) -> None:
     half_done(broker, BATCH)
     with full_after(0), pytest.raises(StoreFull):
         commit.discard_epoch(broker, BATCH, [])
@@ -117,7 +117,7 @@ def test_whoever_writes_next_finishes_what_an_abort_could_not(broker: LocalBroke
     assert staged_files(broker) == []
 
 
-def test_what_somebody_is_at_is_not_finished_by_another(broker: LocalBroker) -> None:
+def test_an_epoch_in_progress_is_not_finished_by_another_process(broker: LocalBroker) -> None:
     half_done(broker)
     with commit_lock(sink_directory(broker.path, TXN)):
         commit.tidy(broker.path, lambda: broker)
@@ -341,7 +341,7 @@ def test_more_files_than_a_process_may_open(broker: LocalBroker) -> None:
     assert bodies_of(broker) == [row for task in tasks for row in task]
 
 
-def test_who_finds_no_entry_by_its_key_reads_the_newest(broker: LocalBroker) -> None:
+def test_without_an_entry_by_key_the_newest_is_read(broker: LocalBroker) -> None:
     """Anybody may send to any topic, and an entry that moved on lies behind newer ones."""
     for epoch in range(3):
         commit_one(broker, epoch)

@@ -140,7 +140,7 @@ class Silence:
             self.happens.pop(0)()
 
 
-def test_who_shows_life_is_waited_for(tmp_path: Path) -> None:
+def test_a_lock_holder_with_heartbeats_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     times = iter(range(1, 100))
 
@@ -170,7 +170,7 @@ def test_each_step_of_a_commit_shows_life(broker: LocalBroker, monkeypatch: pyte
     assert set(shown) == {sink_directory(broker.path, TXN) / "lock"}
 
 
-def test_who_comes_to_wait_is_no_sign_of_life(tmp_path: Path) -> None:
+def test_another_waiter_is_no_heartbeat(tmp_path: Path) -> None:
     place = tmp_path / "app"
     with commit_lock(place):
         os.utime(place / "lock", ns=(0, 5))

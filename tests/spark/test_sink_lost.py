@@ -66,7 +66,7 @@ def test_every_later_attempt_names_it_and_the_way_out(
         )
         assert said.endswith(
             "; put back what is gone, and the next commit appends the rest; or give it up by"
-            f" mq.spark.abandon({path!r}, {TXN!r}), which has the epoch count as whole without"
+            f" mq.spark.abandon({path!r}, {TXN!r}), which marks the epoch as complete without it"
         )
     commit.tidy(broker.path, lambda: broker)
     assert "mq.spark.abandon(" in caplog.text
@@ -156,14 +156,14 @@ def test_nothing_is_given_up_that_is_not_lost(broker: LocalBroker) -> None:
         abandon(broker.path / "not there", TXN)
 
 
-def test_a_topic_with_fewer_queues_keeps_nobody_else_from_planning(
+def test_a_topic_with_fewer_queues_keeps_no_other_sink_from_planning(
     broker: LocalBroker, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     half_done(broker)
     broker.create_topic(TOPIC, 1, shrink=True)
     commit.tidy(broker.path, lambda: broker)
     (told,) = caplog.records
-    assert "what is left there stays for now: topic results has queues 0 to 0" in told.getMessage()
+    assert "files left by dead processes stay for now: topic results has queues 0 to 0" in told.getMessage()
     broker.create_topic("others", 1)
     to = writer(directory, stream=False, topic="others")
     to.commit([to.write_task(batches(b"x"), to.run, 0, 0, 0)])
@@ -182,7 +182,7 @@ def test_an_abort_says_why_it_finishes_nothing(
     caplog.clear()
     to.abort([to.write_task(batches(b"x"), TXN, 0, 0, 0)], 1)
     (told,) = caplog.records
-    assert "stays until it is swept away: topic results has queues 0 to 0" in told.getMessage()
+    assert "stay until a later sweep: topic results has queues 0 to 0" in told.getMessage()
     broker.create_topic(TOPIC, 2)
     commit.tidy(broker.path, lambda: broker)
     assert wrong_with(bodies_of(broker), 1) == []

@@ -77,7 +77,7 @@ def test_what_lies_in_the_way_fails_no_commit(
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path)])
 @pytest.mark.parametrize("is_half_done", [False, True])
-def test_a_lock_that_is_no_file_keeps_nobody_waiting(
+def test_a_lock_that_is_no_file_blocks_no_sink(
     broker: LocalBroker, make: Callable[[Path], None], is_half_done: bool
 ) -> None:
     place = sink_directory(broker.path, TXN)
@@ -98,7 +98,7 @@ def test_a_lock_that_is_no_file_keeps_nobody_waiting(
     assert wrong_with(bodies_of(broker), 1) == []
 
 
-def test_a_pipe_and_a_name_that_is_no_text_keep_nobody_from_planning(broker: LocalBroker) -> None:
+def test_a_pipe_and_a_name_that_is_no_text_keep_no_sink_from_planning(broker: LocalBroker) -> None:
     broker.create_topic(LEDGER, 1)
     place = sink_directory(broker.path, TXN)
     (place / "0").mkdir(parents=True)

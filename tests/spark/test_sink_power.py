@@ -100,7 +100,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 
 @pytest.mark.timeout(240 + ROUNDS * 10)
-def test_power_cuts(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_sink_survives_power_cuts(nursery: Nursery, tmp_path: Path) -> None:
     print(f"{ROUNDS} rounds, MQ_POWER_SEED={SEED}")
     epochs = 0
     for number in range(ROUNDS):

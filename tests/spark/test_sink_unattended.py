@@ -46,7 +46,7 @@ def test_the_duties_are_the_application_s(unattended: Path) -> None:
 
 
 @pytest.mark.parametrize("semantics", ["exactly_once", "at_least_once"])
-def test_a_commit_flushes_where_nobody_else_does(unattended: Path, semantics: str) -> None:
+def test_a_commit_flushes_without_a_leader(unattended: Path, semantics: str) -> None:
     sink = writer(unattended, semantics=semantics)
     written = sink.write_task(batches(b"a", b"b", b"c"), "query", 0, 0, 0)
     here = broker(locate(str(unattended)), writable=True)

@@ -108,13 +108,13 @@ def test_a_file_that_is_written_is_no_remains(broker: LocalBroker) -> None:
         assert list(leftovers(broker.path)) == []
     (note,) = leftovers(broker.path)
     assert note == (
-        f"{path.parent}: 1 file, {path.stat().st_size:,} bytes, which wait for a commit, or are of the dead;"
-        " they are removed by a later commit, or after a day"
+        f"{path.parent}: 1 file, {path.stat().st_size:,} bytes, which wait for a commit, or are left by a"
+        " dead process; a later commit removes them, or they are removed after a day"
     )
     old = time.time() - AGE_MAX - 60
     os.utime(path, (old, old))
     (note,) = leftovers(broker.path)
-    assert "which nobody has written to for long: of the dead" in note
+    assert "not written to for over a day: left by a dead process" in note
 
 
 def test_what_the_dead_staged_for_an_epoch_that_is_there(broker: LocalBroker) -> None:
@@ -122,7 +122,7 @@ def test_what_the_dead_staged_for_an_epoch_that_is_there(broker: LocalBroker) ->
     staged(broker.path, "app", 5, files=2)
     (note,) = leftovers(broker.path)
     assert "2 files" in note
-    assert "of an epoch that the log has: of the dead, and removed by the next commit" in note
+    assert "of an epoch that the log has: left by a dead process, removed by the next commit" in note
     committed(broker, "app", 6)
     assert list(leftovers(broker.path)) == []
     assert list(problems(broker.path)) == []
@@ -166,9 +166,9 @@ def test_the_rest_of_an_epoch_is_lost(broker: LocalBroker, harm: Callable[[Path]
     harm(path)
     (problem,) = problems(broker.path)
     assert problem == (
-        f"{path}: {said}; it has rows of epoch 2 of sink 'app', of which the log has the first 3 alone: put"
+        f"{path}: {said}; it has rows of epoch 2 of sink 'app', of which the log has only the first 3: put"
         " back what is gone, and the next commit appends the rest; or give it up by"
-        f" mq.spark.abandon('{broker.path}', 'app'), which has the epoch count as whole without"
+        f" mq.spark.abandon('{broker.path}', 'app'), which marks the epoch as complete without it"
     )
 
 

@@ -248,7 +248,7 @@ def test_retention_overtakes_a_batch_that_is_planned(broker: LocalBroker, direct
     assert [row["queueOffset"] for row in lenient.batch()] == list(range(oldest, 40))
 
 
-def test_a_topic_deleted(broker: LocalBroker, directory: Path) -> None:
+def test_a_stream_whose_topic_is_deleted(broker: LocalBroker, directory: Path) -> None:
     strict, lenient = two_queries(directory)
     send(broker, "orders", 0, *numbered(0, 3))
     assert (strict.all(), lenient.all()) == (numbered(0, 3), numbered(0, 3))

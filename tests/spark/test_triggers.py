@@ -44,7 +44,7 @@ def test_a_limit_by_bytes_is_exact(broker: LocalBroker, directory: Path) -> None
     assert taken == sizes.keys()
 
 
-def test_both_limits_hold(broker: LocalBroker, directory: Path) -> None:
+def test_a_trigger_keeps_both_limits(broker: LocalBroker, directory: Path) -> None:
     send(broker, "orders", 0, *[bytes(300)] * 5, *[b"x"] * 20)
     sizes = sizes_of(broker)
     query = Query(directory, **EARLIEST, maxBytesPerTrigger="1000", maxOffsetsPerTrigger="6")

@@ -43,7 +43,7 @@ def broker(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ro
 
 @pytest.mark.timeout(900)  # RocketMQ, and Spark, take long on a slow machine.
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case_runs(
+def test_a_benchmark_case_runs(
     case: Case,
     cache: Path,
     tmp_path: Path,
@@ -64,12 +64,12 @@ def test_case_runs(
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_who_is_slow_to_put_messages_aside_gets_more_time(tmp_path: Path) -> None:
+def test_a_slow_sender_of_delayed_messages_gets_more_time(tmp_path: Path) -> None:
     bench = Bench(Plan.smoke(), tmp_path / "data", tmp_path, lambda _: None)
     assert due.turn(bench, 0).figure > 0
 
 
-def test_names_are_unique() -> None:
+def test_names_of_benchmark_cases_are_unique() -> None:
     names = [case.name for case in CASES]
     assert len(set(names)) == len(names)
 

@@ -96,7 +96,7 @@ def test_total_rate_counts_every_thread_of_every_process(tmp_path: Path) -> None
     assert 0 < found <= sent / seconds
 
 
-def test_who_is_halted_as_it_begins_sends_all_the_same() -> None:
+def test_a_sender_halted_at_its_start_sends_all_the_same() -> None:
     """Where its time is over before it looks at the clock again."""
 
     class Sender:

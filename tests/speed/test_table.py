@@ -87,7 +87,7 @@ def test_the_text_table_shows_figure_range_verdict_and_context() -> None:
     assert note.strip() == "ours p99 ms 12.5"
 
 
-def test_columns_line_up() -> None:
+def test_columns_of_the_result_table_line_up() -> None:
     lines = [line for line in table.text(ROWS).splitlines() if not line.startswith("    ")]
     starts = {
         line.index(word)

@@ -83,7 +83,7 @@ def test_every_message_is_in_its_queue(
         assert [stored(again, queue) for queue in QUEUES] == wanted
 
 
-def test_who_sleeps_is_woken_with_all_of_it(broker: LocalBroker) -> None:
+def test_a_sleeping_reader_wakes_with_the_whole_bulk(broker: LocalBroker) -> None:
     append(broker, [(place, b"x", "") for place in (0, 1, 2, 3)])
     results = [broker.puller(queue)(0, 10, 1000, None, 5.0).messages for queue in QUEUES]
     assert [len(messages) for messages in results] == [1, 1, 1, 1]
@@ -259,7 +259,9 @@ def test_the_unit_of_a_level_says_when_it_is_due(broker: LocalBroker) -> None:
     assert (waits.queue, waits.delay_level, waits.due_ms) == (QUEUES[1], 4, result.store_time_ms + 30_000)
 
 
-def test_who_delivers_hears_of_what_is_put_aside(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_leader_learns_of_delayed_messages_in_a_bulk(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else it would come up to 5 s late: so long he sleeps. Who else delivers would say that himself."""
     with open_small(directory, duties=False) as second:
         for topic in ("orders", "ledger"):

@@ -142,6 +142,6 @@ def test_a_record_that_rotted_does_not_take_its_bulk_with_it(broker: LocalBroker
     shutil.rmtree(directory)  # It is damaged, and mq verify says so.
 
 
-def test_nobody_sends_a_message_that_looks_like_the_beginning_of_a_bulk() -> None:
+def test_a_message_that_looks_like_the_beginning_of_a_bulk_is_rejected() -> None:
     with pytest.raises(mq.MessageInvalid, match="reserved"):
         mq.Message("A", b"x", properties={"MQ_BULK": "7"})

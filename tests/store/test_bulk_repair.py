@@ -66,7 +66,7 @@ with mq.open({root!r}, duties=False, **{sizes!r}) as broker:
 @pytest.mark.parametrize(
     ("point", "passage"), [("HALF_RECORD", 9), ("UNIT", 2), ("LOG_END", 2), ("PUBLISHED", 2)]
 )
-def test_what_cannot_be_read_now_is_repaired_by_whoever_can(
+def test_a_file_that_cannot_be_read_now_is_repaired_by_the_next_process_that_can(
     directory: Path, point: str, passage: int, limit: str, resource: str
 ) -> None:
     with mq.open(directory, **SIZES) as broker:

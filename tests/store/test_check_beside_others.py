@@ -108,7 +108,7 @@ def test_a_topic_is_deleted_before_its_records_are_looked_at(
     assert late.count == 1
 
 
-def test_nobody_writes_to_the_index_while_it_is_looked_at(
+def test_the_index_is_not_written_during_a_query(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control, problems, asked = control_of(broker), Index.problems, []

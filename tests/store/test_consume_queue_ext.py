@@ -333,7 +333,7 @@ def test_a_deleted_topic_takes_its_extensions_along(broker: LocalBroker, directo
     assert bodies(broker, "wanted") == [b"new"]
 
 
-def test_who_only_reads_finds_tags_by_extensions(
+def test_a_read_only_process_finds_tags_by_extensions(
     broker: LocalBroker, directory: Path, tmp_path: Path
 ) -> None:
     for count in range(17):

@@ -170,7 +170,7 @@ def send_while_held(one: Peer, two: Peer, watcher: LocalBroker, watch: Watch) ->
     return held
 
 
-def test_one_flush_serves_everyone_who_waits_in_all_processes(directory: Path, watch: Watch) -> None:
+def test_one_flush_serves_all_waiting_senders_of_all_processes(directory: Path, watch: Watch) -> None:
     with (
         Peer(directory, environment=watch.environment, flush="sync", flush_interval=3600.0) as one,
         Peer(directory, environment=watch.environment, flush="sync", flush_interval=3600.0) as two,
@@ -229,7 +229,7 @@ def pair(directory: Path) -> Iterator[tuple[LocalBroker, LocalBroker]]:
         yield broker, other
 
 
-def test_in_sync_mode_nobody_sees_a_message_before_it_is_on_disk(
+def test_in_sync_mode_no_reader_sees_a_message_before_it_is_on_disk(
     pair: tuple[LocalBroker, LocalBroker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "FLUSH_TIMEOUT_MS", 60_000)
@@ -346,7 +346,7 @@ def test_in_async_mode_the_log_gets_to_disk_by_itself(directory: Path, watch: Wa
         until(lambda: bool(peer.ask("flushed_end(broker)") == end))
 
 
-def test_readers_who_want_what_is_on_disk_see_what_async_senders_flushed(directory: Path) -> None:
+def test_readers_of_flushed_messages_see_what_async_senders_flushed(directory: Path) -> None:
     with (
         open_small(directory, flush_interval=0.02) as sender,
         open_small(directory, flush="sync") as reader,
@@ -430,7 +430,7 @@ def test_a_failed_flush_of_the_duties_poisons_the_store(tmp_path: Path, watch: W
         assert peer.ask("contents(broker)")["A", 0][2] == [(0, b"one"), (1, b"two")]
 
 
-def test_whoever_waits_for_a_flush_that_fails_is_told(tmp_path: Path, watch: Watch) -> None:
+def test_a_sender_that_waits_for_a_failing_flush_gets_the_error(tmp_path: Path, watch: Watch) -> None:
     with Peer(tmp_path / "store", environment=watch.environment, flush="sync", flush_interval=3600.0) as peer:
         peer.do("broker.create_topic('A', 1)")
         peer.do(

@@ -385,7 +385,7 @@ def test_what_does_not_belong_there_is_left_alone(log: Log, index: Index, tmp_pa
     assert (directory / "20261121").exists()
 
 
-def test_a_file_whose_maker_died_at_once_is_passed_over_and_then_removed(
+def test_a_file_whose_creator_died_at_once_is_skipped_and_then_removed(
     log: Log, index: Index, tmp_path: Path
 ) -> None:
     places = fill(log, index, 5)
@@ -398,7 +398,7 @@ def test_a_file_whose_maker_died_at_once_is_passed_over_and_then_removed(
     assert len(index.files()) == 2
 
 
-def test_a_file_whose_maker_died_before_its_header_goes_on_from_the_one_before(
+def test_a_file_whose_creator_died_before_its_header_continues_the_previous_one(
     log: Log, index: Index
 ) -> None:
     places = fill(log, index, 5)

@@ -189,9 +189,7 @@ def test_a_full_table_says_so_and_has_room_again(directory: Path) -> None:
 @pytest.mark.crash
 @pytest.mark.parametrize("point", ["PLACE_TAKEN", "PLACE_FILLED", "PLACE_TOLD"])
 @pytest.mark.parametrize("passage", [1, MANY + 3], ids=["new", "used-again"])
-def test_who_dies_giving_a_place_to_a_queue_leaves_a_sound_table(
-    directory: Path, point: str, passage: int
-) -> None:
+def test_a_death_while_adding_a_queue_leaves_a_sound_table(directory: Path, point: str, passage: int) -> None:
     program = f"""
 import mq
 from mq.store.shared.queue_table import Numbers

@@ -177,7 +177,7 @@ def test_an_all_zero_queue_file_is_no_message(broker: LocalBroker, directory: Pa
         "checkpoint",
     ],
 )
-def test_files_without_a_byte_are_left_by_whoever_died_making_them(
+def test_empty_files_are_left_by_a_process_that_died_creating_them(
     broker: LocalBroker, directory: Path, path: str
 ) -> None:
     fill(broker, "A", 5 * QUEUE_FILE_UNITS)

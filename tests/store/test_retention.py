@@ -73,7 +73,7 @@ def test_the_oldest_go_up_to_the_first_that_is_young_and_never_the_last(
 @given(
     changed_ms=st.integers(0, 100), now_ms=st.integers(100, 200), away=st.tuples(*[st.integers(0, 250)] * 2)
 )
-def test_what_was_there_before_does_not_age_while_nobody_has_the_store_open(
+def test_messages_do_not_age_while_no_process_has_the_store_open(
     changed_ms: int, now_ms: int, away: tuple[int, int]
 ) -> None:
     """By counting: every ms from the change to now that is not one of `away`."""
@@ -217,7 +217,7 @@ def test_below_what_is_kept_a_read_says_where_messages_begin(broker: LocalBroker
     assert queue.offset_at(0) == low
 
 
-def test_half_done_by_one_who_died_it_is_done_again(directory: Path) -> None:
+def test_a_change_half_done_by_a_dead_process_is_repeated(directory: Path) -> None:
     """The marks moved up, the files are still there: nothing below the marks is shown as a message."""
     peer = Peer(directory)
     peer.do("broker.create_topic('A', 1); fill(broker, 'A', 120); broker.flush()")

@@ -77,7 +77,7 @@ def test_what_rolls_late_comes_after_any_time(tmp_path: Path, closed_days: int) 
         assert bench.progress.pending() == 0
 
 
-def test_who_would_roll_is_not_late_when_the_clock_was_set_back(tmp_path: Path) -> None:
+def test_a_rolled_timer_is_not_late_when_the_clock_was_set_back(tmp_path: Path) -> None:
     """The slot that is read is ahead of the clock: he comes by the clock all the same."""
     with Bench(tmp_path / "store", roll_ms=10_000) as bench:
         bench.turn()

@@ -55,7 +55,7 @@ def test_words_agree_with_the_c_header() -> None:
     assert {name: at for at, _, name in rows(progress)} == {name: at * 8 for name, at in places.items()}
 
 
-def test_sizes_are_rocketmqs() -> None:
+def test_timer_file_sizes_are_rocketmqs() -> None:
     assert wheel.SLOT_COUNT * wheel.SLOT_SIZE == 38_707_200
     assert (timer_log.FILE_SIZE, timer_log.UNIT_SIZE) == (lib.MQ_TIMERLOG_FILE_SIZE, lib.MQ_TIMER_UNIT_SIZE)
     # The last unit of a file of 100 MiB begins there.

@@ -75,7 +75,7 @@ def test_slots_of_another_length_hold_what_waits(tmp_path: Path, after_ms: int, 
 
 
 @pytest.mark.parametrize("forget", [False, True], ids=["beside", "after a reboot"])
-def test_shorter_slots_make_nobody_early(tmp_path: Path, forget: bool) -> None:
+def test_shorter_slots_deliver_no_message_early(tmp_path: Path, forget: bool) -> None:
     with Bench(tmp_path / "store", precision_ms=10_000) as bench:
         due = {bench.put_aside(BEGIN_MS + 9_000): BEGIN_MS + 9_000}
         bench.turn()

@@ -28,7 +28,7 @@ with open_small(Path({root!r}), duties=False) as broker:
 
 @pytest.mark.crash
 @pytest.mark.parametrize(("here", "there"), [(60, 30), (30, 60), (60, 60)])
-def test_of_two_that_trim_at_once_the_one_who_knows_more_is_right(
+def test_of_two_concurrent_trims_the_better_informed_one_is_right(
     directory: Path, here: int, there: int
 ) -> None:
     """One stops when it has found the first message to keep, and says so only after another one did."""

@@ -64,7 +64,7 @@ def test_any_file_of_another_layout_is_named(
         open_small(directory).close()
 
 
-def test_with_nobody_inside_it_is_recovered(directory: Path) -> None:
+def test_a_store_without_attached_processes_is_recovered(directory: Path) -> None:
     with open_small(directory) as broker:
         broker.create_topic("A", 1)
         fill(broker, "A", 30)

@@ -104,7 +104,7 @@ def test_messages_without_a_tag_are_found_by_the_hash_0(broker: LocalBroker) -> 
     assert wait.offsets == [1]
 
 
-def test_who_sends_what_nobody_wants_wakes_nobody(broker: LocalBroker) -> None:
+def test_a_message_that_no_waiter_wants_wakes_none(broker: LocalBroker) -> None:
     """Of 32 tags two may share a bit: a few of 200 may wake the sleeper, which goes on sleeping."""
     wait = wait_for(broker, (0, 0, WANTED))
     waiting = Waiting(partial(wait.sleep, LONG))
@@ -141,7 +141,7 @@ def send_one(broker: LocalBroker, queue_id: int, **properties: str) -> None:
     append_one(broker, "A", queue_id, mq.Message("A", b"m", properties=properties), b"m", 0)
 
 
-def test_who_sends_what_no_expression_selects_wakes_nobody(quiet: LocalBroker) -> None:
+def test_a_message_that_no_expression_selects_wakes_no_waiter(quiet: LocalBroker) -> None:
     wait = wait_for(quiet, (0, 0, by("color = 'red' AND price > 100")), (1, 0, by("price > 100")))
     waiting = Waiting(partial(wait.sleep, LONG))
     before = sleeps(waiting.thread)
@@ -217,7 +217,7 @@ def test_what_was_looked_at_is_not_looked_at_again(broker: LocalBroker) -> None:
     overwrite(file, 12, honest)
 
 
-def test_a_long_stretch_that_nobody_wants_is_passed_over(directory: Path) -> None:
+def test_a_long_stretch_without_matches_is_skipped(directory: Path) -> None:
     """Longer than what is looked at in one go."""
     with mq.open(directory, queue_file_units=5000) as broker:
         assert isinstance(broker, LocalBroker)
@@ -410,7 +410,7 @@ def test_ctrl_c_interrupts_a_wait_for_several(broker: LocalBroker, directory: Pa
         assert time.monotonic() - began < AT_ONCE
 
 
-def test_who_dies_asleep_leaves_the_others_alone(broker: LocalBroker, directory: Path) -> None:
+def test_a_waiter_that_dies_asleep_does_not_disturb_the_others(broker: LocalBroker, directory: Path) -> None:
     wait = wait_for(broker, (0, 0, WANTED), (1, 0, None))
     waiting = Waiting(partial(wait.sleep, LONG))
     peer = Peer(directory)
@@ -458,7 +458,7 @@ def test_a_hundred_idle_waits_do_nothing_at_all(broker: LocalBroker, directory: 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("flush", "count"), [("async", 100_000), ("sync", 3_000)])
-def test_no_wake_up_is_lost_by_one_who_wants_few(directory: Path, flush: Any, count: int) -> None:
+def test_a_selective_waiter_loses_no_wake_up(directory: Path, flush: Any, count: int) -> None:
     """A sender, and one who never spins and wants some of it. Now and then the sender waits for the answer: a
     wake-up that was lost would cost the whole time of one wait."""
     with mq.open(directory, flush=flush) as broker:

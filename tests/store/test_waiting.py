@@ -50,7 +50,7 @@ def test_a_message_of_the_same_process_wakes_a_read(broker: LocalBroker) -> None
     assert waiting.end().messages[0].body == b"news"
 
 
-def test_every_one_of_several_who_wait_is_woken(broker: LocalBroker, directory: Path) -> None:
+def test_all_of_several_waiters_are_woken(broker: LocalBroker, directory: Path) -> None:
     peers = [Peer(directory) for _ in range(3)]
     for peer in peers:
         peer.post("ask", READ_BODY.format(0, 0))
@@ -149,7 +149,7 @@ def test_a_signal_that_is_handled_lets_the_wait_go_on(broker: LocalBroker, direc
         assert peer.ask("got") == [1]
 
 
-def test_a_deleted_topic_wakes_who_waits_for_it(broker: LocalBroker, directory: Path) -> None:
+def test_a_deleted_topic_wakes_its_waiters(broker: LocalBroker, directory: Path) -> None:
     queue = broker.topic("A").queues[0]
     with Peer(directory) as peer:
         peer.post("ask", READ.format(1, 0))
@@ -164,7 +164,7 @@ def test_a_deleted_topic_wakes_who_waits_for_it(broker: LocalBroker, directory: 
         assert time.monotonic() - began < AT_ONCE
 
 
-def test_whoever_waits_for_a_topic_made_again_gets_its_messages(broker: LocalBroker) -> None:
+def test_a_waiter_for_a_re_created_topic_gets_its_messages(broker: LocalBroker) -> None:
     queue = broker.topic("A").queues[0]
     send(broker, "A", 0, b"old")
     broker.delete_topic("A")
@@ -184,7 +184,7 @@ def test_a_topic_that_changes_does_not_end_a_wait(broker: LocalBroker) -> None:
     assert waiting.end().messages[0].body == b"news"
 
 
-def test_close_wakes_who_waits(directory: Path) -> None:
+def test_close_wakes_all_waiters(directory: Path) -> None:
     with open_small(directory) as broker:
         broker.create_topic("A", 1)
         queue = broker.topic("A").queues[0]
@@ -194,7 +194,7 @@ def test_close_wakes_who_waits(directory: Path) -> None:
             one.end()
 
 
-def test_others_who_close_or_die_leave_a_wait_alone(broker: LocalBroker, directory: Path) -> None:
+def test_other_processes_that_close_or_die_do_not_end_a_wait(broker: LocalBroker, directory: Path) -> None:
     queue = broker.topic("A").queues[0]
     first, second, third = Peer(directory), Peer(directory), Peer(directory)
     waiting = Waiting(lambda: queue.read(0, wait=120.0))

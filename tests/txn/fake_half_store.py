@@ -35,7 +35,7 @@ class Died(Exception):
     """Of a process: nothing after it was done."""
 
 
-class Shelf(HalfTopic):
+class FakeHalfStore(HalfTopic):
     """The three queues, and the table."""
 
     def __init__(self) -> None:

@@ -23,5 +23,5 @@ NOW, HOUR = 1_700_000_000_000, 3_600_000
         (NOW + HOUR, NOW + HOUR, Action.ASK),
     ],
 )
-def test_who_is_asked(born_ms: int, store_ms: int, action: Action) -> None:
+def test_which_producer_is_checked(born_ms: int, store_ms: int, action: Action) -> None:
     assert decide(Half(5, 5, 0, born_ms, store_ms, None), NOW, NOW, RULES) is action

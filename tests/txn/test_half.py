@@ -213,7 +213,7 @@ class TestNames:
         encoded = properties(PGROUP=more.pop("group", "payers"), UNIQ_KEY=unique_id, **more)
         return MessageExt(Record(HALF_TOPIC, b"", encoded, queue_offset=place).encode(), "mq")
 
-    def test_a_copy_says_whose_it_is(self) -> None:
+    def test_a_copy_names_its_original(self) -> None:
         assert names_of(lambda: [self.half(5, "a"), self.half(9, "a", TRAN_PREPARED_QUEUE_OFFSET="5")]) == {
             9: 5
         }

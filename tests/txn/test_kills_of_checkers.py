@@ -102,7 +102,7 @@ def test_those_asked_are_killed_again_and_again(stage: Stage) -> None:
         eventually(lambda: agreed(broker, stage.database), lambda: told(broker, stage.database))
 
 
-def test_whoever_has_the_duties_is_killed_meanwhile(stage: Stage) -> None:
+def test_the_leader_is_killed_meanwhile(stage: Stage) -> None:
     stage.options["transaction_check_interval"] = 0.1
     holders = [stage.holder("holder0")]
     stage.checker("good")

@@ -108,7 +108,7 @@ def test_what_was_cut_short_is_asked_about(
 
 
 @pytest.mark.parametrize(("point", "passage"), [("CLAIMED", 1), ("COMMITTED", 1)], ids=str)
-def test_all_die_and_who_opens_next_knows_no_more(
+def test_after_all_processes_died_the_next_one_knows_no_more(
     nursery: Nursery, directory: Path, point: str, passage: int
 ) -> None:
     with mq.open(directory, **SIZES) as broker:

@@ -99,7 +99,7 @@ class TestEnds:
                 end(broker, second, ROLLBACK)
             assert stored(broker) == [b"1"]
 
-    def test_who_is_at_it_and_hangs_is_not_waited_for_for_ever(
+    def test_a_hung_handler_is_not_waited_for_forever(
         self, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("mq.broker.transactions.transactions.WAIT_SECONDS", 0.05)
@@ -182,7 +182,7 @@ DAMAGE: list[Callable[[Path], None]] = [Path.unlink, cut, lengthen, fill_with_no
 
 
 class TestDamage:
-    def test_who_closes_before_he_looked_leaves_op_records_all_the_same(
+    def test_a_leader_that_closes_early_still_leaves_op_records(
         self, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def told_to_stop_first(_: TransactionChecker, stopping: Callable[[], bool]) -> None:

@@ -151,7 +151,7 @@ def test_a_broadcast_reaches_it_beside_another(store: mq.LocalBroker, server: Se
 
 
 @knowing("pull")
-def test_it_pulls(store: mq.LocalBroker, server: Server, client: Client) -> None:
+def test_a_foreign_client_pulls(store: mq.LocalBroker, server: Server, client: Client) -> None:
     topic = store.create_topic("orders", 2)
     for number in range(10):
         topic.send(b"%d" % number)

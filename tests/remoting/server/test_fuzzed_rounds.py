@@ -105,7 +105,7 @@ def test_honest_clients_are_served_beside_fuzzed_frames(directory: Path) -> None
     assert list(problems(directory)) == []
 
 
-def test_half_open_connections_and_frames_at_the_limit_keep_nobody_out(directory: Path) -> None:
+def test_half_open_connections_and_frames_at_the_limit_block_no_client(directory: Path) -> None:
     with (
         mq.open(directory) as store,
         serve(store, port=0, namesrv_port=0, idle_seconds=20.0) as server,

@@ -167,7 +167,7 @@ def test_half_open_connections_are_dropped_in_time() -> None:
             sock.close()
 
 
-def test_answers_and_oneway_requests_that_nobody_asked_for_are_dropped(
+def test_unexpected_answers_and_oneway_requests_are_dropped(
     serving: tuple[Server, MemoryBroker],
 ) -> None:
     server, _ = serving

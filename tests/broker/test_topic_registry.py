@@ -72,7 +72,7 @@ def test_what_one_thread_read_before_is_not_what_another_one_sees(
         assert broker.topics() == ["new", "old"]
 
 
-def test_a_topic_that_is_deleted_while_somebody_opens_the_directory_stays_away(
+def test_a_topic_that_is_deleted_while_a_process_opens_the_directory_stays_deleted(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its settings are gone, its queues are not yet: so it looks like one whose settings were lost."""

@@ -1,8 +1,8 @@
 """Half messages and op records against a dict: producers begin and end, rounds check, and whoever dies, dies.
 
-The store is one in memory (half_shelf.py), on a clock that is set. What is asked about, how often, and what
-is given up is known beforehand from the dict; in the end nobody is asked about what has ended, and everybody
-about what has not.
+The store is one in memory (fake_half_store.py), on a clock that is set. What is asked about, how often, and
+what is given up is known beforehand from the dict; in the end nobody is asked about what has ended, and
+everybody about what has not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mq.api.transactions import HalfMessage
 from mq.broker.transactions.check_loop import Rules
 from mq.broker.transactions.half_queues import name_of, named
-from tests.txn.fake_half_store import Died, Shelf
+from tests.txn.fake_half_store import Died, FakeHalfStore
 
 SECOND = 1000
 INTERVAL = 30 * SECOND
@@ -34,22 +34,22 @@ class Transaction:
     is_given_up: bool = False
 
 
-class Rounds(RuleBasedStateMachine):
+class CheckRounds(RuleBasedStateMachine):
     """See the head of this file."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.shelf = Shelf()
+        self.store = FakeHalfStore()
         self.model: dict[int, Transaction] = {}
 
     @initialize()
     def take_over(self) -> None:
-        self.rounds = self.shelf.rounds(RULES, INTERVAL)
+        self.rounds = self.store.rounds(RULES, INTERVAL)
 
     @rule(immunity=st.sampled_from([None, None, 0, 20, 100]), is_known=st.booleans())
     def prepare(self, immunity: int | None, is_known: bool) -> None:
-        place = self.shelf.prepare(immunity, is_known=is_known)
-        now = self.shelf.now
+        place = self.store.prepare(immunity, is_known=is_known)
+        now = self.store.now
         own = None if immunity is None else immunity * SECOND
         self.model[place] = Transaction(now, own, place=place, store_ms=now)
 
@@ -58,37 +58,37 @@ class Rounds(RuleBasedStateMachine):
     def end(self, data: st.DataObject) -> None:
         undecided = [name for name, each in self.model.items() if not each.has_ended]
         name = data.draw(st.sampled_from(undecided))
-        halves = self.shelf.queues[self.shelf.halves]
+        halves = self.store.queues[self.store.halves]
         copies = [message.queue_offset for message in halves if name_of(message) == name]
-        self.shelf.finish(data.draw(st.sampled_from(copies)))
+        self.store.finish(data.draw(st.sampled_from(copies)))
         self.model[name].has_ended = True
 
     @rule(seconds=st.sampled_from([1, 3, 7, 15, 30, 31]))
     def pass_time(self, seconds: int) -> None:
-        self.shelf.now += seconds * SECOND
+        self.store.now += seconds * SECOND
 
     @rule()
     def set_the_clock_back(self) -> None:
-        self.shelf.now -= 10 * SECOND
+        self.store.now -= 10 * SECOND
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
     def make_room(self, data: st.DataObject) -> None:
-        self.shelf.table.forget(data.draw(st.sampled_from(sorted(self.model))))
+        self.store.table.forget(data.draw(st.sampled_from(sorted(self.model))))
 
     @rule()
     def step(self) -> None:
-        shelf, table = self.shelf, self.shelf.table
-        now = shelf.now
+        store, table = self.store, self.store.table
+        now = store.now
         is_due = not table.round_ms <= now < table.round_ms + INTERVAL
         expected = self._expected(now) if is_due else set()
-        end = shelf.end(shelf.halves)
+        end = store.end(store.halves)
         table.asked.clear()
         wait_ms = self.rounds.step()
         assert 0 < wait_ms <= INTERVAL
         copies = {
             message.queue_offset: message
-            for message in shelf.queues[shelf.halves][end:]
+            for message in store.queues[store.halves][end:]
             if HalfMessage(message).times_checked != self.model[name_of(message)].times
         }
         asked = {place for begin, until in table.asked for place in range(begin, until)}
@@ -119,23 +119,23 @@ class Rounds(RuleBasedStateMachine):
 
     def _learn(self) -> None:
         """Where the copies are by now."""
-        for name, message in self.shelf.newest().items():
+        for name, message in self.store.newest().items():
             each = self.model[name]
             each.place, each.store_ms = message.queue_offset, message.store_time_ms
             each.times = HalfMessage(message).times_checked
 
     @rule()
     def let_a_round_pass(self) -> None:
-        self.shelf.now += INTERVAL
+        self.store.now += INTERVAL
         self.step()
 
     @rule(steps=st.integers(0, 12))
     def die_in_the_middle(self, steps: int) -> None:
         before = {name: each.is_given_up for name, each in self.model.items()}
-        now, table = self.shelf.now, self.shelf.table
+        now, table = self.store.now, self.store.table
         if not table.round_ms <= now < table.round_ms + INTERVAL:
             self._expected(now)
-        self.shelf.steps_left = steps
+        self.store.steps_left = steps
         try:
             self.rounds.step()
         except Died:
@@ -143,16 +143,16 @@ class Rounds(RuleBasedStateMachine):
                 # Given up for good once the cursor is behind it.
                 each = self.model[name]
                 each.is_given_up = was or (
-                    each.is_given_up and each.place < self.shelf.begin(self.shelf.halves)
+                    each.is_given_up and each.place < self.store.begin(self.store.halves)
                 )
-        self.shelf.steps_left = None
+        self.store.steps_left = None
         self._learn()
         self.take_over()
 
     @rule()
     def reboot(self) -> None:
         """The table is gone, and with it who ended since the last op record: they are to be asked again."""
-        table = self.shelf.table
+        table = self.store.table
         for name in set(table.to_write) & set(self.model):
             self.model[name].has_ended = False
         table.states.clear()
@@ -167,14 +167,14 @@ class Rounds(RuleBasedStateMachine):
     @invariant()
     def who_has_not_ended_is_open(self) -> None:
         undecided = {name for name, each in self.model.items() if not each.has_ended and not each.is_given_up}
-        assert self.shelf.open_names() == undecided
+        assert self.store.open_names() == undecided
 
     @invariant()
     def copies_say_what_they_are_of(self) -> None:
-        for message in self.shelf.queues[self.shelf.halves]:
+        for message in self.store.queues[self.store.halves]:
             name = named(message)
             assert name is None or name < message.queue_offset
 
 
-Rounds.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
-TestRounds = Rounds.TestCase
+CheckRounds.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
+TestCheckRounds = CheckRounds.TestCase

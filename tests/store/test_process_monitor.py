@@ -62,7 +62,7 @@ def test_the_death_of_a_process_is_told(watch: Watch, sleeper: Sleeper) -> None:
     sleeper.process.wait()
 
 
-def test_everyone_who_asked_is_told_once(watch: Watch, sleeper: Sleeper) -> None:
+def test_every_watcher_is_told_once(watch: Watch, sleeper: Sleeper) -> None:
     told: list[int] = []
     all_told = threading.Event()
 
@@ -78,7 +78,7 @@ def test_everyone_who_asked_is_told_once(watch: Watch, sleeper: Sleeper) -> None
     assert sorted(told) == list(range(10))
 
 
-def test_who_stopped_is_not_told(watch: Watch, sleeper: Sleeper) -> None:
+def test_a_watcher_that_stopped_is_not_told(watch: Watch, sleeper: Sleeper) -> None:
     stopped, told = threading.Event(), threading.Event()
     stop = watch.watch(sleeper.pid, stopped.set)
     watch.watch(sleeper.pid, told.set)
@@ -147,7 +147,7 @@ def descriptor_count() -> int:
     return count
 
 
-def test_a_closed_watch_tells_nobody(sleeper: Sleeper) -> None:
+def test_a_closed_monitor_calls_no_watcher(sleeper: Sleeper) -> None:
     before = descriptor_count()
     watch = Watch()
     told = threading.Event()
@@ -160,7 +160,7 @@ def test_a_closed_watch_tells_nobody(sleeper: Sleeper) -> None:
     assert descriptor_count() <= before
 
 
-def test_whoever_is_told_may_watch_another_and_close(sleeper: Sleeper) -> None:
+def test_a_watcher_may_watch_another_process_and_close(sleeper: Sleeper) -> None:
     watch, done = Watch(), threading.Event()
 
     def told() -> None:

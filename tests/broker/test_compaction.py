@@ -96,7 +96,7 @@ def test_an_older_entry_that_moved_on_meanwhile_is_not_the_newest(broker: LocalB
         assert ledger(broker) == [newest_one]
 
 
-def test_what_nobody_will_ask_for_goes(broker: LocalBroker) -> None:
+def test_an_entry_that_no_sink_needs_is_removed(broker: LocalBroker) -> None:
     say(broker, "batch-1", 0, lasting=False)
     unfinished = say(broker, "batch-2", 0, lasting=False, files=("0/a",), skip=2)
     rests = say(broker, "rests", 9)
@@ -164,7 +164,7 @@ def test_a_damaged_entry_holds_nothing_up(broker: LocalBroker) -> None:
     assert [entry.txn for entry in ledger(broker)] == ["one", "three"]
 
 
-def test_whoever_has_the_duties_does_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_leader_does_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "RETENTION_INTERVAL", 0.02)
     with open_small(directory, retention_hours=0) as broker:
         broker.create_topic("A", 1)

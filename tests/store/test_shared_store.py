@@ -165,7 +165,7 @@ def test_many_that_open_at_once_all_get_in(directory: Path) -> None:
         broker.close()
 
 
-def test_who_is_in_the_gate_keeps_the_others_waiting(directory: Path) -> None:
+def test_the_holder_of_the_open_lock_keeps_other_processes_waiting(directory: Path) -> None:
     with open_small(directory) as broker:
         came: list[mq.Broker] = []
         thread = threading.Thread(target=lambda: came.append(open_small(directory)))
@@ -177,7 +177,7 @@ def test_who_is_in_the_gate_keeps_the_others_waiting(directory: Path) -> None:
         came[0].close()
 
 
-def test_whoever_dies_in_the_gate_leaves_it_open(directory: Path) -> None:
+def test_a_death_while_holding_the_open_lock_releases_it(directory: Path) -> None:
     peer = Peer(directory)
     peer.do("gate = store_of(broker).gate.opening()")
     peer.kill()
@@ -185,7 +185,7 @@ def test_whoever_dies_in_the_gate_leaves_it_open(directory: Path) -> None:
         broker.create_topic("A", 1)
 
 
-def test_duties_pass_to_another_when_the_one_who_does_them_dies(directory: Path) -> None:
+def test_duties_pass_to_another_process_when_the_leader_dies(directory: Path) -> None:
     first = Peer(directory, flush_interval=0.01)
     first.do("broker.create_topic('A', 1)")
     first.send("A", 0, b"one")
@@ -224,7 +224,7 @@ def test_a_reader_beside_writers_sees_what_they_send(directory: Path) -> None:
                 reader.expire()
 
 
-def test_a_reader_alone_keeps_nobody_out(directory: Path) -> None:
+def test_a_read_only_process_keeps_no_other_out(directory: Path) -> None:
     with open_small(directory) as writer:
         writer.create_topic("A", 1)
         send(writer, "A", 0, b"one")
