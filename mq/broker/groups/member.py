@@ -24,6 +24,7 @@ from mq.api.group import Member, Subscription
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
 from mq.broker.groups.claim import LocalClaim
+from mq.broker.groups.member_slot import MemberSlot
 from mq.broker.groups.member_table import MemberTable
 from mq.broker.groups.open_groups import OpenGroups
 from mq.errors import NotPermitted, TopicNotFound

@@ -129,7 +129,7 @@ def test_the_cluster_is_found_by_its_name(store: mq.Broker, server: Server) -> N
     assert "TBW102" in body(TopicNames, ask(server, GetSystemTopicsOfBroker())).topic_list
 
 
-def test_who_consumes_what(store: mq.Broker, server: Server) -> None:
+def test_group_topics_and_subscriptions(store: mq.Broker, server: Server) -> None:
     sent(store, 1)
     store.consumer_groups.assigned("billing").claim(store.readable("orders")[0]).commit(1)
     assert body(GroupNames, ask(server, QueryTopicConsumers("orders"))).group_list == ("billing",)
