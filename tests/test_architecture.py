@@ -1,4 +1,5 @@
-"""The tidy rules of this repository: who may import whom, how long a file may be, which names say nothing.
+"""The tidy rules of this repository: which package may import which, how long a file may be, which names say
+nothing.
 
 Read as data: nothing here imports mq but the test of its public names.
 """
@@ -189,7 +190,7 @@ def test_tests_reach_for_private_names_in_one_place() -> None:
 
 
 def test_no_circle_joins_two_files() -> None:
-    """Whoever has to know one of them has to know all; what only a type checker imports counts too."""
+    """To understand one of them takes all of them; imports for type checkers count too."""
     above = {
         module_name(path): {imported for _, imported in imports(path)} - {module_name(path)}
         for path in sources()

@@ -1,4 +1,4 @@
-"""What `import mq` loads, and that the names which are loaded later are there for everybody who looks.
+"""What `import mq` loads, and that the names which are loaded later are visible.
 
 What must not be loaded is named here; how long the import takes is not, since machines differ.
 """

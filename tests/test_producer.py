@@ -616,7 +616,7 @@ def test_a_callback_may_send_and_close(monkeypatch: pytest.MonkeyPatch) -> None:
     done = threading.Event()
 
     def more(_: object) -> None:
-        producer.send_async(MESSAGE, timeout=60)  # there is no room, and nobody else could make any
+        producer.send_async(MESSAGE, timeout=60)  # there is no room, and no other thread could make any
         producer.close()
         done.set()
 

@@ -40,7 +40,7 @@ def workers() -> list[threading.Thread]:
 
 @contextmanager
 def busy() -> Iterator[threading.Event]:
-    """One call is under way that nobody waits for. Setting the event ends it."""
+    """One call is running without a waiter. Setting the event ends it."""
     end, begun = threading.Event(), threading.Event()
 
     def work() -> None:

@@ -1,6 +1,6 @@
 """A store in memory for the delivery of delayed messages, with a clock that is set, and death at any step.
 
-FakeDelayStore is what Delivery needs of a store. Whoever uses it may be told to die: `steps` are counted, one
+FakeDelayStore is what Delivery needs of a store. A test may order its user to die: `steps` are counted, one
 before each change that another process would see, and at the step `dies_at` Died is raised, as if there were
 no next one."""
 
@@ -104,7 +104,7 @@ class FakeDelayStore:
         reconsume_times: int = 0,
         born_time: int | None = None,
     ) -> Copy:
-        """Store a message, whoever does."""
+        """Store a message."""
         self.number(topic, queue_id, add=True)
         queue = self.queues[topic, queue_id]
         record = Record(

@@ -82,10 +82,10 @@ def test_what_the_index_does_not_know_yet(broker: LocalBroker, directory: Path) 
 
 
 def slept(wait: Callable[[], None], act: Callable[[], object]) -> None:
-    """Waits, long, until somebody acts."""
+    """Waits, long, until the test acts."""
     waiting = Waiting(wait)
     time.sleep(0.03)
-    waiting.goes_on()  # Nobody looked around meanwhile.
+    waiting.goes_on()  # No reader has checked meanwhile.
     act()
     waiting.end()
 

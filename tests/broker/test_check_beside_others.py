@@ -1,4 +1,4 @@
-"""Whoever looks for problems does so beside others, who go on: what they change meanwhile is no problem.
+"""The check runs beside processes that keep working: their changes are no problems.
 
 Each of these has them do it in the very moment that matters.
 """
@@ -108,7 +108,7 @@ def test_the_file_of_handled_keys_is_being_made(tmp_path: Path, monkeypatch: pyt
 class TestTimers:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
-        """A wheel with something in it, and somebody at work on it."""
+        """A wheel with something in it, and a leader at work on it."""
         with Bench(tmp_path / "store") as bench:
             for delay_ms in (0, 10, 3_000):
                 bench.put_aside(BEGIN_MS + HOUR_MS + delay_ms)
@@ -129,7 +129,7 @@ class TestTimers:
     def test_files_of_the_log_go_after_their_names_were_read(
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A name that leads nowhere, as whoever read names just before has it."""
+        """A name of a file that was deleted since the directory was listed."""
         directory, files = timer_log.directory_of(root), timer_log.files
         (first,) = files(root)
         first.rename(directory / f"{3 * FILE_SIZE:020}")

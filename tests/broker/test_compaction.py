@@ -1,4 +1,4 @@
-"""The sink's ledger outlives retention as far as somebody may still ask for it, and no further."""
+"""The sink's ledger outlives retention for the entries that a sink may still need, and no others."""
 
 from __future__ import annotations
 

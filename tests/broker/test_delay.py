@@ -1,6 +1,7 @@
-"""Delay levels on a clock that is set: each message delivered once when it is due, whoever dies meanwhile.
+"""Delay levels on a clock that is set: each message delivered once when it is due, even if the leader dies.
 
-The store is one in memory (store.py), and the one who delivers can be made to die before every single change.
+The store is one in memory (fake_delay_store.py), and the leader can be made to die before every single
+change.
 """
 
 from __future__ import annotations
@@ -348,7 +349,7 @@ class TestDelivery:
 
 
 class TestDeath:
-    """The one who delivers dies before a change that others would see, and another one goes on."""
+    """The leader dies before a change that others would see, and another leader continues."""
 
     def test_at_every_step_of_every_delivery(self, tmp_path: Path) -> None:
         step = 0

@@ -42,7 +42,7 @@ class Put(NamedTuple):
 
 
 class World:
-    """Real time, the clock, and whoever leads."""
+    """Real time, the clock, and the current leader."""
 
     def __init__(self, root: Path) -> None:
         self.store = FakeDelayStore()

@@ -1,8 +1,8 @@
 """One process does the duties, and another goes on the moment when that one dies, at whatever step it does.
 
-Of every delayed message exactly one copy is delivered, none before it is due, whoever delivers; and the one
-who was to deliver it may have been killed before any store into what the processes share, or anywhere in the
-append.
+Of every delayed message exactly one copy is delivered, none before it is due, whichever process delivers; and
+the one that was to deliver it may have been killed before any store into what the processes share, or
+anywhere in the append.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Deliverer:
         wait_for_duties(self._store, self.process)
 
     def died(self) -> bool:
-        """Whether it ends of itself, which nobody does who is not killed."""
+        """Whether it ends by itself; a process ends only when it is killed."""
         return self.process.wait(PATIENCE)
 
     def end(self) -> None:
@@ -145,7 +145,7 @@ def test_death_inside_the_append_of_a_delivery(
 def test_the_leader_is_killed_again_and_again(
     directory: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two levels of short delays, and several who wait for their turn; the one who sends has no part in
+    """Two levels of short delays, and several processes that wait to lead; the sender has no part in
     it."""
     monkeypatch.setattr(Turn, "take", lambda _turn: False)
     sent: dict[str, int] = {}
@@ -163,7 +163,7 @@ def test_the_leader_is_killed_again_and_again(
             if number % 90 == 89 and len(alive) > 1:
                 deadline = time.monotonic() + 60
                 while (pid := leader_pid(broker)) not in alive:
-                    assert time.monotonic() < deadline, "nobody has taken over"
+                    assert time.monotonic() < deadline, "no process has taken over"
                     time.sleep(0.001)
                 alive.pop(pid).process.kill()
                 killed += 1
@@ -232,19 +232,19 @@ def test_a_process_that_waits_for_the_lead_sleeps(directory: Path, nursery: Nurs
             time.sleep(0.2)
 
             def woken() -> int:
-                """Delayed messages wake the one who delivers, and nobody else."""
+                """Delayed messages wake the leader, and no other process."""
                 before = switches(thread)
                 for _ in range(20):
                     broker.create_topic("orders", 1).send(b"x", delay_level=1)
                     time.sleep(0.05)
                 return switches(thread) - before
 
-            # Whoever waits for the interpreter goes to sleep as well; so in one of a few rounds.
+            # A thread that waits for the interpreter lock sleeps as well, so one of a few rounds must pass.
             assert any(woken() < 10 for _ in range(10))
 
 
 def test_a_stop_wakes_the_delivering_leader(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes between his look whether to stop and his sleep."""
+    """It comes between the leader's check of the stop flag and its sleep."""
     monkeypatch.setattr(Turn, "take", lambda _turn: False)
     monkeypatch.setattr("mq.broker.delay.schedule.IDLE", 3600.0)
     with mq.open(directory, **SIZES) as broker:

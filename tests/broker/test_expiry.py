@@ -155,7 +155,7 @@ def test_every_leader_uses_the_store_s_settings(directory: Path) -> None:
 
 @pytest.fixture
 def read_in_part(directory: Path) -> Iterator[LocalBroker]:
-    """Two topics whose messages are old; `slow` has read ten of A, `fast` all, nobody ever B."""
+    """Two topics whose messages are old; `slow` has read ten of A, `fast` all; no group has read B."""
     with open_small(directory, duties=False) as broker:
         broker.create_topic("A", 2)
         broker.create_topic("B", 1)
@@ -172,7 +172,7 @@ def read_in_part(directory: Path) -> Iterator[LocalBroker]:
 
 
 def everything(broker: LocalBroker) -> Expiring:
-    """What goes, in the words of somebody who looks at the queues before and after."""
+    """What expires, by comparing the queues before and after."""
     before = {queue: broker.min_offset(queue) for topic in ("A", "B") for queue in broker.readable(topic)}
     expected = broker.retention.expiring()
     files = len(log_files(broker.path))
@@ -232,7 +232,7 @@ def test_consumers_that_broadcast_are_no_group_that_lags(read_in_part: LocalBrok
     membership.leave()
 
 
-# Not before somebody confirms it.
+# Not before it is confirmed.
 
 
 def copied(directory: Path, copy: Path) -> Path:
@@ -261,7 +261,7 @@ def test_a_copy_deletes_nothing_before_it_is_confirmed(
         assert broker.retention.held == ""
         broker.retention.work()
     assert len(after_work(copy)) == 1
-    # A number is said by somebody who means it.
+    # An explicit number counts as a confirmation.
     again = copied(directory, tmp_path / "again")
     with open_small(again, duties=False) as broker:
         assert broker.expire(retention_hours=50) > 3

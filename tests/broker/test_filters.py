@@ -81,7 +81,7 @@ def test_a_consumer_is_spared_what_its_expression_leaves_out(broker: LocalBroker
         assert consume(consumer, 1) == [b"20"]
         sent = send(broker, 2, 30, 3, 40)
         assert consume(consumer, 2) == [b"30", b"40"]
-        # The first two were sent before anybody filtered.
+        # The first two were sent before any group filtered.
         assert pulled(broker, consumer) == [b"1", b"20", b"30", b"40"]
         assert consumer.poll(timeout=0) == []
         consumer.commit()
@@ -156,7 +156,7 @@ def test_senders_of_other_processes_know_a_filter_at_once(broker: LocalBroker, d
         offset = peer.ask("put(1)")
         where = broker.topic("A").queues[0].message_queue
         found = reader_of(broker).marked_pull(where, marks, 0, 100, 1 << 20, 0.0).messages
-        # What was sent before may be anybody's; the last one is, for sure.
+        # The bits of earlier messages may be unset; those of the last one are set for sure.
         assert [message.queue_offset for message in found] == list(range(offset + 1))
         assert BLOOM.may_hold(wanted_bits(broker, offset), marks.positions)
 
@@ -272,8 +272,8 @@ def test_a_push_consumer_gets_all_that_it_wants(broker: LocalBroker) -> None:
 def test_what_one_thread_knew_before_is_not_what_another_one_goes_by(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first has read the file and is held up; then somebody begins to filter. The second knows him, and
-    still does when the first has gone on: bits without his would keep messages from him."""
+    """The first has read the file and is held up; then a new group begins to filter. The second knows it, and
+    still does when the first has gone on: bits without the new group's would keep messages from it."""
     filters = filters_of(broker)
     ConsumerFilters(store_of(broker)).marks("other", "A", SQL)
     has_read, goes_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""A topic that a send made, and that send fails: the topic goes, unless somebody else needs it by then."""
+"""A topic that a send made, and that send fails: the topic goes, unless another producer needs it by then."""
 
 from __future__ import annotations
 

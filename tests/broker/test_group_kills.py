@@ -1,4 +1,4 @@
-"""Members are killed at any instruction: no queue has two owners, no offset falls, nobody stays behind.
+"""Members are killed at any instruction: no queue has two owners, no offset falls, no dead member stays.
 
 Judged from a trace that the members append to. MQ_GROUP_KILLS=1000 kills more of them.
 """
@@ -47,7 +47,7 @@ def test_members_killed_at_random_leave_everything_in_order(tmp_path: Path) -> N
                 kill(victim)
             deadline = time.monotonic() + 60
             while trace.read_text().count("\n") <= KILLS * 10:
-                assert time.monotonic() < deadline, "those who live do nothing"
+                assert time.monotonic() < deadline, "the live members do nothing"
                 time.sleep(0.05)
         finally:
             for process in living:
@@ -67,7 +67,7 @@ def started(directory: Path, seed: int, trace: Path) -> subprocess.Popen[bytes]:
 
 
 def judged(trace: Path) -> dict[int, int]:
-    """Queue id to the highest offset that anybody saw. Fails at the first line that may not be."""
+    """Queue id to the highest offset that any member saw. Fails at the first invalid line."""
     owner: dict[int, int] = {}
     highest: dict[int, int] = {}
     lines = [line.split() for line in trace.read_text().splitlines()]

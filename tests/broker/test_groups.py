@@ -1,4 +1,4 @@
-"""Groups over processes that die: who lives, whose the queues are, and what is left of it all.
+"""Groups over processes that die: the live members, the owners of queues, and the remains.
 
 What every broker must answer about groups is in tests/contract; this is what only a directory that several
 processes share can get wrong.
@@ -32,7 +32,7 @@ from tests.support.store.peer import Peer
 from tests.support.store.small_store import open_small, overwrite, send
 
 TAKEOVER = 0.25  # the promise
-TAKEOVER_LATEST = 10.0  # of the worst of a few on a busy machine: who is not told waits for longer
+TAKEOVER_LATEST = 10.0  # the worst of a few on a busy machine: a member that is not notified waits longer
 SOON = 20.0
 QUEUES = [mq.MessageQueue("orders", "mq", queue_id) for queue_id in range(4)]
 JOIN = (
@@ -126,7 +126,7 @@ def test_sleeping_members_wake_when_another_dies(broker: LocalBroker, peers: Cal
     sleepers = [peers("one"), peers("two")]
     for sleeper in sleepers:
         sleeper.do("assert member.claim(queues[0]) is None and len(member.members()) == 3")
-        # Before the death: who looks after it has nothing to wait for.
+        # Start before the death: afterwards there is nothing to wait for.
         sleeper.do("version = member.version()")
         sleeper.post("do", "broker.waiter().wait([], [(member, version)], 20.0)")
     victim.kill()
@@ -250,7 +250,7 @@ def test_a_member_of_another_pid_namespace_is_missed_when_it_dies(
     assert client_ids(broker) == ["here"]
 
 
-# What is left when nobody lives.
+# What is left when all members are dead.
 
 
 def test_offsets_survive_the_death_of_all_to_the_last_commit(directory: Path, broker: LocalBroker) -> None:

@@ -1,4 +1,4 @@
-"""Recall handles: RocketMQ's own text, there and back, and whatever else somebody may give for one."""
+"""Recall handles: RocketMQ's own text, there and back, and anything else that may be given instead of one."""
 
 from __future__ import annotations
 

@@ -129,8 +129,8 @@ def test_a_leader_that_is_stopped_inside_of_the_wheel(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody can take the wheel from it; everything else goes on, and the wheel when it does. Others are told
-    which process is stopped."""
+    """No process can take the timer wheel from it; all else goes on. The wheel goes on when the process does.
+    Others are told which process is stopped."""
     monkeypatch.setattr(recall, "TIMEOUT", 0.2)
 
     def send(topic: mq.Topic) -> None:
@@ -142,11 +142,13 @@ def test_a_leader_that_is_stopped_inside_of_the_wheel(
         topic.send(b"level", delay_level=1)
         wait_until(lambda: b"level" in delivered(broker, 1), "the levels stand still")
         assert has_duties(broker)
-        who = rf"held by process {first.pid} \(.*\), which is stopped"
-        wait_until(lambda: re.search(f"timer messages have to wait: .*{who}", caplog.text), "nothing is said")
+        holder = rf"held by process {first.pid} \(.*\), which is stopped"
+        wait_until(
+            lambda: re.search(f"timer messages have to wait: .*{holder}", caplog.text), "nothing is said"
+        )
         later = topic.send(b"recalled", delay_ms=100_000).recall_handle
         assert later is not None
-        with pytest.raises(mq.RequestTimeout, match=who):
+        with pytest.raises(mq.RequestTimeout, match=holder):
             broker.recall(later)
         first.go_on()
         expected = Counter([b"level", *(b"timer %d" % number for number in range(6))])
@@ -179,7 +181,7 @@ def test_a_leader_that_is_stopped_before_it_deletes(directory: Path, failing: Nu
 
     with stopped_leader(failing, directory, send, "EXPIRING", retention_hours=0.0) as (first, broker):
         broker.retention.change(hours=72)
-        wait_until(lambda: has_duties(broker), "nobody has the duties")
+        wait_until(lambda: has_duties(broker), "no process has the duties")
         first.go_on()
         first.stop()
         wait_until(lambda: first.wait(0.1), "it does not end")
@@ -190,13 +192,14 @@ def test_a_leader_that_is_stopped_before_it_deletes(directory: Path, failing: Nu
 
 @pytest.mark.crash
 def test_a_leader_that_is_stopped_inside_of_the_index(directory: Path, failing: Nursery) -> None:
-    """Nobody can take the index from it; who asks is told so in time, and everything else goes on."""
+    """No process can take the index from it; a query fails in time and says so, and everything else goes
+    on."""
 
     def send(topic: mq.Topic) -> None:
         topic.send(b"one", keys="one")
 
     with stopped_leader(failing, directory, send, "INDEX_ENTRY") as (first, broker):
-        wait_until(lambda: has_duties(broker), "nobody has the duties")
+        wait_until(lambda: has_duties(broker), "no process has the duties")
         broker.topic("orders").send(b"two", keys="two")
         flushed(broker, log_end(broker))
         stopped = rf"process {first.pid} \(.*\), which is stopped"

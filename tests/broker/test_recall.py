@@ -1,7 +1,7 @@
 """A recall and a delivery race, in several processes of which some are killed: what `recall` said holds.
 
-What it said was recalled is never delivered, what it said was delivered is there once, and so is what nobody
-recalled; whoever had the duties, and whenever he died.
+What it said was recalled is never delivered, what it said was delivered is there once, and so is every
+message that was not recalled, whichever process was the leader, and whenever it died.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def recall_all(broker: LocalBroker, results: list[mq.SendResult], base_ms: int) 
     return True
 
 
-@pytest.mark.parametrize("killed", ["nobody", "who delivers", "anybody"])
+@pytest.mark.parametrize("killed", ["none", "the leader", "any process"])
 def test_what_a_recall_said_holds(directory: Path, killed: str) -> None:
     with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES) as broker:
         broker.create_topic("orders", 2)
@@ -133,9 +133,9 @@ def test_what_a_recall_said_holds(directory: Path, killed: str) -> None:
     assert bystander.stdout is not None
     bystander.stdout.readline()
     recallers = [start("-m", "tests.broker.recaller", directory, seed, 60) for seed in range(3)]
-    for round_number in range(0 if killed == "nobody" else 12):
+    for round_number in range(0 if killed == "none" else 12):
         time.sleep(chance.uniform(0.05, 0.3))
-        if killed == "anybody" and round_number % 3 == 2:
+        if killed == "any process" and round_number % 3 == 2:
             place = chance.randrange(len(recallers))
             account.add(end(recallers[place], kill=True))
             recallers[place] = start("-m", "tests.broker.recaller", directory, 100 + round_number, 40)
@@ -153,14 +153,14 @@ def test_what_a_recall_said_holds(directory: Path, killed: str) -> None:
     assert account.late - came == set()
     assert account.recalled
     # Of those whose sender was killed, a recall may have been under way.
-    if killed != "anybody":
+    if killed != "any process":
         assert came == account.sent - account.recalled
 
 
 def test_a_recall_counts_only_once_the_leader_has_seen_it(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """He is stopped, and the message is due meanwhile: nobody knows what he will do first."""
+    """The leader is stopped, and the message is due meanwhile: which it handles first is not known."""
     with LocalBroker(directory, timer_precision_ms=PRECISION_MS, **SIZES):
         pass
     bystander = start("-c", BYSTANDER, directory, PRECISION_MS, "alone")
@@ -183,7 +183,7 @@ def test_a_recall_counts_only_once_the_leader_has_seen_it(
         sleep_until(due_ms)
         bystander.send_signal(signal.SIGCONT)
         monkeypatch.setattr("mq.broker.delay.recall.TIMEOUT", PATIENCE)
-        # What he saw first was the marker.
+        # The leader saw the marker first.
         assert broker.recall(result.recall_handle) == result.msg_id
         assert wait_until_all_came(broker, name) == []
     end(bystander, kill=False)

@@ -1,5 +1,5 @@
 """Dead letters sent back to their group, or their topic: each once, whatever was selected before and
-whoever died meanwhile."""
+whichever process died meanwhile."""
 
 from __future__ import annotations
 

@@ -162,11 +162,11 @@ class TestBroker:
 
 
 class TestChangedMeanwhile:
-    """Topics change while messages wait, before anybody delivers any."""
+    """Topics change while messages wait, before any is delivered."""
 
     @pytest.fixture
     def delivered(self, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-        """Set, it lets the one who may deliver begin."""
+        """When it is set, the leader may begin to deliver."""
         begun = threading.Event()
         take = Turn.take
         monkeypatch.setattr(Turn, "take", lambda turn: begun.is_set() and take(turn))
@@ -251,7 +251,7 @@ class TestRestart:
             assert tags_code(broker, 18, 0) == code
 
     def test_what_rocketmq_left_waiting_is_delivered(self, directory: Path) -> None:
-        """Two messages put aside by its library, long overdue; nobody has ever delivered any."""
+        """Two delayed messages of RocketMQ's library, long overdue and never delivered."""
         sizes = json.loads((STORES / "kinds" / "sizes.json").read_text())
         shutil.copytree(STORES / "kinds" / "store", directory)
         with mq.open(directory, **sizes) as broker:
@@ -272,7 +272,7 @@ class TestRestart:
 
 
 def test_a_clock_set_forward_is_noticed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody notifies the leader then: while it sleeps it looks at the clock now and then."""
+    """The leader is not notified then, but it checks the clock regularly while it sleeps."""
     monkeypatch.setattr("mq.broker.delay.schedule.IDLE", 0.02)
     monkeypatch.setattr(Turn, "take", lambda _turn: False)
     ahead_ms, stopping = 0, threading.Event()

@@ -1,4 +1,4 @@
-"""Messages due at any time of real brokers: delivered to the ms, whoever delivers, also after a restart."""
+"""Messages due at any time of real brokers: delivered to the ms by any leader, also after a restart."""
 
 from __future__ import annotations
 

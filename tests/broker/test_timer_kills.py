@@ -1,6 +1,7 @@
-"""Who delivers timer messages is killed, at chosen points and whenever: each comes once, and none early.
+"""The process that delivers timer messages is killed, at chosen points and at random: each comes once, none
+early.
 
-What one has begun is stated in mq/timer first. Whoever takes over finishes it, or takes it back.
+A leader records each step in mq/timer first. The next leader finishes it, or undoes it.
 """
 
 from __future__ import annotations
@@ -138,5 +139,5 @@ def test_random_delays_while_the_leader_is_killed_each_second(directory: Path, n
         f"\n{killed} killed; due to listener: p50 {errors[half]:.1f} ms, p99 {errors[most]:.1f} ms, most"
         f" {errors[-1]:.1f} ms; due to stored: p50 {late[half]} ms, p99 {late[most]} ms"
     )
-    # Nobody delivers for as long as a takeover takes, at most once a second; and a machine may be busy.
+    # During a takeover, at most once a second, no message is delivered; and a machine may be busy.
     assert errors[count // 2] <= TAKEOVER_MS

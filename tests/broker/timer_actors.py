@@ -1,4 +1,4 @@
-"""Processes around timer messages: who delivers them, who sends them, who consumes them."""
+"""Processes around timer messages: leaders, senders, consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`groups`, `reset` and `top --json`: consumer groups as somebody sees them who asks why nothing moves."""
+"""`groups`, `reset` and `top --json`: consumer groups, and why their queues make no progress."""
 
 import fcntl
 import json

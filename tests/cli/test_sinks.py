@@ -13,7 +13,7 @@ from tests.support.appending import append_one
 WITHOUT = """
 import sys
 for name in ("pyspark", "pyarrow"):
-    sys.modules[name] = None  # Whoever imports it fails.
+    sys.modules[name] = None  # An import of it fails.
 from mq.cli.command import run
 sys.exit(run(sys.argv[1:]))
 """

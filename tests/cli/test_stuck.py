@@ -67,7 +67,7 @@ def test_a_listener_that_hangs(run: Run, broker: mq.LocalBroker) -> None:
 def test_listeners_that_hang_in_all_threads(run: Run, broker: mq.LocalBroker) -> None:
     done = threading.Event()
     with consumer(broker, lambda _: done.wait(), threads=2, consume_timeout=0.5):
-        # What they have is sent back, and nobody is left for the others.
+        # Their messages are sent back, and no thread is left for the others.
         assert "test_stuck.py:" in reason(run, broker, "all 2 threads are in listeners")
         done.set()
 
@@ -151,7 +151,7 @@ def test_a_pull_consumer_that_is_paused_or_does_not_ask(run: Run, broker: mq.Loc
 
 def test_more_in_memory_than_may_be(run: Run, broker: mq.LocalBroker) -> None:
     done = threading.Event()
-    for number in range(300):  # So many that they last until somebody has asked.
+    for number in range(300):  # So many that they last until the command has run.
         broker.topic("orders").send(b"order %d" % number)
     with consumer(broker, lambda _: done.wait(0.3), threads=1, pull_threshold_for_queue=1):
         assert reason(run, broker, "flow control").endswith(" messages")

@@ -336,7 +336,7 @@ def test_many_consumers_share_one_thread(broker: mq.Broker) -> None:
         while done < 10:  # two queues of five groups each
             finished, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
             done += sum(len(task.result()) for task in finished)
-            # Who does not ask gives up no queue that is another's by now.
+            # A consumer that does not rebalance releases no queue that another member owns by now.
             again = [asking.pop(task) for task in finished]
             if done < 10:
                 asking.update({asyncio.create_task(consumer.poll(2 * SOON)): consumer for consumer in again})
@@ -535,7 +535,7 @@ def test_what_fails_comes_again_with_its_topic_and_is_counted(
             await asyncio.sleep(0.01)
             assert len(listener.seen) == times
             now += delay_ms
-            broker.create_topic(f"wake-{times}")  # the clock moved: who waits for it looks again
+            broker.create_topic(f"wake-{times}")  # the clock moved: its waiter checks again
         await running
         assert listener.seen == [("orders", 0), ("orders", 1), ("orders", 2)]
 
@@ -766,10 +766,10 @@ def test_the_waiter_forgets_a_broker_without_consumers(broker: mq.Broker) -> Non
 def test_a_close_does_not_depend_on_which_thread_enters_first(
     broker: mq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever who closes looks, the thread of the waiter is back where it was: it sleeps for who asked."""
+    """Whenever close() checks, the waiter's thread sleeps again for its caller."""
 
     class Unfair:
-        """Lets nobody in before the thread sleeps again, if it does at all."""
+        """Lets no caller in before the thread sleeps again, if it does at all."""
 
         def __init__(self, waiting: waiter.WaiterThread) -> None:
             self.looks = 0

@@ -153,7 +153,7 @@ def test_an_interrupted_body_gives_its_key_up(directory: Path) -> None:
             mine.clear()
             interrupted(moment, handle)
         for number in range(40):
-            with theirs(f"key-{number}"):  # Raises mq.Retry where somebody has it.
+            with theirs(f"key-{number}"):  # Raises mq.Retry if another thread handles it.
                 pass
 
 
@@ -194,7 +194,7 @@ def test_a_dropped_pull_consumer_is_told_of_and_leaves(directory: Path) -> None:
         with pytest.warns(ResourceWarning, match="was dropped and not closed"):
             held.clear()
         assert joined(broker) == []
-        assert broker.group("g").lag("t") == 1  # Nobody said that it is done.
+        assert broker.group("g").lag("t") == 1  # It was not committed.
 
 
 def test_a_failed_open_leaves_nothing_open(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""What there is to run, without threads: who gets what is behind a listener that hangs."""
+"""The dispatcher without threads: which runs are handed out behind a listener that hangs."""
 
 from __future__ import annotations
 

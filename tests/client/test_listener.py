@@ -28,7 +28,7 @@ from tests.support.recording_listener import (
 
 UNKNOWN = mq.TransactionState.UNKNOWN
 
-pytestmark = pytest.mark.filterwarnings("error")  # A coroutine that nobody awaited is one.
+pytestmark = pytest.mark.filterwarnings("error")  # A coroutine that was never awaited is one.
 
 
 async def coroutine(_message: Any) -> None:

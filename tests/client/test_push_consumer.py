@@ -783,7 +783,7 @@ def test_topics_come_and_go_while_it_runs() -> None:
     broker = make()
     orders, payments = Heard(), Heard()
     with consuming(broker, orders) as consumer:
-        consumer.subscribe("payments", listener=payments)  # which nobody has made yet
+        consumer.subscribe("payments", listener=payments)  # which does not exist yet
         send(broker, "order")
         orders.wait(1)
         broker.create_topic("payments", 2)

@@ -1,4 +1,4 @@
-"""Who has which queue: RocketMQ's worked examples, and what holds for any members and queues."""
+"""The allocation of queues: RocketMQ's worked examples, and invariants for any members and queues."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_a_slave_takes_over_reads(version: Version) -> None:
         cluster.brokers["a"].kill()
         with cluster.clients(version=version) as java:
             assert set(java.route("orders").brokers["a"]) == {"1"}
-            # It sends its heartbeat to the slave alone, whose answer to who is in the group it needs.
+            # It sends its heartbeat to the slave alone, whose list of the group's members it needs.
             java.consume("billing", ["orders"], route_ms=1000)
             assert sorted(m.body for m in java.received("billing", 2, WAIT)) == [b"1", b"2"]
             with pytest.raises(RequestFailed):

@@ -94,7 +94,7 @@ def test_a_producer_without_a_window_stores_what_has_a_key_as_it_is(broker: mq.B
 
 
 def test_what_others_stored_under_a_key_counts(broker: mq.Broker, producer: mq.Producer) -> None:
-    """Whichever way: who sends once does not send what is there."""
+    """Either way, a send with a key does not store a message that is there."""
     others = mq.Producer(broker)
     with mq.TransactionProducer(broker, "payers", lambda _: mq.TransactionState.UNKNOWN) as transactions:
         ways: list[Callable[[mq.Message], Any]] = [

@@ -1,4 +1,4 @@
-"""Groups: who is in one, whose a queue is, how far it is consumed, and what wakes those who wait."""
+"""Groups: members, owners of queues, offsets, and what wakes waiting members."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_a_lonely_member_may_subscribe_to_something_else(broker: mq.Broker, join
 
 
 CHANGES: dict[str, Callable[[mq.Broker, Join], object]] = {
-    "somebody joins": lambda _, join: join("z"),
+    "a member joins": lambda _, join: join("z"),
     "a queue is claimed and released": lambda broker, join: claimed(join("z"), queue_of(broker)).release(),
     "an offset is reset": lambda broker, _: broker.group("billing").reset("orders", to="latest"),
     "a topic is made": lambda broker, _: broker.create_topic("events"),

@@ -1,7 +1,7 @@
 """Any sequence of calls: groups, offsets and retries go as they would in a few dicts.
 
 Members join and leave, claim queues and give them up, pull, fail, hand back and commit; offsets are reset,
-time passes. The model knows what each queue holds, what is committed, who has what, and what is to come.
+time passes. The model knows the messages of each queue, the offsets, the owners, and what is to come.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Machine(RuleBasedStateMachine):
     def create(self, topic: str, count: int) -> None:
         queues = self.model.get(topic, {})
         if any(messages for queue_id, messages in queues.items() if queue_id >= count):
-            with pytest.raises(mq.NotPermitted, match="shrink=True"):  # Nobody has consumed them.
+            with pytest.raises(mq.NotPermitted, match="shrink=True"):  # No group has consumed them.
                 self.broker.create_topic(topic, count)
             return
         queues = self.model.setdefault(topic, {})

@@ -24,7 +24,7 @@ AHEAD_MS = (1000, 6000, 24_000)
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who recalls waits for as long as a busy machine takes."""
+    """A recall waits for as long as a busy machine takes."""
     monkeypatch.setattr("mq.broker.delay.recall.TIMEOUT", PATIENCE)
 
 

@@ -30,7 +30,7 @@ def queue_ids(topic: mq.Topic) -> list[int]:
 
 
 LATE: dict[str, Any] = {"delay_ms": 400 * 24 * 3600 * 1000}
-# Sends to a topic that nobody made, which are refused: by what they ask for, and by the way they take.
+# Rejected sends to a missing topic, by their options and by their way.
 REFUSED: dict[str, Callable[[mq.Broker, mq.Producer, mq.TransactionProducer], Any]] = {
     "send too late": lambda _b, p, _t: p.send(mq.Message("fresh", b"x", **LATE)),
     "send to no queue": lambda b, p, _t: p.send(mq.Message("fresh", b"x"), queue=queue_named(b, "fresh", 4)),

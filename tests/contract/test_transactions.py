@@ -1,4 +1,4 @@
-"""Transactions: nobody sees a half message; it is committed once or never; those left open are checked."""
+"""Transactions: no consumer sees a half message; it is committed once or never; open ones are checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GROUP = "payers"
 QUICK: dict[str, Any] = {
     "transaction_timeout": 0.1,
     "transaction_check_interval": 0.15,
-    "transaction_check_max": 1000,  # The usual fifteen are over before a slow machine has asked anybody.
+    "transaction_check_max": 1000,  # The default of fifteen is over before a slow machine has checked once.
 }
 PATIENCE = 60.0
 

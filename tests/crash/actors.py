@@ -200,7 +200,7 @@ def reader(root: str, trace: str, *, sizes: Sizes, pauses: str, flush: Any = "as
 
 
 def visitor(root: str, trace: str, run: int, *, sizes: Sizes) -> None:
-    """Opens, sends a little, closes, over and over: somebody dies while opening or closing."""
+    """Opens, sends a little, closes, over and over: a process dies while opening or closing."""
     sequence = 0
     while not stopping:
         sequence += 1
@@ -266,7 +266,7 @@ def poisoned(root: str, trace: str, run: int, *, sizes: Sizes, flush: Any) -> No
             while time.monotonic() < until:
                 sender.send(1, 64)
                 broker.flush()
-            raise AssertionError("a sync failed, and nobody is told")
+            raise AssertionError("a sync failed, and no error is raised")
         except mq.StorePoisoned:
             pass
         attempts: dict[str, Callable[[], None]] = {"send": lambda: sender.send(1, 64), "flush": broker.flush}
@@ -301,7 +301,7 @@ def full(root: str, trace: str, run: int, *, sizes: Sizes, rounds: int, then: in
 def inspect(
     root: str, traces: list[str], readers: list[str], answer: str, *, problems_too: bool = True
 ) -> None:
-    """Write to `answer` what is wrong with a store, beside whoever has it open."""
+    """Write to `answer` what is wrong with a store, beside the processes that have it open."""
     promised = [ack for trace in traces for ack in acks(trace)]
     with mq.open(root) as broker:
         recovered = store_of(broker).recovered
@@ -313,7 +313,7 @@ def inspect(
     _answer(answer, wrong, count, len(promised), repairs, recovered is not None)
 
 
-def powered(who: str, record: dict[str, Any], **arguments: Any) -> None:
+def powered(scenario: str, record: dict[str, Any], **arguments: Any) -> None:
     """Any actor on a disk that forgets (see disk.py). Where its clock runs fast, its duties do too."""
     logging.getLogger("mq").addHandler(logging.NullHandler())  # Warnings of what is done to it on purpose.
     start_recording(str(arguments["root"]), **record)
@@ -321,13 +321,13 @@ def powered(who: str, record: dict[str, Any], **arguments: Any) -> None:
     if record["clock_factor"] > 1:
         leader.TURN_INTERVAL, leader.QUEUES_INTERVAL, leader.CHECKPOINT_INTERVAL = 0.005, 0.02, 0.03
     try:
-        globals()[who](**arguments)
+        globals()[scenario](**arguments)
     except mq.StoreCorrupted as error:
         # Where syncs lie, what a recovery vouches for may be gone: an error is the right answer, and not the
         # question here. The inspection afterwards tells what was lost.
         if not record["syncs_lie"]:
             raise
-        if who == "restarted":
+        if scenario == "restarted":
             _answer(str(arguments["answer"]), [str(error)], 0, 0, 0, True)
 
 
@@ -365,7 +365,7 @@ def restarted(
         count = sum(queue.max_offset for queue in broker.topic(TOPIC).queues)
         if wrong or not close:
             _answer(answer, wrong, count, len(promised), 0, recovered)
-            signal.pause()  # To die by the hand of who asked, and at rest.
+            signal.pause()  # To be killed by the test while idle.
     with mq.open(root, **sizes) as broker:
         wrong = check(broker, promised + acks(trace), [seen(kept)], whole_batches=False, log_min=log_min)
         if was_recovered(broker):

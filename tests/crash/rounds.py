@@ -91,7 +91,7 @@ class Round:
 
     def _start(self, actor: str, **arguments: Any) -> Process:
         process = self.crew.nursery.start(
-            "powered", who=actor, record=self.record, root=self.disk.root, sizes=SMALL, **arguments
+            "powered", scenario=actor, record=self.record, root=self.disk.root, sizes=SMALL, **arguments
         )
         self.processes.append(process)
         return process
@@ -127,7 +127,7 @@ class Round:
         self.writer()
 
     def kill_the_newest(self) -> None:
-        """Somebody dies while he opens the store, and recovers it perhaps."""
+        """A process dies while it opens, and perhaps recovers, the store."""
         self.writer()
         time.sleep(self.chance.choice((0.0, self.chance.uniform(0.0, 0.03))))
         self._kill(self.processes[-1])
@@ -154,7 +154,7 @@ class Round:
         for process in self.processes:
             assert process.wait(120), "closing hangs"
         failures = self.crew.nursery.failures()
-        assert not (self.disk.root / "abort").exists(), f"nobody closed the store: {failures}"
+        assert not (self.disk.root / "abort").exists(), f"the store was not closed: {failures}"
         assert not failures, failures
         self._forget_all()
         for trace in self.traces[self.cut_traces :]:
@@ -292,7 +292,7 @@ class Round:
         until = time.monotonic() + 120
         while not answer.exists():
             assert not process.wait(0.002) or answer.exists(), self.crew.nursery.failures()
-            assert time.monotonic() < until, "who opens the store after a power cut hangs"
+            assert time.monotonic() < until, "opening the store after a power cut hangs"
         self.kill_all()
         self.readers.append(kept)
         return Answer(**json.loads(answer.read_text()))

@@ -1,4 +1,4 @@
-"""One store, a survivor inside, and those who die beside it."""
+"""One store, a process that survives, and processes that die beside it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The kernel refuses: no space for another file, or a page that it could not write.
 
 No space is the trouble of one send: it raises StoreFull and leaves nothing behind, readers go on, and once
-there is room the next send works. A failed write to disk poisons the store in every process, since the
-kernel forgets what it could not write: sends raise, reads go on, and whoever opens the store next looks at
+there is room the next send works. A failed write to disk poisons the store in every process, since the kernel
+forgets what it could not write: sends raise, reads go on, and the next process that opens the store looks at
 what the disk holds.
 """
 

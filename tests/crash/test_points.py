@@ -1,8 +1,9 @@
 """A process dies at a chosen point inside an append, a roll, a flush or the index, while another lives on.
 
-Whatever was half done then is finished or undone by the next one who takes the lock. What was acknowledged
-stays readable, nothing torn is delivered, offsets stay dense, the survivor is not held up; and the same
-holds after the survivor is killed as well, and the next process attaches to what all of them left behind.
+Whatever was half done then is finished or undone by the next process that takes the lock. What was
+acknowledged stays readable, nothing torn is delivered, offsets stay dense, the survivor is not held up; and
+the same holds after the survivor is killed as well, and the next process attaches to what all of them left
+behind.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Case:
         }
         process = self.crew.nursery.start(
             "powered",
-            who="scripted",
+            scenario="scripted",
             record=record,
             root=self.disk.root,
             sizes=SMALL,
@@ -146,8 +146,8 @@ def test_what_recovery_cut_off_does_not_come_back(recorded_crew: Crew, tmp_path:
 
 
 def test_the_abort_file_is_on_disk_whichever_process_made_it(recorded_crew: Crew, tmp_path: Path) -> None:
-    """The first one dies before he syncs the directory, and another one goes on: without the mark, a recovery
-    would take the store for one that was closed, and trust what never came to disk."""
+    """The first process dies before it syncs the directory, and another one goes on: without the mark, a
+    recovery would take the store for one that was closed, and trust what never came to disk."""
     case = Case(recorded_crew, tmp_path)
     case.live([("kept", 0), ("close", 0)])
     case.disk.sync()
@@ -163,7 +163,7 @@ def test_the_abort_file_is_on_disk_whichever_process_made_it(recorded_crew: Crew
 def test_a_topic_is_on_disk_before_its_messages_whichever_process_made_it(
     recorded_crew: Crew, tmp_path: Path, strict: bool
 ) -> None:
-    """Who made it dies before he has topics.json on disk: the next one's messages are no deleted topic's."""
+    """Its creator dies before topics.json is on disk: the next process's messages are no deleted topic's."""
     case = Case(recorded_crew, tmp_path)
     case.live([("kept", 0), ("flush", 0)])
     case.live([("make other", 0)], syncs_lie=True)
@@ -178,7 +178,7 @@ def test_a_topic_is_on_disk_before_its_messages_whichever_process_made_it(
 def test_a_topic_that_is_read_is_on_disk_before_its_messages(
     recorded_crew: Crew, tmp_path: Path, strict: bool, count: int
 ) -> None:
-    """Who made it dies before it is on disk, while others have the store open: no recovery sees to it."""
+    """Its creator dies before it is on disk, while others have the store open, so there is no recovery."""
     case = Case(recorded_crew, tmp_path)
     other, _ = case.begin([("kept", 0), ("flush", 0), ("make many", count)])
     case.live([("make other", 0)], syncs_lie=True)
@@ -209,8 +209,9 @@ def test_files_that_are_too_old_go_after_the_words_that_tell_of_them(
 
 
 def test_what_follows_is_on_disk_before_files_go(recorded_crew: Crew, tmp_path: Path) -> None:
-    """Nobody flushed what is behind the files that are too old, and the power fails when they are gone: the
-    queues go on where they were. With nothing on disk that tells, their offsets would be given once more."""
+    """The messages behind the expired files were not flushed, and the power fails when the files are gone:
+    the queues go on where they were. With nothing on disk that tells, their offsets would be given once
+    more."""
     case = Case(recorded_crew, tmp_path)
     steps = [("quiet", 1), *[("early", 0)] * 60, ("flush", 0), *[("late", 0)] * 90]
     case.live([*steps, ("expire", 0), ("make other", 0)])  # which forces all names to disk

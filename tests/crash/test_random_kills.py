@@ -30,7 +30,7 @@ FLUSH = ("async", "async", "sync", "async")
 
 
 class Round:
-    """One store and all who work on it."""
+    """One store and all processes that work on it."""
 
     def __init__(self, crew: Crew, directory: Path, chance: random.Random) -> None:
         self.crew = crew
@@ -116,7 +116,8 @@ def test_a_store_survives_random_kills(crew: Crew, tmp_path: Path) -> None:
 
 
 def test_kills_in_opening_and_closing(crew: Crew, tmp_path: Path) -> None:
-    """Two who open, send a little and close, over and over: often the last one out dies on his way."""
+    """Two processes open, send a little and close, over and over: often the last one to close dies doing
+    so."""
     print(f"{KILLS // 4:,} kills, MQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
     root = tmp_path / "store"

@@ -1,4 +1,4 @@
-"""A process dies in an append, and the one who repairs that dies in the middle of the repair.
+"""A process dies in an append, and the process that repairs that dies in the middle of the repair.
 
 The intent stays armed until a repair is through, so the next one does it again, from the start, however
 many die.
@@ -33,7 +33,7 @@ def test_repairs_cut_short_are_done_again(failing_crew: Crew, tmp_path: Path, fi
 
 
 def test_all_die_and_the_next_one_repairs(failing_crew: Crew, tmp_path: Path) -> None:
-    """The last one dies with the lock in hand, and nobody is left to repair but who opens the store next."""
+    """The last process dies while it holds the lock; only the next one to open the store can repair it."""
     scene = Scene(failing_crew, tmp_path, Way(count=7, queue_file_units=3))
     with scene.survivor_paused():
         scene.survivor.kill()

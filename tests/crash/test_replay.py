@@ -132,7 +132,7 @@ def test_the_recorder_keeps_each_page_that_a_sync_writes(recorded_crew: Crew, di
         "clock_begin_ns": 0,
         "clock_factor": 1,
     }
-    process = recorded_crew.nursery.start("powered", who="pager", record=record, root=disk.root)
+    process = recorded_crew.nursery.start("powered", scenario="pager", record=record, root=disk.root)
     assert process.wait(60)
     recorded_crew.nursery.forget(process)
     assert recorded_crew.nursery.failures() == ""

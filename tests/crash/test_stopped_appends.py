@@ -1,7 +1,7 @@
 """A process is stopped at each point of an append, with the lock in hand, and goes on later.
 
 Nothing can be taken from it. Every call of another process ends within its own time limit, and one that needs
-the lock with an error that says who has it. Nothing of that call is stored, and all that the stopped one was
+the lock with an error that names its holder. Nothing of that call is stored, and all that the stopped one was
 about to store is there when it has gone on.
 """
 

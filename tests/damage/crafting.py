@@ -173,7 +173,7 @@ def look_at_each(root: str, known: Known, kind: str, part: int, parts: int) -> i
     elif kind == "records":
         name = max(name for name in snapshot.files if name.startswith("commitlog/"))
         data = snapshot.files[name].data
-        # Behind the last record, whose CRC property ends with 02; the log goes on there for whoever recovers.
+        # Behind the last record, whose CRC property ends with 02; a recovery continues the log there.
         end = len(data)
         for piece in hostile_records(int(Path(name).name) + end):
             if end + len(piece) + 8 < snapshot.files[name].size:

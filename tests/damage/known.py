@@ -44,7 +44,7 @@ class Known:
     records: dict[Place, bytes] = field(default_factory=dict)
     ids: dict[str, Place] = field(default_factory=dict)
     keys: dict[str, set[Place]] = field(default_factory=dict)
-    lenient: bool = False  # Records that nobody sent may be there, whole by every checksum.
+    lenient: bool = False  # Records that were never sent may be there, with valid checksums.
 
     def add(self, message: mq.MessageExt) -> None:
         place = message.topic, message.queue_id, message.queue_offset

@@ -11,7 +11,7 @@ from tests.damage import harm
 from tests.damage.known import Known, Wrong, look
 from tests.support.processes.children import say
 
-OUTSIDE = b"a file of somebody else, of no store at all\n" * 400
+OUTSIDE = b"a foreign file that is part of no store\n" * 400
 
 
 def copied(known: Known) -> Known:

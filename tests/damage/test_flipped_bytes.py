@@ -1,4 +1,4 @@
-"""Bytes of a store change, files of it change, while nobody has it open.
+"""Bytes of a store change, files of it change, while no process has it open.
 
 Whatever is then read is either what was sent, or an error that names what is wrong, or it is missing: never a
 signal, a hang, or something else. Each seed is one damage to one file. MQ_DAMAGE_CASES=20000 looks longer.

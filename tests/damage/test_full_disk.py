@@ -2,7 +2,7 @@
 
 Senders get StoreFull and no signal, readers go on, nothing that was acknowledged is lost, and once there is
 space again every process sends on without having been opened anew. Small file systems are mounted
-for this; who may not mount meets the same through a limit on the size of files.
+for this; without the right to mount, a limit on the size of files does the same.
 """
 
 from __future__ import annotations

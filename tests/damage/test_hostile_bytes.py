@@ -1,4 +1,4 @@
-"""Bytes that somebody made: extreme values in shared memory, queue units, records with checksums that fit.
+"""Crafted bytes: extreme values in shared memory, queue units, records with checksums that fit.
 
 The C code takes none at its word: no signal, no hang, no path out of the directory. (Records that are
 whole by every checksum are delivered; nothing can tell them from others.) Each place of shared memory meets a

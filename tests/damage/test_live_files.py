@@ -1,9 +1,9 @@
 """Files change while several processes have the store open.
 
 Bytes that change under a reader's hands are an error or a gap, as on disk, and reading on sees them put right
-again. Files that vanish stay readable for those who have them mapped. Shared memory (mq/control) is not
-changed here: whoever writes there while processes run is one of them. Nor are files cut short: a mapped page
-behind a file's end is a signal to whoever touches it.
+again. Files that vanish stay readable for processes that have them mapped. Shared memory (mq/control) is not
+changed here: only the running processes write there. Nor are files cut short: a mapped page
+behind a file's end raises a signal in the process that touches it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The directory of an open store is moved away, and perhaps another one put in its place.
 
-Whoever has it open finds out, at the latest when it closes; what then stands in the old place is left alone,
-and what it had sent is in the directory that it had opened.
+A process that has it open detects this, at the latest when it closes; what then stands in the old place is
+left alone, and what it had sent is in the directory that it had opened.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Somebody put a directory back in part, or parts of different times: every message in the log comes back.
+"""A directory was restored in part, or parts of different times: every message in the log comes back.
 
 The parts are copies of small stores, so nothing that was shared in memory is believed, unless a test says so.
 """

@@ -107,7 +107,7 @@ def use_in_forked_child(root: str) -> tuple[dict[str, str], str, int, int]:
         status = 1
         try:
             told = outcomes(all_uses)
-            # Its own descriptors are not to be closed by a broker that belongs to somebody else.
+            # A broker of another process must not close this process's descriptors.
             own = [os.open(os.devnull, os.O_RDONLY) for _ in range(30)]
             closing = outcomes({"close": broker.close, "again": broker.close})
             closing["own"] = outcomes({"own": lambda: [os.fstat(fd) for fd in own]})["own"]

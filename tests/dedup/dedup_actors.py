@@ -82,8 +82,8 @@ def order(body: bytes, **options: Any) -> mq.Message:
 
 
 def dead_senders(root: str, flush: Any, delay_level: int, fresh: bool) -> int:
-    """Each key is sent by one who dies at a line of his, and then by one who lives. With `fresh`, in a store
-    of its own, so that the table is made anew as well. How many lines there were."""
+    """Each key is sent by a process that dies at one of its lines, and then by one that lives. With `fresh`,
+    in a store of its own, so that the table is made anew as well. How many lines there were."""
     options = {**SMALL, "flush": flush}
     broker = producer = None
     for step in count():
@@ -96,7 +96,7 @@ def dead_senders(root: str, flush: Any, delay_level: int, fresh: bool) -> int:
             producer = mq.Producer(broker, dedup_window=3600)
             if fresh:  # a table that does not know what was before it
                 producer.send(order(b"before"))
-            else:  # one that knows, so that nobody asks the index but where there is a claim
+            else:  # one that knows, so that the index is queried only for a key with a claim
                 producer.send(order(b"before"), dedup_key="before")
         assert producer is not None
         key = f"key-{step}"
@@ -121,7 +121,7 @@ def dead_senders(root: str, flush: Any, delay_level: int, fresh: bool) -> int:
 
 
 def dead_handlers(root: str) -> int:
-    """The same of those who handle a key. How many lines there were."""
+    """The same for processes that handle a key. Returns the number of lines."""
     done = Path(root).parent / "done"
     with mq.open(root, **SMALL) as broker:
         living = mq.Once(broker, "billing", size=10_000, wait=0)
@@ -141,7 +141,7 @@ def dead_handlers(root: str) -> int:
 
             died = dies(step, OF_ONCE, set(), handle)
             with living(key) as is_fresh:
-                # What nobody has done is there for the next one, at once.
+                # A key that was not handled is available to the next process at once.
                 was_done = done.exists() and done.read_text() == key
                 assert is_fresh or was_done, step
             handled.append(key)

@@ -1,4 +1,5 @@
-"""Who waits for a key while its broker is closed is told so; a forked child closes what its parent is at."""
+"""A thread that waits for a key gets an error when its broker closes; a forked child closes its parent's
+claims."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ LONG = 3600.0
 
 
 def answers(wait: Callable[[], object], waits: threading.Event, close: Callable[[], None]) -> str:
-    """What becomes of one who waits in a thread of his own, when it is closed then."""
+    """The result of a waiting thread when the broker is closed meanwhile."""
     told: list[str] = []
 
     def run() -> None:
@@ -46,7 +47,7 @@ def test_a_thread_waits_for_another_that_handles_its_key(directory: Path) -> Non
     assert held.__enter__()
     keys: Any = broker.handled_keys.of("billing")
 
-    class Claims(dict[bytes, Any]):  # of whoever handles a key
+    class Claims(dict[bytes, Any]):  # of the handlers of keys
         def __contains__(self, digest: object) -> bool:
             waits.set()
             return super().__contains__(digest)
@@ -82,7 +83,7 @@ def test_a_thread_waits_for_another_that_sends_its_key(directory: Path) -> None:
         lock, waits = keys._locks[number % dedup_table.STRIPES], threading.Event()
 
         class Stripe:
-            """The lock, which says that somebody waits for it."""
+            """The lock, which reports that a thread waits for it."""
 
             def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
                 if timeout > 0:
@@ -95,7 +96,7 @@ def test_a_thread_waits_for_another_that_sends_its_key(directory: Path) -> None:
         keys._locks[number % dedup_table.STRIPES] = Stripe()  # type: ignore[call-overload]  # as far as it is used
 
         def close() -> None:
-            # As close() does once it has its turn, here before the one who waits.
+            # As close() does once it has the lock, here before the waiting thread.
             fd, keys._fd = keys._fd, -1
             store_of(broker).closed_here(fd)
             first.close()

@@ -324,7 +324,7 @@ def test_what_a_copy_left_out_is_allocated_before_it_is_written(marked: Path) ->
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system. Whoever may not mount goes without."""
+    """A small file system, if the user may mount one."""
     place = tmp_path / "disk"
     place.mkdir()
     if os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""Whoever dies while he sends or handles a key: the next one finds out how far he came.
+"""A process dies while it sends or handles a key: the next one finds out how far it came.
 
 Deaths before each line of the code, and deaths at any time among several processes that are at the same keys.
 """
@@ -77,7 +77,7 @@ def test_a_handler_dies_before_any_line(directory: Path) -> None:
 
 @pytest.mark.crash
 def test_senders_of_the_same_keys_are_killed_at_any_time(directory: Path, tmp_path: Path) -> None:
-    """Each key is stored once, and whoever was answered was told the same."""
+    """Each key is stored once, and every answered send returned that message."""
     acks, chance, key_count = tmp_path / "acks", random.Random(7), 300
     acks.touch()
     with mq.open(directory, **dedup_actors.SMALL) as broker:
@@ -185,7 +185,7 @@ def test_what_came_twice_is_handled_once_by_members_that_are_killed(directory: P
             if broker.group("billing").offsets("orders") and not broker.group("billing").lag("orders"):
                 if len(killed) > 2:
                     break
-                # They had done all before the machine let anybody be killed.
+                # They were done before the busy machine could kill one.
                 send_twice(count, count := count + 100)
             time.sleep(chance.uniform(0.1, 0.3))
             if len(killed) < ROUNDS:

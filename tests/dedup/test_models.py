@@ -64,7 +64,7 @@ class Sends(RuleBasedStateMachine):
 
     @rule(topic=TOPICS, key=KEYS, which=st.integers(0, 1), way=st.sampled_from(["send", "batch", "half"]))
     def send_in_any_case(self, topic: str, key: str, which: int, way: str) -> None:
-        """By one who knows nothing of windows."""
+        """By a reader that does not know windows."""
         broker, message = self.brokers[which], mq.Message(topic, b"theirs", dedup_key=key)
         if way == "half":
             queue = broker.publishable(topic)[0]
@@ -99,7 +99,7 @@ class Sends(RuleBasedStateMachine):
 
     @rule()
     def lose_the_table(self) -> None:
-        """As a start of the machine does; everybody is out then."""
+        """As a reboot does; no process has it open then."""
         while self.brokers:
             self.brokers.pop().close()
         (self.root / "mq" / "dedup").unlink(missing_ok=True)

@@ -1,5 +1,5 @@
-"""What a send under a key does behind its border: when it asks the index, for whom it waits, what it makes of
-dead claims, damage, a full disk and a flush that is still to come."""
+"""What a send under a key does behind its border: when it queries the index, what it waits for, what it makes
+of dead claims, damage, a full disk and a flush that is still to come."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_keys_that_had_to_go_are_asked_for(broker: LocalBroker, asked: list[str]
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_claim_that_was_left_is_looked_into(broker: LocalBroker, asked: list[str], stored: bool) -> None:
-    """As one leaves it who is interrupted."""
+    """As an interrupted process leaves it."""
 
     def interrupted(append: Append, *arguments: Any) -> mq.SendResult:
         if stored:

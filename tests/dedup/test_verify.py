@@ -89,7 +89,7 @@ def test_hostile_bytes_are_told(
         else:
             changed[at : at + len(data)] = data
     if fits:
-        # Numbers that nobody counts to, under a checksum that fits.
+        # Impossible numbers, under a valid checksum.
         head = slice(0, 48) if name == "mq/dedup" else slice(0, 16)
         changed[head.stop : head.stop + 8] = xxhash.xxh3_64_digest(changed[head])
     try:

@@ -1,4 +1,4 @@
-"""The main job of time and transactions, in small: all is as the model says, whoever was killed."""
+"""The main job of time and transactions, in small: all is as the model says, whichever process was killed."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def test_orders_end_as_the_model_says_whichever_process_is_killed(tmp_path: Path
     assert completed.stdout.count("holds ") == 9
     killed = re.search(r"^(\d+) processes were killed", completed.stdout, re.MULTILINE)
     assert killed is not None
-    # Twice in each of five ways; who has no more to do then, does not come by where he was to die.
+    # Twice in each of five ways; a process without work does not reach the point where it was to die.
     assert int(killed[1]) >= 5
     assert [str(problem) for problem in problems(directory / "store")] == []
 
@@ -52,8 +52,8 @@ def test_orders_end_as_the_model_says_whichever_process_is_killed(tmp_path: Path
 def test_a_payment_in_time_is_seen_before_the_alarm_even_after_the_office_was_halted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are overdue when the order is received. The whole machine is halted between the two sends, and who
-    delivers goes on last."""
+    """Both are overdue when the order is received. The whole machine is halted between the two sends; a
+    customer who delivers goes on last."""
     delivers: list[bool] = []
     take = Turn.take
     monkeypatch.setattr(Turn, "take", lambda turn: bool(delivers) and take(turn))

@@ -108,7 +108,7 @@ FAULTS: dict[str, tuple[Callable[[Found], Found], str]] = {
         "the books",
     ),
     "a dead letter is lost": (lambda found: replace(found, dead=[]), "dead letters"),
-    "who could have paid is in the dead letters": (
+    "a customer with money is in the dead letters": (
         lambda found: replace(found, dead=[1, 2]),
         "dead letters",
     ),

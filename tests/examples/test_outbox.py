@@ -35,8 +35,8 @@ def options(timeout: float, interval: float) -> dict[str, Any]:
     }
 
 
-# Of those who pay: nobody is asked before they are cut off, however slow the machine is. And of those who are
-# cut off while they check.
+# For those who pay: no payment is requested before they are cut off, however slow the machine is. And for
+# those who are cut off while they check.
 LATER, SOON = options(600.0, 600.0), options(0.01, 0.02)
 BUSY_SECONDS = 60.0  # that a busy machine may take longer
 STEPS_MAX = 500
@@ -139,7 +139,7 @@ def check(number):
     checks = [0]
 
     def check_payment(message):
-        if answered.is_set():  # Whoever is slow to end this would have it decide for all who come later.
+        if answered.is_set():  # A slow end of this would decide for all later ones.
             return mq.TransactionState.UNKNOWN
         try:
             return outbox.check_payment(message)
@@ -230,7 +230,7 @@ def in_topic(broker: mq.Broker) -> Counter[str]:
 
 
 def agree() -> Counter[str]:
-    """Who has been paid, by database and topic alike, once somebody has been asked."""
+    """Who has been paid, by database and topic alike, once the producer has been checked."""
     with (
         mq.open("bank", **options(TIMEOUT, INTERVAL)) as broker,
         mq.TransactionProducer(broker, "bank", outbox.check_payment),

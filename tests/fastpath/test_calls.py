@@ -322,7 +322,7 @@ def test_a_broker_closes_while_threads_are_in_every_call(directory: Path, flush:
         ]
 
         def close() -> None:
-            # Not for ever: whoever has ended with an error is told of below.
+            # With a limit: a thread that ended with an error is reported below.
             all(enough.acquire(timeout=60) for _ in range(50))  # noqa: B023 - the same
             broker.close()  # noqa: B023 - the same
 

@@ -46,7 +46,7 @@ def test_a_broker_closes_while_delayed_messages_are_sent(directory: Path, flush:
             return send
 
         def close() -> None:
-            # Not for ever: whoever has ended with an error is told of below.
+            # With a limit: a thread that ended with an error is reported below.
             all(enough.acquire(timeout=60) for _ in range(50))  # noqa: B023 - the same
             broker.close()  # noqa: B023 - the same
 

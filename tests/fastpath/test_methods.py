@@ -1,4 +1,4 @@
-"""The sends of producers are in C for the usual message, and methods like any other for everybody else."""
+"""The sends of producers are in C for the usual message, and ordinary methods for all other uses."""
 
 from __future__ import annotations
 

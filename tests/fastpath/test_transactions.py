@@ -185,7 +185,7 @@ def test_what_ends_more_than_a_transaction_goes_on_up(
 
 
 def test_a_transaction_is_made_by_begin_alone_and_shows_what_it_is(producer: mq.TransactionProducer) -> None:
-    made: Any = mq.Transaction()  # type: ignore[call-arg, unused-ignore]  # as anybody can
+    made: Any = mq.Transaction()  # type: ignore[call-arg, unused-ignore]  # as a user might
     with pytest.raises(AttributeError):
         _ = made.result
     for use in (made.commit, made.rollback, made.unknown, made.__enter__().commit):
@@ -351,7 +351,7 @@ def test_a_broker_closes_while_threads_are_in_every_call(directory: Path, flush:
         preparers, end = [broker.transactions.preparer(queue, GROUP)], broker.transactions.ender(GROUP)
         producer = mq.TransactionProducer(broker, GROUP, commits)
         enough = threading.Semaphore(0)
-        # As those do who were checked in vain too often, where a machine is slow to answer.
+        # As transactions do that were checked in vain too often, on a slow machine.
         broker.create_topic(f"later-{len(broker.topics())}", 1)
 
         def prepares() -> None:
@@ -379,7 +379,7 @@ def test_a_broker_closes_while_threads_are_in_every_call(directory: Path, flush:
         ]
 
         def close() -> None:
-            # Not for ever: whoever has ended with an error is told of below.
+            # With a limit: a thread that ended with an error is reported below.
             all(enough.acquire(timeout=60) for _ in range(10))  # noqa: B023 - the same
             broker.close()  # noqa: B023 - the same
 

@@ -1,6 +1,6 @@
 """Consumers of several groups come, leave and are killed, over and over, while messages are sent.
 
-What counts is what they wrote down, not what anybody counted: every message that was acknowledged is consumed
+What counts is what they wrote down, not a counter: every message that was acknowledged is consumed
 by every group; what came twice was in the hands of a process that was killed, and not committed; and no two
 are ever at the same thing. MQ_CHAOS_SECONDS, MQ_CHAOS_SEED; MQ_HALTS=1 has them stopped and interrupted, too.
 """

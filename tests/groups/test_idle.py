@@ -39,7 +39,7 @@ def test_a_hundred_waiting_consumers(troupe: Troupe) -> None:
         members.append(troupe.consumer("waiters", "waiters", count=PER_PROCESS, ready=ready))
     eventually(lambda: len(list(troupe.trace("").glob("ready*"))) == PROCESSES, troupe.failures)
     # What starting left behind is done.
-    eventually(lambda: _share(members, 1.0) < SHARE_MAX, lambda: "who only waits is at work")
+    eventually(lambda: _share(members, 1.0) < SHARE_MAX, lambda: "an idle consumer uses the processor")
     share = _share(members, SECONDS)
 
     sent: dict[int, int] = {}

@@ -1,7 +1,7 @@
 """A process is stopped inside join, subscribe, claim, release and leave, at any line, and goes on later.
 
-Meanwhile every call of another process ends within its own limit, with an error that says who is in the way,
-or goes on. Afterwards the queue has one owner, and the group has each member once.
+Meanwhile every call of another process ends within its own limit, with an error that names the blocking
+process, or goes on. Afterwards the queue has one owner, and the group has each member once.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def taken(broker: LocalBroker, other: Membership, said: str) -> Claim | None:
         if found[0] is not None:
             return found[0]
         time.sleep(0.01)
-    raise AssertionError("nobody is evicted")
+    raise AssertionError("no member is evicted")
 
 
 def case(broker: LocalBroker, peer: Peer, step: str, line: int) -> bool:
@@ -147,7 +147,7 @@ def case(broker: LocalBroker, peer: Peer, step: str, line: int) -> bool:
     owned_there = peer.ask("joiner.owns()")
     assert not (is_its_own and owned_there), where
     if claim is not None:
-        assert is_its_own, where  # It was told that it is the owner, and nobody was told otherwise.
+        assert is_its_own, where  # It was told that it is the owner, and no other member was.
     there: list[str] = []
     if step != "leave":
         there = ["stopped"]

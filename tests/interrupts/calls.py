@@ -92,7 +92,7 @@ def deleted(broker: LocalBroker) -> Call:
         name = f"short-{number}"
         if name not in broker.topics():
             broker.create_topic(name, 1).send(b"short")
-        # One that was cut short may have struck the topic out, and told nobody yet.
+        # An interrupted call may have deleted the topic without having published that.
         with suppress(mq.TopicNotFound):
             broker.delete_topic(name)
 

@@ -18,7 +18,9 @@ from mq.store.transactions.table import MAKING_BYTE, UNLISTED_BYTE
 from tests.support.insides import catalog_of, control_of, store_of
 
 PATIENCE = 60.0  # seconds; the duties of the other broker hold locks as well, each for a moment
-WHOLE = ((0, 0),)  # begin and length of what nobody may hold; a length of 0 is to the end of all files
+WHOLE = (
+    (0, 0),
+)  # begin and length of the range that must be unlocked; length 0 reaches to the end of the file
 OWN_FILES = {
     "topics.lock": WHOLE,
     "filters.lock": WHOLE,
@@ -31,7 +33,7 @@ OWN_FILES = {
 
 
 def look(broker: LocalBroker) -> None:
-    """Raises what says which lock somebody has kept."""
+    """Raises an error that names a lock that is still held."""
     for which in range(lib.MQ_LOCK_COUNT):
         with control_lock(control_of(broker), which, broker.path, PATIENCE):
             pass
@@ -43,7 +45,7 @@ def look(broker: LocalBroker) -> None:
         files[path] = WHOLE
     deadline = time.monotonic() + PATIENCE
     while held := [f"{path} from byte {at}" for path, ranges in files.items() for at in _held(path, ranges)]:
-        assert time.monotonic() < deadline, f"somebody keeps {held}"
+        assert time.monotonic() < deadline, f"still locked: {held}"
         time.sleep(0.001)
     while half_done := _half_done(broker):
         assert time.monotonic() < deadline, half_done
@@ -55,7 +57,7 @@ def _half_done(broker: LocalBroker) -> str:
     known, said = catalog_of(broker).current(), Topics(broker.path).load()
     if known != said:
         wrong = [name for name in {**known, **said} if known.get(name) != said.get(name)]
-        return f"changed on disk, and nobody was told: {wrong}"
+        return f"changed on disk without being published: {wrong}"
     queues = {topic for topic, _ in store_of(broker).queues()} - set(known)
     return f"queues without a topic: {queues}" if queues else ""
 
@@ -84,5 +86,5 @@ def send_beside(broker: LocalBroker, number: int) -> None:
 
 
 def members(broker: LocalBroker) -> list[str]:
-    """Who is in the groups, by group and client id."""
+    """The members of the groups, by group and client id."""
     return [f"{name}/{each.client_id}" for name in broker.groups() for each in broker.group(name).members()]

@@ -188,7 +188,7 @@ def test_a_call_that_an_alarm_cuts_short_leaves_nothing_locked(
 
 
 def begun(broker: LocalBroker, kind: str, number: int) -> mq.PushConsumer | mq.TransactionProducer:
-    """What has threads, and is a member of the group, as long as nobody closes it."""
+    """An object with threads that is a member of the group until it is closed."""
     if kind == "transactions":
         return mq.TransactionProducer(broker, GROUP, lambda _message: mq.TransactionState.UNKNOWN)
     # Of a broadcasting one the name is not free before it has closed.

@@ -1,4 +1,4 @@
-"""Waiting for a lock that a stopped process holds ends in time, with an error that says who has it."""
+"""Waiting for a lock that a stopped process holds ends in time, with an error that names the holder."""
 
 from __future__ import annotations
 

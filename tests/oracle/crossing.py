@@ -1,7 +1,7 @@
 """What the tests have in common in which a real RocketMQ broker and mq take turns on one directory.
 
 A side is whichever of them has the directory at the time. Either side sends the same sorts of messages, and a
-ledger keeps what must come of each, whoever has the directory then.
+ledger keeps what must come of each, whichever broker has the directory then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUEUE_COUNT = 4
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 GROUP = "billing"
 PAYERS = "payers"
-# Short enough to wait for, and one that nobody waits for. What fails comes again by levels 3, 4, ..., and a
+# Short enough to wait for, and one that no test waits for. What fails comes again by levels 3, 4, ..., and a
 # slow machine takes so long that it would come to the last of a few.
 DELAYS_MS = (1000, 2000, 3000, 7000, *[5000] * 12, 3_600_000)
 LEVELS = " ".join(f"{delay_ms // 1000}s" for delay_ms in DELAYS_MS)
@@ -197,7 +197,7 @@ class Ledger:
 
     def send_timers(self, side: Side, name: str, seconds: Sequence[float], *, second: int) -> None:
         """Some due after so many seconds; and in ms around one second of the clock, an hour and days away,
-        and two recalled: one of them is left to whoever comes next."""
+        and two recalled: one of them is left to the next broker."""
         prefix = name.encode()
         for wait in seconds:
             self.send_after(side, b"%s after %.1f s" % (prefix, wait), wait)
@@ -249,7 +249,7 @@ class Ledger:
         del self.due[body]
 
     def send_transactions(self, side: Side, name: str) -> None:
-        """Two that end at once, and three of which nobody hears: a check is to commit two."""
+        """Two that end at once, and three that are left open: a check is to commit two."""
         prefix = name.encode()
         self.due[b"%s committed" % prefix] = now_ms()
         side.transact(b"%s committed" % prefix, COMMIT)

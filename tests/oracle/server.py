@@ -45,7 +45,7 @@ SETTINGS: dict[str, object] = {
     "flushDiskType": "ASYNC_FLUSH",
     "diskMaxUsedSpaceRatio": 95,
     "brokerFastFailureEnable": "false",
-    # Nor is one that stands still for some seconds, whoever holds the lock of the log then.
+    # Nor is one that stands still for some seconds, whichever process holds the lock of the log then.
     "osPageCacheBusyTimeOutMills": 60_000,
     "transactionTimeOut": 2000,
     "transactionCheckInterval": 1000,

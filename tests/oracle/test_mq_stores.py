@@ -173,7 +173,7 @@ def test_the_library_reads_its_own_store_after_mq_appended(
     ] == before.records
     assert report.unqueued == before.unqueued
     assert result.queue_offset == before.queues["TopicA", 0][1]
-    # A half message that old is given up, in topics of its own, once somebody comes to the duties.
+    # A half message that old is given up, in topics of its own, once a leader performs the duties.
     topics = {"new", *(topic for topic, _ in before.queues)}
     found = [record for record in report.records if record.topic in topics]
     assert len(found) == len(before.records) + len(sent) + 1

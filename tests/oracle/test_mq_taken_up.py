@@ -29,7 +29,7 @@ from tests.support.oracle import Record, Report
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(1200)]
 
-FAR_COUNT = 3  # timers that nobody waits for
+FAR_COUNT = 3  # timers that no test waits for
 
 
 @dataclass

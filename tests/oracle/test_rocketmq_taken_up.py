@@ -167,8 +167,8 @@ def test_the_group_goes_on_from_its_offsets(scene: Scene) -> None:
 
 
 def test_a_transaction_is_decided_by_a_producer_of_mq(scene: Scene) -> None:
-    """And nobody is asked of others; unless a halted machine had RocketMQ ask before the end came. It stores
-    such a half message once more, and of that one no end is known."""
+    """And no other transaction is checked; unless a halted machine had RocketMQ ask before the end came. It
+    stores such a half message once more, and of that one no end is known."""
     undecided = scene.ledger.undecided
     checked = {message.body for message in scene.checked}
     assert set(undecided) <= checked <= set(undecided) | scene.late

@@ -203,7 +203,7 @@ def test_what_a_master_does_not_have_is_a_loss(cluster: Cluster) -> None:
 
 
 def test_messages_that_are_deleted_meanwhile_are_a_loss(cluster: Cluster) -> None:
-    """A broker says that none matches, of a queue of which all do; by tags nobody could tell."""
+    """A broker says that none matches, of a queue of which all do; by tags this could not be detected."""
     cluster.script = lambda _address, request: (
         answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 50, COUNT) if request.queue_offset < 50 else None
     )

@@ -135,7 +135,7 @@ def test_the_build_reports_what_it_should(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "chosen"),
     [
-        # Who dies or is refused is of a build with fail points; who sleeps for seconds runs no C of his own.
+        # Deaths and failures need a build with fail points; processes that sleep for seconds run no C code.
         ("tests/store", "(not death or HALF_RECORD) and not (no_space or idle or duties_pass or costs_no)"),
         # Less C in these; and what is due in seconds is due at once in the tests of the store.
         ("tests/contract", "local and not (local-sync or groups or topics or never_comes or immunity)"),

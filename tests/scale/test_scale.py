@@ -102,7 +102,7 @@ def test_a_backlog_costs_no_memory_no_time_to_read_and_none_to_open(
 
 
 def reopened_ms(path: Path, other: Path) -> float:
-    """How long the first one takes who opens it after all have died. He dies as well."""
+    """How long the first process takes that opens it after all have died. It dies as well."""
     with Peer(other) as peer:
         peer.do("began = time.perf_counter()\n"
                 f"opened = LocalBroker({str(path)!r}, **{SIZES!r})\n"

@@ -30,7 +30,7 @@ def main(store: str, place: Path, master: str, topics: list[str]) -> None:
 
 
 class Application:
-    """Its streams, in a session of whoever makes it."""
+    """Its streams, in a session of its creator."""
 
     def __init__(self, spark: Any, store: str, place: Path, topics: Sequence[str]) -> None:
         self._spark = spark

@@ -29,7 +29,7 @@ from tests.support.cluster.programs import Version
 from tests.support.cluster.settings import BrokerPlan
 from tests.support.eventually import eventually
 
-Kill = tuple[str, float, str]  # in which topic, at which share of all rows, and who
+Kill = tuple[str, float, str]  # in which topic, at which share of all rows, and which process
 
 KILLS: tuple[Kill, ...] = (
     ("orders", 0.3, "executor"),
@@ -100,7 +100,7 @@ def survive(
                 code = process.driver.returncode
                 told(f"the application has ended with {code}")
                 if code == 0:
-                    assert not kills, f"nobody was killed of {kills}"
+                    assert not kills, f"no process was killed of {kills}"
                     return
                 # Spark gives its Pythons ten seconds to start, which is not always enough.
                 failures += 1

@@ -52,7 +52,7 @@ def wrong_with(found: Sequence[bytes], epochs: int) -> list[str]:
         if mine != [row for task in rows_of(epoch, attempt, rows) for row in task]:
             wrong.append(f"epoch {epoch} of {epochs}: {mine}")
     if beyond := [body for body in found if int(body.split(b"-")[0]) >= epochs]:
-        wrong.append(f"nobody committed {beyond}")
+        wrong.append(f"not committed: {beyond}")
     return wrong
 
 

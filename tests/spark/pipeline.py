@@ -10,7 +10,7 @@ time, the map may be left with a wrong count, and no plan of the session can be 
 second query starts when the first one runs.
 
 Says its JVM's process id on a line of its own once both run; each batch that is done again although the sink
-has it is one line of PLACE/replays. A session that nobody kills does the rest with `finish`.
+has it is one line of PLACE/replays. A session that is not killed does the rest with `finish`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main(store: str, place: Path, master: str) -> None:
             if max(failures.values()) > FAILURES_MAX:
                 sys.exit(GAVE_UP)
             print(f"{name} failed: {told(str(query.exception()))}", file=sys.stderr, flush=True)
-            with suppress(PySparkException, Py4JJavaError):  # Who starts queries was killed too.
+            with suppress(PySparkException, Py4JJavaError):  # The thread that starts queries was killed too.
                 queries[name] = started(name, writers[name], store, place)
         time.sleep(0.05)
 

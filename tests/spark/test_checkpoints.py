@@ -264,7 +264,7 @@ def test_more_topics_than_before(broker: LocalBroker, directory: Path) -> None:
 def test_an_offset_that_we_did_not_write(
     broker: LocalBroker, directory: Path, damaged: Any, said: str
 ) -> None:
-    """The same whatever failOnDataLoss says: nobody knows what was read."""
+    """The same whatever failOnDataLoss says: what was read is unknown."""
     send(broker, "orders", 0, b"x")
     query = Query(directory, **EARLIEST, failOnDataLoss="false")
     assert query.start is not None

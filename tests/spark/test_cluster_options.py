@@ -18,7 +18,7 @@ from mq.spark.source.options import SourceOptions, source_options
 from mq.spark.source.queue_keys import key_of, queue_of
 from mq.spark.target_options import ClusterRef, target_of
 
-# spark.redaction.regex as Spark has it where nobody says otherwise.
+# Spark's default of spark.redaction.regex.
 REDACTED = re.compile("(?i)secret|password|token|access[.]?key")
 KEYS = {"accessKey": "the-access-key", "secretKey": "the-secret-key"}
 CLUSTER = {"nameServer": "h:9876", "topic": "orders"}

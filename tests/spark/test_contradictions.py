@@ -1,5 +1,5 @@
 """Options that cannot both be meant, or that ask for nothing, are refused: silence would be a frame with less
-in it than somebody believes."""
+in it than the user believes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from mq.store.check import problems
 from tests.spark.reading import forget_brokers, send, source, struct
 from tests.spark.test_sink import batches, numbered, stored, writer
 
-OTHER = 54321  # a user whom nobody knows
+OTHER = 54321  # a user id without a name
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 NOT_PERMITTED = "not permitted"
@@ -31,7 +31,7 @@ NOT_PERMITTED = "not permitted"
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """The directory of a store whose parents everybody may enter."""
+    """The directory of a store whose parents any user may enter."""
     with tempfile.TemporaryDirectory(prefix="mq-elsewhere-") as parent:
         Path(parent).chmod(0o755)
         yield Path(parent) / "store"
@@ -112,7 +112,7 @@ def test_a_task_of_another_user_names_the_user(
     hidden: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who is not root has the task find the store shut, and says that he is another user than he is."""
+    """Without root, the test makes the store inaccessible to the task and fakes another user id."""
     planned = task(place)
     assert in_a_process(lambda: None, planned) in {"5", "3", "'query'"}
     shut = {"store": place, "parent": place.parent}[hidden]
@@ -169,7 +169,7 @@ def test_a_task_on_another_file_system_says_so(
     over = {"store": place, "parent": place.parent}[covered]
     said = in_a_process(lambda: mount_over(over), planned)
     if said == NOT_PERMITTED:
-        pytest.skip("this system lets nobody mount anything")
+        pytest.skip("this system does not allow mounts")
     assert said.startswith(
         f"[MQ_STORE_NOT_LOCAL] option path is '{place}': the store was found by the driver"
     )

@@ -3,7 +3,7 @@
 The processes are the Python of the driver, its JVM, an executor's JVM, and any Python that a JVM has started:
 workers of tasks, what plans, what commits, and what watches the source. A query outlives its executors and
 workers, so a session lasts until its driver or JVM is killed, or Spark has made it useless. What is left then
-is done in the session of all tests, which nobody kills.
+is done in the session of all tests, which is never killed.
 
 With MQ_HALTS=1 the processes are stopped for a while as well, and alarms cut the workers short.
 """
@@ -91,7 +91,7 @@ class Rounds:
                         self.await_progress(process)
                     self.kill(process, jvm, left[0])
                     left.pop(0)
-                # What is left may go on for a while, as it does where nobody cleans up.
+                # The rest may run on for a while, as it does without a clean-up.
                 time.sleep(self.chance.random())
         except Ended as ended:
             self.given_up(ended.code, str(ended))

@@ -75,7 +75,7 @@ def test_the_newest_entry_is_the_newest_wherever_it_lies() -> None:
 def test_when_an_entry_is_forgotten() -> None:
     assert WHOLE.is_of_use(1000 + KEPT_MS - 1)
     assert not WHOLE.is_of_use(1000 + KEPT_MS)
-    # A batch write that nobody can repeat is of use until it is whole.
+    # A batch write that cannot be repeated is needed until it is complete.
     assert not WHOLE._replace(lasting=False).is_of_use(1000)
     assert HALF._replace(lasting=False).is_of_use(1000)
 

@@ -319,7 +319,8 @@ def test_keys_open_a_cluster_and_are_never_shown(version: Version) -> None:
         )
         wrong = {**given, "secretKey": "another-secret"}
         denied = {**sink, "topic": "salaries"}
-        # 4.9 checks no topic where several rows go together, nor who asks where a queue ends.
+        # 4.9 checks no topic where several rows go together, nor the sender of a request for the end of a
+        # queue.
         one = [pa.record_batch({"body": [b"3"]})]
         said = []
         for attempt in (
@@ -388,7 +389,7 @@ def test_a_slave_is_read_where_the_master_is_gone(version: Version) -> None:
         cluster.brokers["a"].kill()
         assert numbers(query.read(planned)) == list(range(500))  # Planned before, read after.
         query.start = planned
-        assert query.plan() == planned  # Nobody can send, so nothing is new.
+        assert query.plan() == planned  # No client can send, so nothing is new.
         forget_clusters()
         assert numbers(batch(address, "body", topic="orders")) == list(range(500))
         forget_clusters()

@@ -57,7 +57,7 @@ def test_a_limit_of_bytes_is_kept_and_used_up(
 
 @given(sizes_by_queue, st.integers(1, 400), st.integers(1, 30))
 def test_messages_are_all_taken_in_turns(sizes: Sizes, bytes_max: int, rows_max: int) -> None:
-    """Whatever the limits, nobody waits for ever: a queue that has something gives before all others have
+    """Whatever the limits, no queue starves: a queue that has something gives before all others have
     given as often as there are queues."""
     start, end = limits_of(sizes)
     turn, waits = None, dict.fromkeys(sizes, 0)

@@ -32,7 +32,7 @@ def wait_for(path: Path) -> None:
 def test_a_task_goes_on_after_its_query_was_stopped(
     spark: Any, broker: LocalBroker, directory: Path, tmp_path: Path, semantics: str
 ) -> None:
-    """What it writes then nobody sees, and it is swept away; written at least once, it is seen."""
+    """Rows written after that are invisible and swept away; with at_least_once they are visible."""
     spark.dataSource.register(LastingSource)
     send(broker, "orders", 0, *numbered(0, 10))
     checkpoint = tmp_path / "checkpoint"

@@ -93,7 +93,7 @@ def test_a_batch_that_fails_writes_nothing(
     with pytest.raises(Exception, match=r"\[MQ_ROW\] a body is null or empty"):
         frame.write.format("mq").option("topic", "results").mode("append").save(str(directory))
     assert "results" not in broker.topics()
-    if tasks == 1:  # Another task may be at it still, and is swept up after when somebody plans a sink.
+    if tasks == 1:  # Another task may be at it still, and is cleaned up when the next sink is planned.
         assert staged_files(directory) == []
 
 

@@ -1,4 +1,5 @@
-"""What the sink's tasks and commits do, without Spark: each epoch is in the log once, whole, whoever dies."""
+"""What the sink's tasks and commits do, without Spark: each epoch is in the log once, complete, whichever
+process dies."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def test_an_epoch_is_appended_once_and_in_order(broker: LocalBroker, directory: 
 
 def test_a_killed_task_and_a_zombie_write_nothing(broker: LocalBroker, directory: Path) -> None:
     to = writer(directory)
-    write(to, 0, numbered(100, 105))  # Nobody commits this one.
+    write(to, 0, numbered(100, 105))  # This one is not committed.
     writer(directory).commit(write(to, 0, numbered(0, 5)), 0)
     write(to, 0, numbered(200, 205))  # It went on after stop().
     writer(directory).commit(write(to, 1, numbered(5, 6)), 1)

@@ -1,6 +1,6 @@
-"""Who commits is killed before or after each step; whoever comes next makes the epoch whole, once.
+"""The committing process is killed before or after each step; the next one completes the epoch, once.
 
-Who comes next is the same query, which does the epoch again with other rows; or somebody else who wants to
+The next one is the same query, which repeats the epoch with other rows, or another process that wants to
 write, and finds what lies there.
 """
 
@@ -72,7 +72,7 @@ def test_the_committing_process_dies(
     next_one: str,
 ) -> None:
     commit_one(broker, 0, 0)
-    lasting = next_one == "same query"  # Otherwise a batch write, which nobody does again.
+    lasting = next_one == "same query"  # Otherwise a batch write, which is not repeated.
     victim = nursery.start(
         "dies",
         root=directory,
@@ -96,7 +96,7 @@ def test_the_committing_process_dies(
         found = bodies_of(broker)
         is_there = any(body.startswith(b"1-") for body in found)
         assert wrong_with(found, 1 + is_there) == []
-        # All of it, once anybody may have seen a part.
+        # All of it, once a reader may have seen a part.
         assert is_there == ((step, place) not in UNSEEN or passage > 1)
     assert not staging.is_unfinished(staging.sink_directory(directory, TXN))
     if lasting:

@@ -1,4 +1,4 @@
-"""What commits that failed leave behind, and who puts it right; two at a time; what is held at once."""
+"""What failed commits leave behind, and what repairs it; concurrent commits; what is held in memory."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_lock_that_was_removed_is_no_lock(tmp_path: Path) -> None:
 
 
 def test_two_drivers_of_one_query_append_each_epoch_once(broker: LocalBroker) -> None:
-    """Each with rows of its own, at the same time. Who falls behind by more than one epoch is refused."""
+    """Each with rows of its own, at the same time. One that falls behind by more than one epoch fails."""
 
     def commit_or_not(epoch: int, attempt: int) -> list[Step]:
         try:
@@ -342,7 +342,7 @@ def test_more_files_than_a_process_may_open(broker: LocalBroker) -> None:
 
 
 def test_without_an_entry_by_key_the_newest_is_read(broker: LocalBroker) -> None:
-    """Anybody may send to any topic, and an entry that moved on lies behind newer ones."""
+    """Any program may send to any topic, and an entry that moved on lies behind newer ones."""
     for epoch in range(3):
         commit_one(broker, epoch)
     old = commit.last_entry(broker, TXN)

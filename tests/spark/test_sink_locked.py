@@ -1,4 +1,4 @@
-"""Who waits for a lock of staged files does not wait for a process that is stopped, or not for ever."""
+"""A wait for a lock of staged files does not last forever if the holder is stopped."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_others_are_planned_while_one_is_stopped(
 
 
 class Silence:
-    """Time that passes while somebody waits for a lock, and what happens in it."""
+    """A clock that advances while a process waits for a lock, with events in it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.now = 1000.0
@@ -204,7 +204,7 @@ def test_a_lock_ends_with_its_commit_though_the_open_file_does_not(
 def test_a_task_does_not_wait_for_a_looker_that_is_stopped(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who looks whether a file is being written locks it for that moment."""
+    """The check whether a file is being written locks it for that moment."""
     lookers = list[IO[bytes]]()
 
     def opened(path: str, *arguments: Any) -> int:

@@ -90,7 +90,7 @@ def test_what_was_put_back_is_appended(broker: LocalBroker) -> None:
 
 @pytest.mark.parametrize("txn", [TXN, BATCH])
 def test_what_is_left_of_the_rest_stays_for_as_long_as_it_takes(broker: LocalBroker, txn: str) -> None:
-    """Until somebody puts back what is gone: meanwhile others write, and sweep away what is of the dead."""
+    """Until the file is put back, other sinks write and sweep abandoned files."""
     half_done(broker, txn)
     place = sink_directory(broker.path, key_of(txn))
     kept, gone = sorted(place.rglob("*.arrow"))
@@ -107,7 +107,7 @@ def test_what_is_left_of_the_rest_stays_for_as_long_as_it_takes(broker: LocalBro
     gone.write_bytes(content)
     if txn == TXN:
         assert commit_one(broker, 0, 1) == [Step.FINISH]
-    else:  # Nobody commits it again.
+    else:  # It is not committed again.
         assert abandon(broker.path, txn) == []
     assert wrong_with(bodies_of(broker), 1) == []
     assert staged_files(broker) == []
@@ -224,7 +224,7 @@ def test_an_append_that_fails_does_not_end_the_process(directory: Path) -> None:
 def test_a_mark_that_cannot_be_removed_fails_no_commit(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows are in the log by then: whoever took that for a failure would write them again."""
+    """The rows are in the log by then: after an error the caller would write them again."""
 
     def refuses(*_: Any) -> None:
         raise PermissionError(13, "not for you")

@@ -67,7 +67,7 @@ def test_what_comes_to_life_meanwhile_stays(broker: LocalBroker, monkeypatch: py
 def test_what_lies_in_the_way_fails_no_commit(
     broker: LocalBroker, name: str, make: Callable[[Path], None]
 ) -> None:
-    """The rows are in the log by then: whoever took that for a failure would write them again."""
+    """The rows are in the log by then: after an error the caller would write them again."""
     path = sink_directory(broker.path, TXN) / name
     path.parent.mkdir(parents=True)
     make(path)

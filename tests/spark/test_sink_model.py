@@ -66,7 +66,7 @@ def mortal(death: Death) -> Iterator[None]:
 
 
 class Epochs(RuleBasedStateMachine):
-    """By (transaction id, epoch): the rows of each attempt that somebody tried to commit."""
+    """By (transaction id, epoch): the rows of each attempt that was committed or tried to."""
 
     @initialize()
     def begin(self) -> None:
@@ -124,7 +124,7 @@ class Epochs(RuleBasedStateMachine):
 
     @rule(sizes=tasks, chunk_bytes=chunks, death=deaths, aborts=st.booleans())
     def batch_write(self, sizes: list[int], chunk_bytes: int, death: Death, aborts: bool) -> None:
-        """Nobody does it again."""
+        """It is not repeated."""
         txn = f"batch-{self.number}"
         staged, rows = self.attempt(txn, 0, sizes)
         self.attempts[txn, 0] = [rows]
@@ -140,7 +140,7 @@ class Epochs(RuleBasedStateMachine):
 
     @rule(txn=st.sampled_from(QUERIES), sizes=tasks, back=st.integers(0, 2))
     def zombie(self, txn: str, sizes: list[int], back: int) -> None:
-        """Tasks that go on after stop(), or after their epoch was committed: nobody names their files."""
+        """Tasks that go on after stop(), or after their epoch was committed: no commit names their files."""
         self.attempt(txn, max(0, self.epochs[txn] - back), sizes)
 
     @rule(txn=st.sampled_from(QUERIES), sizes=tasks)

@@ -1,7 +1,7 @@
 """A checkpoint that is older than the log: from a backup, or after a power cut, as Spark forces none to disk.
 
 Spark plans a batch of other rows then, under a number that the log has. Taken for a replay it would be passed
-over, and rows be missing that nobody misses.
+over, and rows would be missing silently.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def _wait_for(trace: Path, more: int) -> None:
     wanted = _lines(trace) + more
     until = time.monotonic() + 120
     while _lines(trace) < wanted:
-        assert time.monotonic() < until, "who commits hangs"
+        assert time.monotonic() < until, "the commit hangs"
         time.sleep(0.001)
 
 
@@ -158,7 +158,7 @@ def _round(nursery: Nursery, directory: Path, seed: int) -> int:
     until = time.monotonic() + 120
     while not answer.exists():
         assert not inspector.wait(0.002) or answer.exists(), nursery.failures()
-        assert time.monotonic() < until, "who opens the store after a power cut hangs"
+        assert time.monotonic() < until, "opening the store after a power cut hangs"
     inspector.kill()
     nursery.forget(inspector)
     found = json.loads(answer.read_text())

@@ -1,5 +1,5 @@
-"""Whoever writes for Spark does nothing that is the application's: deliver, delete, or anything else for all.
-What must be on disk when nobody else is there is flushed from the commit on."""
+"""Spark's processes perform no duties of the application: they do not deliver, delete, or the like.
+Without another process, the commit flushes what must be on disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS_MAX = 60
 
 @pytest.fixture
 def unattended(directory: Path) -> Iterator[Path]:
-    """A store that nobody has open."""
+    """A store that no process has open."""
     with open_small(directory) as application:
         application.create_topic("orders", 2)
     yield directory

@@ -212,7 +212,7 @@ def test_what_is_in_the_way_is_told(broker: LocalBroker, name: str, make: Callab
 def test_what_a_sink_removes_meanwhile_is_not_in_the_way(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single write that is done takes its directory along, whoever looks."""
+    """A completed single write removes its directory, even during a check."""
     committed(broker, "app", 0)
     place, real = broker.path / "mq" / "spark", Path.iterdir
 

@@ -110,7 +110,7 @@ def test_few_messages_wait_for_others_but_not_for_ever(broker: LocalBroker, dire
     query = Query(directory, **EARLIEST, minOffsetsPerTrigger="3", maxTriggerDelay="1h")
     query.reader.clock = lambda: now
     send(broker, "orders", 0, b"first")
-    assert query.all() == [b"first"]  # Nobody has waited before.
+    assert query.all() == [b"first"]  # There was no wait before.
     send(broker, "orders", 0, *numbered(0, 2))
     assert query.all() == []
     send(broker, "orders", 0, b"2")

@@ -92,7 +92,7 @@ def total_rate(
         with ThreadPoolExecutor(threads, thread_name_prefix="sender") as crew:
             ready()
             spans = [sending.result() for sending in [crew.submit(send) for _ in range(threads)]]
-        # Nobody closes while others still send: closing is not what is measured.
+        # No process closes while others still send: closing is not measured.
         ready()
         sender.close()
         return spans

@@ -40,7 +40,7 @@ def test_two_consumers_take_what_two_producers_send(peer: Peer[Any], tmp_path: P
 
     producers = [job(pipeline.produce, 60)] * 2
     together([*producers, job(pipeline.consume, 0, 120), job(pipeline.consume, 1, 120)])
-    # With nothing left, whoever asks for what was taken already has to wait for ever.
+    # With nothing left, a second request for a taken message waits forever.
     assert pipeline.tally.total() == 120
 
 

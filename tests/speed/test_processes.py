@@ -90,7 +90,7 @@ def test_total_rate_counts_every_thread_of_every_process(tmp_path: Path) -> None
     seconds = 0.05
     found = total_rate(Sender, processes=2, threads=3, seconds=seconds, chunk_count=4)
     files = list(tmp_path.iterdir())
-    # One send to warm up in each process does not count, and nobody ends before its time.
+    # One send to warm up in each process does not count, and no process ends early.
     sent = sum(len(path.read_text()) for path in files) - 2
     assert len(files) == 2
     assert 0 < found <= sent / seconds

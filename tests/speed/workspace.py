@@ -60,8 +60,8 @@ def settle(memory_size: int) -> None:
     """Put the machine into the same state before every turn; called right before what is timed.
 
     What earlier turns left dirty is written out. Then `memory_size` of free memory is touched and freed: a
-    virtual machine gives memory that was free for seconds back to its host, and whoever touches it next
-    pays some 8 µs a page. By chance, that made memcpy into a fresh file ten times slower, or did not.
+    virtual machine gives memory that was free for seconds back to its host, and the process that touches it
+    next pays some 8 µs a page. By chance, that made memcpy into a fresh file ten times slower, or did not.
     """
     os.sync()
     if memory_size:

@@ -149,7 +149,7 @@ POINTS = [
 @pytest.mark.parametrize(("point", "passage"), POINTS)
 @pytest.mark.parametrize("alone", [False, True], ids=["beside-others", "alone"])
 def test_death_in_the_middle(directory: Path, point: str, passage: int, alone: bool) -> None:
-    """All of a bulk is there or none of it, for those who live on and for who comes later."""
+    """All of a bulk is there or none of it, for live processes and for later ones."""
     with open_small(directory) as survivor:
         for topic in ("orders", "ledger"):
             survivor.create_topic(topic, 2)
@@ -209,7 +209,7 @@ def run_failing(code: str, directory: Path, points: str) -> subprocess.Completed
 
 
 def check_whole(broker: LocalBroker, *, sent_since: bool = False) -> None:
-    if not sent_since:  # Whoever takes the lock repairs.
+    if not sent_since:  # The next process that takes the lock repairs.
         append_one(broker, "ledger", 1, mq.Message("ledger", b"after"), b"after", 0)
     found = [stored(broker, queue) for queue in QUEUES]
     assert found[3].pop() == (b"after", "")
@@ -262,7 +262,7 @@ def test_the_unit_of_a_level_says_when_it_is_due(broker: LocalBroker) -> None:
 def test_the_leader_learns_of_delayed_messages_in_a_bulk(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would come up to 5 s late: so long he sleeps. Who else delivers would say that himself."""
+    """Otherwise it would come up to 5 s late, the longest sleep of the leader."""
     with open_small(directory, duties=False) as second:
         for topic in ("orders", "ledger"):
             second.create_topic(topic, 2)
@@ -272,7 +272,7 @@ def test_the_leader_learns_of_delayed_messages_in_a_bulk(
             ("timer", timer_of(second).progress),
         ):
             monkeypatch.setattr(progress, "notify", lambda name=name: notified.append(name))
-            progress.words[2] = 1 << 62  # He sleeps, and has told so.
+            progress.words[2] = 1 << 62  # The leader sleeps, and has recorded so.
         delay_queues = second.bulk.delay_queues
         second.bulk.sync(append(second, [(0, b"plain", "")]))
         assert notified == []
@@ -280,7 +280,7 @@ def test_the_leader_learns_of_delayed_messages_in_a_bulk(
         assert notified == ["levels"]
         stored = put_aside(second, delay_queues.timed, b"TIMER_OUT_MS\x011000\x02" + BELONGS)
         assert notified == ["levels", "timer"]
-        # Once more when it is on disk, before which he may not have seen it; and then not again.
+        # Once more when it is on disk, since the leader may not have seen it before; and then not again.
         second.bulk.sync(stored)
         assert notified == ["levels", "timer", "timer"]
         second.bulk.sync(append(second, [(0, b"plain", "")]))

@@ -1,6 +1,6 @@
 """A process dies in a bulk, and the next one to append cannot read what it left: not now.
 
-Such bytes may be whole messages. To take them for none would lose them, so nobody appends before they were
+Such bytes may be whole messages. To ignore them would lose them, so no process appends before they were
 read.
 """
 

@@ -1,4 +1,4 @@
-"""Whoever looks for problems does so beside others, who go on: what they change meanwhile is no problem.
+"""The check runs beside processes that keep working: their changes are no problems.
 
 Each of these has them do it in the very moment that matters.
 """
@@ -120,7 +120,7 @@ def test_the_index_is_not_written_during_a_query(
             yield from problems(index)
         else:
             lib.mq_control_unlock(control.handle, lib.MQ_LOCK_INDEX)
-            yield "what somebody has written half of"
+            yield "what a process has half written"
 
     assert len(broker.query("A", "message7")) == 1
     monkeypatch.setattr(Index, "problems", looked_at)

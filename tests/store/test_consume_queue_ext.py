@@ -148,7 +148,7 @@ def test_units_with_and_without_extensions_follow_each_other(broker: LocalBroker
 
 
 class Odd:
-    """A marker that says of every second message that nobody wants it."""
+    """A marker that marks every second message as unwanted by all groups."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self.store = store_of(broker)

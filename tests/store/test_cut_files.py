@@ -1,4 +1,4 @@
-"""Who dies while he removes files behind the log's end leaves a log that can be opened."""
+"""A process that dies while it removes files behind the log's end leaves a log that can be opened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Died(BaseException):
 
 
 class Dying:
-    """The library of somebody who dies when he has removed so many files."""
+    """A library whose process dies after removing so many files."""
 
     def __init__(self, removals: int) -> None:
         self.left = removals
@@ -71,7 +71,7 @@ def test_the_log_never_lacks_a_file_between_two_others(
             (open_to_recover if module is recovery else open_to_close)()
     offsets = [int(file.name) for file in log_files(directory)]
     assert offsets == [number * LOG_FILE_SIZE for number in range(len(offsets))]
-    # The machine dies as well: who comes next looks at the files.
+    # The machine dies as well: the next process looks at the files.
     crashed = tmp_path / "crashed"
     shutil.copytree(directory, crashed, ignore=shutil.ignore_patterns("mq"))
     with open_small(crashed) as after:

@@ -1,6 +1,6 @@
 """A process has no descriptor left when it is to flush what others appended.
 
-Nothing was written, so nothing failed to be: it says what it lacks, and the store goes on for everybody.
+Nothing was written, so nothing failed to be: it says what it lacks, and the store goes on for all processes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ with open_small(root, duties=False) as one, open_small(root, flush={flush!r}, du
 """
 FLUSHES = """
     fill(one, "A", 60)
-    # The files of the log are mapped by who wrote them: it lacks the directory.
+    # The writer has the log's files mapped: it lacks a descriptor for the directory.
     ours, theirs = store_of(one), store_of(other)
     for call in (ours.flush_log, theirs.flush_log, theirs.flush_queues, other.flush):
         lacking(call)
@@ -113,7 +113,7 @@ def test_a_flush_that_lacks_descriptors_does_not_poison_the_store(directory: Pat
     [("other.append_batch(queue, [message] * 2)", 2), ('other.appender(queue)(message, b"x", 0)', 1)],
 )
 def test_what_was_stored_and_not_flushed_is_told_by_its_id(directory: Path, send: str, count: int) -> None:
-    """Whoever sends it again says so, and does not send a batch again message by message."""
+    """A resend reports that, and does not resend a batch message by message."""
     error, stored = lacking(directory, SENDS.format(send=send), "sync")
     assert error == ["InsufficientResources", "descriptors", stored[0]]
     assert len(stored) == count

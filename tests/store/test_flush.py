@@ -1,4 +1,4 @@
-"""What is forced to disk, when, and who may see a message before it is.
+"""What is synced, when, and which readers may see a message before that.
 
 The calls of msync of other processes are watched, held back and made to fail from outside: watch_sync.c is
 preloaded into them. Where a test holds the flush lock itself, it stands for a disk that takes its time.
@@ -189,7 +189,7 @@ def test_one_flush_serves_all_waiting_senders_of_all_processes(directory: Path, 
         else:
             pytest.fail(f"this machine takes over {STUCK / 2} s for 16 messages")
         syncs = [sync for sync in watch.syncs("commitlog")[before:] if sync.thread not in preparing]
-        # Whoever was first, everyone else, and the seam where two files meet.
+        # The first sender, all others, and the border between two files.
         assert 1 <= len(syncs) <= 6
         assert covered(watch.syncs("commitlog"), 0, one.ask("log_end(broker)"))
 
@@ -302,7 +302,7 @@ def test_a_flush_that_takes_too_long_is_told_and_the_message_is_stored(
 def test_a_flusher_that_dies_leaves_the_flush_to_the_others(
     directory: Path, watch: Watch, holding: str
 ) -> None:
-    # Without duties: they flush as well, and then nobody need wait for him who dies.
+    # Without duties: a leader flushes as well, and then no process would wait for the dying one.
     with open_small(directory, flush="sync", duties=False) as broker:
         broker.create_topic("A", 1)
         # Promised are 250 ms; the rest, and that one of a few is enough, is a loaded machine's.

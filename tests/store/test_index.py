@@ -423,7 +423,7 @@ def test_a_file_of_another_length_is_one_clear_error(log: Log, index: Index, tmp
 def test_a_file_that_is_deleted_while_names_are_read_is_passed_over(
     log: Log, index: Index, tmp_path: Path
 ) -> None:
-    """A name without a file, as whoever reads names just before retention deletes has it."""
+    """The name of a file that retention deleted since the directory was listed."""
     places = fill(log, index, 5)
     (tmp_path / "index" / "20000101000000000").symlink_to(tmp_path / "gone")
     assert list(index.find("A", "key1")) == [places[1]]

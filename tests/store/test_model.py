@@ -82,9 +82,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     def chosen(self, place: int) -> LocalBroker:
         """The one at this place if it is open, else any."""
-        return self.brokers[place] or self.somebody()
+        return self.brokers[place] or self.any_broker()
 
-    def somebody(self) -> LocalBroker:
+    def any_broker(self) -> LocalBroker:
         for broker in self.brokers:
             if broker is not None:
                 return broker
@@ -93,13 +93,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(topic=topics)
     def create_topic(self, topic: str) -> None:
-        self.somebody().create_topic(topic, QUEUES)
+        self.any_broker().create_topic(topic, QUEUES)
         self.queues.setdefault(topic, [Kept() for _ in range(QUEUES)])
 
     @rule(topic=topics, again=st.booleans())
     def delete_topic(self, topic: str, again: bool) -> None:
         if topic in self.queues:
-            self.somebody().delete_topic(topic)
+            self.any_broker().delete_topic(topic)
             del self.queues[topic]
         if again:
             self.create_topic(topic)
@@ -189,11 +189,11 @@ class StoreMachine(RuleBasedStateMachine):
             for body, _, key in kept.messages[kept.gone :]
             if key == f"key{number}"
         ]
-        assert [message.body for message in self.somebody().query(topic, f"key{number}")] == want
+        assert [message.body for message in self.any_broker().query(topic, f"key{number}")] == want
 
     @rule(oldest=st.integers(1, 4))
     def expire(self, oldest: int) -> None:
-        broker = self.somebody()
+        broker = self.any_broker()
         end = log_end(broker)
         files = [file for file in log_files(self.path) if int(file.name) < end]
         moment = time.time() - 100 * 3600
@@ -224,7 +224,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        self.somebody().flush()
+        self.any_broker().flush()
 
     def may_forget_offsets(self) -> bool:
         """A queue whose messages are all gone is known by its own files alone."""
@@ -236,7 +236,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["queues", "queue file", "index", "crash", "copy"]), data=st.data())
     def damage(self, kind: str, data: st.DataObject) -> None:
-        self.somebody()
+        self.any_broker()
         self.close_all()
         if kind == "index":
             files = sorted((self.path / "index").glob("*"))
@@ -290,7 +290,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            self.somebody()
+            self.any_broker()
             self.everything_is_there()
             self.close_all()
             assert list(problems(self.path)) == []

@@ -123,7 +123,7 @@ def test_what_root_makes_is_the_owners_of_the_directory(anybodys: Path) -> None:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
-    """What a process that believes to be root gives away, and to whom."""
+    """The files whose owner a process with a faked root id changes, and the new owner."""
     calls: list[tuple[int, int]] = []
     stat = Path.stat
 

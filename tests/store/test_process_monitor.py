@@ -1,4 +1,4 @@
-"""A watch tells of the death of a process, at once, and of nobody who lives."""
+"""The process monitor reports the death of a process at once, and never reports a live one."""
 
 from __future__ import annotations
 

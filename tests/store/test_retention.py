@@ -1,4 +1,4 @@
-"""What is too old goes, whole files of it, and nobody who is reading notices more than that it is gone."""
+"""Expired messages are deleted by whole files; a reader sees only that they are gone."""
 
 from __future__ import annotations
 
@@ -344,7 +344,8 @@ def test_mappings_of_what_is_gone_are_let_go(directory: Path) -> None:
 def test_the_index_goes_on_where_the_log_begins_if_files_go_while_it_is_brought_up(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks looks where the log begins; then its oldest files go, and with them what he would read."""
+    """A reader looks up the log's begin; then the oldest files are deleted, with the messages it would
+    read."""
     with open_small(directory, duties=False) as broker, open_small(directory, duties=False) as other:
         broker.create_topic("A", 1)
         fill(broker, "A", 120)

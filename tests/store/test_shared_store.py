@@ -1,4 +1,4 @@
-"""Processes come and go in any order, and die at any time; whoever is in shares one store.
+"""Processes come and go in any order, and die at any time; the attached ones share one store.
 
 The other processes are real ones (peer.py). What one of them was told is stored is there for all others,
 before and after its death, and the first one in after all died has nothing to scan.
@@ -189,7 +189,7 @@ def test_duties_pass_to_another_process_when_the_leader_dies(directory: Path) ->
     first = Peer(directory, flush_interval=0.01)
     first.do("broker.create_topic('A', 1)")
     first.send("A", 0, b"one")
-    until(lambda: bool(first.ask(FLUSHED)))  # So it is the one who does them.
+    until(lambda: bool(first.ask(FLUSHED)))  # So it is the leader.
     with Peer(directory, flush_interval=0.01) as second:
         first.kill()
         checkpoint = read_checkpoint(directory)
@@ -347,7 +347,7 @@ def test_memory_is_not_believed_after_a_broker_was_here(directory: Path) -> None
 
 @pytest.mark.parametrize("kind", ["consumequeue", "consumequeue_ext"])
 def test_a_topic_that_is_deleted_while_queues_are_looked_for_has_none(tmp_path: Path, kind: str) -> None:
-    """As whoever opens a directory has it while somebody who is inside deletes a topic."""
+    """As a process that opens the directory sees it while another one deletes a topic."""
     for topic in "ABC":
         (tmp_path / kind / topic / "0").mkdir(parents=True)
     found = queue_directories(tmp_path, kind)

@@ -1,7 +1,7 @@
 """The disk is full while the wheel is made, or written to, or its log grows: an error, and never a signal.
 
 What is in the wheel comes all the same, and nothing is lost: what could not be put in is put in later. A
-small file system is mounted for this, by who may.
+small file system is mounted for this, if the user may.
 """
 
 from __future__ import annotations

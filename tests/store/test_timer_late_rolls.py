@@ -1,4 +1,4 @@
-"""A recall, or its message, that is still on its way in the wheel when the message is due: who delivers was
+"""A recall, or its message, that is still on its way in the wheel when the message is due: the leader was
 away meanwhile."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_what_rolls_late_comes_after_any_time(tmp_path: Path, closed_days: int) 
 
 
 def test_a_rolled_timer_is_not_late_when_the_clock_was_set_back(tmp_path: Path) -> None:
-    """The slot that is read is ahead of the clock: he comes by the clock all the same."""
+    """The slot that is read is ahead of the clock: the message is delivered by the clock all the same."""
     with Bench(tmp_path / "store", roll_ms=10_000) as bench:
         bench.turn()
         bench.now_ms -= 60_000

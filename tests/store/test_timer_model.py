@@ -1,4 +1,4 @@
-"""The timer wheel against a sorted list: whatever is put aside, recalled, rolled, whoever takes over."""
+"""The timer wheel against a sorted list: with delays, recalls, rolls and takeovers."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_what_lies_before_a_hole_is_kept(tmp_path: Path, missing: int) -> None:
 
 @pytest.mark.parametrize("left", range(1, 8))
 def test_a_record_behind_which_no_file_ends_is_none(directory: Path, left: int) -> None:
-    """Nobody writes one that leaves less than a BLANK takes: what comes next would have no place."""
+    """No record leaves less room than a BLANK takes: what comes next would have no place."""
     record = Record("A", b"x", store_time=1).encode(property_crc=True)
     body = b"x" * (LOG_FILE_SIZE - left - len(record) + 1)
     log = Record("A", body, store_time=1).encode(property_crc=True)

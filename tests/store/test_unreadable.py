@@ -26,7 +26,7 @@ def crashed(tmp_path: Path) -> Path:
 def test_a_queue_file_is_kept(tmp_path: Path, crashed: Path, place: int) -> None:
     file = queue_files(crashed, "A")[place]
     shutil.move(file, tmp_path / "elsewhere")
-    file.symlink_to(tmp_path / "elsewhere")  # Which nobody opens.
+    file.symlink_to(tmp_path / "elsewhere")  # It is never opened.
     files = queue_files(crashed, "A")
     with pytest.raises(mq.StoreCorrupted):
         open_small(crashed)

@@ -58,7 +58,7 @@ def test_any_file_of_another_layout_is_named(
         monkeypatch.setitem(layouts.LAYOUTS, name, layouts.LAYOUTS[name] + 1)
         with pytest.raises(mq.VersionMismatch, match=f"an earlier one: {name} has layout"):
             open_small(directory)
-    if name != "mq/control":  # With nobody inside, what differs is made anew.
+    if name != "mq/control":  # With no process attached, a file of another version is rebuilt.
         with open_small(directory) as broker:
             fill(broker, "A", 1)
         open_small(directory).close()

@@ -171,7 +171,7 @@ def test_each_sleeper_is_woken_by_what_its_expression_selects(quiet: LocalBroker
     for color, left in (("green", 2), ("red", 1), ("blue", 0)):
         send_all(quiet, 0, {"color": color}, topic=topic)
         assert len(waitings) > left
-        # All sleep at one word: who is woken for nothing looks, and finds that there are messages.
+        # All sleep on one word: a waiter woken in vain checks, and finds messages.
         for waiting in waitings[:3]:
             assert waiting.end() == 0
         waitings[:3] = [
@@ -447,7 +447,7 @@ def test_a_hundred_idle_waits_do_nothing_at_all(broker: LocalBroker, directory: 
     for _ in range(5):
         before = [peer.ask("switches()") for peer in peers]
         time.sleep(2.0)
-        # Who is halted and goes on has given up a processor too, once; who looks now and then always does.
+        # A halted thread has given up a processor too, once; a polling one always does.
         if [peer.ask("switches()") for peer in peers] == before:
             break
     else:
@@ -459,8 +459,8 @@ def test_a_hundred_idle_waits_do_nothing_at_all(broker: LocalBroker, directory: 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("flush", "count"), [("async", 100_000), ("sync", 3_000)])
 def test_a_selective_waiter_loses_no_wake_up(directory: Path, flush: Any, count: int) -> None:
-    """A sender, and one who never spins and wants some of it. Now and then the sender waits for the answer: a
-    wake-up that was lost would cost the whole time of one wait."""
+    """A sender, and a reader that never spins and wants some of it. Now and then the sender waits for the
+    answer: a wake-up that was lost would cost the whole time of one wait."""
     with mq.open(directory, flush=flush) as broker:
         assert isinstance(broker, LocalBroker)
         broker.create_topic("A", 3)

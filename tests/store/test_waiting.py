@@ -206,7 +206,7 @@ def test_other_processes_that_close_or_die_do_not_end_a_wait(broker: LocalBroker
 
 
 def test_a_sender_that_dies_leaves_no_one_asleep(broker: LocalBroker, directory: Path) -> None:
-    """Messages sent, their sender killed at once: whoever waits has them, or is told by the next message."""
+    """Messages sent, their sender killed at once: a waiter gets them, or the next message wakes it."""
     queue = broker.topic("A").queues[0]
     for offset in range(5):
         waiting = Waiting(functools.partial(queue.read, offset, wait=120.0))

@@ -110,7 +110,7 @@ class Peer:
         self._loop.call_soon_threadsafe(server.close)
 
     def stop(self) -> None:
-        """Nobody listens any more, and every connection is cut."""
+        """Stop listening, and cut every connection."""
         self.run(self._stop())
 
     def run(self, work: Any) -> Any:

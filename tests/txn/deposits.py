@@ -124,7 +124,7 @@ class Database:
 
 
 class _Stopped:
-    """A broker whose ends are noticed by who stops before or after them."""
+    """A broker that reports each end before and after it, so that a test can stop there."""
 
     def __init__(self, broker: mq.LocalBroker, before: Callable[[], None], after: Callable[[], None]) -> None:
         self._broker = broker

@@ -1,6 +1,6 @@
-"""The queues of transactions and their table in memory, on a clock that is set, for whoever makes the rounds.
+"""The queues of transactions and their table in memory, on a clock that is set, for the transaction checker.
 
-What HalfTopic reads out of its queues is its own doing; here are only the queues. Who writes to them can be
+What HalfTopic reads out of its queues is its own doing; here are only the queues. Its users can be
 made to die, before or after any single record.
 """
 
@@ -46,7 +46,7 @@ class FakeHalfStore(HalfTopic):
         self.queues: dict[MessageQueue, list[MessageExt]] = {self.halves: [], self.ops: [], self.given_up: []}
         self.done: dict[MessageQueue, int] = {}
         self.table = Table()
-        self.steps_left: int | None = None  # until somebody dies
+        self.steps_left: int | None = None  # until the user dies
         self._ahead = {}
         self._copies = self._of_rounds = Mock()  # _append() stands in for both
         self._have = lambda _topic, _queue_count: None
@@ -147,7 +147,7 @@ class FakeHalfStore(HalfTopic):
         return {name_of(message) for message in found} - self.table.ended()
 
     def rounds(self, rules: Rules, interval_ms: int) -> TransactionChecker:
-        """Somebody who makes the rounds from now on."""
+        """A transaction checker that starts now."""
         table: Any = self.table  # as much of a table as rounds ask for
         event: Any = None
         times = rules, interval_ms

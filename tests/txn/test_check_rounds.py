@@ -1,8 +1,8 @@
-"""Half messages and op records against a dict: producers begin and end, rounds check, and whoever dies, dies.
+"""Half messages and op records against a dict: producers begin and end, rounds check, and processes die.
 
 The store is one in memory (fake_half_store.py), on a clock that is set. What is asked about, how often, and
-what is given up is known beforehand from the dict; in the end nobody is asked about what has ended, and
-everybody about what has not.
+what is given up is known beforehand from the dict; in the end no ended transaction is checked, and
+every open one is.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class CheckRounds(RuleBasedStateMachine):
         self._learn()
 
     def _expected(self, now: int) -> set[int]:
-        """Who is to be asked about in a round at this time; who is given up is noted."""
+        """The transactions to check in a round at this time; those given up are recorded."""
         expected = set()
         for name, each in sorted(self.model.items(), key=lambda item: item[1].place):
             if each.has_ended or each.is_given_up:
@@ -151,7 +151,8 @@ class CheckRounds(RuleBasedStateMachine):
 
     @rule()
     def reboot(self) -> None:
-        """The table is gone, and with it who ended since the last op record: they are to be asked again."""
+        """The table is gone, with the transactions ended since the last op record: they are to be checked
+        again."""
         table = self.store.table
         for name in set(table.to_write) & set(self.model):
             self.model[name].has_ended = False

@@ -1,6 +1,6 @@
 """Producers die at every step of a transaction, and database and messages agree afterwards.
 
-The database is the truth. It is asked by whoever is alive of the group; that includes the very processes that
+The database is the truth. It is asked by the live members of the group; that includes the very processes that
 are about to die, and whose answers then are lost.
 """
 

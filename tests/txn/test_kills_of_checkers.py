@@ -1,4 +1,4 @@
-"""Whoever asks, and whoever is asked, may be any process, may fail, may hang and may die."""
+"""The checking and the checked process may be any process, may fail, hang and die."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {
     **SIZES,
     "transaction_timeout": 0.2,
     "transaction_check_interval": 0.3,
-    "transaction_check_max": 1000,  # The usual fifteen are over before a slow machine has asked anybody.
+    "transaction_check_max": 1000,  # The default of fifteen is over before a slow machine has checked once.
 }
 DUTY_KILLS = 8
 
@@ -60,14 +60,14 @@ def leave_undecided(
 
 
 def decided_until(broker: mq.Broker, stage: Stage, are_asked: Callable[[], bool]) -> int:
-    """Have transactions decided until all have been asked who are to be; of how many there were. One that is
-    halted leaves its share to others, who may have decided all by the time that it goes on."""
+    """Decide transactions until all processes have been checked. Returns the number of transactions. One that
+    is halted leaves its share to others, which may have decided all by the time it goes on."""
     for count in range(COUNT, 20 * COUNT, COUNT):
         leave_undecided(broker, stage.database, first=count - COUNT)
         eventually(lambda: agreed(broker, stage.database), lambda: told(broker, stage.database))
         if are_asked():
             return count
-    raise AssertionError("somebody is never asked")
+    raise AssertionError("a process is never checked")
 
 
 def test_any_live_process_of_the_group_is_asked_and_only_those(stage: Stage) -> None:

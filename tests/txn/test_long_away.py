@@ -1,6 +1,6 @@
-"""A directory that nobody opened for longer than messages are kept, with a transaction that is undecided.
+"""A directory that no process opened for longer than messages are kept, with a transaction that is undecided.
 
-Whoever opens it then deletes what is too old, and must not begin with that.
+The process that opens it then deletes expired messages, but must not do that first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def left_behind(directory: Path, later: float) -> mq.SendResult:
     time.sleep(later)
     tomorrow = time.time() + 86_400
     for path in segment_files(directory / "commitlog"):
-        os.utime(path, (tomorrow, tomorrow))  # Nobody but the test says when they are old.
+        os.utime(path, (tomorrow, tomorrow))  # Only the test decides when they are old.
     for name in ("control", "transactions"):
         (directory / "mq" / name).unlink()
     return half
@@ -70,7 +70,7 @@ def test_what_is_older_than_retention_is_given_up_before_it_is_deleted(tmp_path:
     directory, asked = tmp_path / "store", threading.Event()
     left_behind(directory, KEPT_SECONDS)
     with mq.open(directory, **OPTIONS) as broker:
-        eventually(lambda: undecided(broker).given_up, lambda: "nobody looked at it")
+        eventually(lambda: undecided(broker).given_up, lambda: "it was not checked")
         delete_what_is_old(broker)
     with mq.open(
         directory,
@@ -98,7 +98,7 @@ def test_what_retention_comes_to_soon_is_stored_again_before_that(tmp_path: Path
     with mq.open(directory, **OPTIONS) as broker:
         eventually(
             lambda: undecided(broker).message.offset_msg_id != first.offset_msg_id,
-            lambda: "nobody looked at it",
+            lambda: "it was not checked",
         )
         delete_what_is_old(broker)
         assert undecided(broker).message.body == b"undecided"

@@ -1,6 +1,6 @@
 """A producer dies at a chosen point inside a half message or its end, while another process lives on.
 
-Whoever ends the transaction again, the same way or asked by a check, does so once: the message is there once,
+A repeated end of the transaction, by the producer or by a check, counts once: the message is there once,
 or never.
 """
 
@@ -31,9 +31,9 @@ SIZES: dict[str, Any] = {
 OFTEN: dict[str, Any] = {
     "transaction_timeout": 0.001,
     "transaction_check_interval": 0.05,
-    "transaction_check_max": 10_000,  # The usual fifteen may be over before a slow machine has asked anybody.
+    "transaction_check_max": 10_000,  # fifteen may be over before a slow machine has checked once
 }
-# The second append of the one who dies is that of his END.
+# The second append of the dying process is that of its END.
 APPEND = ("LOCKED", "ARMED", "HALF_RECORD", "RECORD", "UNIT", "LOG_END", "PUBLISHED", "DISARMED")
 IN_END = [("CLAIMED", 1), ("COMMITTED", 1), ("SETTLED", 1), *((point, 2) for point in APPEND)]
 
@@ -49,7 +49,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 def die(
     nursery: Nursery, directory: Path, state: str, flush: Any, point: str, passage: int
 ) -> tuple[int, int] | None:
-    """Where the half message lies whose producer died, if he knew."""
+    """The place of the half message whose producer died, if it recorded it."""
     place = directory.with_name("place")
     fail = f"{POINT[point]}:{passage}"
     process = nursery.start("ender", root=directory, place=place, state=state, flush=flush, fail=fail)
@@ -70,7 +70,7 @@ def answer_all(broker: LocalBroker, state: mq.TransactionState) -> None:
     checker = broker.transactions.enlist(GROUP, "asked")
     while broker.transactions.undecided():
         check = checker.next(60.0)
-        assert check is not None, "nobody asks"
+        assert check is not None, "no check comes"
         broker.transactions.ender(check.group)(check.log_offset, check.queue_offset, state, True)
     checker.leave()
 

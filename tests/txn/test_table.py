@@ -1,4 +1,4 @@
-"""mq/transactions: laid out as it says, one end for all who end, and no loss to anybody who has lost it."""
+"""mq/transactions: its layout, one end per transaction, and its rebuild after a loss."""
 
 from __future__ import annotations
 

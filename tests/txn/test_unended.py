@@ -1,6 +1,6 @@
 """An end that fails while it finds out what became of its transaction, as on a full disk.
 
-The next one ends it, once, also where it was begun by another one, who died.
+The next one ends it, once, even if another producer began it and died.
 """
 
 from __future__ import annotations

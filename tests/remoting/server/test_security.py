@@ -1,4 +1,4 @@
-"""Who is let in, and what for: signatures, rights, TLS, limits."""
+"""Access control: signatures, rights, TLS, limits."""
 
 from __future__ import annotations
 

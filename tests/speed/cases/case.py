@@ -21,7 +21,8 @@ KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where a case works: how much, where its data may lie, where built things are, who hears of it."""
+    """Where a case works: how much, where its data may lie, where built files are, where progress is
+    reported."""
 
     plan: Plan
     data: Path

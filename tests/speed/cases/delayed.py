@@ -1,6 +1,6 @@
 """Accepting delayed messages, 1 KiB with tag and key, built inside the loop, against plain ones.
 
-They are due in hours, so that none is delivered meanwhile; who has the duties puts those with a time of
+They are due in hours, so that none is delivered meanwhile; the leader puts those with a time of
 their own into the wheel beside the sender.
 """
 

@@ -18,7 +18,7 @@ from tests.speed.pairing import Measurement, Turn, alone
 from tests.speed.workspace import fresh, settle
 
 BODY_SIZE = 100
-SENT_A_SECOND = 60_000  # at least; who is slower gets more time
+SENT_A_SECOND = 60_000  # at least; a slower sender gets more time
 LEAD_SECONDS_MAX = 600
 PLAIN_PART = 4  # of as many messages, for the plain sends
 

@@ -32,7 +32,7 @@ class ProcessQueuePipeline:
         self._queue.join_thread()
 
     def consume(self, place: int, total: int, ready: Callable[[], object]) -> None:
-        """Whoever takes the last message tells the others to end."""
+        """The consumer that takes the last message tells the others to end."""
         get, tally, taken = self._queue.get, self.tally, 0
         ready()
         while get() != END:

@@ -50,7 +50,7 @@ class RocketMQ:
                     raise RuntimeError("RocketMQ's consumer does not start")
                 self._call("send", count, size, int(pause * 1e9))
                 times = [int(time) for time in listener.stdout.readline().split()]
-                # Who leaves the group in good order leaves nothing for the next one to wait for.
+                # After a clean shutdown the next consumer has nothing to wait for.
                 listener.wait(CALL_SECONDS_MAX)
                 return times
             finally:

@@ -1,7 +1,7 @@
 """LMDB with a queue made by hand that several processes write to and take from, without sync.
 
-Each transaction looks for the last key, or the first. Who finds nothing to take sleeps a little: LMDB wakes
-nobody.
+Each transaction looks for the last key, or the first. A consumer that finds nothing sleeps a little: LMDB
+wakes nobody.
 """
 
 from __future__ import annotations

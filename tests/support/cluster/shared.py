@@ -99,7 +99,7 @@ def _start_keeper(place: Path, kind: str) -> None:
             keeper.kill()
             raise RuntimeError(f"the shared cluster does not start:\n{log.read_text()}")
         time.sleep(0.05)
-    keeper.returncode = 0  # Nobody waits for it: it outlives this process where others still use the cluster.
+    keeper.returncode = 0  # Not waited for: it outlives this process if others still use the cluster.
 
 
 def keep(place: Path, kind: str) -> None:

@@ -1,6 +1,6 @@
-"""Groups of the broker in memory: who is in them, which member has which queue, how far each is consumed.
+"""Groups of the broker in memory: members, owners of queues, offsets.
 
-All of it is dicts under the broker's one lock. Nobody dies here: a member leaves, or stays.
+All of it is dicts under the broker's one lock. Members do not die here: they leave or stay.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class _Half:
 
     @property
     def immunity_ms(self) -> int | None:
-        """How long nobody asks about it, where it says so."""
+        """Its immunity time, if it has one."""
         given = self.newest.properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
         return int(given) * 1000 if given.isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""A disk that forgets, in a power cut, what nobody forced it to keep.
+"""A disk that loses unsynced data in a power cut.
 
 Processes under recorder.c work in `root` as ever; what they synced is copied aside. When all of them have
 been killed, `cut` makes of `root` what the disk might hold after the power failed at that moment: one of the
@@ -42,7 +42,7 @@ class Disk:
 
     @contextmanager
     def standstill(self) -> Iterator[None]:
-        """Nobody is in the middle of a sync or a change of names, and nobody gets beyond the next one."""
+        """Hold all processes: none is inside a sync or a rename, and none gets beyond the next one."""
         with self._journal.open() as journal:
             fcntl.flock(journal, fcntl.LOCK_EX)
             yield
@@ -73,7 +73,7 @@ class Disk:
                 journal.write(f"named\t{directory}\n")
 
     def touch(self, name: str) -> None:
-        """Make an empty file, as one who dies before he syncs the directory."""
+        """Create an empty file, as a process does that dies before it syncs the directory."""
         path = self.root / name
         with self.standstill(), self._journal.open("a") as journal:
             path.touch(mode=0o600)

@@ -17,7 +17,7 @@
  *       written <inode> <bytes>         msync, fdatasync
  *       named   <path>                  fsync of a directory
  *
- * with tabs between. Change and line are one step under a lock of the journal, so whoever holds that lock
+ * with tabs between. Change and line are one step under a lock of the journal, so a process that holds that lock
  * sees neither without the other. Nothing is really synced: the syncs of a test have no need to wait for the disk,
  * and take a time of their own choice instead. The wall clock may run faster, so that what a store
  * does every few seconds happens within a test; and /proc's boot id is the one in <state>/boot_id.
@@ -209,8 +209,8 @@ static void keep_all(ino_t inode) {
     close(disk);
 }
 
-/* Before a sync has any effect, and after: who believes in one too early is found out by the first, who dies before
- * he says what he has synced by the second. */
+/* Before a sync has any effect, and after: a process that trusts one too early is found by the first, one that dies before
+ * it says what it has synced by the second. */
 static void take_time(void) {
     static _Atomic uint32_t turn;
     if (!delay_max_us) return;

@@ -4,7 +4,7 @@ A life is the journal from one power cut to the next, with what the processes ha
 died. The power may fail between any two lines of it, and while pages are written. What is found then:
 
     pages     Of a sync that has returned, as it wrote them, or newer. Of one that has not, any of them.
-              What nobody synced may have come to disk all the same; what that was is known at the end.
+              Unsynced data may have come to disk all the same; what that was is known at the end.
     lengths   As at the last sync, or a later one.
     names     In order, as ext4 and XFS journal them: of all changes a prefix is found. fsync of anything
               brings to disk all that were made before it; fdatasync and msync bring those up to the last one

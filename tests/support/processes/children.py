@@ -139,7 +139,7 @@ class Child:
 
 
 def _as_user(uid: int) -> subprocess.Popen[bytes]:
-    """An interpreter of its own: who only changes his user may see less of himself than a real one."""
+    """A separate interpreter: a process that only changes its user may see less of itself than a real one."""
     return subprocess.Popen(
         ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups",
          sys.executable, "-m", NAME],

@@ -39,7 +39,7 @@ def fail_build() -> Path:
     builds = Path(tempfile.gettempdir()) / f"mq-fail-builds-{os.getuid()}"
     builds.mkdir(mode=0o700, exist_ok=True)
     if builds.stat().st_uid != os.getuid():
-        raise PermissionError(f"{builds} belongs to somebody else: set TMPDIR to another directory")
+        raise PermissionError(f"{builds} belongs to another user: set TMPDIR to another directory")
     built = builds / digest.hexdigest()[:16]
     with (builds / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -161,7 +161,8 @@ def serve(report: str, name_of_actors: str) -> None:
     for public in mq.__all__:
         getattr(mq, public)
     parent = os.getpid()
-    # Whoever is stopped as soon as it is born hears of it when it listens, instead of dying without a word.
+    # A child that is stopped right after its start gets the signal once it handles it, instead of dying
+    # silently.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     for line in sys.stdin:
         name, environment, arguments = json.loads(line)

@@ -1,10 +1,10 @@
 """How long a live process was held up, without what the machine itself is to blame for.
 
-A Stopwatch runs around each call and notes the long ones, less the time that the thread was ready to run
-and had no processor (the kernel counts it). A pulse, in a process that never touches the store, sleeps a
-moment, touches a file, and notes when that took long: then the processors or the disk were busy, and
-everybody waited. A beat, a thread of a process that does, notes when this one stood still: whoever waits for
-a live one that gets no processor waits for the machine.
+A Stopwatch runs around each call and notes the long ones, less the time that the thread was ready to run and
+had no processor (the kernel counts it). A pulse, in a process that never touches the store, sleeps a moment,
+touches a file, and notes when that took long: then the processors or the disk were busy, and every process
+waited. A beat, a thread of a process that does, notes when this one stood still: a process that waits for a
+live one that gets no processor waits for the machine.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _read(stream: IO[bytes]) -> Any:
 
 
 def serve() -> None:
-    # A shell's background job inherits that Ctrl-C is ignored; who is to be interrupted must not.
+    # A shell's background job inherits that Ctrl-C is ignored; a process that is to be interrupted must not.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # What is printed must not get between the answers.

@@ -119,7 +119,7 @@ def zero_log_from(root: Path, log_offset: int) -> None:
 
 
 def copy_beside_others(root: Path, target: Path, **options: Any) -> None:
-    """A copy of a directory that somebody has open. Files that duties put in the place of others may go
+    """A copy of a directory that a process has open. Files that duties put in the place of others may go
     between the look at their names and the copying; then it is begun again."""
     for _ in range(COPIES_MAX - 1):
         try:

@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
 
 
 class Bench:
-    """One store, whose timer messages go to orders/0. now_ms is moved by whoever tests."""
+    """One store, whose timer messages go to orders/0. The test moves now_ms."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Bench:
             yield message
 
     def take_over(self) -> None:
-        """Another one has the duties, of whom the last one said nothing."""
+        """Another process becomes the leader, without a handover."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
