@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -187,6 +188,26 @@ def test_consumer_progress_shows_where_queues_are(
     java.stop_consumer(group)
 
 
+@pytest.mark.parametrize("model", ["clustering", "broadcasting"])
+def test_groups_of_local_consumers_are_shown(
+    store: mq.LocalBroker, java: JavaClients, topic: str, model: Literal["clustering", "broadcasting"]
+) -> None:
+    group = f"local-{topic}"[:100]
+    with mq.PushConsumer(store, group, model=model, client_id="192.0.2.9@here") as consumer:
+        consumer.subscribe(topic, listener=lambda _: None)
+        consumer.start()
+        printed = java.mqadmin("consumerConnection", "-g", group)
+        ((client, _, language, _),) = rows(printed, "192.0.2.9")
+        assert (client, language) == ("192.0.2.9@here", "PYTHON")
+        assert f"MessageModel: {model.upper()}" in printed
+        ((_, count, _, kind, *_),) = rows(java.mqadmin("consumerProgress"), group)
+        assert (count, kind) == ("1", "PUSH")
+        store.topic(topic).send(b"x")
+        if model == "clustering":
+            eventually(lambda: store.group(group).lag(topic) == 0, lambda: store.group(group).states(topic))
+            assert len(rows(java.mqadmin("consumerProgress", "-g", group), topic)) == 2
+
+
 def test_a_consumer_is_given_a_message_by_hand(store: mq.LocalBroker, java: JavaClients, topic: str) -> None:
     group = consumed(store, java, topic, 1)
     sent = java.send(topic, b"again")
@@ -223,6 +244,9 @@ def test_reset_offset_by_time_without_members(store: mq.LocalBroker, java: JavaC
     java.mqadmin("resetOffsetByTime", "-g", group.name, "-t", topic, "-s", "now", "-f", "false")
     assert group.lag(topic) == 2
     java.mqadmin("resetOffsetByTime", "-g", group.name, "-t", topic, "-s", "now")
+    assert group.lag(topic) == 0
+    store.topic(topic).send(b"more")
+    java.mqadmin("skipAccumulatedMessage", "-g", group.name, "-t", topic)
     assert group.lag(topic) == 0
 
 

@@ -12,7 +12,7 @@ from mq.remoting import serve
 from mq.remoting.codec.bodies.consuming import QueueOffsets, RunningInfo
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup, Heartbeat
 from mq.remoting.codec.bodies.heartbeat import Subscription as SubscriptionData
-from mq.remoting.codec.bodies.route import KeyValues
+from mq.remoting.codec.bodies.route import KeyValues, TopicNames
 from mq.remoting.codec.fields import Request, decode_fields
 from mq.remoting.codec.frame import answer_to
 from mq.remoting.codec.json_body import to_json
@@ -23,7 +23,9 @@ from mq.remoting.codec.requests.name_servers import (
     DeleteKeyValue,
     GetKeyValue,
     GetKeyValues,
+    GetRoute,
     GetSystemTopics,
+    GetTopicList,
     PutKeyValue,
 )
 from mq.remoting.codec.requests.offsets import ResetConsumerOffset
@@ -211,3 +213,13 @@ def test_what_operators_ask_needs_a_key_without_rights_of_its_own(store: mq.Brok
                 assert ask(server, request, signer=signer).code == ResponseCode.NO_PERMISSION, request
             answer = ask(server, request, signer=Credentials("operator", "secret"))
             assert answer.code != ResponseCode.NO_PERMISSION, request
+
+
+def test_a_group_is_found_by_its_retry_topic(store: mq.Broker, server: Server) -> None:
+    started_group(store, 1)
+    assert ask(server, GetRoute("%RETRY%gone")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert ask(server, GetRoute("%RETRY%billing")).code == ResponseCode.SUCCESS
+    store.group("shipping").reset("orders", to="earliest")
+    found = body(TopicNames, ask(server, GetTopicList())).topic_list
+    assert found == ("%RETRY%billing", "%RETRY%shipping", "orders")
+    assert store.group("billing").lag("orders") == 1

@@ -126,7 +126,7 @@ class RemoteMembers:
         model = "clustering" if data.message_model is MessageModel.CLUSTERING else "broadcasting"
         consume_type = "push" if data.consume_type is ConsumeType.PUSH else "pull"
         if model == "clustering" and consume_type == "push":
-            self._have_retry_topic(group)
+            self.have_retry_topic(group)
         if ordered is None:  # A heartbeat does not tell: assume the mode of the other members.
             ordered = any(member.ordered for member in groups.members(group))
         membership = groups.join(
@@ -170,8 +170,9 @@ class RemoteMembers:
             self._leave(member)
             return self._join(connection, member.client_id, member.data, member.wanted, ordered=True)
 
-    def _have_retry_topic(self, group: str) -> None:
-        """Create the retry topic: clients ask for its route before any message was sent back."""
+    def have_retry_topic(self, group: str) -> None:
+        """Create the retry topic: clients ask for its route before any message was sent back, and tools find
+        the group by it."""
         topic = RETRY_PREFIX + group
         try:
             self._broker.readable(topic)

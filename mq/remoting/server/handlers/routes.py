@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mq.api.results import MessageQueue
 from mq.errors import NotPermitted, TopicNotFound
-from mq.names import SYSTEM_TOPICS, check_topic
+from mq.names import RETRY_PREFIX, SYSTEM_TOPICS, check_topic
 from mq.remoting.codec.bodies.route import (
     INHERIT,
     MASTER_ID,
@@ -45,6 +45,10 @@ HOW_TO = "make it with broker.create_topic, mqadmin updateTopic, or by sending t
 @handlers.on(GetRoute)
 def route(request: GetRoute, call: Call) -> Reply:
     counts = queue_counts(call.served, request.topic)
+    group = request.topic.removeprefix(RETRY_PREFIX)
+    if not counts and group != request.topic and group in call.served.broker.groups():
+        call.served.members.have_retry_topic(group)
+        counts = queue_counts(call.served, request.topic)
     if not counts and request.topic == TRACE_TOPIC:
         # A client that asks for the template, too, may be closed before its trace is sent.
         counts = queue_counts(call.served, TEMPLATE_TOPIC)
@@ -72,6 +76,9 @@ def cluster(_: GetClusterInfo, call: Call) -> Reply:
 
 @handlers.on(GetTopicList)
 def topics(_: GetTopicList, call: Call) -> Reply:
+    """All of them. By their retry topics tools find the groups, those of local consumers among them."""
+    for group in call.served.broker.groups():
+        call.served.members.have_retry_topic(group)
     return Reply(body=TopicNames(tuple(call.served.broker.topics())))
 
 
