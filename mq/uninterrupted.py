@@ -193,7 +193,7 @@ def _forked() -> ForkedBroker:
 
 def _hand_over(call: _Call[Any]) -> None:
     _calls.append(call)  # One call of C: an interrupt comes before or after it.
-    _ring()
+    _wake_worker()
     if not _idle:
         _start_worker()
 
@@ -229,7 +229,7 @@ def _bind() -> None:
     bind_hand_over(_begin, _wait, main_thread)
 
 
-def _ring() -> None:
+def _wake_worker() -> None:
     """Wake an idle worker."""
     try:
         _wakeup.release()
@@ -276,7 +276,7 @@ def _next(worker: object, seconds: float) -> _Call[Any] | None:
             call = _calls.popleft()
             _idle.discard(worker)
             if _calls:
-                _ring()
+                _wake_worker()
             return call
         if is_last:
             return None

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from mq.api.broker import Broker
 from mq.errors import NotPermitted, TopicNotFound
 
-__all__ = ["RECENT", "WINDOWS", "Figures", "Growth", "Meter", "Mornings", "stored_since"]
+__all__ = ["RECENT", "WINDOWS", "DayCounts", "Figures", "Growth", "Meter", "stored_since"]
 
 WINDOWS: Final = (60, 3600, 86_400)  # seconds: a minute, an hour and a day
 RECENT: Final = (10, 60, 600)
@@ -37,8 +37,8 @@ class Growth(NamedTuple):
         return self.grown / self.seconds if self.seconds else 0.0
 
 
-class Mornings(NamedTuple):
-    """A count as it is, and as it was at the last two midnights of this place."""
+class DayCounts(NamedTuple):
+    """A count now, and at the last two midnights of the local time zone."""
 
     now: int
     today: int
@@ -83,7 +83,7 @@ class Figures:
         self._pulled = Meter(*RECENT)
         self._consumed: dict[tuple[str, str], Meter] = {}
         self._today = _midnights()[1]
-        self._mornings = [0, 0]
+        self._day_counts = [0, 0]
         self.began_ms: Final = time.time_ns() // 1_000_000
 
     def tick(self, pulled: int) -> None:
@@ -92,24 +92,24 @@ class Figures:
         today = _midnights()[1]
         if today != self._today:
             self._today = today
-            self._mornings = [self._mornings[1], pulled]
+            self._day_counts = [self._day_counts[1], pulled]
 
     def pulled_per_second(self, pulled: int) -> tuple[float, ...]:
         """In the RECENT windows."""
         now = monotonic()
         return tuple(self._pulled.growth(seconds, pulled, now).per_second for seconds in RECENT)
 
-    def pulled_mornings(self, pulled: int) -> Mornings:
+    def pulled_day_counts(self, pulled: int) -> DayCounts:
         """Of what clients were given."""
-        yesterday, today = self._mornings
-        return Mornings(pulled, today, yesterday)
+        yesterday, today = self._day_counts
+        return DayCounts(pulled, today, yesterday)
 
-    def stored_mornings(self) -> Mornings:
+    def stored_day_counts(self) -> DayCounts:
         """Of the messages of all topics that there are."""
         total, (since_yesterday, since_today) = stored_since(
             self._broker, self._broker.topics(), _midnights()
         )
-        return Mornings(total, total - since_today, total - since_yesterday)
+        return DayCounts(total, total - since_today, total - since_yesterday)
 
     def stored(self, topics: Iterable[str], *windows: int) -> tuple[Growth, ...]:
         """What these topics got in the last so many seconds, of which the first are the fewest."""
@@ -152,7 +152,7 @@ def stored_since(broker: Broker, topics: Iterable[str], times_ms: Sequence[int])
 
 
 def _midnights() -> tuple[int, int]:
-    """The last two of this place, in ms: yesterday's and today's."""
+    """The last two midnights of the local time zone, in ms: yesterday's and today's."""
     today = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
     yesterday = today - timedelta(days=1)
     return int(yesterday.timestamp() * 1000), int(today.timestamp() * 1000)

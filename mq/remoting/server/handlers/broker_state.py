@@ -82,7 +82,7 @@ def _counts(call: Call) -> dict[str, str]:
     minutes, seconds = divmod(up_ms // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    stored, pulled = figures.stored_mornings(), figures.pulled_mornings(traffic.pulled)
+    stored, pulled = figures.stored_day_counts(), figures.pulled_day_counts(traffic.pulled)
     put_tps = _rates(growth.per_second for growth in figures.stored(broker.topics(), *RECENT))
     get_tps = _rates(figures.pulled_per_second(traffic.pulled))
     return {
