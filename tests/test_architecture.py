@@ -141,6 +141,7 @@ def test_a_package_imports_only_from_lower_floors() -> None:
 
 
 def test_a_suite_imports_from_itself_and_from_support_only() -> None:
+    """And from no module of tests, so that each of those stands alone."""
     suites = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - {"support"}
     wrong = []
     for path in kept("tests/*.py"):
@@ -151,7 +152,8 @@ def test_a_suite_imports_from_itself_and_from_support_only() -> None:
             modules = [alias.name for alias in node.names]
             for name in [node.module or ""] if isinstance(node, ast.ImportFrom) else modules:
                 parts = name.split(".")
-                if parts[0] == "tests" and set(parts[1:2]) & (suites - {of}):
+                is_of_another = bool(set(parts[1:2]) & (suites - {of}))
+                if parts[0] == "tests" and (is_of_another or parts[-1].startswith("test_")):
                     wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
     assert wrong == []
 

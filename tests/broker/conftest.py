@@ -1,13 +1,18 @@
-"""Processes of the build with fail points, started by the ACTORS of a test's module."""
+"""Processes of the build with fail points, started by the ACTORS of a test's module, and peers in a group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.broker.joining import JOIN
 from tests.support.processes.fail_build import TREE, fail_build
 from tests.support.processes.nursery import Nursery
+from tests.support.store.peer import Peer
 
 
 @pytest.fixture(scope="module")
@@ -23,3 +28,16 @@ def hired_to_fail(
 def failing(hired_to_fail: Nursery) -> Iterator[Nursery]:
     yield hired_to_fail
     assert hired_to_fail.failures() == ""
+
+
+@pytest.fixture
+def peers(directory: Path) -> Iterator[Callable[..., Peer]]:
+    """Another process that has joined as client_id, and claimed queues."""
+    with ExitStack() as stack:
+
+        def joined(client_id: str, *queue_ids: int, before: str = "", **options: Any) -> Peer:
+            peer = stack.enter_context(Peer(directory, **options))
+            peer.do(before + "\n" + JOIN.format(client_id, list(queue_ids)))
+            return peer
+
+        yield joined

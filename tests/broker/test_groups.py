@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from mq.api.group import Claim, Membership, Subscription
 from mq.broker.local import LocalBroker
 from mq.store.shared.group_file import LAYOUT, MAPPED_SIZE, READY, GroupFile
 from mq.store.shared.group_slots import SLOTS_AT
+from tests.broker.joining import JOIN, QUEUES, SOON, client_ids, join, taken_over
 from tests.support import assigned
 from tests.support.insides import groups_of, store_of
 from tests.support.store.peer import Peer
@@ -33,15 +33,6 @@ from tests.support.store.small_store import open_small, overwrite, send
 
 TAKEOVER = 0.25  # the promise
 TAKEOVER_LATEST = 10.0  # the worst of a few on a busy machine: a member that is not notified waits longer
-SOON = 20.0
-QUEUES = [mq.MessageQueue("orders", "mq", queue_id) for queue_id in range(4)]
-JOIN = (
-    "from mq.api.group import Subscription\n"
-    "member = broker.consumer_groups.join('billing', client_id={!r}, model='clustering',"
-    " consume_type='push', ordered=False, subscriptions=[Subscription('orders')])\n"
-    "queues = [queue.message_queue for queue in broker.topic('orders').queues]\n"
-    "claims = [member.claim(queues[queue_id]) for queue_id in {}]\n"
-)
 
 
 @pytest.fixture
@@ -51,49 +42,10 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
         yield broker
 
 
-@pytest.fixture
-def peers(directory: Path) -> Iterator[Callable[..., Peer]]:
-    """Another process that has joined as client_id, and claimed queues."""
-    with ExitStack() as stack:
-
-        def joined(client_id: str, *queue_ids: int, before: str = "", **options: Any) -> Peer:
-            peer = stack.enter_context(Peer(directory, **options))
-            peer.do(before + "\n" + JOIN.format(client_id, list(queue_ids)))
-            return peer
-
-        yield joined
-
-
-def join(broker: mq.Broker, client_id: str = "here", **given: Any) -> Membership:
-    usual: dict[str, Any] = {
-        "model": "clustering",
-        "consume_type": "push",
-        "ordered": False,
-        "subscriptions": [Subscription("orders")],
-    }
-    return broker.consumer_groups.join("billing", client_id=client_id, **{**usual, **given})
-
-
 def claimed(membership: Membership, queue_id: int = 0) -> Claim:
     claim = membership.claim(QUEUES[queue_id])
     assert claim is not None
     return claim
-
-
-def taken_over(broker: mq.Broker, membership: Membership, queue_id: int = 0) -> tuple[Claim, float]:
-    """The claim of a queue once its owner is gone, and how long that took."""
-    began = time.monotonic()
-    while True:
-        version = membership.version()
-        claim = membership.claim(QUEUES[queue_id])
-        if claim is not None:
-            return claim, time.monotonic() - began
-        broker.waiter().wait([], [(membership, version)], SOON)
-        assert time.monotonic() - began < SOON
-
-
-def client_ids(broker: mq.Broker) -> list[str]:
-    return [member.client_id for member in broker.group("billing").members()]
 
 
 def group_file(directory: Path) -> Path:

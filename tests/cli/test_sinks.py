@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import mq
-from mq.sink_ledger import TOPIC, Entry
+from mq.sink_ledger import Entry
 from tests.cli.conftest import ENVIRONMENT, Run
-from tests.support.appending import append_one
+from tests.cli.sinks import say, stage
 
 WITHOUT = """
 import sys
@@ -17,20 +17,6 @@ for name in ("pyspark", "pyarrow"):
 from mq.cli.command import run
 sys.exit(run(sys.argv[1:]))
 """
-
-
-def say(broker: mq.LocalBroker, *entries: Entry) -> None:
-    if TOPIC not in broker.topics():
-        broker.create_topic(TOPIC, 1)
-    for entry in entries:
-        body = entry.encode()
-        append_one(broker, TOPIC, 0, mq.Message(TOPIC, body, keys=entry.txn), body, 0)
-
-
-def stage(directory: Path, name: str, size: int = 100) -> None:
-    path = directory / "mq" / "spark" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"ARROW1".ljust(size - 6, b"\0") + b"ARROW1")
 
 
 def test_no_sink_is_said(run: Run, directory: Path) -> None:

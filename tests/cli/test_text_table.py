@@ -151,7 +151,7 @@ def test_what_would_be_deleted_fits_into_80_columns(run: Run, directory: Path) -
 
 
 def test_the_sinks_fit_into_80_columns(run: Run, directory: Path) -> None:
-    from tests.cli.test_sinks import say, stage
+    from tests.cli.sinks import say, stage
 
     query = "8f9e1c52-6a63-4c0e-9d6c-3f6a5b1c2d3e/warehouse"
     with mq.open(directory) as broker:

@@ -14,7 +14,7 @@ from mq.client.engine.dispatcher import RELIEVE_SECONDS, Dispatcher
 from mq.client.engine.flow_control import Limits
 from mq.client.engine.owned_queue import OwnedQueue
 from mq.filter.selection import Selection
-from tests.client.test_process_queue import filled, offsets
+from tests.client.filled_queues import filled, offsets
 
 BRIEF = 1e-6
 

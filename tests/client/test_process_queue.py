@@ -13,31 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mq.client.engine.process_queue import MessageRun, ProcessQueue
 from mq.message import MessageExt
-from tests.support.records import encode_record
-
-
-def message(offset: int, size: int = 3) -> MessageExt:
-    return MessageExt(encode_record("orders", 0, offset, offset * 1000, b"x" * size, b""), "mq")
-
-
-def messages(*offsets: int) -> list[MessageExt]:
-    return [message(offset) for offset in offsets]
-
-
-def filled(begin: int, end: int) -> ProcessQueue:
-    cache = ProcessQueue(begin)
-    cache.put(messages(*range(begin, end)), end)
-    return cache
+from tests.client.filled_queues import filled, message, messages, offsets
 
 
 def taken(cache: ProcessQueue, count_max: int = 100, now: float = 0.0) -> MessageRun:
     run = cache.take(count_max, now)
     assert run is not None
     return run
-
-
-def offsets(run: MessageRun) -> list[int]:
-    return [each.queue_offset for each in run.messages]
 
 
 def test_what_may_be_committed_is_the_lowest_that_is_not_consumed() -> None:

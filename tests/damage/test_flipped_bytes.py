@@ -7,33 +7,18 @@ signal, a hang, or something else. Each seed is one damage to one file. MQ_DAMAG
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 
 import pytest
 
 from tests.damage import known, rounds
+from tests.damage.filled_stores import closed_store, killed_store
 from tests.damage.known import Known
 from tests.support.processes.children import Child, call
 
 CASES = int(os.environ.get("MQ_DAMAGE_CASES", "1200"))
 BATCH = max(1, min(100, CASES // 4))  # of each of four sorts
 SECONDS_EACH = 6.0
-
-
-def killed_store(root: Path, seed: int) -> Known:
-    """A store all of whose processes were killed."""
-    with Child(known.make_and_wait, str(root), seed) as child:
-        stored = pickle.loads(bytes.fromhex(child.hear()))
-        child.kill()
-    assert isinstance(stored, Known)
-    return stored
-
-
-def closed_store(root: Path, seed: int) -> Known:
-    stored = call(known.make, str(root), seed)
-    assert isinstance(stored, Known)
-    return stored
 
 
 def run_batch(root: Path, stored: Known, kind: str, first_seed: int, count: int) -> dict[str, int]:

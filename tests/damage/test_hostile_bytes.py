@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.damage import crafting
-from tests.damage.test_flipped_bytes import closed_store, killed_store
+from tests.damage.filled_stores import closed_store, killed_store
 from tests.support.processes.children import Child
 
 PARTS = 6

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.examples.test_examples import EXAMPLES, ROOT, SAYS
+from tests.examples.texts import EXAMPLES, ROOT, SAYS
 from tests.support.cluster.shared import attached, unique_name
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(300)]

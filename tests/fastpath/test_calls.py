@@ -15,6 +15,7 @@ import pytest
 
 import mq
 from mq.fastpath import pack, survey
+from tests.fastpath.calling import Number, Subclass, raised, run_all
 from tests.fastpath.ending import ends_well
 from tests.fastpath.refcounts import keeps_nothing
 from tests.support.appending import append_one
@@ -31,30 +32,6 @@ def broker(directory: Path) -> Iterator[mq.LocalBroker]:
 @pytest.fixture
 def queue(broker: mq.LocalBroker) -> mq.MessageQueue:
     return broker.create_topic("orders", 1).queues[0].message_queue
-
-
-class Number:
-    """What counts as a whole number without being an int, as those of numpy do."""
-
-    def __init__(self, value: int) -> None:
-        self._value = value
-
-    def __index__(self) -> int:
-        return self._value
-
-    __int__ = __index__
-
-
-class Subclass(mq.Message):
-    pass
-
-
-def raised(call: Callable[[], object]) -> type[BaseException] | None:
-    try:
-        call()
-    except Exception as error:  # noqa: BLE001 - compared with another
-        return type(error)
-    return None
 
 
 def test_every_kind_of_message_is_stored_alike(broker: mq.LocalBroker, queue: mq.MessageQueue) -> None:
@@ -265,34 +242,6 @@ print("done")
 @pytest.mark.parametrize("code", [FORKED, SHUT_DOWN], ids=["forked", "shut down"])
 def test_a_process_ends_as_it_should(directory: Path, code: str) -> None:
     ends_well(directory, code)
-
-
-ENDS = (mq.BrokerClosed, mq.TopicNotFound)
-
-
-def run_all(calls: Sequence[Callable[[], object]], until: Callable[[], object]) -> list[BaseException]:
-    """Call each over and over in a thread of its own until it raises one of ENDS, and `until` meanwhile."""
-    wrong: list[BaseException] = []
-    started = threading.Barrier(len(calls) + 1)
-
-    def work(call: Callable[[], object]) -> None:
-        started.wait()
-        try:
-            while True:
-                call()
-        except ENDS:
-            pass
-        except BaseException as error:  # noqa: BLE001 - told by the test
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    started.wait()
-    until()
-    for thread in threads:
-        thread.join()
-    return wrong
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])

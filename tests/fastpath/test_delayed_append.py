@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import mq
+from tests.fastpath.calling import run_all
 from tests.fastpath.refcounts import keeps_nothing
-from tests.fastpath.test_calls import run_all
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUR = 3_600_000

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import mq
+from tests.fastpath.calling import Number, Subclass, raised, run_all
 from tests.fastpath.ending import ends_well
-from tests.fastpath.test_calls import Number, Subclass, raised, run_all
 from tests.support.appending import prepare_one
 
 ALL = 1 << 20

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 import mq
 from mq.filter.sql import compiled, wake, wake_test
 from mq.store.native import lib
-from tests.filter.test_program import EXPRESSIONS, MESSAGES
+from tests.filter.conditions import EXPRESSIONS, MESSAGES
 
 SELECTED_OR_NOT = [
     # expression, properties, and whether a sender can tell that it is not selected

@@ -3,57 +3,25 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
-from random import Random
 
 import pytest
 
 from mq.errors import MQError, RemotingError
 from mq.remoting.codec import fastjson
-from mq.remoting.codec.batch import decode_batch, encode_batch
+from mq.remoting.codec.batch import decode_batch
 from mq.remoting.codec.bodies.route import TopicRoute
-from mq.remoting.codec.bodies.settings import TopicTable
 from mq.remoting.codec.body_kind import BATCH, RECORDS, TEXT_PROPERTIES, BodyKind, Raw
-from mq.remoting.codec.fields import decode_fields, encode_fields
+from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import FRAME_SIZE_MAX, Frame, FrameReader, HeaderEncoding, decode, encode
-from mq.remoting.codec.json_body import from_json, to_json
+from mq.remoting.codec.json_body import from_json
 from mq.remoting.codec.records import decode_records
 from mq.remoting.codec.registration import (
-    Registration,
     decode_registration,
-    encode_registration,
 )
-from mq.remoting.codec.requests import request_of, requests
+from mq.remoting.codec.requests import request_of
 from mq.remoting.codec.text_properties import decode_properties
-from tests.remoting.test_vectors import PULLED
+from tests.remoting.mutations import RECORD, mutated, sound_frames
 from tests.support.wire_values import Values
-
-RECORD = bytes.fromhex(PULLED)[-198:]
-
-
-def sound_frames(values: Values) -> Iterator[bytes]:
-    """One request and one answer of each kind, in one of the encodings."""
-    for request in requests().values():
-        encoding = values.random.choice(list(HeaderEncoding))
-        for header, kind in (
-            (values.header(request), request.BODY),
-            (values.header(request.ANSWER), request.ANSWER_BODY),
-        ):
-            body = body_bytes(kind, values)
-            yield encode(Frame(request.CODE, encode_fields(header), body, encoding=encoding))
-
-
-def body_bytes(kind: BodyKind, values: Values) -> bytes:
-    if not isinstance(kind, Raw):
-        return to_json(values.body(kind))
-    return {
-        Raw.NOTHING: b"",
-        Raw.BYTES: b"body",
-        Raw.BATCH: encode_batch([(b"one", b"TAGS\x01a\x02", 0), (b"two", b"", 1)]),
-        Raw.RECORDS: RECORD * 2,
-        Raw.TEXT_PROPERTIES: b"name=value\n",
-        Raw.REGISTRATION: encode_registration(Registration(TopicTable()), compressed=True, version=479),
-    }[kind]
 
 
 def take_apart(stream: bytes) -> int:
@@ -89,33 +57,6 @@ def decode_body(kind: BodyKind, body: bytes) -> None:
         decode_properties(body)
     elif kind is Raw.REGISTRATION:
         decode_registration(body, compressed=True, version=479)
-
-
-def mutated(frame: bytes, random: Random) -> bytes:
-    """Bytes changed, cut, repeated or put in; often so that the frame's size fits what is left of it."""
-    content = bytearray(frame)
-    for _ in range(random.randint(1, 4)):
-        at = random.randrange(len(content))
-        match random.randrange(6):
-            case 0:
-                content[at] = random.randrange(256)
-            case 1:
-                content[at] ^= 1 << random.randrange(8)
-            case 2:
-                content[at : at + 4] = random.choice(
-                    [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\0", b"\x80\0\0\0", b'{{"', b"[[[["]
-                )
-            case 3:
-                del content[at : at + random.randint(1, 20)]
-            case 4:
-                content[at:at] = content[at : at + random.randint(1, 20)]
-            case _:
-                del content[max(at, 8) :]
-        if len(content) < 8:
-            return bytes(content)
-    if random.random() < 0.8:
-        content[:4] = (len(content) - 4).to_bytes(4, "big")
-    return bytes(content)
 
 
 def fuzz(count: int, seed: int) -> None:

@@ -14,7 +14,7 @@ from mq.remoting.client.connections.options import RemotingOptions
 from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.frame import Frame, answer_to, encode
 from tests.remoting.conftest import ECHO
-from tests.remoting.test_hostile_frames import mutated, sound_frames
+from tests.remoting.mutations import mutated, sound_frames
 from tests.support.remoting_peer import Link, Peer
 from tests.support.wire_values import Values
 

@@ -21,7 +21,7 @@ from mq.broker.local import LocalBroker
 from mq.spark.errors import SparkError
 from mq.store.check import problems
 from tests.spark.reading import forget_brokers, send, source, struct
-from tests.spark.test_sink import batches, numbered, stored, writer
+from tests.spark.writing import batches, numbered, stored, writer
 
 OTHER = 54321  # a user id without a name
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000

@@ -30,7 +30,7 @@ from tests.spark.pipeline import finish
 from tests.spark.processes import CLUSTER, DEADLY, GAVE_UP, SECONDS_MAX, Ended, Process, victims_of
 from tests.spark.reading import send
 from tests.spark.session import environment
-from tests.spark.test_sink import stored
+from tests.spark.writing import stored
 from tests.support.processes.halts import WANTED, halts
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.rounds]

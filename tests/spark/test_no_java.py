@@ -12,7 +12,7 @@ import mq
 from tests.spark.processes import SECONDS_MAX, Process
 from tests.spark.reading import send
 from tests.spark.session import environment
-from tests.spark.test_sink import numbered, stored
+from tests.spark.writing import numbered, stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.rounds]
 

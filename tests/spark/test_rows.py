@@ -24,7 +24,7 @@ from mq.spark.errors import SparkError
 from mq.spark.sink.append import append_batches
 from mq.spark.sink.rows import RowEncoder, check_columns
 from tests.spark.reading import batch_rows, forget_brokers
-from tests.spark.test_sink import bodies_of, schema_of, source, stored
+from tests.spark.writing import bodies_of, schema_of, source, stored
 from tests.support.appending import append_one
 from tests.support.store.small_store import open_small
 

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from mq.broker.local import LocalBroker
 from tests.spark.reading import send
-from tests.spark.test_session_sink import results, run
+from tests.spark.results import results, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # Spark on a slow machine.
 

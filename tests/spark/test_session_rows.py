@@ -9,7 +9,7 @@ import pytest
 
 from mq.broker.local import LocalBroker
 from tests.spark.reading import batch_rows
-from tests.spark.test_sink import stored
+from tests.spark.writing import stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # Spark on a slow machine.
 

@@ -11,25 +11,11 @@ from pyspark.errors import StreamingQueryException
 from mq.broker.local import LocalBroker
 from mq.spark.sink.ledger import TOPIC
 from tests.spark.reading import send
+from tests.spark.results import results, run
 from tests.spark.session import begun
-from tests.spark.test_sink import numbered, staged_files, stored
+from tests.spark.writing import numbered, staged_files, stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # Spark on a slow machine.
-
-
-def run(frame: Any, directory: Path, checkpoint: Path, **options: str) -> None:
-    """From a stream into the topic results, until what is available now is there."""
-    query = begun(
-        frame.writeStream.format("mq")
-        .options(path=str(directory), topic="results", checkpointLocation=str(checkpoint), **options)
-        .trigger(availableNow=True)
-        .start
-    )
-    query.awaitTermination()
-
-
-def results(broker: LocalBroker) -> list[bytes]:
-    return sorted((message.body for message in stored(broker, "results")), key=lambda body: (len(body), body))
 
 
 def test_a_batch_is_written_once(spark: Any, broker: LocalBroker, directory: Path) -> None:

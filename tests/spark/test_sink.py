@@ -3,7 +3,6 @@ process dies."""
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from collections.abc import Iterator
 from itertools import islice
@@ -22,77 +21,23 @@ from mq.spark.sink.append import append_batches
 from mq.spark.sink.ledger import TOPIC, chunked
 from mq.spark.sink.staging import sink_directory
 from tests.spark.reading import forget_brokers, struct
+from tests.spark.writing import (
+    batches,
+    bodies_of,
+    numbered,
+    schema_of,
+    source,
+    staged_files,
+    stored,
+    write,
+    writer,
+)
 
 pa = pytest.importorskip("pyarrow")
 
 
 class Dies(Exception):
     """In place of a kill -9."""
-
-
-def schema_of(**kinds: str) -> Any:
-    from pyspark.sql import types
-
-    known = {
-        "string": types.StringType(),
-        "int": types.IntegerType(),
-        "bigint": types.LongType(),
-        "binary": types.BinaryType(),
-        "array<string>": types.ArrayType(types.StringType()),
-        "map<string,string>": types.MapType(types.StringType(), types.StringType()),
-        "timestamp": types.TimestampType(),
-    }
-    schema = types.StructType()
-    for name, kind in kinds.items():
-        schema = schema.add(name, known[kind])
-    return schema
-
-
-def source(directory: Path, **options: str) -> MqDataSource:
-    given = {"path": str(directory), "topic": "orders", **options}
-    return MqDataSource({name.lower(): value for name, value in given.items() if value})
-
-
-def writer(directory: Path, *, stream: bool = True, **options: str) -> Any:
-    made = source(directory, **options)
-    ask = made.streamWriter if stream else made.writer
-    return pickle.loads(pickle.dumps(ask(schema=schema_of(body="binary"), overwrite=False)))
-
-
-def batches(*bodies: bytes, rows: int = 3) -> Iterator[Any]:
-    for at in range(0, len(bodies), rows):
-        yield pa.record_batch({"body": pa.array(bodies[at : at + rows], pa.binary())})
-
-
-def numbered(first: int, last: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, last)]
-
-
-def stored(broker: LocalBroker, topic: str = "orders") -> list[mq.MessageExt]:
-    found: list[mq.MessageExt] = []
-    if topic not in broker.topics():
-        return found  # It is made with the first message.
-    for queue in broker.topic(topic).queues:
-        at = 0
-        while messages := queue.read(at, count_max=1000).messages:
-            found += messages
-            at += len(messages)
-    return sorted(found, key=lambda message: message.log_offset)
-
-
-def bodies_of(broker: LocalBroker) -> list[bytes]:
-    return [message.body for message in stored(broker)]
-
-
-def staged_files(directory: Path) -> list[Path]:
-    return list((directory / "mq" / "spark").rglob("*.arrow"))
-
-
-def write(to: Any, epoch: int, *tasks: list[bytes], query: str = "query") -> list[Any]:
-    return [
-        pickle.loads(pickle.dumps(to.write_task(batches(*bodies), query, epoch, partition, 1)))
-        for partition, bodies in enumerate(tasks)
-    ]
 
 
 def test_an_epoch_is_appended_once_and_in_order(broker: LocalBroker, directory: Path) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import resource
 import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +20,16 @@ from mq.errors import StoreFull
 from mq.spark.errors import SparkError
 from mq.spark.sink import commit, staging
 from mq.spark.sink.append import append_batches
-from mq.spark.sink.ledger import Entry, Step, key_of
+from mq.spark.sink.ledger import Entry, Step
 from mq.spark.sink.staging import StagedBatch, commit_lock, remove, sink_directory, stage
 from mq.store.native import lib
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
+from tests.spark.epochs import BATCH, SEVERAL, commit_one, full_after, grow_old, half_done, staged_files
 from tests.support.appending import append_one
 from tests.support.insides import store_of
 from tests.support.store.small_store import expire_at, fill, open_small
 
 pa = pytest.importorskip("pyarrow")
-
-SEVERAL = 500  # bytes of a chunk: it holds three rows
-BATCH = "batch-1"
 
 
 @pytest.fixture
@@ -41,46 +37,6 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
     with open_small(directory, flush_interval=3600.0) as broker:
         broker.create_topic(TOPIC, 2)
         yield broker
-
-
-def commit_one(
-    broker: LocalBroker, epoch: int, attempt: int = 0, chunk_bytes: int = SEVERAL, txn: str = TXN
-) -> list[Step]:
-    staged = stage_epoch(Path(broker.path), epoch, rows_of(epoch, attempt), txn)
-    return commit.commit_epoch(broker, txn, txn, epoch, staged, chunk_bytes=chunk_bytes, lasting=txn != BATCH)
-
-
-@contextmanager
-def full_after(appends: int) -> Iterator[None]:
-    """Of the appends inside the first ones work, and for the next one there is no room."""
-    left = [appends]
-
-    def append(*arguments: Any, **options: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise StoreFull("no room", path="commitlog")
-        append_batches(*arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit, "append_batches", append)
-        yield
-
-
-def half_done(broker: LocalBroker, txn: str = TXN) -> None:
-    with full_after(1), pytest.raises(StoreFull):
-        commit_one(broker, 0, txn=txn)
-    assert len(bodies_of(broker)) == 3
-    assert staging.is_unfinished(sink_directory(broker.path, key_of(txn)))
-
-
-def staged_files(broker: LocalBroker) -> list[Path]:
-    return list((broker.path / "mq" / "spark").rglob("*.arrow"))
-
-
-def grow_old(path: Path) -> None:
-    moment = time.time() - 2 * staging.AGE_MAX
-    for each in (path, *path.rglob("*")):
-        os.utime(each, (moment, moment))
 
 
 def test_a_write_that_cannot_be_repeated_is_not_looked_up(

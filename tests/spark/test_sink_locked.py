@@ -21,7 +21,7 @@ from mq.spark.sink.stage_lock import take_lock, touch_lock
 from mq.spark.sink.staging import commit_lock, sink_directory
 from mq.store.directory.owner import open_made
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
-from tests.spark.test_sink_left import SEVERAL, commit_one, half_done, staged_files
+from tests.spark.epochs import SEVERAL, commit_one, half_done, staged_files
 from tests.support.store.small_store import open_small
 
 HOLDER = """

@@ -21,9 +21,9 @@ from mq.spark.sink.ledger import Step, key_of
 from mq.spark.sink.sinks import sinks
 from mq.spark.sink.staging import is_unfinished, remove, remove_abandoned, sink_directory
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
+from tests.spark.epochs import BATCH, commit_one, grow_old, half_done, staged_files
 from tests.spark.reading import forget_brokers
-from tests.spark.test_sink import batches, writer
-from tests.spark.test_sink_left import BATCH, commit_one, grow_old, half_done, staged_files
+from tests.spark.writing import batches, writer
 from tests.support.store.small_store import open_small
 
 

@@ -16,8 +16,8 @@ from mq.spark.sink.ledger import TOPIC as LEDGER
 from mq.spark.sink.ledger import Step
 from mq.spark.sink.staging import commit_lock, sink_directory
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
-from tests.spark.test_sink import batches, writer
-from tests.spark.test_sink_left import commit_one, grow_old, half_done, staged_files
+from tests.spark.epochs import commit_one, grow_old, half_done, staged_files
+from tests.spark.writing import batches, writer
 from tests.support.store.small_store import open_small
 
 

@@ -17,7 +17,7 @@ from mq.spark.errors import SparkError
 from mq.spark.sink import commit
 from mq.spark.sink.ledger import Step
 from tests.spark.committers import TOPIC, TXN, bodies_of, rows_of, stage_epoch, wrong_with
-from tests.spark.test_sink_left import SEVERAL, commit_one, half_done, staged_files
+from tests.spark.epochs import SEVERAL, commit_one, half_done, staged_files
 from tests.support.store.small_store import open_small
 
 

@@ -14,7 +14,7 @@ from mq.spark.target import broker, locate
 from mq.store.native import lib
 from mq.store.shared.leader_lock import is_taken
 from tests.spark.reading import forget_brokers
-from tests.spark.test_sink import batches, writer
+from tests.spark.writing import batches, writer
 from tests.support.insides import store_of
 from tests.support.store.small_store import open_small
 

@@ -16,7 +16,7 @@ from mq.broker.local import LocalBroker
 from tests.spark.application import Application
 from tests.spark.processes import CLUSTER, SECONDS_MAX, Process
 from tests.spark.reading import send
-from tests.spark.test_sink import staged_files, stored
+from tests.spark.writing import staged_files, stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.rounds]
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -18,37 +15,15 @@ import mq
 from mq.api.bulk import Stored
 from mq.broker.local import LocalBroker
 from mq.store.check import problems
+from tests.store.bulk_appends import LARGE_BULK, QUEUES, SMALL_BULK, append, check_whole, run_failing, stored
 from tests.support.appending import append_one
 from tests.support.insides import log_end, schedule_of, timer_of
-from tests.support.processes.fail_build import fail_build, fail_points
+from tests.support.processes.fail_build import fail_points
 from tests.support.store.small_store import open_small
-
-QUEUES = [mq.MessageQueue(topic, "mq", number) for topic in ("orders", "ledger") for number in range(2)]
 
 rows = st.tuples(
     st.integers(0, len(QUEUES) - 1), st.binary(min_size=1, max_size=700), st.sampled_from(["", "t"])
 )
-
-
-def append(broker: LocalBroker, sent: Sequence[tuple[int, bytes, str]]) -> Stored:
-    encoded = [f"TAGS\x01{tag}\x02".encode() if tag else b"" for _, _, tag in sent]
-    return broker.bulk.append(
-        QUEUES,
-        array("i", [place for place, _, _ in sent]),
-        [body for _, body, _ in sent],
-        array("i", [len(body) for _, body, _ in sent]),
-        encoded,
-        array("i", map(len, encoded)),
-    )
-
-
-def stored(broker: LocalBroker, queue: mq.MessageQueue) -> list[tuple[bytes, str]]:
-    found, at = [], 0
-    while messages := broker.puller(queue)(at, 1000, 1 << 20, None, 0.0).messages:
-        assert [message.queue_offset for message in messages] == list(range(at, at + len(messages)))
-        found += [(message.body, message.tags or "") for message in messages]
-        at += len(messages)
-    return found
 
 
 @pytest.fixture
@@ -124,13 +99,12 @@ def test_nothing_is_stored_where_one_is_too_large_or_has_no_topic(broker: LocalB
 
 BULK = """
 from pathlib import Path
-from tests.store.test_bulk import append, open_small
+from tests.store.bulk_appends import append
+from tests.support.store.small_store import open_small
 broker = open_small(Path({root!r}))
 append(broker, {before!r})
 append(broker, {sent!r})
 """
-SMALL_BULK = [(place % 4, b"%d" % place, "") for place in range(6)]
-LARGE_BULK = [(place % 3, b"%d" % place * 90, "t") for place in range(60)]
 POINTS = [
     *(
         (point, passage)
@@ -168,7 +142,8 @@ REFUSED = """
 from contextlib import suppress
 from pathlib import Path
 import mq
-from tests.store.test_bulk import append, open_small
+from tests.store.bulk_appends import append
+from tests.support.store.small_store import open_small
 with open_small(Path({root!r})) as broker:
     append(broker, {before!r})
     with suppress(mq.StoreFull):
@@ -193,31 +168,6 @@ def test_no_space_in_the_middle_leaves_nothing_behind(directory: Path, passage: 
     with open_small(directory) as broker:
         for place, queue in enumerate(QUEUES):
             assert stored(broker, queue) == [(body, tag) for at, body, tag in sent if at == place]
-
-
-def run_failing(code: str, directory: Path, points: str) -> subprocess.CompletedProcess[str]:
-    tree = str(Path(__file__).parents[2])
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(fail_build()), tree]), "MQ_FAIL": points},
-        cwd=directory.parent,  # Not the tree, whose build has no points to die at.
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-
-
-def check_whole(broker: LocalBroker, *, sent_since: bool = False) -> None:
-    if not sent_since:  # The next process that takes the lock repairs.
-        append_one(broker, "ledger", 1, mq.Message("ledger", b"after"), b"after", 0)
-    found = [stored(broker, queue) for queue in QUEUES]
-    assert found[3].pop() == (b"after", "")
-    states = [[], SMALL_BULK, [*SMALL_BULK, *LARGE_BULK]]
-    wanted = [
-        [[(body, tag) for at, body, tag in state if at == place] for place in range(4)] for state in states
-    ]
-    assert found in wanted
 
 
 def put_aside(broker: LocalBroker, queue: mq.MessageQueue, properties: bytes) -> Stored:

@@ -14,7 +14,7 @@ import pytest
 
 import mq
 from mq.store.check import problems
-from tests.store.test_bulk import LARGE_BULK, SMALL_BULK, check_whole, run_failing
+from tests.store.bulk_appends import LARGE_BULK, SMALL_BULK, check_whole, run_failing
 from tests.support.processes.fail_build import fail_points
 from tests.support.store.small_store import SMALL
 
@@ -24,7 +24,7 @@ LITTLE = 8 << 20
 
 BULK = """
 import mq
-from tests.store.test_bulk import append
+from tests.store.bulk_appends import append
 broker = mq.open({root!r}, **{sizes!r})
 append(broker, {before!r})
 append(broker, {sent!r})
@@ -33,7 +33,7 @@ NEXT = """
 import os, resource, subprocess, sys
 from pathlib import Path
 import mq
-from tests.store.test_bulk import append, check_whole
+from tests.store.bulk_appends import append, check_whole
 with mq.open({root!r}, duties=False, **{sizes!r}) as broker:
     assert "orders" in broker.topics()  # It is not the file of the topics that cannot be read.
     environment = {{**os.environ, "MQ_FAIL": {points!r}}}

@@ -19,23 +19,9 @@ from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TO
 from mq.message import MessageExt
 from mq.properties import decode
 from mq.store.log.reappend import Copies
-from tests.support.appending import prepare_one
 from tests.support.insides import store_of, writer_of
 from tests.support.store.encoder import Record, properties
-
-COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
-
-
-def records(broker: LocalBroker, topic: str) -> list[MessageExt]:
-    queue = mq.MessageQueue(topic, broker.name, 0)
-    return list(broker.puller(queue)(0, 100, 1 << 20, None, 0.0).messages)
-
-
-def prepared(broker: LocalBroker, message: mq.Message, unique_id: str | None = None) -> tuple[int, int]:
-    queue = broker.publishable(message.topic)[0]
-    result = prepare_one(broker, queue, "payers", message, message.body, 0, unique_id)
-    assert (result.queue, result.transaction_id) == (queue, result.msg_id)
-    return int(result.offset_msg_id[-16:], 16), result.queue_offset
+from tests.txn.half_messages import COMMIT, ROLLBACK, prepared, records
 
 
 @pytest.fixture

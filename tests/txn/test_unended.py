@@ -17,7 +17,7 @@ from mq.broker.transactions.half_queues import HALF_TOPIC, name_of
 from mq.store.index.find_records import stored
 from mq.store.transactions.table import Entry
 from tests.support.insides import queue_number
-from tests.txn.test_half import COMMIT, prepared, records
+from tests.txn.half_messages import COMMIT, prepared, records
 
 
 def fail_once(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
