@@ -3,8 +3,8 @@
     python examples/anywhere.py                                  a directory, var/anywhere
     python examples/anywhere.py rocketmq://10.0.0.5:9876         an Apache RocketMQ cluster
 
-Nothing below main() knows where it runs. Orders of a customer are billed one after the other, since they have
-the customer as their shard key. A payment service that is down at first makes a bill come again.
+The code besides main() does not depend on the target. A customer's orders are billed one after the other,
+since the customer is their shard key. The payment service fails at first, so one bill is retried.
 """
 
 import argparse
@@ -17,7 +17,7 @@ CUSTOMERS = ("ann", "bob", "cid")
 
 
 class Billing:
-    """Bills each order once, and those of a customer in the order in which they came."""
+    """Bills each order once, and the orders of a customer in order."""
 
     def __init__(self, order_count: int) -> None:
         self.bills: dict[str, list[int]] = {}
@@ -34,7 +34,7 @@ class Billing:
                 raise mq.Retry(suspend_ms=100)  # The payment service is down; the customer's queue waits.
             bills = self.bills.setdefault(customer, [])
             if int(number) in bills:
-                return  # A message may come twice: a killed process had not said that it was done.
+                return  # A message may come twice: a killed process had not committed it.
             bills.append(int(number))
             self._left -= 1
             if not self._left:
@@ -50,7 +50,7 @@ def sell(broker: mq.Broker, count: int) -> None:
 
 
 def run(broker: mq.Broker, count: int = 5) -> dict[str, list[int]]:
-    """Sell so many orders to each customer and bill them; the bills of each. This is what tests call."""
+    """Sell `count` orders to each customer and bill them; returns the bills. Tests call this function."""
     broker.create_topic("orders", 2)
     billing = Billing(count * len(CUSTOMERS))
     with mq.PushConsumer(broker, "billing", ordered=True) as consumer:

@@ -1,7 +1,7 @@
-"""mq in an asyncio program: a task that sends, a loop over messages, a coroutine that is called with several.
+"""mq in an asyncio program: a task that sends, a loop over messages, a coroutine as a concurrent listener.
 
-In the loop a message counts as consumed when the next one is asked for; with run(), when the coroutine
-returns. What it raises at comes again: here after a second, which is delay level 1.
+In the loop a message counts as consumed when the loop asks for the next one; with run(), when the coroutine
+returns. If it raises, the message is retried, here after a second (delay level 1).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ async def main() -> None:
             async for _ in consumer:
                 labelled += 1
                 if labelled == 10:
-                    consumer.commit()  # a loop that is left has not asked for more
+                    consumer.commit()  # after a break the loop does not commit the last message
                     break
             await sending
             print(f"{labelled} express parcels have a label")

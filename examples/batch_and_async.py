@@ -1,7 +1,7 @@
 """Two ways to send faster than one by one: a batch, and futures.
 
-A batch goes to one queue and is stored whole or not at all. send_async hands the message to a thread and
-returns at once; the calls of one thread keep their order in a queue.
+A batch goes to one queue and is stored completely or not at all. send_async passes the message to a thread
+and returns at once; the messages of one calling thread keep their order in a queue.
 """
 
 import mq

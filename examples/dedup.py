@@ -1,4 +1,4 @@
-"""Send each order once and bill each order once, though everything is done twice."""
+"""Send and bill each order once, although the program does everything twice."""
 
 import mq
 

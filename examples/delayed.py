@@ -1,4 +1,4 @@
-"""Remind those who have not paid, at the time that was said; and not those who paid meanwhile."""
+"""Send a payment reminder at a given time, unless the customer has paid by then."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ with mq.open("var/delayed") as broker, mq.PushConsumer(broker, "reminders") as c
     paid = orders.send(b"order 1001 is not paid", deliver_at_ms=now_ms + 3_600_000)
     orders.send(b"order 1002 is not paid", deliver_at_ms=now_ms + 1000)
 
-    # The payment of order 1001 comes: its reminder is taken back, and surely never delivered.
+    # The payment of order 1001 arrives: its reminder is recalled, and is then never delivered.
     assert paid.recall_handle is not None
     broker.recall(paid.recall_handle)
     reminded.wait()

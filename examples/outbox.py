@@ -1,16 +1,16 @@
-"""A transaction of a database and a message that commit together, or not at all.
+"""A database transaction and a message that commit together, or not at all.
 
-The message is stored first, as half a message that nobody is shown. Then the database commits, and with
-the rest a line in its table `outbox` which says that this message belongs to it. Then the message is
-committed. A process that dies in between leaves a half message; some process that uses the same database is
-asked about it, and looks for the line.
+The message is stored first, as a half message that consumers do not see. Then the database commits, including
+a row in its table `outbox` that says that this message belongs to the transaction. Then the message is
+committed. A process that dies in between leaves a half message; a process with the same database is asked
+about it, and looks for the row.
 
-If there is none, the transaction has failed, or it is not over. So check does not only look: it writes "no"
-where the line would be. A transaction that comes to its line after that finds it taken, and fails. What
-check has answered stands.
+If there is no row, the transaction has failed, or is still running. So check does not only read: it inserts
+the row with "no". A transaction that is still running then finds its row taken, and fails. So the answer of
+check is final.
 
-With flush="sync" half a message is on the disk before the database commits, so this holds over a power cut
-too. Lines of the outbox may go when they are older than any check (transaction_check_max intervals).
+With flush="sync" the half message is on disk before the database commits, so this also holds after a power
+cut. Rows of the outbox may be deleted when they are older than any check (transaction_check_max intervals).
 """
 
 import sqlite3
@@ -24,16 +24,16 @@ OURS = "INSERT OR IGNORE INTO outbox VALUES (?, ?)"
 
 
 class TooLate(Exception):
-    """A check was made while the transaction took its time, and has answered no."""
+    """A check has answered no while the transaction was running."""
 
 
 @contextmanager
 def together(
     producer: mq.TransactionProducer, message: mq.Message, database: sqlite3.Connection
 ) -> Generator[str, None, None]:
-    """Commits what the body does to the database together with the message; an exception rolls both back.
+    """Commits the body's database changes together with the message; an exception rolls both back.
 
-    Gives the id of the message. Raises TooLate before the body is run.
+    Yields the id of the message. Raises TooLate before the body runs.
     """
     half = producer.begin(message)
     try:
@@ -44,15 +44,15 @@ def together(
     except Exception:
         half.rollback()
         raise
-    # Ctrl-C may come when the database has just committed. It is no Exception: nothing is said about the
-    # message then, and check decides.
+    # Ctrl-C may come just after the database has committed. It is not an Exception, so the message stays
+    # undecided, and check decides it.
     half.commit()
 
 
 def check(message: mq.MessageExt, database: sqlite3.Connection) -> mq.TransactionState:
     """Whether the database has the transaction of this message; if not, it never will.
 
-    A transaction that is under way holds the database's lock, and this waits for it.
+    A running transaction holds the database's lock, so this waits for it.
     """
     with database:
         database.execute(OURS, (message.msg_id, False))
@@ -61,7 +61,7 @@ def check(message: mq.MessageExt, database: sqlite3.Connection) -> mq.Transactio
     return mq.TransactionState.COMMIT if is_sent else mq.TransactionState.ROLLBACK
 
 
-# What follows uses it: payments, each with a message that says so.
+# An application: payments, each with a message about it.
 
 DATABASE = "var/bank.db"
 ACCOUNTS = "CREATE TABLE IF NOT EXISTS accounts (name TEXT PRIMARY KEY, cents INTEGER CHECK (cents >= 0))"
@@ -72,7 +72,7 @@ def connect() -> sqlite3.Connection:
 
 
 def check_payment(message: mq.MessageExt) -> mq.TransactionState:
-    """Called in a thread of the producer's, about a payment of any process."""
+    """Called in a thread of the producer, about a payment of any process."""
     with closing(connect()) as database:
         return check(message, database)
 

@@ -1,4 +1,4 @@
-"""Find messages by key and by id. A query sees every message that was sent before it."""
+"""Find messages by key and by id. A query finds every message that was sent before it."""
 
 import mq
 

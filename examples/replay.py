@@ -5,17 +5,17 @@
     python examples/replay.py --input changes.jsonl.gz     recorded events, one JSON object a line
     python examples/replay.py --cluster 10.0.0.5:9876      through an Apache RocketMQ cluster
 
-An event says that one commit changed one file. Two producer processes share the paths between them and send
-the events to a topic of 8 queues, sharded by path; what the event says of the file are properties of the
-message. Two consumer groups of three processes each consume while the sending goes on: `in-order` every
-event, those of a path one after the other; `selected` those that an SQL expression over the properties
-selects. In mid-run one process of each group is killed with a message in its hands, and another one joins.
+An event is the change of one file by one commit. Two producer processes divide the paths and send the events
+to a topic of 8 queues, sharded by path; the data about the file are properties of the message. Meanwhile two
+consumer groups of three processes each consume: `in-order` consumes every event, those of a path in sequence;
+`selected` consumes the events that match an SQL expression over the properties. During the run one process of
+each group is killed while it handles a message, and another one joins.
 
-Every process writes down what it consumes, each group in one file, so that what a killed process did is
-known. At the end that is held against the input: every event that the group wants, none else, with the same
-totals; those of a path in order; and nothing again but what the killed process had not committed. Exit status
-1 if anything differs. On a cluster messages may come again for other reasons, too, and `./run cluster` kills
-and restarts one of its brokers meanwhile: each queue waits for its broker.
+Every process appends what it consumes to its group's file, so the work of a killed process is known. At the
+end the files are compared with the input: every event of the group and no other, with the same totals; those
+of a path in order; and no redelivery except of messages that the killed process had not committed. Exit
+status 1 if anything differs. On a cluster there may be other redeliveries, and `./run cluster` kills and
+restarts one of its brokers meanwhile: each queue waits for its broker.
 """
 
 import argparse
@@ -65,7 +65,7 @@ KIND_OF_EXT = {ext: kind for kind, exts in KINDS.items() for ext in exts.split()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One consumer group: what it subscribes to, and the same said once more in Python, for the truth."""
+    """One consumer group: its subscription, and the same condition in Python for the expected result."""
 
     group: str
     ordered: bool
@@ -86,7 +86,7 @@ PLANS = (IN_ORDER, SELECTED)
 
 @dataclass(slots=True)
 class Tally:
-    """What one process has done so far, or what the input holds."""
+    """The totals of one process so far, or of the input."""
 
     events: int = 0
     added: int = 0
@@ -112,7 +112,7 @@ class Tally:
 
 
 class Delivery(NamedTuple):
-    """One line of what a group wrote down: a message that a process consumed."""
+    """One line of a group's file: a message that a process consumed."""
 
     process: str
     msg_id: str
@@ -128,7 +128,7 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A process to the one that started it: its tally so far, and the event in its hands if it holds one."""
+    """A report of a process to its parent: its totals so far, and the event that it holds, if any."""
 
     tally: Tally
     held: int | None = None
@@ -136,7 +136,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a group must have consumed, by the input alone."""
+    """The expected result of a group, from the input alone."""
 
     tally: Tally = field(default_factory=Tally)
     seqs: set[int] = field(default_factory=set)
@@ -144,7 +144,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """The process of a group that was killed, and what the group had committed of each queue before that."""
+    """The killed process of a group, and the group's committed offsets before the kill."""
 
     process: str
     committed: dict[tuple[str, int], int]
@@ -153,7 +153,7 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened in a run: what was sent, what each group consumed, which processes were killed."""
+    """The result of a run: the sent events, the deliveries of each group, the killed processes."""
 
     sent: Tally
     deliveries: Mapping[str, Sequence[Delivery]]
@@ -215,7 +215,7 @@ def produce(directory: str, events: str, number: int, parent: Connection) -> Non
     sent = Tally()
     reported = time.monotonic()
     with mq.open(directory) as broker, mq.Producer(broker, group="replay") as producer:
-        # The same for every message, also while a broker is away: so a path keeps its queue, and its order.
+        # Fixed for all messages, even while a broker is down: so a path keeps its queue and its order.
         queues = broker.topic(TOPIC).queues
         for event in recorded_events(Path(events)):
             if zlib.crc32(event["path"].encode()) % PRODUCER_COUNT != number:
@@ -238,7 +238,7 @@ def produce(directory: str, events: str, number: int, parent: Connection) -> Non
 
 
 def send(producer: mq.Producer, message: mq.Message, queue: mq.Queue) -> None:
-    """Send to a queue, once its broker is there."""
+    """Send to a queue; if its broker is down, wait for it."""
     until = time.monotonic() + BROKER_AWAY_MAX
     while True:
         try:
@@ -254,16 +254,16 @@ def send(producer: mq.Producer, message: mq.Message, queue: mq.Queue) -> None:
 def consume(
     directory: str, plan_number: int, name: str, journal: str, hold_at: int | None, parent: Connection
 ) -> None:
-    """Join a group when the parent says so, and consume until it says that nothing more comes.
+    """Join a group at the parent's signal, and consume until the parent ends it.
 
-    At its hold_at-th event the listener stays where it is: the event is written down, but not committed. The
-    parent is told, and kills this process.
+    At its hold_at-th event the listener blocks: the event is recorded but not committed. It informs the
+    parent, which kills this process.
     """
     plan = PLANS[plan_number]
     tally = Tally()
     held: int | None = None
     writing = threading.Lock()
-    # Appended to by all processes of the group, a line by one write: the kernel puts them in one order.
+    # All processes of the group append to it, one write per line, so the kernel orders the lines.
     lines = os.open(journal, os.O_WRONLY | os.O_APPEND)
 
     def count(message: mq.MessageExt) -> None:
@@ -304,7 +304,7 @@ def consume(
 
 
 class Run:
-    """The processes of one run, their last reports, and what was done to them."""
+    """The processes of one run, their last reports, and their kills."""
 
     def __init__(self, directory: str, events: str, broker: mq.Broker, truths: Mapping[str, Truth]) -> None:
         self.started = time.monotonic()
@@ -322,7 +322,7 @@ class Run:
         self._processes: dict[str, BaseProcess] = {}
         self._pipes: dict[Connection, str] = {}
         self._pipe_of: dict[str, Connection] = {}
-        self._awaited: set[str] = set()  # whose next report is waited for
+        self._awaited: set[str] = set()  # the processes whose next report is awaited
         self._victims = {f"{plan.group} 1": plan.group for plan in PLANS}
         self._closing = False
 
@@ -335,9 +335,9 @@ class Run:
             process.join()
 
     def start(self) -> None:
-        """Let the groups gather, then have the producers begin."""
+        """Let the groups assemble, then start the producers."""
         for number, plan in enumerate(PLANS):
-            # What the directory holds from before is not of this run.
+            # Skip the messages of earlier runs in this directory.
             self._groups[plan.group].reset(TOPIC, to="latest")
             Path(self._journals[plan.group]).touch()
             for consumer in range(1, CONSUMER_COUNT + 2):
@@ -355,7 +355,7 @@ class Run:
             self._start(f"producer {producer + 1}", produce, self._events, producer)
 
     def go_on(self) -> None:
-        """Take in reports until all is sent and consumed. Ends the program if a process dies by itself."""
+        """Process reports until all is sent and consumed. Exits if a process dies by itself."""
         progress, since = -1, time.monotonic()
         while self._pipes:
             self._hear_all()
@@ -425,7 +425,7 @@ class Run:
             self._kill(name, report.held)
 
     def _kill(self, name: str, held: int | None) -> None:
-        """Kill a consumer as hard as can be, and let a new one join."""
+        """Kill a consumer with SIGKILL, and start a new one."""
         group = self._victims.pop(name)
         committed: dict[tuple[str, int], int] = {}
         with contextlib.suppress(mq.RemotingError, mq.RequestTimeout):  # as in lag()
@@ -456,7 +456,7 @@ class Run:
 
 
 def summary(run: Run) -> Table:
-    """How much each process has done, as of now."""
+    """The progress of each process."""
     seconds = time.monotonic() - run.started
     title = f"{TOPIC}: {QUEUE_COUNT} queues, lag {run.lag():,}, {seconds:.1f} s"
     table = Table(title=title, title_justify="left")
@@ -523,8 +523,8 @@ def verdict(
 
 
 def with_cause(again: Sequence[Delivery], first: Mapping[str | int, Delivery], killed: Killed) -> bool:
-    """Whether all that came again is what a killed process had taken and not committed; the event that it
-    held is among it."""
+    """Whether all redeliveries are messages that the killed process had pulled but not committed, including
+    the one that it held."""
     return (killed.held is None or killed.held in {delivery.seq for delivery in again}) and all(
         first[delivery.msg_id].process == killed.process != delivery.process
         and delivery.queue_offset >= killed.committed.get((delivery.broker_name, delivery.queue_id), 0)

@@ -1,4 +1,4 @@
-"""One store, two ways in: a Python consumer on the directory, and a producer that knows a name server.
+"""One store, two ways to use it: a Python consumer on the directory, and a producer through a name server.
 
 The producer is mq's own client here. A program in Java, Go or C++ does the same with RocketMQ's client, as
 docs/serving.md shows.

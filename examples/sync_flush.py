@@ -1,7 +1,7 @@
-"""Send so that not even a power cut takes the message away.
+"""Send messages that survive a power cut.
 
-With flush="sync" a send returns after the bytes are on the disk. Threads and processes that send at the
-same time share one flush, so eight of them together are much faster than eight times one.
+With flush="sync" a send returns when the bytes are on disk. Threads and processes that send at the same time
+share one flush, so the throughput of eight is much more than that of one.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,7 @@
-"""A row of a database and a message that come together, or not at all.
+"""A database row and a message that are committed together, or not at all.
 
-The first deposit commits both, the second neither. The third one's process dies right after the database has
-committed, before it could say so: another process of the group is asked, and finds the row.
+The first deposit commits both, the second neither. The third one's process dies right after the database
+commit and before the message's: another process of the group is asked, and finds the row.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any
 import mq
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
-# For an example: soon. Not while deposits are made: one that takes longer than this is refused.
+# Short times for the example. In production: a deposit that takes longer than this is rejected.
 SOON: dict[str, Any] = {"transaction_timeout": 0.5, "transaction_check_interval": 0.2}
 
 
@@ -23,11 +23,11 @@ def connect() -> sqlite3.Connection:
 
 
 def check(message: mq.MessageExt) -> mq.TransactionState:
-    """What became of a deposit: asked of any process, perhaps after the death of the one that made it."""
+    """The state of a deposit, perhaps after the death of its process; any process of the group may be
+    asked."""
     rows = connect()
     with rows:
-        # The check that does not find it makes sure that it never will be there: a late one finds the id
-        # taken.
+        # If the row is missing, insert the id, so that a late deposit finds it taken and fails.
         rows.execute("INSERT OR IGNORE INTO deposits VALUES (?, NULL)", message.keys)
         [(amount,)] = rows.execute("SELECT amount FROM deposits WHERE id = ?", message.keys)
     return ROLLBACK if amount is None else COMMIT

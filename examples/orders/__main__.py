@@ -3,14 +3,13 @@
     python -m examples.orders                      10,000 orders in 4 processes, each kind killed 25 times
     python -m examples.orders --orders 1000 --rounds 1 --minute 0.05
 
-Two sellers take in orders, two offices do the rest: seller.py and office.py say what. Every change of the
-shop's database is committed together with a message that tells of it (examples/outbox.py). Alarms for
-deadlines, and transfers that the bank makes some day, are messages that come when they are due. What cannot
-be paid ends as a dead letter. Meanwhile sellers and offices are killed with kill -9, at any moment and at
-each point of a transaction, and replaced.
+Two sellers accept orders, two offices process them (seller.py, office.py). Every change of the shop's
+database is committed together with a message about it (examples/outbox.py). Alarms for deadlines, and later
+transfers of the bank, are delayed messages. An unpayable order ends as a dead letter. Meanwhile sellers and
+offices are killed with kill -9, at any moment and at each point of a transaction, and replaced.
 
-At the end the databases and the topics are held against the model (model.py), which computes from the same
-orders, without mq, what must have come of them. Exit status 1 if anything differs.
+At the end the databases and the topics are compared with the model (model.py), which computes the expected
+result from the same orders without mq. Exit status 1 if anything differs.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from rich.table import Table
 
 from examples.orders.account import Found, found, verdict
 from examples.orders.model import expected
-from examples.orders.plan import CHECKED_AFTER, DOOMS, Plan
+from examples.orders.plan import CHECKED_AFTER, KILL_POINTS, Plan
 from examples.orders.shop import Shop
 from examples.orders.supervisor import KINDS, Status, Supervisor
 
@@ -52,12 +51,12 @@ def main() -> None:
         type=int,
         default=5,
         metavar="N",
-        help=f"how often each kind of process is killed in each of {len(DOOMS)} ways (default: %(default)s)",
+        help=f"kills of each kind of process in each of {len(KILL_POINTS)} ways (default: %(default)s)",
     )
     parser.add_argument("--directory", type=Path, metavar="DIR", help="a new one; by default temporary")
     arguments = parser.parse_args()
     if arguments.orders < 1 or arguments.rounds < 0:
-        parser.error("there is at least one order, and nobody is killed less than never")
+        parser.error("--orders must be at least 1, and --rounds at least 0")
     if not MINUTE_MIN <= arguments.minute <= 60:
         parser.error(f"a minute takes {MINUTE_MIN} to 60 seconds")
     if arguments.directory is not None and arguments.directory.exists():
@@ -70,7 +69,7 @@ def main() -> None:
 
 
 def run(plan: Plan, rounds: int) -> bool:
-    """Whether all came as the model says."""
+    """Whether the result is the model's."""
     console = Console()
     world = plan.world()
     should = expected(world)
@@ -114,14 +113,14 @@ def progress(plan: Plan, status: Status, started: float) -> Table:
 
 
 def account(plan: Plan, what_is: Found, supervisor: Supervisor) -> str:
-    """What the run was like."""
+    """A summary of the run."""
     with Shop(plan.shop) as shop:
         checks = shop.rows("SELECT is_sent, age_ms FROM checks")
         repeats = dict(shop.rows("SELECT name, times FROM repeats ORDER BY name"))
     kept = sum(is_sent for is_sent, _ in checks)
     ages = [age_ms for _, age_ms in checks]
     late = sorted(alarm.came_ms - alarm.due_ms for alarm in what_is.alarms)
-    kills = [f"{doom} {sum(supervisor.kills[kind, doom] for kind in KINDS)}" for doom in DOOMS]
+    kills = [f"{kill} {sum(supervisor.kills[kind, kill] for kind in KINDS)}" for kill in KILL_POINTS]
     again = ", ".join(f"{times} to the {name}" for name, times in repeats.items())
     return f"""
 {sum(supervisor.kills.values())} processes were killed with kill -9, and replaced: {", ".join(kills)}

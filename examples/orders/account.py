@@ -1,4 +1,4 @@
-"""What is found at the end of a run, held against the model. Pure but for `found`, which reads it all."""
+"""Compare the result of a run with the model. Pure, except for `found`, which reads the result."""
 
 import json
 from collections import Counter
@@ -14,11 +14,11 @@ from examples.orders.office import DEAD_LETTERS, DUE, number_of
 from examples.orders.plan import Plan
 from examples.orders.shop import CHANGES, ORDERS, Placed, Shop
 
-__all__ = ["Alarm", "Found", "Told", "found", "verdict"]
+__all__ = ["Alarm", "Found", "SentMessage", "found", "verdict"]
 
 
-class Told(NamedTuple):
-    """A message that was committed together with a change of the database, and what it tells of."""
+class SentMessage(NamedTuple):
+    """A message that was committed together with a change of the database."""
 
     msg_id: str
     number: int
@@ -26,7 +26,7 @@ class Told(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """That it is time to look at an order."""
+    """The message that an order's deadline has come."""
 
     number: int
     due_ms: int
@@ -35,14 +35,14 @@ class Alarm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is in the databases and the topics."""
+    """The contents of the databases and the topics."""
 
     orders: Sequence[Placed]
     accounts: Mapping[str, int]
     outbox: Mapping[str, bool]
-    told: Sequence[Told]
+    sent: Sequence[SentMessage]
     written: frozenset[Change]  # in the books
-    moved: Mapping[str, int]  # there, by account
+    moved: Mapping[str, int]  # in the books, by account
     dead: Sequence[int]  # orders of the dead letters
     alarms: Sequence[Alarm]
     undecided: int  # transactions
@@ -54,7 +54,7 @@ def verdict(found: Found, world: World, expected: Expected) -> dict[str, bool]:
     unpayable = {number for number, state in expected.states.items() if state == "unpayable"}
     states = Counter(expected.states.values())
     committed = sorted(msg_id for msg_id, is_sent in found.outbox.items() if is_sent)
-    told = Counter((each.number, each.what) for each in found.told)
+    sent = Counter((each.number, each.what) for each in found.sent)
     happened = Counter((change.number, change.what) for change in expected.changes)
     happened.update((order.number, "placed") for order in world.orders)
     moved = {account: cents - world.accounts[account] for account, cents in expected.accounts.items()}
@@ -68,10 +68,10 @@ def verdict(found: Found, world: World, expected: Expected) -> dict[str, bool]:
             found.accounts == expected.accounts
         ),
         f"{len(committed):,} transactions were committed: the message of each was sent, once, and no other": (
-            sorted(each.msg_id for each in found.told) == committed
+            sorted(each.msg_id for each in found.sent) == committed
         ),
         "no transaction is left undecided": found.undecided == 0,
-        f"{sum(happened.values()):,} messages tell of what has happened, each of another thing": told
+        f"{sum(happened.values()):,} messages tell of what has happened, each of another thing": sent
         == happened,
         "the books, kept from messages alone, say the same, and are balanced": (
             found.written == expected.changes
@@ -94,18 +94,18 @@ def verdict(found: Found, world: World, expected: Expected) -> dict[str, bool]:
 
 def found(plan: Plan) -> Found:
     with Shop(plan.shop) as shop, Books(plan.books) as books, plan.open_broker() as broker:
-        told = [
-            Told(message.msg_id, Order(*json.loads(message.body)).number, "placed")
+        sent = [
+            SentMessage(message.msg_id, Order(*json.loads(message.body)).number, "placed")
             for message in messages(broker, ORDERS)
         ]
         for message in messages(broker, CHANGES):
             change = Change(*json.loads(message.body))
-            told.append(Told(message.msg_id, change.number, change.what))
+            sent.append(SentMessage(message.msg_id, change.number, change.what))
         return Found(
             orders=[Placed(*row) for row in shop.rows("SELECT * FROM orders")],
             accounts=dict(shop.rows("SELECT name, cents FROM accounts")),
             outbox=dict(shop.rows("SELECT msg_id, is_sent FROM outbox")),
-            told=told,
+            sent=sent,
             written=frozenset(books.changes()),
             moved=books.movements(),
             dead=[number_of(message) for message in messages(broker, DEAD_LETTERS)],
@@ -119,7 +119,7 @@ def found(plan: Plan) -> Found:
 
 
 def messages(broker: mq.Broker, topic: str) -> Iterator[mq.MessageExt]:
-    """All that a topic holds."""
+    """All messages of a topic."""
     with suppress(mq.TopicNotFound):
         for queue in broker.topic(topic).queues:
             result = queue.read(queue.min_offset, count_max=1000)

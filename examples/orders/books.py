@@ -1,9 +1,9 @@
-"""The books: what happened to the orders and the money of it by double entry, kept from messages alone.
+"""The books: the changes of orders and the payments in double entry, filled from messages only.
 
-    changes    each change of an order that a message told of
-    postings   who paid whom how much
+    changes    each change of an order that a message reported
+    postings   payer, payee and amount
 
-They are a database of their own and never look into the shop's. A message that comes again finds its line.
+They are a separate database and never read the shop's. A repeated message finds its line.
 """
 
 from collections import Counter
@@ -23,13 +23,13 @@ CREATE TABLE postings (
 
 
 class Books(Database):
-    """What the processes write into the books, and read there."""
+    """The books, as the processes read and write them."""
 
     def open(self) -> None:
         self.create(SCHEMA)
 
     def enter(self, changes: Sequence[Change]) -> int:
-        """Write down what has happened, all of it in one transaction; returns how much was known."""
+        """Record changes in one transaction; returns how many were recorded before."""
         known = 0
         with self.connection() as database, database:
             for change in changes:
@@ -51,7 +51,7 @@ class Books(Database):
         return int(count)
 
     def movements(self) -> Counter[str]:
-        """What each account has more, or less, than before."""
+        """The change of each account's balance."""
         moved: Counter[str] = Counter()
         for payer, payee, cents in self.rows("SELECT payer, payee, cents FROM postings"):
             moved[payer] -= cents

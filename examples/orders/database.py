@@ -1,4 +1,5 @@
-"""A database file of this example, as the threads of a process share it, and where one may die in it."""
+"""A database file of this example, shared by the threads of a process, and the points at which one may
+die."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ BUSY_SECONDS = 60.0
 
 Point = Callable[[str], None]
 
-# Of a transaction that is committed together with a message.
+# The points of a transaction that is committed together with a message.
 POINTS = ("half a message", "in the transaction", "between the commits", "both committed")
 
 
 class Connection(sqlite3.Connection):
-    """One that tells at which point of a transaction it is."""
+    """A connection that reports the points of a transaction."""
 
     passes: Point
 
@@ -51,7 +52,7 @@ class Database:
             path, timeout=BUSY_SECONDS, check_same_thread=False, factory=Connection
         )
         self._connection.passes = self.passes = passes
-        # What is killed loses nothing this way. For power cuts say FULL here, and flush="sync" to mq.
+        # This is safe against killed processes. For power cuts use FULL here, and flush="sync" for mq.
         self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def create(self, schema: str) -> None:

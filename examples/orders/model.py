@@ -1,15 +1,15 @@
-"""The orders of a day, and what must have become of each when all is done. Pure: no message, no database.
+"""The orders of a day, and the expected final state of each. Pure: no messages, no database.
 
-How an order ends depends on the order alone, never on which process is quicker, so what is expected here is
-computed one order after the other:
+The final state depends on the order alone, not on which process is faster, so the orders are computed one
+after the other:
 
-    by card        the customer has the money: paid, at once or when the card company can be reached again
-                   the customer has not: unpayable
+    by card        the customer has the money: paid, at once or when the card company answers again
+                   otherwise: unpayable
     by transfer    the bank carries it out before the deadline: paid
                    after it: cancelled, and the money goes back when it comes
                    never: cancelled
 
-Who has no money pays by card, and who has some has enough for all that he orders.
+A customer without money pays by card; any other customer has enough for all of their orders.
 """
 
 import random
@@ -33,7 +33,7 @@ __all__ = [
 
 SHOP = "the shop"
 TRIES_MAX = 3  # at a card
-LATEST = 2.0  # when the bank pays, in times of the deadline
+LATEST = 2.0  # the latest payment of the bank, as a multiple of the deadline
 FINAL_STATES = ("paid", "cancelled", "unpayable")
 
 ORDERS_OF_ONE = 20  # customer, on average
@@ -44,18 +44,18 @@ CENTS_MIN, CENTS_MAX = 100, 50_000
 
 
 class Order(NamedTuple):
-    """What a customer wants, and how he pays."""
+    """An order of a customer, and its means of payment."""
 
     number: int
     customer: str
     cents: int
     method: str  # "card" or "transfer"
-    unreachable_times: int  # that the card company does not answer
-    transfer_at: float | None  # in times of the deadline: when the bank pays; None is never
+    unreachable_times: int  # how often the card company does not answer
+    transfer_at: float | None  # when the bank pays, as a multiple of the deadline; None: never
 
 
 class Change(NamedTuple):
-    """Something that happens to an order, of which a message tells."""
+    """A change of an order, which a message reports."""
 
     number: int
     what: str  # a final state, or "refunded"
@@ -65,7 +65,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What there is before the first order comes in."""
+    """The state before the first order."""
 
     accounts: dict[str, int]  # cents
     orders: tuple[Order, ...]
@@ -73,7 +73,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What there is after the last."""
+    """The state after the last order."""
 
     accounts: dict[str, int]
     states: dict[int, str]  # of each order
@@ -101,7 +101,7 @@ def generate(seed: int, count: int) -> World:
             if customer not in poor and chance.random() < UNREACHABLE_PART:
                 unreachable_times = chance.randrange(1, TRIES_MAX)
         else:
-            # Not close to the deadline: what happens there is for the clock to say.
+            # Not close to the deadline, where the result would depend on the clock.
             transfer_at = chance.choice([chance.uniform(0.1, 0.8), chance.uniform(1.2, LATEST), None])
         if customer not in poor:
             accounts[customer] += cents
@@ -132,7 +132,7 @@ def expected(world: World) -> Expected:
 
 
 def movements(change: Change) -> Sequence[tuple[str, str, int]]:
-    """Who pays whom how much when this happens."""
+    """The payments of a change: payer, payee and cents."""
     there = (change.customer, SHOP, change.cents)
     if change.what == "paid":
         return (there,)

@@ -1,14 +1,14 @@
-"""An office does all the rest, as five consumer groups that the offices share:
+"""An office processes orders, as five consumer groups that the offices share:
 
-    till        orders by card: charges the card; again later where that fails, at last a dead letter
-    reception   all orders: has the bank make the transfer on its day, and sets the alarm for the deadline
-    clerk       what is due, one after the other for each order: a transfer is taken, or sent back; at the
-                deadline the order is cancelled, unless its card is still tried: then he looks again later
+    till        orders by card: charges the card; retries later if that fails; in the end a dead letter
+    reception   all orders: schedules the bank's transfer, and sets the alarm for the deadline
+    clerk       due messages, in sequence for each order: accepts or returns a transfer; at the deadline
+                it cancels the order, unless the card is still being retried: then it checks again later
     collector   dead letters of the till: the order is unpayable
-    books       changes: writes them down, many at a time
+    books       changes: records them, many at a time
 
-A transactional message cannot be delayed as well. So it is not the seller who sets the alarm but who receives
-the order; that is done at least once, as all that a consumer does, and an alarm too many finds nothing to do.
+A transactional message cannot be delayed as well. So the reception sets the alarm, not the seller. A consumer
+works at least once, so there may be two alarms; the second one finds nothing to do.
 """
 
 import json
@@ -21,7 +21,7 @@ from typing import Any
 import mq
 from examples.orders.books import Books
 from examples.orders.model import TRIES_MAX, Change, Order
-from examples.orders.plan import RETRY_LEVEL, Doom, Plan, fate
+from examples.orders.plan import RETRY_LEVEL, KillPoint, Plan, dies_at
 from examples.orders.shop import CHANGES, ORDERS, NotEnough, Shop, now_ms
 
 __all__ = ["DEAD_LETTERS", "DUE", "GROUPS", "number_of", "work"]
@@ -34,13 +34,13 @@ LOOK_AGAIN = 10  # minutes later
 THREADS = 4
 
 
-def work(plan: Plan, _number: int, doom: Doom | None, parent: Connection) -> None:
-    """Be an office until the parent says that it is over."""
+def work(plan: Plan, _number: int, kill: KillPoint | None, parent: Connection) -> None:
+    """Run an office until the parent ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with (
         plan.open_broker() as broker,
-        Shop(plan.shop, fate(doom)) as shop,
-        Shop(plan.shop) as asked,  # Who is asked does not wait for the turn of his own threads.
+        Shop(plan.shop, dies_at(kill)) as shop,
+        Shop(plan.shop) as asked,  # A separate connection: checks do not wait for the listeners' one.
         Books(plan.books) as books,
         mq.TransactionProducer(broker, "offices", asked.check) as changes,
         mq.Producer(broker, "offices") as alarms,
@@ -87,9 +87,9 @@ class Office:
 
     def receive(self, message: mq.MessageExt) -> None:
         order = self._shop.order(number_of(message))
-        # Who pays in time has paid when the alarm is looked at, however late that is: both go to one queue in
-        # the order in which they are due. That is why each is sent with a delay, which counts from when it is
-        # stored, and a longer one than the one before: who is halted here has neither due by then.
+        # A payment in time is handled before the alarm, however late both are: they go to one queue in the
+        # order of their due times. So each has a delay, which counts from its store time, and the alarm's is
+        # longer: even if the process is halted here, the payment is due first.
         due = [("alarm", order.deadline_ms)]
         if order.transfer_ms is not None:
             due.append(("transfer", order.transfer_ms))
@@ -125,5 +125,5 @@ class Office:
 
 
 def number_of(message: mq.MessageExt) -> int:
-    """Of the order that a message of any topic is about."""
+    """The number of the order that a message is about."""
     return int(message.keys[0])

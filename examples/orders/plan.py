@@ -1,4 +1,4 @@
-"""What all processes of a run know, and when one of them is to die."""
+"""The parameters that all processes of a run share, and the points at which processes are killed."""
 
 import os
 import signal
@@ -10,17 +10,26 @@ import mq
 from examples.orders.database import POINTS, Point
 from examples.orders.model import LATEST, World, generate
 
-__all__ = ["ANY_MOMENT", "CHECKED_AFTER", "DOOMS", "RETRY_LEVEL", "SELLER_COUNT", "Doom", "Plan", "fate"]
+__all__ = [
+    "ANY_MOMENT",
+    "CHECKED_AFTER",
+    "KILL_POINTS",
+    "RETRY_LEVEL",
+    "SELLER_COUNT",
+    "KillPoint",
+    "Plan",
+    "dies_at",
+]
 
 SELLER_COUNT = 2
 TIME_TO_PAY = 30  # minutes
 RETRIES = (2, 10)  # minutes of the delay levels
 RETRY_LEVEL = 1
 CHECKED_AFTER = 1.0  # seconds
-CHECKS_MAX = 100  # in so many seconds a producer answers, whichever is killed and however slow the machine is
+CHECKS_MAX = 100  # within so many seconds a producer answers, even on a slow machine with kills
 
 ANY_MOMENT = "any moment"
-DOOMS = (ANY_MOMENT, *POINTS)
+KILL_POINTS = (ANY_MOMENT, *POINTS)
 
 
 class Plan(NamedTuple):
@@ -43,7 +52,7 @@ class Plan(NamedTuple):
 
     @property
     def longest_wait(self) -> float:
-        """Seconds in which nothing may happen, because the bank takes its time."""
+        """The longest time in seconds without progress, because the bank is slow."""
         return LATEST * self.time_to_pay_ms / 1000
 
     def ms(self, minutes: float) -> int:
@@ -63,20 +72,20 @@ class Plan(NamedTuple):
         )
 
 
-class Doom(NamedTuple):
-    """A process dies when it comes by a point for the n-th time; at "any moment" somebody else kills it."""
+class KillPoint(NamedTuple):
+    """A process dies when it reaches a point for the n-th time; at "any moment" the supervisor kills it."""
 
     point: str
     times: int
 
 
-def fate(doom: Doom | None) -> Point:
-    """What a process says its points to."""
+def dies_at(kill: KillPoint | None) -> Point:
+    """The function that a process calls at each point."""
     passed: Counter[str] = Counter()
 
     def passes(point: str) -> None:
         passed[point] += 1
-        if doom is not None and (point, passed[point]) == doom:
+        if kill is not None and (point, passed[point]) == kill:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return passes

@@ -1,22 +1,22 @@
-"""A seller takes in orders: a row of the database and a message, together."""
+"""A seller accepts orders: it commits a row of the database and a message together."""
 
 import signal
 from multiprocessing.connection import Connection
 
 import mq
-from examples.orders.plan import SELLER_COUNT, Doom, Plan, fate
+from examples.orders.plan import SELLER_COUNT, KillPoint, Plan, dies_at
 from examples.orders.shop import Shop
 
 __all__ = ["sell"]
 
 
-def sell(plan: Plan, number: int, doom: Doom | None, parent: Connection) -> None:
-    """Take in those orders of one seller that are not in the database yet. Then be there to be asked about
-    those of a seller who died, until the parent says that it is over."""
+def sell(plan: Plan, number: int, kill: KillPoint | None, parent: Connection) -> None:
+    """Accept the orders of one seller that are not in the database yet. Then answer checks for dead sellers,
+    until the parent ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with (
         plan.open_broker() as broker,
-        Shop(plan.shop, fate(doom)) as shop,
+        Shop(plan.shop, dies_at(kill)) as shop,
         Shop(plan.shop) as asked,
         mq.TransactionProducer(broker, "sellers", asked.check) as producer,
     ):

@@ -1,13 +1,13 @@
-"""The shop's database: the orders, and everybody's money. A message tells of each change, committed with it.
+"""The shop's database: orders and accounts. A message reports each change, and is committed with it.
 
-    accounts   what each customer and the shop has
-    orders     each order with its state, and whether money that came too late has gone back
-    outbox     which messages belong to a transaction of this database: see examples/outbox.py
-    checks     what was answered about messages whose process had died, and how old they were
-    repeats    messages that came again when all was done, by group
+    accounts   the balance of each customer and of the shop
+    orders     each order with its state, and whether late money was returned
+    outbox     the messages that belong to transactions of this database: see examples/outbox.py
+    checks     the answers to checks of messages whose process had died, and the messages' ages
+    repeats    repeated messages that found nothing to do, by group
 
-An order is `placed`, and then in one final state. A message that comes again finds its order in that state:
-whether it is the first needs no memory of messages, for state and money change at one moment.
+An order is `placed`, and then in one final state. A repeated message finds its order in that state. So the
+shop needs no record of handled messages: state and money change in one transaction.
 """
 
 import json
@@ -38,7 +38,7 @@ CREATE INDEX states ON orders (state);
 CREATE TABLE checks (msg_id TEXT PRIMARY KEY, is_sent BOOLEAN NOT NULL, age_ms INTEGER NOT NULL);
 CREATE TABLE repeats (name TEXT PRIMARY KEY, times INTEGER NOT NULL);
 """
-# What may happen to an order in which state.
+# The changes that are possible in each state.
 IS_FINAL = "UPDATE orders SET state = :what, changed_ms = :now WHERE number = :number AND state = 'placed'"
 IS_REFUNDED = """
 UPDATE orders SET is_refunded = TRUE WHERE number = :number AND state = 'cancelled' AND NOT is_refunded"""
@@ -51,7 +51,7 @@ INSERT INTO repeats VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET times = times
 
 
 class Placed(NamedTuple):
-    """An order as it stands in the database."""
+    """An order in the database."""
 
     number: int
     customer: str
@@ -65,7 +65,7 @@ class Placed(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How many orders are in which state, how much has happened to them, and to how many more has yet to."""
+    """The number of orders by state, of changes so far, and of orders that are still open."""
 
     states: dict[str, int]
     changes: int
@@ -73,15 +73,15 @@ class Progress(NamedTuple):
 
 
 class NotEnough(Exception):
-    """The customer has not the money."""
+    """The customer does not have enough money."""
 
 
 class _Settled(Exception):
-    """The order is not in a state in which this can happen."""
+    """The order's state does not allow this change."""
 
 
 class Shop(Database):
-    """What the processes do to the database, and ask of it."""
+    """The shop's database, as the processes use it."""
 
     def open_for(self, world: World) -> None:
         self.create(SCHEMA)
@@ -101,13 +101,13 @@ class Shop(Database):
         self._together(producer, ORDERS, method, number, json.dumps(order), insert)
 
     def happen(self, producer: mq.TransactionProducer, number: int, what: str) -> bool:
-        """Have something happen to an order. False: it has happened, or the order is not in a state for it.
+        """Apply a change to an order. False if it was applied before, or the order's state does not allow it.
 
-        Raises NotEnough where money is to be taken that is not there.
+        Raises NotEnough if the payer does not have enough money.
         """
         order = self.order(number)
         if order.is_refunded or order.state != ("cancelled" if what == "refunded" else "placed"):
-            return False  # Most that come again are known by this, before there is half a message.
+            return False  # Most repeated messages end here, before a half message is stored.
         change = Change(number, what, order.customer, order.cents)
 
         def update(database: sqlite3.Connection) -> None:
@@ -138,7 +138,7 @@ class Shop(Database):
     ) -> None:
         message = mq.Message(topic, body.encode(), tags=tag, keys=str(number))
         while True:
-            # It waited so long for the database that a check was made: once more then.
+            # It waited so long for the database that a check decided first: try again.
             with suppress(outbox.TooLate), self.connection() as database:
                 with outbox.together(producer, message, database):
                     do(database)
@@ -146,7 +146,7 @@ class Shop(Database):
                 return
 
     def check(self, message: mq.MessageExt) -> mq.TransactionState:
-        """What a producer of any process is asked about a message when the process that sent it has died."""
+        """Answer a check about a message whose process has died; any process may be asked."""
         with self.connection() as database:
             state = outbox.check(message, database)
             with database:
@@ -160,7 +160,7 @@ class Shop(Database):
         return Placed(*row)
 
     def came_again(self, name: str, times: int = 1) -> None:
-        """Note that messages came that had been dealt with."""
+        """Count repeated messages."""
         with self.connection() as database, database:
             database.execute(CAME_AGAIN, (name, times))
 

@@ -1,4 +1,4 @@
-"""Starts the processes of a run, kills them, and starts others in their places, until all is done."""
+"""Starts, kills and restarts the processes of a run until all orders are done."""
 
 import random
 import signal
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import mq
 from examples.orders.books import Books
 from examples.orders.office import DUE, GROUPS, work
-from examples.orders.plan import ANY_MOMENT, DOOMS, SELLER_COUNT, Doom, Plan
+from examples.orders.plan import ANY_MOMENT, KILL_POINTS, SELLER_COUNT, KillPoint, Plan
 from examples.orders.seller import sell
 from examples.orders.shop import CHANGES, ORDERS, Progress, Shop
 
@@ -25,13 +25,13 @@ QUEUE_COUNT = 8
 OFFICE_COUNT = 2
 LOOK_INTERVAL = 0.1
 STALLED_AFTER = 30.0  # seconds without progress
-LIFE_SECONDS = (0.5, 1.5)  # of a process that is killed at any moment, once it is begun
+LIFE_SECONDS = (0.5, 1.5)  # how long a process runs before it is killed at any moment
 
 KINDS: Mapping[str, Callable[..., None]] = {"seller": sell, "office": work}
 
 
 class Status(NamedTuple):
-    """How far a run is."""
+    """The progress of a run."""
 
     progress: Progress
     written: int  # in the books
@@ -41,31 +41,31 @@ class Status(NamedTuple):
 
 @dataclass(slots=True)
 class Worker:
-    """A process of a kind, the number of its place, and how it is to die."""
+    """A process: its kind, its number, and how it is to die."""
 
     kind: str
     number: int
-    doom: Doom | None
+    kill: KillPoint | None
     process: BaseProcess
     pipe: Connection
     killed_at: float | None
 
 
 class Supervisor:
-    """The processes of one run. Each kind is killed `rounds` times in each of the ways."""
+    """The processes of one run. Each kind is killed `rounds` times in each way."""
 
     def __init__(self, plan: Plan, rounds: int) -> None:
         self.kills: Counter[tuple[str, str]] = Counter()
         self._plan = plan
         self._chance = random.Random(plan.seed)
         self._context = get_context("forkserver")
-        # Forks of a process that has imported all this, and opened nothing, are there in no time.
+        # Forks of a process that has these imports but no open broker start fast.
         self._context.set_forkserver_preload([sell.__module__, work.__module__])
         self._workers: list[Worker] = []
-        self._dooms = {kind: [doom for doom in DOOMS for _ in range(rounds)] for kind in KINDS}
-        for dooms in self._dooms.values():
+        self._kill_points = {kind: [kill for kill in KILL_POINTS for _ in range(rounds)] for kind in KINDS}
+        for dooms in self._kill_points.values():
             self._chance.shuffle(dooms)
-        # So that all processes that are to die do before the work is done.
+        # Limit the counts, so that all deaths happen before the work is done.
         self._times_max = max(1, plan.order_count // (12 * max(1, rounds)))
 
     def prepare(self) -> None:
@@ -77,13 +77,13 @@ class Supervisor:
                 broker.create_topic(topic, QUEUE_COUNT)
 
     def run(self, show: Callable[[Status], None]) -> None:
-        """Have it all done. Ends the program if a process fails by itself, or nothing moves any more."""
+        """Run until all is done. Exits if a process fails by itself, or nothing progresses any more."""
         try:
             for number in range(SELLER_COUNT):
                 self._start("seller", number)
             for number in range(OFFICE_COUNT):
                 self._start("office", number)
-            # A reader alone: the leader is among the processes that die.
+            # Read-only: the leader must be among the processes that die.
             with self._plan.open_broker(read_only=True) as broker:
                 self._watch(broker, show)
             self._have_all_decided()
@@ -110,14 +110,14 @@ class Supervisor:
                     sys.exit(f"orders: nothing moves any more: {status}")
 
     def _have_all_decided(self) -> None:
-        """Wait for the checks of transactions that came to nothing, of which no topic tells."""
+        """Wait for the checks of transactions that are rolled back: no topic shows them."""
         until = time.monotonic() + STALLED_AFTER
         with self._plan.open_broker() as broker:
             while broker.transactions.undecided() and time.monotonic() < until:
                 self._replace_the_dead()
 
     def _is_done(self, status: Status) -> bool:
-        """Whether every order is in a final state, nothing is still to come, and the books tell of all."""
+        """Whether every order is in a final state, no message is pending, and the books are complete."""
         progress = status.progress
         return (
             sum(progress.states.values()) == self._plan.order_count
@@ -136,26 +136,26 @@ class Supervisor:
             if worker.process.is_alive():
                 continue
             worker.process.join()
-            if worker.doom is None or worker.process.exitcode != -signal.SIGKILL:
+            if worker.kill is None or worker.process.exitcode != -signal.SIGKILL:
                 sys.exit(f"orders: the {worker.kind} ended with status {worker.process.exitcode}")
-            self.kills[worker.kind, worker.doom.point] += 1
+            self.kills[worker.kind, worker.kill.point] += 1
             self._workers.remove(worker)
             worker.pipe.close()
             self._start(worker.kind, worker.number)
 
     def _start(self, kind: str, number: int) -> None:
-        doom = None
-        if self._dooms[kind]:
-            doom = Doom(self._dooms[kind].pop(), self._chance.randint(1, self._times_max))
+        kill = None
+        if self._kill_points[kind]:
+            kill = KillPoint(self._kill_points[kind].pop(), self._chance.randint(1, self._times_max))
         here, there = self._context.Pipe()
         process = self._context.Process(
-            target=KINDS[kind], args=(self._plan, number, doom, there), name=f"{kind} {number + 1}"
+            target=KINDS[kind], args=(self._plan, number, kill, there), name=f"{kind} {number + 1}"
         )
         process.start()
         there.close()
-        is_killed = doom is not None and doom.point == ANY_MOMENT
+        is_killed = kill is not None and kill.point == ANY_MOMENT
         killed_at = time.monotonic() + self._chance.uniform(*LIFE_SECONDS) if is_killed else None
-        self._workers.append(Worker(kind, number, doom, process, here, killed_at))
+        self._workers.append(Worker(kind, number, kill, process, here, killed_at))
 
     def _end(self) -> None:
         for worker in self._workers:

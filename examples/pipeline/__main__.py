@@ -4,12 +4,12 @@
     python -m examples.pipeline --input changes.jsonl.gz     recorded events, as examples/replay.py has them
     python -m examples.pipeline --master 'local[2]'          Spark in one process, with two threads
 
-Two producers replay a change history into a topic. A Structured Streaming query adds up the lines that were
-changed, and writes its sums to a second topic, exactly once; a push consumer puts them into a table. In the
-meantime the driver of the query is killed with kill -9, its Python half or its JVM, and started again.
+Two producers replay a change history into a topic. A Structured Streaming query adds up the changed lines,
+and writes its sums to a second topic exactly once; a push consumer stores them in a table. Meanwhile the
+driver of the query is killed with kill -9, its Python process or its JVM, and restarted.
 
-At the end the table is held against what plain Python gets out of the input, and so is what a batch job
-reads from the topic's beginning. The result is drawn as a picture. Exit status 1 if anything differs.
+At the end the table, and a batch job over the whole topic, are compared with the result of plain Python. The
+result is plotted. Exit status 1 if anything differs.
 """
 
 import argparse
@@ -79,12 +79,12 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, metavar="DIR", help="a new one; by default temporary")
     arguments = parser.parse_args()
     if arguments.kills < 0 or not arguments.rate > 0:
-        parser.error("nobody is killed less than never, and something is sent in a second")
+        parser.error("the number of kills must be at least 0, and the rate over 0")
     if arguments.directory is not None and arguments.directory.exists():
         parser.error(f"{arguments.directory} exists already")
     if reason := cannot():
         sys.exit(f"pipeline: {reason}")
-    # What ends this program goes the way of an error, which leaves no process behind.
+    # Turn SIGTERM into an exception, so that no process is left behind.
     signal.signal(signal.SIGTERM, _terminated)
     with tempfile.TemporaryDirectory(prefix="mq-pipeline-", ignore_cleanup_errors=True) as scratch:
         directory = (arguments.directory or Path(scratch, "run")).resolve()
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def cannot() -> str | None:
-    """Why this interpreter cannot run Spark."""
+    """The reason why this interpreter cannot run Spark; None if it can."""
     how = "pip install 'mq[cli,spark,plot]', or start it by ./run pipeline, which does so"
     if find_spec("pyspark") is None:
         return f"there is no PySpark for {sys.executable}: {how}"
@@ -110,7 +110,7 @@ def cannot() -> str | None:
 
 
 def done(arguments: argparse.Namespace, directory: Path, scratch: Path) -> bool:
-    """Whether all came as it should."""
+    """Whether the result is as expected."""
     console = Console()
     checkout = arguments.git or ROOT
     events = list(recorded_events(arguments.input) if arguments.input else git_events(checkout))

@@ -1,4 +1,4 @@
-"""Starts the query, kills it, and starts it again."""
+"""Starts, kills and restarts the query."""
 
 import os
 import signal
@@ -15,16 +15,16 @@ __all__ = ["VICTIMS", "Driver", "essence"]
 
 ROOT = Path(__file__).resolve().parents[2]
 VICTIMS = ("the Python of the driver", "the JVM of the driver")
-ORPHANED_SECONDS = 10.0  # after which what is left of a killed driver is killed too
+ORPHANED_SECONDS = 10.0  # after this time the remaining processes of a killed driver are killed too
 FINISH_SECONDS = 240.0
 LINES_MAX = 20
 
 
 class Driver:
-    """One life of the query: a Python process, the JVM that it starts, executors, and their workers.
+    """One run of the query: a Python process, the JVM that it starts, executors, and their workers.
 
-    They are a session of the system's, apart from that of the terminal: an interrupt is for the process that
-    started them, and those left can be found.
+    They form a session of their own, apart from the terminal's: an interrupt goes only to the process that
+    started them, and remaining processes can be found.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -52,12 +52,12 @@ class Driver:
             )
 
     def check(self) -> None:
-        """Ends the program if the query ended by itself."""
+        """Exit if the query ended by itself."""
         if (status := self._process.poll()) is not None:
             sys.exit(f"pipeline: the query ended by itself, with status {status}.\n{self.said()}")
 
     def kill(self, victim: str) -> None:
-        """Kill one of the two halves of the driver with kill -9; back when nothing is left of it."""
+        """Kill the Python process or the JVM with kill -9; returns when no process of the driver is left."""
         for pid in self._jvm() if victim == VICTIMS[1] else [self._process.pid]:
             os.kill(pid, signal.SIGKILL)
         until = time.monotonic() + ORPHANED_SECONDS
@@ -66,7 +66,7 @@ class Driver:
         self.close()
 
     def finish(self) -> None:
-        """Have it stop, and do the batch job."""
+        """Stop the query, and run the batch job."""
         try:
             self._process.communicate("finish\n", FINISH_SECONDS)
         except subprocess.TimeoutExpired:
@@ -75,7 +75,7 @@ class Driver:
             sys.exit(f"pipeline: the batch job ended with status {status}.\n{self.said()}")
 
     def close(self) -> None:
-        """Nothing is left of it. Twice is fine, and so is once more after an interrupt."""
+        """End all its processes. Idempotent, also after an interrupt."""
         if self._is_closed:
             return
         while family := self._family():
@@ -90,13 +90,13 @@ class Driver:
                 self._process.stdin.close()
 
     def said(self) -> str:
-        """The end of what it said."""
+        """The end of its log."""
         with self._plan.log.open(errors="replace") as log:
             log.seek(self._log_begin)
             return essence(log.read()) or "It said nothing."
 
     def _jvm(self) -> list[int]:
-        """What the Python process starts is the JVM, and nothing else."""
+        """The only child process of the Python process is the JVM."""
         return [member.pid for member in self._family() if member.parent == self._process.pid]
 
     def _family(self) -> list["Member"]:
@@ -104,7 +104,7 @@ class Driver:
 
 
 class Member(NamedTuple):
-    """A process that is not dead yet."""
+    """A live process."""
 
     pid: int
     parent: int
@@ -122,6 +122,6 @@ def members() -> list[Member]:
 
 
 def essence(text: str) -> str:
-    """The last lines of a log, without where in the JVM it was."""
+    """The last lines of a log, without the stack trace of the JVM."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
     return "\n".join(lines[-LINES_MAX:])

@@ -1,4 +1,4 @@
-"""What all processes of a run know: where things are, and how much of what there is."""
+"""The parameters that all processes of a run share: paths and counts."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,9 +7,9 @@ __all__ = ["CHANGES", "PRODUCER_COUNT", "QUERY_GROUP", "RESULTS", "Plan"]
 
 CHANGES = "changes"
 RESULTS = "lines"
-QUERY_GROUP = "lines-by-day"  # in which the query shows how far it is; nothing depends on it
+QUERY_GROUP = "lines-by-day"  # the group to which the query commits its offsets, for monitoring only
 PRODUCER_COUNT = 2
-BATCHES_A_LIFE = 3  # at least, so that every driver is killed in mid-work
+BATCHES_A_LIFE = 3  # the minimum of micro-batches per driver, so that each is killed while it works
 
 
 class Plan(NamedTuple):
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 
     @property
     def log(self) -> Path:
-        """What Spark has to say."""
+        """The log of Spark."""
         return self.directory / "spark.log"
 
     @property

@@ -80,7 +80,7 @@ def plot(sums: Mapping[tuple[str, str], Sum], path: Path) -> None:
 
 
 def modules(sums: Mapping[tuple[str, str], Sum]) -> Counter[str]:
-    """Lines changed in each."""
+    """The number of changed lines in each module."""
     lines: Counter[str] = Counter()
     for (module, _), one in sums.items():
         lines[module] += one.added + one.deleted

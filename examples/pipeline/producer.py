@@ -1,4 +1,4 @@
-"""A producer: sends the events of the paths that are its own, in their order, so many a second."""
+"""A producer: sends the events of its paths in order, at a given rate."""
 
 import json
 import time

@@ -1,21 +1,20 @@
-"""Spark's part of the pipeline: the driver that is killed, and started again from its checkpoint.
+"""Spark's part of the pipeline: the driver, which is killed and restarted from its checkpoint.
 
     python -m examples.pipeline.query STORE CHECKPOINT MASTER EVENTS_PER_TRIGGER BATCH_RESULT
 
-The query keeps a sum for each module and day in its state. At the end of every micro-batch it writes those
-that changed, as they then stand: the newest of a module and day is its sum. What is added up is said once, in
-`sums`, and the batch job asks the same of all the topic.
+The query keeps a sum for each module and day in its state. Every micro-batch writes the sums that it changed,
+so the newest message of a module and day has its sum. `sums` defines the aggregation for the query and for
+the batch job.
 
-Results go through foreachBatch, since Spark lets no other sink made in Python have sums that still change
-(output mode update). What never changes any more (mode append) could go straight into
-writeStream.format("mq"): with a watermark, the sums of days that are over. But what comes after the watermark
-is dropped without a word, and when is a day of a history over? Merges bring commits of long ago, two
-producers are not equally far, and eight queues are not read in one order. What is written in foreachBatch has
-the number of its micro-batch as txnVersion, which is as good as the stream's own sink: all of it or nothing,
-and if Spark runs the micro-batch again, nothing more.
+Results go through foreachBatch, since Spark supports output mode update for no other sink written in Python.
+Final results (mode append) could go directly to writeStream.format("mq"): with a watermark, the sums of past
+days. But events behind the watermark are dropped silently, and a day of a history is never surely over:
+merges bring old commits, two producers progress differently, and eight queues are not read in one order. The
+writes in foreachBatch have the number of the micro-batch as txnVersion, which is as good as the stream's own
+sink: each is atomic, and a repeated micro-batch adds nothing.
 
-When it reads `finish`, it stops, and the batch job writes its sums as JSON. When it reads the end of the
-file, the process that started it is gone, and so it goes too.
+On `finish` it stops, and the batch job writes its sums as JSON. At the end of the input file, the process
+that started it is gone, and it exits.
 """
 
 import json
@@ -30,9 +29,9 @@ import mq.spark
 from examples.pipeline.plan import CHANGES, QUERY_GROUP, RESULTS
 
 EVENT = "time bigint, module string, added bigint, deleted bigint"
-# A life lasts for seconds: what a JVM does for speed in the long run would cost more than all else.
+# A driver lives for seconds: a JVM's optimizations for the long run would cost more than all else.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-# Spark gives the Python of a source ten seconds to start, and no setting gives it more on a busy machine.
+# Spark gives the Python worker of a source ten seconds to start, which no setting can change.
 LATE = "Python worker failed to connect back"
 
 
@@ -55,12 +54,12 @@ def main(store: str, checkpoint: str, master: str, per_trigger: str, batch_resul
             Path(batch_result).write_text(json.dumps([list(row) for row in batch(spark, store)]))
         spark.stop()
     except (PySparkException, mq.MQError) as error:
-        # What follows is of the inside of Spark.
+        # The rest of the text is internal to Spark.
         sys.exit(re.split(r"=== Streaming Query ===|JVM stacktrace", str(error))[0].strip())
 
 
 def session(master: str) -> Any:
-    """A small Spark. Where there is no Java, it gets the one that mq[spark] brought."""
+    """A small Spark session. Without Java it uses the one that mq[spark] installs."""
     from pyspark.sql import SparkSession
 
     mq.spark.use_java()
@@ -104,7 +103,7 @@ def start(spark: Any, store: str, checkpoint: str, per_trigger: str) -> Any:
 
 
 def batch(spark: Any, store: str) -> Any:
-    """The same of all that the topic holds; rows of module, day, and three sums."""
+    """The sums of all messages of the topic: rows of module, day, and three sums."""
     changes = spark.read.format("mq").schema("body binary").option("topic", CHANGES).load(store)
     return sums(changes).collect()
 

@@ -1,4 +1,4 @@
-"""One run: producers, the query that is killed and started again, and the table, until all is in it."""
+"""One run: the producers, the query with its kills and restarts, and the table, until it is complete."""
 
 import json
 import random
@@ -32,7 +32,7 @@ class Kill(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How far a run is."""
+    """The progress of a run."""
 
     sent: int
     query_lag: int  # events that the query has not finished
@@ -43,7 +43,7 @@ class Status(NamedTuple):
 
 
 class Run:
-    """Ends the program if a process ends by itself, or nothing moves any more."""
+    """Exits if a process ends by itself, or nothing progresses any more."""
 
     def __init__(self, plan: Plan, broker: mq.Broker, table: Table) -> None:
         self._plan = plan
@@ -62,7 +62,7 @@ class Run:
         self._drivers: list[Driver] = []  # the last one lives
 
     def go_on(self, show: Callable[[Status], None]) -> Found:
-        """Until all is in the table, and the batch job is done."""
+        """Run until the table is complete and the batch job is done."""
         try:
             with uninterrupted():
                 # A process started while it is ignored ignores it too: it is for this process alone.
@@ -139,19 +139,19 @@ class Run:
         self._start_driver()
 
     def _start_driver(self) -> None:
-        # An interrupt between its start and the note of it would leave a driver that nobody closes.
+        # An interrupt between the start and the append would leave a driver that is never closed.
         with uninterrupted():
             self._drivers.append(Driver(self._plan))
 
     def _is_done(self, status: Status) -> bool:
-        """Whether all was sent, the query has finished with all of it, and the table with what it wrote."""
+        """Whether all events are sent, the query has processed them, and the table has all results."""
         all_sent = status.sent >= self._plan.event_count
         return all_sent and not status.query_lag and not self._table.lag(self._broker)
 
 
 @contextmanager
 def uninterrupted() -> Generator[None, None, None]:
-    """What would end this program meanwhile ends it afterwards."""
+    """Defer the signals that would end this program."""
     came: list[int] = []
 
     def note(number: int, _: Any) -> None:

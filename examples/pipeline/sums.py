@@ -1,4 +1,4 @@
-"""What is to come of a history: lines changed per module and day. Plain Python, neither mq nor Spark."""
+"""The expected result: lines changed per module and day. Plain Python, without mq and Spark."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ Sums = dict[tuple[str, str], Sum]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a run left behind."""
+    """The result of a run."""
 
     sent: int  # events in the topic
     table: Mapping[tuple[str, str], Sum]
-    results: int  # messages that the table was made from
-    twice: int  # of them, those that say again what another said
+    results: int  # the number of messages in the table
+    twice: int  # the number of duplicates among them
     missing: int  # micro-batches of which there is no result
     batch: Mapping[tuple[str, str], Sum]
 

@@ -33,10 +33,10 @@ CREATE VIEW lines AS
 
 
 class Table:
-    """May be asked by another thread than those of the consumer."""
+    """May be read by other threads than the consumer's."""
 
     def __init__(self, path: Path) -> None:
-        self.event_count = 0  # that the results in it tell of
+        self.event_count = 0  # the number of events in the sums
         self.result_count = 0
         self._newest: dict[tuple[str, str], tuple[int, int]] = {}  # batch, and changes by then
         self._lock = threading.Lock()
@@ -47,14 +47,14 @@ class Table:
 
     @contextmanager
     def filled_from(self, broker: mq.Broker) -> Generator[None, None, None]:
-        """Fill it with what comes, meanwhile."""
+        """Store incoming results while the context is open."""
         with mq.PushConsumer(broker, GROUP, threads=2) as consumer:
             consumer.subscribe(RESULTS, listener=self._add)
             consumer.start()
             yield
 
     def lag(self, broker: mq.Broker) -> int:
-        """How many results are still to come into it, of those that were written."""
+        """How many written results are not in the table yet."""
         return broker.group(GROUP).lag(RESULTS)
 
     def sums(self) -> Sums:
@@ -63,12 +63,12 @@ class Table:
             return {(module, day): Sum(*sums) for module, day, *sums in rows}
 
     def twice(self) -> int:
-        """How many results say again what another one says."""
+        """The number of duplicate results."""
         asked = "SELECT count(*) - (SELECT count(*) FROM (SELECT DISTINCT batch, module, day FROM results))"
         return self._number(f"{asked} FROM results")
 
     def missing(self) -> int:
-        """How many micro-batches left no result, up to the last that did. Each had something to sum up."""
+        """How many micro-batches, up to the last one with a result, have none. Each should have one."""
         return self._number("SELECT coalesce(max(batch) + 1 - count(DISTINCT batch), 0) FROM results")
 
     def batch_count(self) -> int:

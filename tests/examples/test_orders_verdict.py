@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from examples.orders.account import Alarm, Found, Told, verdict
+from examples.orders.account import Alarm, Found, SentMessage, verdict
 from examples.orders.model import SHOP, Change, Order, World, expected
 from examples.orders.shop import Placed
 
@@ -27,7 +27,7 @@ def flawless() -> Found:
     """A run in which all was right; one transaction was rolled back."""
     happened = [(order.number, "placed") for order in WORLD.orders]
     happened += [(change.number, change.what) for change in sorted(EXPECTED.changes)]
-    told = [Told(f"id {at}", number, what) for at, (number, what) in enumerate(happened)]
+    sent = [SentMessage(f"id {at}", number, what) for at, (number, what) in enumerate(happened)]
     orders = [
         Placed(
             order.number,
@@ -45,8 +45,8 @@ def flawless() -> Found:
     return Found(
         orders=orders,
         accounts=EXPECTED.accounts,
-        outbox={**{each.msg_id: True for each in told}, "id of a dead one": False},
-        told=told,
+        outbox={**{each.msg_id: True for each in sent}, "id of a dead one": False},
+        sent=sent,
         written=EXPECTED.changes,
         moved=Counter({"ann": -100, SHOP: 100}),
         dead=[2],
@@ -83,19 +83,19 @@ FAULTS: dict[str, tuple[Callable[[Found], Found], str]] = {
         lambda found: replace(found, accounts={**found.accounts, "ann": found.accounts["ann"] - 1}),
         "balances",
     ),
-    "a message is lost": (lambda found: replace(found, told=found.told[:-1]), "transactions were committed"),
+    "a message is lost": (lambda found: replace(found, sent=found.sent[:-1]), "transactions were committed"),
     "a message is sent twice": (
-        lambda found: replace(found, told=[*found.told, found.told[0]]),
+        lambda found: replace(found, sent=[*found.sent, found.sent[0]]),
         "transactions were committed",
     ),
     "a message of a transaction that was rolled back is sent": (
-        lambda found: replace(found, told=[*found.told, Told("id of a dead one", 4, "paid")]),
+        lambda found: replace(found, sent=[*found.sent, SentMessage("id of a dead one", 4, "paid")]),
         "transactions were committed",
     ),
     "a transaction is left": (lambda found: replace(found, undecided=1), "left undecided"),
     "a change is made twice, each time with a message": (
         lambda found: replace(
-            found, told=[*found.told, Told("id", 1, "paid")], outbox={**found.outbox, "id": True}
+            found, sent=[*found.sent, SentMessage("id", 1, "paid")], outbox={**found.outbox, "id": True}
         ),
         "each of another thing",
     ),
