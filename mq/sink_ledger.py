@@ -9,7 +9,7 @@ are not appended yet, in their order, and how many batches of the first one are:
 as the newest goes on there, with these files and with no others. The newest is the one of the greatest epoch
 and chunk, wherever it lies in the queue: one that was appended again may lie behind it.
 
-The sink writes them (mq/spark/sink/ledger.py), and a broker keeps those that are still of use.
+The sink writes them (mq/spark/sink/ledger.py), and a broker keeps those that a sink may still ask for.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ int mq_delayed_notify(PyObject *self, const mq_delayed *delayed, int64_t store_t
     return done ? 0 : -1;
 }
 
-/* The rules of times, for those who keep a clock of their own. */
+/* The rules of due times, for callers with a clock of their own. */
 
 PyObject *mq_objects_due_ms(PyObject *module, PyObject *args) {
     PyObject *message;

@@ -24,7 +24,7 @@ __all__ = ["ALWAYS", "AT_EPOCH", "AT_STAMP", "AT_WAKE", "SIZE", "DueEvent"]
 AT_STAMP, AT_EPOCH, AT_WAKE = 0, 1, 2
 AT_EVENT = 56  # in bytes
 SIZE = 4096
-ALWAYS = 1 << 62  # As wake_ms: whatever is stored now is to be told.
+ALWAYS = 1 << 62  # As wake_ms: every message stored now wakes the leader.
 
 
 class DueEvent:
