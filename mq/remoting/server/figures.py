@@ -1,8 +1,8 @@
 """How many messages came and went, and how fast: what operators' tools draw.
 
-What was stored the queues themselves say, whoever sent it and whenever the server was started: each finds the
-offset of a time. What clients were given is counted by the server. What groups have consumed is sampled when
-somebody looks, so the first look finds no rate.
+The queues themselves say what was stored, by any sender and before the server was started: each finds the
+offset of a time. The server counts what clients were given. What groups have consumed is sampled when a tool
+asks, so the first answer has no rate.
 """
 
 from __future__ import annotations

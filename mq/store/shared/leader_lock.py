@@ -7,7 +7,7 @@ lease that it is in charge. It passes on when the kernel has dropped the lock, o
 which is that of a process that is stopped; whatever such a process still writes is refused, since the term
 is another one by then (see native/control/control.h). When a lease counts as lapsed: see lease.py.
 
-The word MQ_DUTIES_PID says whose death there is to be told of; the process that gives its turn up
+The word MQ_DUTIES_PID says which process to watch; the process that gives its turn up
 notifies the event."""
 
 from __future__ import annotations
