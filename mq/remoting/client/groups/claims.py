@@ -224,7 +224,7 @@ class RemoteClaim:
     # Called by its pulls: see PullParameters.
 
     def committed_offset(self) -> int | None:
-        return None if self._is_reset or self._is_lost else self._offset.offset
+        return None if self._is_reset or self._is_lost else self._offset.to_carry()
 
     def own_subscription(self) -> Subscription | None:
         return self._owner.own_subscription(self.queue)

@@ -1,7 +1,10 @@
 """The committed offset of one queue, kept by its owner: read from the broker and written back.
 
-It is written with every pull, every 5 s by a oneway request, and by a confirmed request when the owner
-releases the queue or seeks back. RocketMQ: client/consumer/store/RemoteBrokerOffsetStore.java.
+A new offset is written with the next pull, every 5 s by a oneway request, and by a confirmed request when the
+owner releases the queue or seeks back. A pull carries an offset once, because a broker may handle the pull
+after requests that were sent later, and an old offset would replace the confirmed one.
+
+RocketMQ: client/consumer/store/RemoteBrokerOffsetStore.java.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class QueueOffset:
         self._queue = queue
         self._lock = threading.Lock()
         self._offset: int | None = None
+        self._carried: int | None = None  # by the last pull that carried one
         self._is_dirty = False
 
     @property
@@ -73,6 +77,14 @@ class QueueOffset:
         with self._lock:
             self._offset, self._is_dirty = offset, False
         set_offset(self._brokers, self._group, self._queue, offset)
+
+    def to_carry(self) -> int | None:
+        """A changed offset that no pull has carried yet."""
+        with self._lock:
+            if not self._is_dirty or self._offset == self._carried:
+                return None
+            self._carried = self._offset
+            return self._offset
 
     def write(self) -> None:
         """Write a changed offset, without waiting."""
