@@ -17,6 +17,7 @@ from mq.broker.bulk import LocalBulk
 from mq.broker.delay.bulk_delays import DelayQueues
 from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import Timer, roll_window_ms
+from mq.broker.expiring_unread import ExpiringUnread
 from mq.broker.filter_bitmaps import ConsumerFilters
 from mq.broker.groups.consumer_groups import LocalConsumerGroups
 from mq.broker.groups.groups import OFFSETS_INTERVAL, Groups
@@ -158,7 +159,8 @@ class Parts:
         self._keepsakes = Keepsakes(
             NAME, self._reader, self._finder.query, append, store.flush_log, catalog.names
         )
-        self._retention = LocalRetention(store, self._settings, self._groups, self._keepsakes.kept)
+        unread = ExpiringUnread(NAME, self._groups, self._schedule)
+        self._retention = LocalRetention(store, self._settings, unread.of, self._keepsakes.kept)
 
     def _open_transactions(self) -> None:
         self._transactions = LocalTransactions(

@@ -13,16 +13,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
 from mq.api.retention import Expiring, Range, Unread
-from mq.broker.groups.groups import Groups
 from mq.broker.live_settings import AgreedSettings
 from mq.errors import MQError
-from mq.names import is_system_topic
 from mq.store import retention
 from mq.store.directory.settings import COPIED, LOST, check_number
 from mq.store.retention import Away, Due
@@ -44,6 +42,7 @@ WHY_HELD = {
 class LocalRetention:
     """See mq.api.retention.Retention.
 
+    unread(ranges) is what of these messages some group has not read.
     kept(log_min, now_ms) is entered when all before that log offset is about to go: what must stay is moved.
     """
 
@@ -51,12 +50,12 @@ class LocalRetention:
         self,
         store: Store,
         settings: AgreedSettings,
-        groups: Groups,
+        unread: Callable[[Sequence[Range]], Iterable[Unread]],
         kept: Callable[[int, int], AbstractContextManager[object]],
     ) -> None:
         self._store = store
         self._settings = settings
-        self._groups = groups
+        self._unread = unread
         self._kept = kept
         self._unsaved: tuple[int, int] | None = None  # a time away that could not be written down
 
@@ -204,25 +203,6 @@ class LocalRetention:
         ranges = retention.ranges(self._store, due.log_min)
         size = len(due.files) * self._store.geometry.commitlog_file_size
         return Expiring(len(due.files), size, tuple(ranges), tuple(self._unread(ranges)))
-
-    def _unread(self, ranges: Sequence[Range]) -> Iterator[Unread]:
-        """What of these queues each group has not read. Broadcasting members have offsets of their own."""
-        by_topic: dict[str, list[Range]] = {}
-        for each in ranges:
-            if not is_system_topic(each.topic):
-                by_topic.setdefault(each.topic, []).append(each)
-        for group in self._groups.names() if by_topic else ():
-            members = self._groups.members(group)
-            if members and all(member.model == "broadcasting" for member in members):
-                continue
-            for topic in sorted(by_topic.keys() & set(self._groups.topics(group))):
-                offsets = {
-                    queue.queue_id: offset for queue, offset in self._groups.offsets(group, topic).items()
-                }
-                for each in by_topic[topic]:
-                    first = max(each.first, offsets.get(each.queue_id, 0))
-                    if first <= each.last:
-                        yield Unread(group, topic, each.queue_id, first, each.last)
 
 
 def _tell(root: Path, gone: Expiring, why: str) -> None:

@@ -232,6 +232,61 @@ def test_consumers_that_broadcast_are_no_group_that_lags(read_in_part: LocalBrok
     membership.leave()
 
 
+def test_failed_messages_are_not_deleted_without_naming_their_group(
+    directory: Path, told: Callable[[int], list[str]]
+) -> None:
+    """Nobody has read %RETRY%billing, and no live member subscribes to it."""
+    retry = "%RETRY%billing"
+    with open_small(directory, message_delay_level="1s 1000s") as broker:
+        broker.create_topic("A", 1)
+        broker.topic("A").send(b"bad")
+        (queue,) = broker.topic("A").queues
+        (bad,) = queue.read(0).messages
+        assigned.commit(broker, "billing", queue.message_queue, 1)
+        assigned.send_back(broker, bad, "billing", delay_level=1)
+        deadline = time.monotonic() + 60
+        while not (retry in broker.topics() and broker.topic(retry).queues[0].max_offset):
+            assert time.monotonic() < deadline, "it is not delivered to the retry topic"
+            time.sleep(0.02)
+        broker.create_topic("B", 1)
+        fill(broker, "B", 60)
+        assert broker.group("billing").lag("A") == 1
+        assert broker.retention.expiring(hours=0).unread == (Unread("billing", retry, 0, 0, 0),)
+        broker.expire(retention_hours=0)
+    (warning,) = told(logging.WARNING)
+    assert f"topic {retry}: queue 0 offsets 0 to 0; group billing had not read 1 of them" in warning
+
+
+def test_messages_that_wait_in_a_delay_level_are_those_of_a_group(
+    directory: Path, told: Callable[[int], list[str]]
+) -> None:
+    with open_small(directory, message_delay_level="1s 1000s", duties=False) as broker:
+        broker.create_topic("A", 1)
+        broker.create_topic("B", 1)
+        broker.topic("A").send(b"bad")
+        (queue,) = broker.topic("A").queues
+        (bad,) = queue.read(0).messages
+        for group in ("audit", "billing"):
+            assigned.commit(broker, group, queue.message_queue, 1)
+        for group in ("billing", "billing", "audit", "billing"):
+            assigned.send_back(broker, bad, group, delay_level=2)
+        broker.topic("A").send(b"later", delay_level=2)
+        broker.topic("B").send(b"of no group", delay_level=2)
+        fill(broker, "B", 60)
+        level = "SCHEDULE_TOPIC_XXXX"
+        found = broker.retention.expiring(hours=0).unread
+        assert sorted(found, key=lambda each: (each.group, each.first)) == [
+            Unread("audit", level, 1, 2, 2),
+            Unread("audit", level, 1, 4, 4),
+            Unread("billing", level, 1, 0, 1),
+            Unread("billing", level, 1, 3, 4),
+        ]
+        broker.expire(retention_hours=0)
+    (warning,) = told(logging.WARNING)
+    for part in (level, "group audit had not read 2 of them", "group billing had not read 4 of them"):
+        assert part in warning
+
+
 # Not before it is confirmed.
 
 

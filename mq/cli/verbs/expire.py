@@ -85,9 +85,9 @@ def warn_of_expiring(kept: Retention | None, group: str, expiring: Mapping[str, 
 
 
 def _show(session: Session, found: Expiring) -> None:
-    unread: dict[tuple[str, int], dict[str, int]] = {}
+    unread: dict[tuple[str, int], Counter[str]] = {}
     for each in found.unread:
-        unread.setdefault((each.topic, each.queue_id), {})[each.group] = each.count
+        unread.setdefault((each.topic, each.queue_id), Counter())[each.group] += each.count
     if session.json:
         emit_json(
             {

@@ -1,0 +1,103 @@
+"""Which groups have not read messages that retention is about to delete.
+
+A group has not read what is behind its offset in the queues of its topics. Its failed messages wait for
+another attempt in %RETRY%<group>, which is the group's from its first message on, and before that in a delay
+level of SCHEDULE_TOPIC_XXXX, with all other messages of that delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mq.api.queues import readable
+from mq.api.results import MessageQueue
+from mq.api.retention import Range, Unread
+from mq.broker.delay.levels import SCHEDULE_TOPIC, destination
+from mq.broker.delay.schedule import Schedule
+from mq.broker.groups.groups import Groups
+from mq.names import RETRY_PREFIX, is_system_topic
+
+__all__ = ["ExpiringUnread"]
+
+READ_COUNT, READ_SIZE = 256, 1 << 20
+
+
+class ExpiringUnread:
+    """Of one broker."""
+
+    def __init__(self, broker_name: str, groups: Groups, schedule: Schedule) -> None:
+        self._broker_name = broker_name
+        self._groups = groups
+        self._schedule = schedule
+
+    def of(self, ranges: Sequence[Range]) -> Iterator[Unread]:
+        """What of these messages each group has not read."""
+        by_topic: dict[str, list[Range]] = {}
+        delayed: list[Range] = []
+        for each in ranges:
+            if each.topic == SCHEDULE_TOPIC:
+                delayed.append(each)
+            elif not is_system_topic(each.topic):
+                by_topic.setdefault(each.topic, []).append(each)
+        if not by_topic and not delayed:
+            return
+        readers = self._readers(by_topic)
+        for group, topics in sorted(readers.items()):
+            for topic in sorted(topics & by_topic.keys()):
+                yield from self._behind_offsets(group, topic, by_topic[topic])
+        for each in delayed:
+            yield from self._not_delivered(each, readers)
+
+    def _readers(self, topics: dict[str, list[Range]]) -> dict[str, set[str]]:
+        """The topics of each group. Broadcasting members have offsets of their own."""
+        found: dict[str, set[str]] = {}
+        for group in self._groups.names():
+            members = self._groups.members(group)
+            if not members or any(member.model != "broadcasting" for member in members):
+                found[group] = set(self._groups.topics(group))
+        for topic in topics:
+            if group := retrying_group(topic):  # With or without an offset, or a member.
+                found.setdefault(group, set()).add(topic)
+        return found
+
+    def _behind_offsets(self, group: str, topic: str, ranges: list[Range]) -> Iterator[Unread]:
+        offsets = {queue.queue_id: offset for queue, offset in self._groups.offsets(group, topic).items()}
+        for each in ranges:
+            first = max(each.first, offsets.get(each.queue_id, 0))
+            if first <= each.last:
+                yield Unread(group, topic, each.queue_id, first, each.last)
+
+    def _not_delivered(self, level: Range, readers: dict[str, set[str]]) -> Iterator[Unread]:
+        """Of the messages of a delay level: those that are not delivered yet, for the groups of the topics
+        that they are meant for."""
+        queue = MessageQueue(SCHEDULE_TOPIC, self._broker_name, level.queue_id)
+        begin = max(level.first, self._schedule.delivered(level.queue_id + 1, queue))
+        runs: dict[str, tuple[int, int]] = {}  # group to the first and last offset of a run of messages
+        for offset, topic in self._destinations(queue, begin, level.last):
+            retrying = retrying_group(topic)
+            groups = [retrying] if retrying else [name for name, of in readers.items() if topic in of]
+            for group in groups:
+                first, last = runs.get(group, (offset, offset - 1))
+                if last != offset - 1:
+                    yield Unread(group, SCHEDULE_TOPIC, level.queue_id, first, last)
+                    first = offset
+                runs[group] = first, offset
+        for group, (first, last) in sorted(runs.items()):
+            yield Unread(group, SCHEDULE_TOPIC, level.queue_id, first, last)
+
+    def _destinations(self, queue: MessageQueue, begin: int, last: int) -> Iterator[tuple[int, str]]:
+        """Queue offset and destination of the messages of a delay level. Damaged records are left out."""
+        if begin > last:
+            return
+        pull = self._schedule.reader.pull
+        for found in readable(lambda at: pull(queue, at, READ_COUNT, READ_SIZE, None, 0.0), begin):
+            for message in found.messages:
+                if message.queue_offset > last:
+                    return
+                if (place := destination(message)) is not None:
+                    yield message.queue_offset, place[0]
+
+
+def retrying_group(topic: str) -> str:
+    """The group whose failed messages wait in a topic; "" for any other topic."""
+    return topic.removeprefix(RETRY_PREFIX) if topic.startswith(RETRY_PREFIX) else ""
