@@ -106,7 +106,7 @@ NEEDS: Final[dict[type[Request], Needs]] = {
     sending.SendBatchMessage: _send,
     sending.SendReplyMessage: _send,
     sending.SendReplyMessageV2: _send,
-    sending.SendMessageBack: _send_back,
+    sending.SendMessageBack: _send_back,  # The handler checks the topic of the message at the offset.
     sending.EndTransaction: _nothing,  # The broker checks that the group is the one that began it.
     sending.RecallMessage: _recall,
     consuming.PullMessage: _pull,
@@ -142,10 +142,9 @@ class Access:
             self._secrets[name] = secret
             self._rights[name] = None if rights is None else {k: _kinds(k, v) for k, v in rights.items()}
 
-    def check(self, request: Request, frame: Frame) -> None:
-        """Raises Refusal if the sender of a request lacks the rights for it."""
-        name = frame.fields.get(ACCESS_KEY, "")
-        secret = self._secrets.get(name)
+    def authenticate(self, frame: Frame) -> None:
+        """Raises Refusal if the request is not signed with a key of this server."""
+        secret = self._secrets.get(frame.fields.get(ACCESS_KEY, ""))
         is_genuine = is_signed_by(frame.fields, frame.body, secret or NOBODY) and secret is not None
         if not is_genuine:
             raise Refusal(
@@ -153,8 +152,11 @@ class Access:
                 "the request has no valid signature: give the client an access key of this server, and its"
                 " secret",
             )
-        rights = self._rights[name]
-        if rights is None:
+
+    def authorize(self, request: Request, frame: Frame) -> None:
+        """Raises Refusal if the sender of an authenticated request lacks the rights for it."""
+        name = frame.fields[ACCESS_KEY]
+        if self._rights[name] is None:
             return
         needs = NEEDS.get(type(request))
         if needs is None:
@@ -163,7 +165,17 @@ class Access:
                 f"{request.NAME} is for operators: access key {name!r} has restricted rights; use a key with"
                 " all rights",
             )
-        for what, kind in needs(request, frame):
+        self._check(name, needs(request, frame))
+
+    def check_readable(self, frame: Frame, topics: Iterable[str]) -> None:
+        """Raises Refusal if the sender of an authenticated request may not read one of these topics."""
+        self._check(frame.fields[ACCESS_KEY], map(_read, topics))
+
+    def _check(self, name: str, needs: Iterable[Need]) -> None:
+        rights = self._rights[name]
+        if rights is None:
+            return
+        for what, kind in needs:
             allowed = rights.get(what, rights.get(ANY, frozenset()))
             if kind not in allowed:
                 raise Refusal(

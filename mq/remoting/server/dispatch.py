@@ -23,7 +23,7 @@ from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import JsonBody, from_json
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.connection import Connection
-from mq.remoting.server.replies import Reply, encoded, refused
+from mq.remoting.server.replies import Refusal, Reply, encoded, refused
 from mq.remoting.server.served import Served
 
 __all__ = ["Call", "Handler", "Handlers", "Lane", "dispatch"]
@@ -94,9 +94,12 @@ class Call:
     def run(self) -> None:
         """Run the handler in this thread."""
         try:
+            access = self.served.access
+            if access is not None:
+                access.authenticate(self.frame)
             request = decode_fields(self.handler.request, self.frame.fields)
-            if self.served.access is not None:
-                self.served.access.check(request, self.frame)
+            if access is not None:
+                access.authorize(request, self.frame)
             reply = self.handler.function(request, self)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other end gets an answer
             reply = refused(error, self.frame)
@@ -119,8 +122,7 @@ def dispatch(handlers: Handlers, served: Served, connection: Connection, frame: 
     served.traffic.requests += 1
     handler = handlers.by_code.get(frame.code)
     if handler is None:
-        remark = f" request type {frame.code} not supported"
-        reply = Reply(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        reply = _unknown(served, frame)
         data = b"" if frame.is_oneway else encoded(frame, reply, _NOTHING)
         served.traffic.refused += 1
         connection.answered(frame, reply.code, data)
@@ -132,3 +134,14 @@ def dispatch(handlers: Handlers, served: Served, connection: Connection, frame: 
         connection.beside(served.pool, call.run)
     else:
         call.run()
+
+
+def _unknown(served: Served, frame: Frame) -> Reply:
+    """The answer to a request code without a handler."""
+    try:
+        if served.access is not None:
+            served.access.authenticate(frame)
+    except Refusal as error:
+        return refused(error, frame)
+    remark = f" request type {frame.code} not supported"
+    return Reply(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)

@@ -1,0 +1,94 @@
+"""Requests whose rights the server can only check after it has looked at the store, or at the signature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.remoting import serve
+from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.requests.consuming import PullFlag, PullMessage
+from mq.remoting.codec.requests.offsets import GetMaxOffset
+from mq.remoting.codec.requests.sending import SendMessageBack
+from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.codec.signature import Credentials
+from mq.remoting.server.access import AccessKeys
+from mq.remoting.server.server import Server
+from tests.support.raw_requests import RawClient, ask
+
+KEYS: AccessKeys = {
+    "operator": "operators-secret",
+    "mine": ("s", {"mine": "SUB", "orders": "SUB"}),
+    "other": ("s", {"other": "SUB", "mine": "SUB"}),
+}
+OPERATOR = Credentials("operator", "operators-secret")
+MINE = Credentials("mine", "s")
+OTHER = Credentials("other", "s")
+
+
+@pytest.fixture
+def server(store: mq.Broker) -> Iterator[Server]:
+    with serve(store, port=0, namesrv_port=0, access_keys=KEYS) as server:
+        yield server
+
+
+def stored(store: mq.Broker, topic: str) -> int:
+    """The log offset of a new message."""
+    return int(store.create_topic(topic, 1).send(b"body").offset_msg_id[-16:], 16)
+
+
+def pulled(server: Server, topic: str) -> Frame:
+    flags = PullFlag.SUBSCRIPTION | PullFlag.SUSPEND
+    return ask(server, PullMessage("mine", topic, 0, 0, 32, flags, 0, 30_000, 0, "*", "TAG"), signer=MINE)
+
+
+def test_only_a_message_of_a_readable_topic_is_sent_back(store: mq.Broker, server: Server) -> None:
+    secret, orders = stored(store, "secret"), stored(store, "orders")
+    answer = ask(server, SendMessageBack(secret, "mine", 1, origin_topic="orders"), signer=MINE)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert "lacks SUB for 'secret'" in answer.remark
+    assert "%RETRY%mine" not in store.topics()
+    assert ask(server, SendMessageBack(orders, "mine", 1), signer=MINE).code == ResponseCode.SUCCESS
+
+
+def test_a_retry_is_sent_back_only_with_the_right_to_its_first_topic(
+    store: mq.Broker, server: Server
+) -> None:
+    orders = stored(store, "orders")
+    assert ask(server, SendMessageBack(orders, "mine", 1), signer=MINE).code == ResponseCode.SUCCESS
+    assert pulled(server, "%RETRY%mine").code == ResponseCode.SUCCESS
+    [retry] = store.topic("%RETRY%mine").queues[0].read(0).messages
+    answer = ask(server, SendMessageBack(retry.log_offset, "other", 1), signer=OTHER)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert "lacks SUB for 'orders'" in answer.remark
+    assert ask(server, SendMessageBack(retry.log_offset, "mine", 1), signer=MINE).code == ResponseCode.SUCCESS
+
+
+def test_a_half_message_is_not_sent_back(directory: Path) -> None:
+    with (
+        mq.open(directory) as store,
+        serve(store, port=0, namesrv_port=0, access_keys=KEYS) as server,
+    ):
+        stored(store, "orders")
+        queue = store.topic("orders").queues[0].message_queue
+        half = store.transactions.preparer(queue, "shop")(mq.Message("orders", b"half"), b"half", 0, None)
+        assert half is not None
+        offset = int(half.offset_msg_id[-16:], 16)
+        answer = ask(server, SendMessageBack(offset, "mine", 1), signer=OPERATOR)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert "which is the broker's own" in answer.remark
+
+
+def test_the_signature_is_checked_before_anything_else(server: Server) -> None:
+    with RawClient(server) as client:
+        for frame in (
+            Frame(9999),
+            Frame(GetMaxOffset.CODE, {"topic": "orders", "queueId": "no number"}),
+            Frame(GetMaxOffset.CODE, {}),
+        ):
+            client.send(frame)
+            assert client.receive().code == ResponseCode.NO_PERMISSION
+        assert client.ask(GetMaxOffset("orders", 0), signer=OPERATOR).code != ResponseCode.NO_PERMISSION
