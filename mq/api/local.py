@@ -118,6 +118,11 @@ class Directory(Protocol):
         how many went. The newest stays in any case."""
         ...
 
+    def queue_offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Queue id to the offset of the oldest message and of the next to come, of each queue that ever had a
+        message, whether it may be read or not. Raises TopicNotFound."""
+        ...
+
     def kept_settings(self) -> dict[str, Any]:
         """The options that the store keeps, by now."""
         ...

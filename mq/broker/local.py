@@ -161,6 +161,11 @@ class LocalBroker(Parts, DirectoryBroker):
     def max_offset(self, queue: MessageQueue) -> int:
         return self._reader.max_offset(queue)
 
+    def queue_offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """See Directory.queue_offsets."""
+        self._catalog.settings(topic)
+        return self._groups.numbers.extents(topic)
+
     def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
         return self._reader.offset_at(queue, time_ms)
 
