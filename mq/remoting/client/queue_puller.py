@@ -61,6 +61,7 @@ class QueuePuller:
                 return _cut(found, byte_max)
 
     def _pull(self, offset: int, count_max: int, byte_max: int, wait: float) -> PullResult:
+        self._brokers.cluster.use(self._wire_queue.topic)
         hold = min(wait, HOLD_SECONDS)
         request = pull_request(
             READER_GROUP,

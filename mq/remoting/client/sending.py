@@ -148,9 +148,11 @@ class Sending:
         flag: int,
         batch: bool = False,
     ) -> SendFields:
+        wire_topic = self._namespace.wire(queue.topic)
+        self._brokers.cluster.use(wire_topic)
         return kind(
             producer_group=group,
-            topic=self._namespace.wire(queue.topic),
+            topic=wire_topic,
             default_topic=INHERITED_TOPIC,
             default_topic_queue_nums=INHERITED_QUEUE_COUNT,
             queue_id=queue.queue_id,

@@ -1,7 +1,8 @@
 """Transactions on a cluster: half messages, their ends, and the checks of brokers.
 
-A client's heartbeat names its transaction producers. A broker sends a check to one producer of the group,
-over its connection. Checks are queued here until the producer's thread takes them.
+A client's heartbeat names its transaction producers, to every broker of the cluster. A broker sends a check
+to one producer of the group, over its connection. Checks are queued here until the producer's thread takes
+them.
 
 RocketMQ: client/impl/producer/TransactionMQProducer.java, client/impl/ClientRemotingProcessor.java.
 """
@@ -49,6 +50,7 @@ class RemoteTransactions:
         self._sending = sending
         self._checkers: list[RemoteChecker] = []
         brokers.remoting.handle(CheckTransactionState.CODE, self._asked)
+        brokers.cluster.keeps_all = lambda: bool(self._checkers)
 
     def preparer(self, queue: MessageQueue, group: str) -> Appender:
         """See Transactions.preparer."""
@@ -98,6 +100,8 @@ class RemoteTransactions:
         self._checkers.append(checker)
         self._heartbeats.add(checker.beating)
         self._heartbeats.send_all()
+        # Any broker may have a transaction of a producer that is gone, and knows no other to check.
+        self._brokers.cluster.find_all(self._heartbeats.send_all)
         return checker
 
     def undecided(self) -> list[Undecided]:

@@ -177,6 +177,7 @@ class QueueScan:
     def _address(self, avoided: str) -> str:
         """The address of the suggested broker, the master or a slave, but not the avoided one."""
         name, cluster = self._queue.broker_name, self._brokers.cluster
+        cluster.use(self._wire_queue.topic)
         if name not in cluster.brokers:  # The route of this topic is not known yet.
             cluster.route(self._wire_queue.topic)
         broker = cluster.brokers.get(name)

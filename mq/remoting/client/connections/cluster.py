@@ -1,8 +1,8 @@
 """A client's cache of a cluster: the routes of its topics, and the addresses of the brokers in them.
 
-A route is fetched when it is first needed, every 30 s while the topic is in use, and at once by refresh().
-Threads that need the same route wait for the same request. If no name server answers, the cache stays
-unchanged.
+A route is fetched when it is first needed, every 30 s while the topic is in use, and at once by refresh(). A
+route that was not used for 10 minutes is dropped; the next use fetches it. Threads that need the same route
+wait for the same request. If no name server answers, the cache stays unchanged.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mq.remoting.client.connections.answers import checked
 from mq.remoting.client.connections.name_servers import NameServers
 from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.bodies.route import MASTER_ID, BrokerAddresses, ClusterInfo, TopicRoute
+from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import from_json
 from mq.remoting.codec.requests.name_servers import GetClusterInfo, GetRoute
 from mq.remoting.codec.response_codes import ResponseCode
@@ -35,19 +36,22 @@ class Cluster:
     route."""
 
     def __init__(
-        self, remoting: Remoting, name_servers: NameServers, refresh_seconds: float = REFRESH_SECONDS
+        self, remoting: Remoting, name_servers: NameServers, refresh_seconds: float | None = None
     ) -> None:
         self.changed: list[Changed] = []
         self._remoting = remoting
         self._name_servers = name_servers
-        self._refresh_seconds = refresh_seconds
+        self._refresh_seconds = REFRESH_SECONDS if refresh_seconds is None else refresh_seconds
         self._routes: dict[str, TopicRoute] = {}
+        self.keeps_all: Callable[[], bool] = lambda: False  # whether brokers in no route are needed, too
         self._needed_at: dict[str, float] = {}
+        self._used: set[str] = set()  # the topics used since the last refresh
         self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
         self._brokers: dict[str, BrokerAddresses] = {}
         self._others: dict[str, BrokerAddresses] = {}  # those that everything() found
         self._is_failing = False
         self._refreshing: asyncio.Task[None] | None = None
+        self._learning: set[asyncio.Task[None]] = set()
         remoting.events.post(self._start)
 
     def route(self, topic: str, timeout: float | None = None) -> TopicRoute | None:
@@ -72,6 +76,10 @@ class Cluster:
             asking = self._asking[topic] = asyncio.ensure_future(self._ask(topic))
             asking.add_done_callback(lambda _: self._asking.pop(topic, None))
         return await asyncio.shield(asking)
+
+    def use(self, topic: str) -> None:
+        """Keep the topic's route fresh for another 10 minutes. Cheap enough for each send and each pull."""
+        self._used.add(topic)
 
     def forget(self, topic: str) -> None:
         """Stop refreshing the topic."""
@@ -103,7 +111,31 @@ class Cluster:
 
     def everything(self) -> ClusterInfo:
         """All brokers, in known routes or not. Asks a name server."""
-        answer = checked(self._name_servers.call(GetClusterInfo()), GetClusterInfo, self._name_servers.chosen)
+        return self._learn(self._name_servers.call(GetClusterInfo()))
+
+    def find_all(self, found: Callable[[], object]) -> None:
+        """Ask a name server for all brokers without waiting; the loop then calls `found`. An error is
+        logged."""
+        self._remoting.events.post(self._start_finding, found)
+
+    def _start_finding(self, found: Callable[[], object]) -> None:
+        task = asyncio.ensure_future(self._find_all(found))
+        self._learning.add(task)
+        task.add_done_callback(self._learning.discard)
+
+    async def _find_all(self, found: Callable[[], object]) -> None:
+        try:
+            await self._fetch_all()
+        except MQError as error:
+            log.warning("the brokers of the cluster are not known yet: %s", error)
+        else:
+            found()
+
+    async def _fetch_all(self) -> None:
+        self._learn(await self._name_servers.request(GetClusterInfo()))
+
+    def _learn(self, answer: Frame) -> ClusterInfo:
+        checked(answer, GetClusterInfo, self._name_servers.chosen)
         info = from_json(ClusterInfo, answer.body)
         self._others = info.broker_addr_table
         self._gather()
@@ -123,7 +155,7 @@ class Cluster:
         if self._routes.get(topic) == route:
             return
         if route is None:
-            del self._routes[topic]
+            self._routes.pop(topic, None)  # Another thread may have forgotten it meanwhile.
         else:
             self._routes[topic] = route
         self._gather()
@@ -147,20 +179,29 @@ class Cluster:
     async def _refresh_all(self) -> None:
         while True:
             await asyncio.sleep(self._refresh_seconds)
-            unused = monotonic() - UNUSED_SECONDS
-            for topic, needed_at in list(self._needed_at.items()):
-                if needed_at < unused:
-                    self.forget(topic)
-                    continue
-                try:
+            self._drop_unused()
+            try:
+                if self.keeps_all():
+                    await self._fetch_all()
+                for topic in list(self._needed_at):
                     await self.fresh(topic)
-                except MQError as error:
-                    # All topics fail for the same reason: log one warning; the next round retries.
-                    log.log(
-                        logging.DEBUG if self._is_failing else logging.WARNING,
-                        "routes stay as they are: %s",
-                        error,
-                    )
-                    self._is_failing = True
-                    break
                 self._is_failing = False
+            except MQError as error:
+                # All topics fail for the same reason: log one warning; the next round retries.
+                log.log(
+                    logging.DEBUG if self._is_failing else logging.WARNING,
+                    "routes stay as they are: %s",
+                    error,
+                )
+                self._is_failing = True
+
+    def _drop_unused(self) -> None:
+        now = monotonic()
+        for topic in list(self._used):
+            self._used.discard(topic)
+            self._needed_at[topic] = now
+        for topic, needed_at in list(self._needed_at.items()):
+            if needed_at < now - UNUSED_SECONDS:
+                self.forget(topic)
+                for changed in self.changed:  # The next user fetches the route and trusts no old one.
+                    changed(topic, None)

@@ -155,6 +155,7 @@ class ClaimPuller:
     def _address(self) -> str:
         """The address of the suggested broker if it is known, else the master's or any slave's."""
         cluster, name = self._brokers.cluster, self._queue.broker_name
+        cluster.use(self._wire_queue.topic)
         address = cluster.address(name, self._broker_id)
         if address is None:
             self._broker_id = MASTER_ID

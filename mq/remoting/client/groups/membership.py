@@ -253,8 +253,10 @@ class RemoteMembership:
         return sorted(names)
 
     def consumer_group(self) -> ConsumerGroup:
-        """The heartbeat's entry for this member."""
+        """The heartbeat's entry for this member. Each heartbeat keeps the routes of its topics."""
         wanted = {topic: self._subscriptions.get(topic, Subscription(topic)) for topic in self._topics()}
+        for topic in wanted:
+            self.brokers.cluster.use(self.namespace.wire(topic))
         return ConsumerGroup(
             group_name=self.wire_group,
             consume_type=ConsumeType.PUSH if self._consume_type == "push" else ConsumeType.PULL,
