@@ -54,10 +54,10 @@ class Namespace:
         for name in TOPIC_PROPERTIES:
             value = value_of(properties, name)
             if value is not None:
-                plain = self.plain(value)
-                properties = properties.replace(
-                    name + value.encode() + b"\x02", name + plain.encode() + b"\x02"
-                )
+                # 4.9 writes no separator after the last property.
+                old, new = name + value.encode(), name + self.plain(value).encode()
+                pieces = (new if piece == old else piece for piece in properties.split(b"\x02"))
+                properties = b"\x02".join(pieces)
         return MessageExt(with_names(message.record, topic.encode(), properties), message.broker_name)
 
     def holds(self, name: str) -> bool:
