@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from mq.api.results import MessageQueue
+from mq.errors import RequestTimeout
 from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.connections.connection import Answered
+from mq.remoting.client.groups.claims import ClaimOwner, RemoteClaim
 from mq.remoting.client.groups.offsets import QueueOffset
+from mq.remoting.client.namespace import Namespace
+from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.requests.offsets import UpdateConsumerOffset
 from mq.remoting.codec.response_codes import ResponseCode
 
@@ -20,11 +28,23 @@ class Written:
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
+        self.waiting: list[Answered] = []
+        self.answers = True
+        self.is_in_route = True
 
-    def send_oneway(self, broker_name: str, request: UpdateConsumerOffset) -> None:
+    def ask_async(self, broker_name: str, request: UpdateConsumerOffset, answered: Answered) -> bool:
+        if not self.is_in_route:
+            return False
         self.offsets.append(request.commit_offset)
+        if self.answers:
+            answered(Frame(self.code))
+        else:
+            self.waiting.append(answered)
+        return True
 
     def ask(self, broker_name: str, request: UpdateConsumerOffset, **options: Any) -> Written:
+        if not self.answers:
+            raise RequestTimeout("no answer")
         self.offsets.append(request.commit_offset)
         return self
 
@@ -63,3 +83,81 @@ def test_nothing_that_was_confirmed_is_carried_by_a_later_pull() -> None:
     offset.write_and_wait()
     assert written.offsets == [7]
     assert offset.to_carry() is None
+
+
+def test_an_offset_is_written_until_the_broker_confirms_it() -> None:
+    written = Written()
+    offset = offset_at(written)
+    offset.raise_to(7)
+    written.is_in_route = False
+    offset.write()
+    assert written.offsets == []
+    written.is_in_route, written.answers = True, False
+    offset.write()
+    offset.write()
+    assert written.offsets == [7], "the first write is not answered yet"
+    written.waiting.pop()(RequestTimeout("no answer"))
+    written.answers = True
+    offset.write()
+    offset.write()
+    assert written.offsets == [7, 7]
+
+
+def test_a_release_writes_an_offset_whose_write_got_lost() -> None:
+    written = Written()
+    offset = offset_at(written)
+    offset.raise_to(7)
+    written.answers = False
+    offset.write()
+    written.answers = True
+    offset.write_and_wait()
+    assert written.offsets == [7, 7]
+
+
+def test_an_offset_that_a_broker_refused_is_not_confirmed() -> None:
+    written = Written()
+    written.code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    offset = offset_at(written)
+    offset.raise_to(7)
+    offset.write()
+    written.code = ResponseCode.SUCCESS
+    offset.write_and_wait()
+    assert written.offsets == [7, 7]
+
+
+def test_the_answer_for_an_older_offset_confirms_no_newer_one() -> None:
+    written = Written()
+    written.answers = False
+    offset = offset_at(written)
+    offset.raise_to(7)
+    offset.write()
+    offset.raise_to(9)
+    written.waiting.pop()(Frame(ResponseCode.SUCCESS))
+    written.answers = True
+    offset.write_and_wait()
+    offset.write()
+    assert written.offsets == [7, 9]
+
+
+def test_a_write_carries_an_offset_so_that_no_pull_does_later() -> None:
+    written = Written()
+    written.answers = False
+    offset = offset_at(written)
+    offset.raise_to(7)
+    offset.write()
+    assert offset.to_carry() is None
+
+
+def test_a_reset_that_could_not_be_written_is_written_by_the_next_call() -> None:
+    written = Written()
+    owner = SimpleNamespace(
+        brokers=written, wire_group="billing", namespace=Namespace(), is_unresponsive=lambda _name: False
+    )
+    claim = RemoteClaim(cast(ClaimOwner, owner), QUEUE)
+    claim.reset(3)
+    written.answers = False
+    with pytest.raises(RequestTimeout):
+        claim.committed()
+    written.answers = True
+    assert claim.committed() == 3
+    assert written.offsets == [3]

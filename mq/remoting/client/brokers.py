@@ -9,6 +9,7 @@ from mq.errors import MQError, RemotingError
 from mq.remoting.client.broker_errors import translated
 from mq.remoting.client.connections.answers import SUCCESS_ONLY, checked, framed
 from mq.remoting.client.connections.cluster import Cluster
+from mq.remoting.client.connections.connection import Answered
 from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.fields import Answer, Request, decode_fields
 from mq.remoting.codec.frame import Frame
@@ -111,6 +112,15 @@ class Brokers:
         address = self.cluster.any_address(broker_name)
         if address is not None:
             self.remoting.oneway(address, framed(request, body))
+
+    def ask_async(self, broker_name: str, request: Request, answered: Answered) -> bool:
+        """Send a request; the loop calls `answered` with the answer or the error. False, and nothing is sent,
+        if the broker is in no route now. Thread-safe."""
+        address = self.cluster.any_address(broker_name)
+        if address is None:
+            return False
+        self.remoting.call_async(address, framed(request), answered)
+        return True
 
     @staticmethod
     def fields(declared: type[Declared], answer: Frame) -> Declared:

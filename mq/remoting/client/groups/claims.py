@@ -82,9 +82,11 @@ class RemoteClaim:
     def committed(self) -> int | None:
         """See Claim.committed."""
         self._is_reset = False
-        reset_to, self._reset_to = self._reset_to, None
+        reset_to = self._reset_to
         if reset_to is not None:
-            self._offset.set(reset_to)
+            self._offset.set(reset_to)  # If it fails, the next call writes it.
+            if self._reset_to == reset_to:
+                self._reset_to = None
             return reset_to
         offset = self._queried()
         if offset is None or (offset == 0 and self._owner.is_placeholder(self.queue)):

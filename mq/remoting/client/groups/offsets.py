@@ -1,8 +1,8 @@
 """The committed offset of one queue, kept by its owner: read from the broker and written back.
 
-A new offset is written with the next pull, every 5 s by a oneway request, and by a confirmed request when the
-owner releases the queue or seeks back. A pull carries an offset once, because a broker may handle the pull
-after requests that were sent later, and an old offset would replace the confirmed one.
+A new offset is written with the next pull, every 5 s until the broker has confirmed it, and by a request that
+is waited for when the owner releases the queue or seeks back. A pull carries an offset once, because a broker
+may handle the pull after requests that were sent later, and an old offset would replace the confirmed one.
 
 RocketMQ: client/consumer/store/RemoteBrokerOffsetStore.java.
 """
@@ -12,8 +12,10 @@ from __future__ import annotations
 import threading
 
 from mq.api.results import MessageQueue
+from mq.errors import MQError
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.codec.bodies.settings import GroupSettings
+from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.requests.groups import UpdateGroup
 from mq.remoting.codec.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from mq.remoting.codec.response_codes import ResponseCode
@@ -51,8 +53,9 @@ class QueueOffset:
         self._queue = queue
         self._lock = threading.Lock()
         self._offset: int | None = None
-        self._carried: int | None = None  # by the last pull that carried one
-        self._is_dirty = False
+        self._carried: int | None = None  # the last one that a pull or a write has carried
+        self._is_writing = False  # a write() is not answered yet
+        self._is_dirty = False  # the broker has not confirmed the offset yet
 
     @property
     def offset(self) -> int | None:
@@ -73,10 +76,13 @@ class QueueOffset:
                 self._offset, self._is_dirty = offset, True
 
     def set(self, offset: int) -> None:
-        """Set the offset and write it at once. Raises RemotingError, RequestTimeout."""
+        """Set the offset and write it at once. Raises RemotingError, RequestTimeout: then write() repeats
+        it."""
         with self._lock:
-            self._offset, self._is_dirty = offset, False
+            self._offset = self._carried = offset
+            self._is_dirty = True
         set_offset(self._brokers, self._group, self._queue, offset)
+        self._confirm(offset)
 
     def to_carry(self) -> int | None:
         """A changed offset that no pull has carried yet."""
@@ -87,20 +93,35 @@ class QueueOffset:
             return self._offset
 
     def write(self) -> None:
-        """Write a changed offset, without waiting."""
-        offset = self._taken()
-        if offset is not None:
-            self._brokers.send_oneway(self._queue.broker_name, _update(self._group, self._queue, offset))
+        """Write an offset that the broker has not confirmed, without waiting."""
+        with self._lock:
+            offset = self._offset
+            if offset is None or not self._is_dirty or self._is_writing:
+                return
+            self._is_writing, self._carried = True, offset
+
+        def answered(answer: Frame | MQError) -> None:
+            self._is_writing = False
+            if isinstance(answer, Frame) and answer.code == ResponseCode.SUCCESS:
+                self._confirm(offset)
+
+        is_sent = False
+        try:
+            request = _update(self._group, self._queue, offset)
+            is_sent = self._brokers.ask_async(self._queue.broker_name, request, answered)
+        finally:
+            if not is_sent:
+                self._is_writing = False
 
     def write_and_wait(self) -> None:
-        """Write a changed offset, and wait for the broker's answer. Raises RemotingError, RequestTimeout."""
-        offset = self._taken()
+        """Write an offset that the broker has not confirmed, and wait for the answer. Raises RemotingError,
+        RequestTimeout."""
+        with self._lock:
+            offset = self._offset if self._is_dirty else None
         if offset is not None:
             self.set(offset)
 
-    def _taken(self) -> int | None:
+    def _confirm(self, offset: int) -> None:
         with self._lock:
-            if not self._is_dirty:
-                return None
-            self._is_dirty = False
-            return self._offset
+            if self._offset == offset:
+                self._is_dirty = False
