@@ -73,6 +73,9 @@ class Cluster:
         """It is known by then."""
         self.brokers = ROUTE
 
+    def use(self, topic: str) -> None:
+        """Nothing: its route is never dropped."""
+
     def refresh(self, topic: str) -> None:
         self.refreshed += 1
 
