@@ -45,20 +45,22 @@ class FakeCluster:
         self.slave: str | None = None
         self.queue_counts: dict[str, int] = {}
         self.sent: list[int] = []  # the queue ids of sends
-        self.consumer_ids: tuple[str, ...] = ()
+        self.other_members: tuple[str, ...] = ()  # of any group, beside those with heartbeats
+        self._brokers: list[Peer] = []
         peer.on(GetRoute.CODE, self._route)
         peer.on(GetClusterInfo.CODE, self._cluster_info)
         self.serve(peer)
 
     def serve(self, peer: Peer) -> None:
         """Have this peer answer as a broker, too."""
+        self._brokers.append(peer)
         peer.on(SendMessageV2.CODE, self._send)
         peer.on(GetConsumerList.CODE, self._consumers)
         peer.on(LockQueues.CODE, self._lock)
         for request in (HeartBeat, UnregisterClient, UnlockQueues, UpdateConsumerOffset):
             peer.on(request.CODE, _success)
-        for request in (GetMinOffset, GetMaxOffset, QueryConsumerOffset):
-            peer.on(request.CODE, _zero)
+        for question in (GetMinOffset, GetMaxOffset, QueryConsumerOffset):
+            peer.on(question.CODE, _zero)
         peer.on(PullMessage.CODE, _nothing)
 
     @property
@@ -89,7 +91,9 @@ class FakeCluster:
             answer(link, request, SendAnswer(OFFSET_ID, queue_id, len(self.sent)))
 
     async def _consumers(self, link: Link, request: Frame) -> None:
-        link.answer(request, body=to_json(ConsumerIds(self.consumer_ids)))
+        beats = [beat for peer in self._brokers for beat in self.heartbeats(peer)]
+        members = {beat.client_id for beat in beats if beat.consumer_data_set}
+        link.answer(request, body=to_json(ConsumerIds(tuple(sorted({*members, *self.other_members})))))
 
     async def _lock(self, link: Link, request: Frame) -> None:
         link.answer(request, body=to_json(LockedQueues(from_json(QueueLock, request.body).mq_set)))

@@ -13,7 +13,7 @@ pulling.py             pull requests and their answers
 queue_puller.py        pulls for a reader that is not a consumer
 columns/               queues as columns, from masters and slaves
 arrivals.py            wake-ups of consumers
-heartbeats.py          send_oneway brokers the groups of a client
+heartbeats.py          tells brokers the groups of a client
 groups/                members, the queues they own, their offsets
 message_query.py       messages by id and key; recall
 """

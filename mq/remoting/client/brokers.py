@@ -60,10 +60,11 @@ class Brokers:
         *,
         timeout: float | None = None,
         also: Collection[int] = SUCCESS_ONLY,
+        only_master: bool = False,
     ) -> Frame:
         """The answer of a broker, or of its slave while the master is down, if its code is SUCCESS or one of
         `also`. Raises RemotingError, or the subclass for its code (broker_errors.py), and RequestTimeout."""
-        address = self.address(broker_name)
+        address = self.master(broker_name) if only_master else self.address(broker_name)
         answer = self.remoting.call(address, framed(request, body), timeout)
         try:
             return checked(answer, type(request), address, also)
@@ -108,8 +109,8 @@ class Brokers:
         return self.fields(OffsetAnswer, answer).offset
 
     def send_oneway(self, broker_name: str, request: Request, body: bytes | JsonBody = b"") -> None:
-        """Send a oneway request; dropped if the broker is in no route now. Thread-safe."""
-        address = self.cluster.any_address(broker_name)
+        """Send a oneway request to the master; dropped if there is none in a route now. Thread-safe."""
+        address = self.cluster.address(broker_name)
         if address is not None:
             self.remoting.oneway(address, framed(request, body))
 

@@ -1,4 +1,4 @@
-"""Heartbeats: they send_oneway each broker of a cluster the groups of a client.
+"""Heartbeats: they tell each broker of a cluster the groups of a client.
 
 A heartbeat goes to every broker in the known routes, every 30 s, at once after a change, and first on each
 new connection, since a broker identifies a member by its connection. A closed client unregisters; a broker
@@ -78,12 +78,12 @@ class Heartbeats:
                     self._send(address, client)
 
     def send_and_wait(self, client: HeartbeatClient) -> None:
-        """Send the heartbeat of one client to all brokers, and wait for their answers. Raises the last error
-        if no broker accepts it."""
+        """Send the heartbeat of one client to all brokers, and wait for the answers of the masters, and of a
+        slave without a master. Raises the last error if no broker accepts it."""
         failure: MQError | None = None
         is_known = False
         for address, is_slave in list(self._addresses()):
-            if is_slave:
+            if is_slave and not self._is_first(address):
                 self._send(address, client)
                 continue
             try:
@@ -119,6 +119,10 @@ class Heartbeats:
         for broker in self._cluster.brokers.values():
             for broker_id, address in broker.broker_addrs.items():
                 yield address, broker_id != MASTER_ID
+
+    def _is_first(self, address: str) -> bool:
+        """Whether it is the address that a broker without a master is asked at."""
+        return any(address == self._cluster.any_address(name) for name in self._cluster.brokers)
 
     def _send(self, address: str, client: HeartbeatClient) -> None:
         def answered(answer: Frame | MQError) -> None:

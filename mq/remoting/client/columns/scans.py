@@ -107,7 +107,7 @@ class RemoteScans:
                 return self._told_by_pull(kind, queue)
             if is_final(error):
                 raise
-            log.debug("the master of %s does not send_oneway the end of the queue: %s", queue, error)
+            log.debug("the master of %s does not tell the end of the queue: %s", queue, error)
             known = self._ends.get(queue) if kind is GetMaxOffset else self._oldest.get(queue, (0, None))[1]
             return self._of_slave(kind, queue, error) if known is None else known
 

@@ -30,8 +30,7 @@ class RemoteAssigned:
         self._claims: set[RemoteClaim] = set()
 
     def version(self) -> int:
-        """See Assigned.version. A reset of offsets is not reported: brokers send_oneway it to members
-        only."""
+        """See Assigned.version. A reset of offsets is not reported: brokers tell members only."""
         self._instance.check_open()
         return self._route_version()
 

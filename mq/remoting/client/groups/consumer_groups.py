@@ -125,7 +125,7 @@ class RemoteConsumerGroups(ConsumerGroups):
 
     def retrying(self, group: str) -> dict[str, int]:
         """See ConsumerGroups.retrying. Without messages that still wait for their delay: brokers do not
-        send_oneway."""
+        count those."""
         self._write_offsets()
         return self._administration.retrying(group)
 

@@ -215,7 +215,11 @@ class RemoteMembership:
 
     def _lock(self, queue: MessageQueue) -> bool:
         answer = self.brokers.ask(
-            queue.broker_name, LockQueues(), self._queue_lock([queue]), timeout=LOCK_TIMEOUT
+            queue.broker_name,
+            LockQueues(),
+            self._queue_lock([queue]),
+            timeout=LOCK_TIMEOUT,
+            only_master=True,  # The locks of a slave are its own.
         )
         return self.wire_queue(queue) in from_json(LockedQueues, answer.body).locked
 
@@ -244,13 +248,15 @@ class RemoteMembership:
         return [*self._subscriptions, *([RETRY_PREFIX + self.group] if takes_retries else [])]
 
     def _broker_names(self) -> list[str]:
-        """The brokers that have a topic of this member."""
-        names = set[str]()
+        """The brokers that have a topic of this member, first those with a master. Slaves get heartbeats, so
+        they know the members, too."""
+        has_master = dict[str, bool]()
         for topic in self._topics():
             route = self.brokers.cluster.route(self.namespace.wire(topic))
-            if route is not None:
-                names.update(each.broker_name for each in route.broker_datas if each.master is not None)
-        return sorted(names)
+            for each in route.broker_datas if route is not None else ():
+                if each.broker_addrs:
+                    has_master[each.broker_name] = each.master is not None
+        return sorted(has_master, key=lambda name: (not has_master[name], name))
 
     def consumer_group(self) -> ConsumerGroup:
         """The heartbeat's entry for this member. Each heartbeat keeps the routes of its topics."""
