@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mq.api.broker import COMPRESS_OVER, Appenders, Broker, MessageQueue, Queue, SendResult
@@ -29,6 +28,7 @@ from mq.errors import BrokerClosed, MessageTooLarge, RemotingError, RequestTimeo
 from mq.fastpath import Sender, in_c, time_guard
 from mq.message import Message
 from mq.names import check_group
+from mq.uninterrupted import handed_over
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -205,8 +205,8 @@ class Producer(Sender):
     ) -> Future[SendResult]:
         """Have a message sent by the producer's own thread; the future has the result, or the error.
 
-        What one thread sends to one queue keeps its order. At most 1,024 messages and 100 MiB are on their
-        way at a time; with more, the call waits for room, up to the timeout (RequestTimeout). Only
+        What one thread sends to one queue keeps its order. About 1,024 messages and 100 MiB at most are on
+        their way at a time; with more, the call waits for room, up to the timeout (RequestTimeout). Only
         trouble with the connection is retried. What is wrong with the message itself is raised here.
         """
         self._check(message)
@@ -235,6 +235,7 @@ class Producer(Sender):
             chosen = self._routes.named(message, queue, shard_key) or self._routes.choose(message.topic)
             self._attempt(self._storing(message.without_wait()), (message,), chosen, None)
 
+    @handed_over
     def close(self) -> None:
         """Wait until what send_async has taken is sent, and send nothing more. The broker stays open."""
         self._closed = True
@@ -244,9 +245,8 @@ class Producer(Sender):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    @handed_over
+    def __exit__(self, *_exception: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,6 +38,34 @@ def produced(broker: LocalBroker) -> Call:
     producer = mq.Producer(broker)
     message = mq.Message("orders", b"produced")
     return lambda number: producer.send(message, shard_key=number)
+
+
+def sent_async(broker: LocalBroker) -> Call:
+    producer = mq.Producer(broker, timeout=PATIENCE)
+    message = mq.Message("orders", b"sent by another thread")
+
+    def send(_number: int) -> None:
+        future = producer.send_async(message)
+        # An interrupt in Future.result() would leave a lock of concurrent.futures behind.
+        if threading.current_thread() is not threading.main_thread():
+            future.result(PATIENCE)
+
+    return send
+
+
+def sent_oneway(broker: LocalBroker) -> Call:
+    producer = mq.Producer(broker)
+    return lambda number: producer.send_oneway(mq.Message("orders", b"one way"), shard_key=number)
+
+
+def producers(broker: LocalBroker) -> Call:
+    """A producer that has a thread, and is closed."""
+
+    def use(_number: int) -> None:
+        with mq.Producer(broker, timeout=PATIENCE) as producer:
+            producer.send_async(mq.Message("orders", b"before the end"))
+
+    return use
 
 
 def batch(broker: LocalBroker) -> Call:
@@ -352,9 +381,24 @@ def replicated(broker: LocalBroker) -> Call:
 
 # With how many instructions of each are interrupted in a usual run.
 CALLS: dict[Callable[[LocalBroker], Call], int] = {
-    **dict.fromkeys((plain, produced, batch, keyed, keyed_anew, delayed, queried, created, changed), 20),
+    **dict.fromkeys(
+        (
+            plain,
+            produced,
+            sent_async,
+            sent_oneway,
+            batch,
+            keyed,
+            keyed_anew,
+            delayed,
+            queried,
+            created,
+            changed,
+        ),
+        20,
+    ),
     **dict.fromkeys((sent_anew, deleted, committed, reset, read, flushed, once), 20),
     **dict.fromkeys((transacted, unlisted, administrated, configured, redriven, looked_up, sought), 15),
-    **dict.fromkeys((closed_and_opened, beside_itself, pushed, polled, broadcast, recalled), 8),
+    **dict.fromkeys((producers, closed_and_opened, beside_itself, pushed, polled, broadcast, recalled), 8),
     **dict.fromkeys((transaction_producers, asynchronous, served, replicated), 8),
 }
