@@ -41,6 +41,8 @@ FRAME_SIZE_MAX: Final = 16 << 20
 # RocketMQ allows 16 MiB. The largest real header has 32 KiB of message properties, and parsed JSON needs
 # several times the memory of its text.
 HEADER_SIZE_MAX: Final = 1 << 20
+# The largest real header has 30. Each costs over a hundred bytes of memory, and can be seven on the wire.
+FIELD_COUNT_MAX: Final = 1024
 RESPONSE: Final = 1  # bits of flags
 ONEWAY: Final = 2
 _PREFIX = Struct(">II")
@@ -74,6 +76,8 @@ class Frame:
     language: Language = Language.PYTHON
     version: int = VERSION
     encoding: HeaderEncoding = HeaderEncoding.JSON
+    size: int = field(default=0, compare=False)
+    """The bytes it had on the wire, without the size; 0 if it was not received."""
 
     @property
     def is_response(self) -> bool:
@@ -132,6 +136,11 @@ def decode(content: bytes) -> Frame:
             f"a frame says that its header is of encoding {encoding}, known are 0 (JSON) and 1 (binary)"
         )
     frame.body = body
+    frame.size = len(content)
+    if len(frame.fields) > FIELD_COUNT_MAX:
+        raise RemotingError(
+            f"the header of a frame has {len(frame.fields):,} fields, at most {FIELD_COUNT_MAX:,} are taken"
+        )
     return frame
 
 
@@ -140,39 +149,73 @@ class FrameReader:
 
     def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
         self._size_max = size_max
-        self._partial = bytearray()
-        self._wanted = 4  # how many bytes _partial needs before the next step
+        self._data: bytes | bytearray = b""
+        self._at = 0  # where in _data the next frame begins
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete with these bytes."""
-        if self._partial:
-            self._partial += data
-            if len(self._partial) < self._wanted:
-                return []
-            data = bytes(self._partial)
-            self._partial.clear()
-        frames = []
-        at, end = 0, len(data)
-        while end - at >= 4:
-            size = self._checked(_SIZE.unpack_from(data, at)[0], data)
-            if end - at - 4 < size:
-                break
-            frames.append(decode(data[at + 4 : at + 4 + size]))
-            at += 4 + size
-        if at < end:
-            self._partial += data[at:]
-            left = end - at
-            self._wanted = 4 + _SIZE.unpack_from(data, at)[0] if left >= 4 else 4
-        return frames
+    @property
+    def size(self) -> int:
+        """The bytes that are kept until they are decoded."""
+        return len(self._data) - self._at
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether next() returns a frame, or raises."""
+        left = len(self._data) - self._at
+        if left < 4:
+            return False
+        size = _SIZE.unpack_from(self._data, self._at)[0]
+        return left - 4 >= size or not self._is_valid(size)
 
     @property
     def is_between_frames(self) -> bool:
-        return not self._partial
+        return len(self._data) == self._at
 
-    def _checked(self, size: int, data: bytes) -> int:
-        if not 4 <= size <= self._size_max:
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are complete with these bytes."""
+        self.add(data)
+        frames = []
+        while (frame := self.next()) is not None:
+            frames.append(frame)
+        return frames
+
+    def add(self, data: bytes) -> None:
+        """Append bytes of the stream."""
+        if len(self._data) == self._at:
+            self._data, self._at = data, 0
+        elif isinstance(self._data, bytearray):
+            del self._data[: self._at]
+            self._at = 0
+            self._data += data
+        else:
+            self._data, self._at = bytearray(memoryview(self._data)[self._at :]), 0
+            self._data += data
+
+    def next(self) -> Frame | None:
+        """Decode the next frame; None if it is not complete."""
+        data, at = self._data, self._at
+        left = len(data) - at
+        if left < 4:
+            return None
+        size = _SIZE.unpack_from(data, at)[0]
+        if not self._is_valid(size):
             raise RemotingError(
                 f"a frame says that it has {size:,} bytes, 4 to {self._size_max:,} are taken: the other end"
-                f" may not speak RocketMQ's Remoting, it sent {data[:16].hex(' ')}"
+                f" may not speak RocketMQ's Remoting, it sent {bytes(data[at : at + 16]).hex(' ')}"
             )
-        return size
+        if left - 4 < size:
+            return None
+        at += 4
+        content = data[at : at + size] if isinstance(data, bytes) else bytes(memoryview(data)[at : at + size])
+        at += size
+        if at == len(data):
+            self._data, self._at = b"", 0
+        else:
+            self._at = at
+        return decode(content)
+
+    def clear(self) -> None:
+        """Drop what is kept."""
+        self._data, self._at = b"", 0
+
+    def _is_valid(self, size: int) -> bool:
+        return 4 <= size <= self._size_max

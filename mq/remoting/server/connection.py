@@ -1,8 +1,12 @@
 """One server connection: requests in, answers and the server's own requests out.
 
 The loop dispatches requests one after the other, with back-pressure: while more than unsent_size bytes wait
-to be sent, or in_flight_size bytes of requests are being handled, it neither reads nor dispatches. So the
-memory of a connection is bounded, however slow or fast the client is.
+to be sent, in_flight_size bytes of requests are being handled, or AT_WORK_MAX requests are in a thread pool,
+it neither reads nor dispatches. So the memory of a connection is bounded, however slow or fast the client is.
+Memory bounds that of all connections.
+
+After TURN_COUNT requests the loop turns to the other connections. What is received and not dispatched yet is
+kept as bytes.
 """
 
 from __future__ import annotations
@@ -13,10 +17,10 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor
+from functools import partial
 from itertools import count
 from time import monotonic
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from mq.errors import MQError, RemotingError
 from mq.remoting.codec.fields import Request, encode_fields
@@ -25,13 +29,24 @@ from mq.remoting.codec.json_body import JsonBody, to_json
 from mq.remoting.codec.language import Language, version_name
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.server.options import Limits
+from mq.remoting.server.workers import Work, Workers
 
-__all__ = ["Connection", "Owner"]
+__all__ = ["Connection", "Memory", "Owner"]
 
 log = logging.getLogger("mq.remoting")
 
-AT_WORK_MAX = 64  # unordered requests of one connection in the pool
-REQUEST_SIZE = 512  # bytes that a request counts besides its body
+AT_WORK_MAX = 64  # requests of one connection in a thread pool
+TURN_COUNT = 32  # requests of one connection that the loop dispatches before it turns to the next
+ORDERED_TURN_COUNT = 8  # the same in a thread
+REQUEST_SIZE = 512  # bytes that a request counts besides those on the wire
+
+
+class Memory:
+    """The bytes of received requests that are not answered, of all connections. Only the loop uses it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit: Final = limit
+        self.used = 0
 
 
 class Owner(Protocol):
@@ -43,12 +58,21 @@ class Owner(Protocol):
 
     def received(self, connection: Connection, frame: Frame) -> None: ...
     def closed(self, connection: Connection) -> None: ...
+    def crowded(self) -> None:
+        """Memory is used beyond its limit."""
+        ...
 
 
 class Connection(asyncio.Protocol):
     """`address`: the client's; `local_host`: the local address that it connected to."""
 
-    def __init__(self, owner: Owner, events: EventLoop, limits: Limits) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        events: EventLoop,
+        limits: Limits,
+        memory: Memory,
+    ) -> None:
         self.address = ""
         self.host = ""
         self.local_host = ""
@@ -62,38 +86,39 @@ class Connection(asyncio.Protocol):
         self._events = events
         self._limits = limits
         self._reader = FrameReader(limits.frame_size)
-        self._frames: deque[Frame] = deque()
-        self._in_flight = self._at_work = 0
-        self._is_choked = self._is_paused = self._is_handing_on = False
+        self._memory = memory
+        self._in_flight = self._at_work = self._counted = 0
+        self._is_choked = self._is_paused = self._is_handing_on = self._has_next_turn = False
+        self._is_aborted = False
         self._transport: asyncio.Transport | None = None
-        self._in_order: deque[Callable[[], object]] = deque()
+        self._in_order: deque[tuple[Work, bool]] = deque()  # with whether it outlives the connection
         self._lock = threading.Lock()  # guards whether _in_order is being run
         self._is_running = False
         self._opaques = count(1)
         self._asked: dict[int, Callable[[Frame | MQError], object]] = {}
+
+    def accepted(self, peer: tuple[Any, ...]) -> bool:
+        """The connection of this client is accepted; False if there are too many. connection_made() calls
+        it, unless something waits for a TLS handshake before that."""
+        self.host = str(peer[0])
+        self.address = f"[{self.host}]:{peer[1]}" if ":" in self.host else f"{self.host}:{peer[1]}"
+        return self._owner.opened(self)
 
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         peer, own = (transport.get_extra_info(name) for name in ("peername", "sockname"))
-        self.host = str(peer[0]) if peer else ""
         self.local_host = str(own[0]) if own else ""
-        self.address = f"[{self.host}]:{peer[1]}" if peer and ":" in self.host else f"{self.host}:{peer[1]}"
-        self._transport.set_write_buffer_limits(high=self._limits.unsent_size - 1)
-        if not self._owner.opened(self):
+        # Without a peer: the client has reset the connection already.
+        if not self.host and not (peer and self.accepted(peer)):
             self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=self._limits.unsent_size - 1)
 
     def data_received(self, data: bytes) -> None:
-        try:
-            frames = self._reader.feed(data)
-        except RemotingError as error:
-            self.close(str(error))
-            return
-        if frames:
-            self.used_at = monotonic()
-            self._frames.extend(frames)
-            self._hand_on()
+        self._reader.add(data)
+        self._hand_on()
 
     def pause_writing(self) -> None:
         self._is_choked = True
@@ -108,10 +133,12 @@ class Connection(asyncio.Protocol):
         self._hand_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.is_closed:
+            return
         if exc is not None and not isinstance(exc, ConnectionError | ssl.SSLError | OSError):
             log.error("%s: %r", self.address, exc, exc_info=exc)
         self.is_closed = True
-        self._frames.clear()
+        self._drop()
         asked, self._asked = self._asked, {}
         for answered in asked.values():
             answered(RemotingError(f"{self.address} closed the connection", address=self.address))
@@ -130,33 +157,41 @@ class Connection(asyncio.Protocol):
         return f"{self.address} ({self.language.name}, {version_name(self.version)})"
 
     @property
+    def received_size(self) -> int:
+        """Bytes of requests that are received and not answered."""
+        return self._counted
+
+    @property
     def unsent(self) -> int:
         """Bytes that wait to be sent."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
-    def in_order(self, pool: Executor, work: Callable[[], object]) -> None:
-        """Run this in the pool after the earlier ordered work of this connection."""
+    def in_order(self, workers: Workers, work: Work, *, is_kept: bool) -> None:
+        """Run this in a thread after the earlier ordered work of this connection. is_kept: even if the
+        connection is lost before it begins. Called by the loop."""
+        self._at_work += 1
         with self._lock:
-            self._in_order.append(work)
+            self._in_order.append((work, is_kept))
             if self._is_running:
                 return
             self._is_running = True
-        pool.submit(self._run_in_order)
+        workers.submit(self, partial(self._run_in_order, workers), is_kept=True)
 
-    def beside(self, pool: Executor, work: Callable[[], object]) -> None:
-        """Run this in the pool concurrently with this connection's other work. Called by the loop."""
+    def beside(self, workers: Workers, work: Work, *, is_kept: bool) -> None:
+        """Run this in a thread concurrently with this connection's other work. is_kept: see in_order().
+        Called by the loop."""
         self._at_work += 1
-        pool.submit(self._work, work)
+        workers.submit(self, partial(self._work, work), is_kept=is_kept)
 
-    def _work(self, work: Callable[[], object]) -> None:
+    def _work(self, work: Work) -> None:
         try:
             work()
         finally:
-            self._events.post(self._worked)
+            self._events.post(self._worked, 1)
 
-    def _worked(self) -> None:
-        self._at_work -= 1
-        if self._frames or self._is_paused:
+    def _worked(self, count: int) -> None:
+        self._at_work -= count
+        if self._is_paused:
             self._hand_on()
 
     def answered(self, request: Frame, code: int, data: bytes) -> None:
@@ -193,6 +228,7 @@ class Connection(asyncio.Protocol):
             return
         log.info("%s is disconnected: %s", self.address, reason)
         if at_once:
+            self._drop()
             self._transport.abort()
         else:
             self._transport.close()
@@ -208,49 +244,105 @@ class Connection(asyncio.Protocol):
         self._asked[frame.opaque] = answered
         self.write(encode(frame))
 
-    def _run_in_order(self) -> None:
-        while True:
-            with self._lock:
-                if not self._in_order:
-                    self._is_running = False
-                    return
-                work = self._in_order.popleft()
-            work()
+    def _run_in_order(self, workers: Workers) -> None:
+        """Run some of the ordered work, then let other connections have the thread."""
+        is_left = True
+        while is_left:
+            count = 0
+            while is_left and count < ORDERED_TURN_COUNT:
+                with self._lock:
+                    if not self._in_order:
+                        is_left = self._is_running = False
+                        break
+                    work, _ = self._in_order.popleft()
+                count += 1
+                try:
+                    work()
+                except Exception:
+                    log.exception("work of %r failed", self)
+            self._events.post(self._worked, count)
+            if is_left and workers.submit(self, partial(self._run_in_order, workers), is_kept=True):
+                return
+
+    def _drop(self) -> None:
+        """Drop the requests that have not begun, except oneway ones that were dispatched."""
+        self._is_aborted = True
+        self._memory.used -= self._counted
+        self._counted = 0
+        self._reader.clear()
+        with self._lock:
+            kept = [each for each in self._in_order if each[1]]
+            self._in_order.clear()
+            self._in_order.extend(kept)
+
+    def _count(self) -> None:
+        """Count the bytes of this connection among those of all."""
+        if self._is_aborted:
+            return
+        size = self._reader.size + self._in_flight
+        grown, self._counted = size - self._counted, size
+        self._memory.used += grown
+        if grown > 0 and self._memory.used > self._memory.limit:
+            self._owner.crowded()
 
     def _hand_on(self) -> None:
         if self._is_handing_on:
             return  # A handler has answered synchronously: the outer call of this method continues.
         self._is_handing_on = True
         try:
-            while self._frames and not self._has_enough() and not self.is_closed:
-                frame = self._frames.popleft()
-                if frame.is_response:
-                    answered = self._asked.pop(frame.opaque, None)
-                    if answered is not None:
-                        answered(frame)
-                    continue
-                self.language, self.version = frame.language, frame.version
-                self._in_flight += REQUEST_SIZE + len(frame.body)
-                self._owner.received(self, frame)
+            for _ in range(TURN_COUNT):
+                if self._has_enough() or self._is_aborted:
+                    break
+                frame = self._reader.next()
+                if frame is None:
+                    break
+                self.used_at = monotonic()
+                self._hand_over(frame)
+        except RemotingError as error:
+            self.close(str(error))
         finally:
             self._is_handing_on = False
-        if self._frames and not self._is_choked and self.unsent >= self._limits.unsent_size:
-            # In its next iteration the loop has sent the data, or has called pause_writing.
-            self._events.loop.call_soon(self._hand_on)
+        self._count()
+        if self._reader.is_ready and not self._has_next_turn and not self._is_waiting():
+            self._has_next_turn = True
+            self._events.loop.call_soon(self._next_turn)
         self._heed_limits()
+
+    def _next_turn(self) -> None:
+        self._has_next_turn = False
+        self._hand_on()
+
+    def _hand_over(self, frame: Frame) -> None:
+        if frame.is_response:
+            answered = self._asked.pop(frame.opaque, None)
+            if answered is not None:
+                answered(frame)
+            return
+        self.language, self.version = frame.language, frame.version
+        self._in_flight += REQUEST_SIZE + frame.size
+        self._owner.received(self, frame)
+
+    def _is_waiting(self) -> bool:
+        """Whether something else will call _hand_on: an answer, or the end of a thread's work.
+
+        Not if there are only unsent bytes: in its next iteration the loop has sent them, or has called
+        pause_writing."""
+        return self._is_choked or self._is_at_limit()
 
     def _has_enough(self) -> bool:
         return (
             self._is_choked
             or self.unsent >= self._limits.unsent_size  # Not every event loop calls pause_writing at once.
-            or self._in_flight >= self._limits.in_flight_size
-            or self._at_work >= AT_WORK_MAX
+            or self._is_at_limit()
         )
+
+    def _is_at_limit(self) -> bool:
+        return self._in_flight >= self._limits.in_flight_size or self._at_work >= AT_WORK_MAX
 
     def _heed_limits(self) -> None:
         """Pause or resume reading, by the limits."""
-        is_paused = bool(self._frames) or self._has_enough()
-        if self._transport is None or self.is_closed or is_paused == self._is_paused:
+        is_paused = self._reader.is_ready or self._has_enough()
+        if self._transport is None or self._is_aborted or is_paused == self._is_paused:
             return
         self._is_paused = is_paused
         if is_paused:
@@ -259,12 +351,14 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _done(self, request: Frame, data: bytes) -> None:
-        self._in_flight -= REQUEST_SIZE + len(request.body)
+        self._in_flight -= REQUEST_SIZE + request.size
         if data:
             self.used_at = monotonic()
             self.write(data)
-        if self._frames or self._is_paused:
+        if self._is_paused:
             self._hand_on()
+        elif not self._is_handing_on:
+            self._count()
 
     def __repr__(self) -> str:
         return f"Connection({self.address})"

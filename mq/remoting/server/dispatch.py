@@ -9,7 +9,8 @@ A handler gets the request's parsed header and returns the reply, or None if it 
 call.answer() or not at all. An exception becomes an error answer (replies.py).
 
 HOT handlers run on the loop if the broker never waits for a disk or a network, otherwise each in a thread of
-the pool. CONTROL handlers run in the pool, those of one connection sequentially in the order of the requests.
+the pool. CONTROL handlers run in a pool of their own, those of one connection sequentially in the order of
+the requests. If the connection is lost, requests that have not begun are dropped, except oneway ones.
 """
 
 from __future__ import annotations
@@ -129,9 +130,9 @@ def dispatch(handlers: Handlers, served: Served, connection: Connection, frame: 
         return
     call = Call(served, connection, frame, handler)
     if handler.lane is Lane.CONTROL:
-        connection.in_order(served.pool, call.run)
+        connection.in_order(served.control, call.run, is_kept=frame.is_oneway)
     elif served.broker.may_wait:
-        connection.beside(served.pool, call.run)
+        connection.beside(served.pool, call.run, is_kept=frame.is_oneway)
     else:
         call.run()
 

@@ -12,7 +12,6 @@ import logging
 import os
 import socket
 import ssl
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from mq.api.broker import Broker
@@ -22,22 +21,25 @@ from mq.remoting.codec.frame import Frame
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.replica.listener import HaListener
 from mq.remoting.server.access import Access
-from mq.remoting.server.connection import Connection
+from mq.remoting.server.connection import Connection, Memory
 from mq.remoting.server.dispatch import dispatch
 from mq.remoting.server.handlers import ALL
-from mq.remoting.server.listener import listening
+from mq.remoting.server.listener import BACKLOG, TlsListener, listening
 from mq.remoting.server.options import Limits
 from mq.remoting.server.served import Served
+from mq.remoting.server.workers import Workers
 
 __all__ = ["Endpoint"]
 
 log = logging.getLogger("mq.remoting")
 
-POOL_SIZE = 32  # threads for blocking work; sends of one group commit wait in them
+POOL_SIZE = 32  # threads for sends and pulls that block; sends of one group commit wait in them
+# Threads for all other requests, so that slow sends do not delay these. Over a directory they need the
+# interpreter more than the disk, and each one at work delays the loop; over a cluster they wait for it.
+CONTROL_SIZE, CLUSTER_CONTROL_SIZE = 4, 16
 TICK_SECONDS = 1.0
 CLOSE_SECONDS = 1.0  # for unsent answers at close
 START_SECONDS = 10.0
-HANDSHAKE_SECONDS = 10.0  # of TLS
 
 
 class Endpoint:
@@ -61,17 +63,22 @@ class Endpoint:
         self._is_expired = True  # whether the last round of _expire is over
         self._limits = limits
         self._tls = tls
-        self._pool = ThreadPoolExecutor(POOL_SIZE, "mq serve")
+        self._memory = Memory(limits.received_total)
+        self._pool = Workers(POOL_SIZE, "mq serve")
+        control_size = CONTROL_SIZE if isinstance(broker, LocalBroker) else CLUSTER_CONTROL_SIZE
+        self._control = Workers(control_size, "mq serve control")
         self._per_address: dict[str, int] = {}
-        sockets = [listening(host, each, shares_ports) for each in (port, namesrv_port)]
+        sockets = _listening(host, (port, namesrv_port), shares_ports)
         self.port, self.namesrv_port = (each.getsockname()[1] for each in sockets)
         if ha_port is not None:
             sockets += _for_slaves(host, self.port, shares_ports)
         self.host: Final = host
-        self._events = EventLoop(f"mq serve {host}:{self.port}")
         try:
+            self._events = EventLoop(f"mq serve {host}:{self.port}")
             self._ha = _accepting(broker, host, ha_port) if ha_port is not None else None
-            self.served: Final = Served(broker, self._events, self._pool, limits, access)
+            self.served: Final = Served(
+                broker, self._events, limits, access, pool=self._pool, control=self._control
+            )
             self.served.host, self.served.port = host, self.port
             self.served.holding.changed.append(self._look)
             self.served.holding.start()
@@ -82,7 +89,8 @@ class Endpoint:
                 ha.close()
             for each in sockets:
                 each.close()
-            self._events.close()
+            if events := getattr(self, "_events", None):
+                events.close()
             raise
         log.info("serving %r at %s, name server %s", broker, *map(self.shown, (self.port, self.namesrv_port)))
 
@@ -95,7 +103,8 @@ class Endpoint:
             self._ha.close()
         self._events.wait_for(self._end(), START_SECONDS, "closing the server")
         self.served.holding.close()
-        self._pool.shutdown(wait=True)
+        self._pool.close()
+        self._control.close()
         with contextlib.suppress(BrokerClosed, ForkedBroker):
             self.served.checks.close()
             self.served.members.close()
@@ -138,8 +147,21 @@ class Endpoint:
             self._per_address[connection.host] = left
         else:
             self._per_address.pop(connection.host, None)
+        self._pool.drop(connection)
         if not self.is_closed:
-            connection.in_order(self._pool, lambda: self._lost(connection))
+            connection.in_order(self._control, lambda: self._lost(connection), is_kept=True)
+
+    def crowded(self) -> None:
+        """See Owner. The connection with the most bytes is closed: if it were paused instead, it could keep
+        its part of a frame, and the room of all others, until it is closed as idle."""
+        largest = max(self.served.connections, key=lambda each: each.received_size, default=None)
+        if largest is not None:
+            log.warning(
+                "%s is closed: it has %d bytes of unanswered requests, all connections together over the"
+                " limit of %d (received_total of serve())",
+                *(largest.address, largest.received_size, self._memory.limit),
+            )
+            largest.close("requests of all connections are over the limit")
 
     def _lost(self, connection: Connection) -> None:
         try:
@@ -149,20 +171,20 @@ class Endpoint:
 
     # The loop's own.
 
-    async def _listen(self, sockets: list[socket.socket]) -> list[asyncio.Server]:
+    async def _listen(self, sockets: list[socket.socket]) -> list[asyncio.Server | TlsListener]:
         loop = asyncio.get_running_loop()
-        found = [
-            await loop.create_server(
-                lambda: Connection(self, self._events, self._limits),
-                sock=each,
-                ssl=self._tls,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls is not None else None,
-                backlog=1024,
-            )
-            for each in sockets
-        ]
+        found: list[asyncio.Server | TlsListener] = []
+        for each in sockets:
+            if self._tls is None:
+                found.append(await loop.create_server(self._made, sock=each, backlog=BACKLOG))
+            else:
+                each.listen(BACKLOG)
+                found.append(TlsListener(each, self._tls, self._made))
         loop.call_later(TICK_SECONDS, self._tick)
         return found
+
+    def _made(self) -> Connection:
+        return Connection(self, self._events, self._limits, self._memory)
 
     async def _end(self) -> None:
         for each in self._listeners:
@@ -186,7 +208,7 @@ class Endpoint:
                 connection.close(f"it was silent for {self._limits.idle_seconds:g} s")
         if self._is_expired:
             self._is_expired = False
-            self._pool.submit(self._expire)
+            self._control.submit(self, self._expire)
         asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
 
     def _expire(self) -> None:
@@ -210,6 +232,18 @@ def _accepting(broker: Broker, host: str, port: int) -> HaListener:
     if not isinstance(broker, LocalBroker):
         raise NotSupported(f"{broker!r} is no directory, so it has no log to follow: leave ha_port out")
     return HaListener(broker, host, port)
+
+
+def _listening(host: str, ports: tuple[int, ...], shares_ports: bool) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    try:
+        for port in ports:
+            sockets.append(listening(host, port, shares_ports))  # noqa: PERF401 - closed below if one fails
+    except BaseException:
+        for each in sockets:
+            each.close()
+        raise
+    return sockets
 
 
 def _for_slaves(host: str, port: int, shares_port: bool) -> list[socket.socket]:

@@ -32,9 +32,6 @@ AFTER_ERROR_SECONDS = 1.0
 Wakes = frozenset[int] | bytes | None
 
 
-HELD_MAX = 100_000  # of all connections
-
-
 @dataclass(eq=False, slots=True)
 class Held:
     """A held pull. The loop calls `again`, with True once its time is over."""
@@ -51,13 +48,20 @@ class Held:
 class Holding:
     """The held pulls of one server. Only the loop changes it, from start() to close()."""
 
-    def __init__(self, broker: Broker, events: EventLoop, members: Callable[[], list[Versioned]]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        events: EventLoop,
+        members: Callable[[], list[Versioned]],
+        count_max: int,
+    ) -> None:
         self._broker = broker
         self._events = events
         self._members = members
         self._waiter = broker.waiter()
         self._held: dict[MessageQueue, set[Held]] = {}
         self._count = 0
+        self._count_max = count_max
         self._versions: list[tuple[Versioned, int]] = []  # of members, at the last check
         self._seen = threading.Condition()
         self._is_looked_at = True
@@ -70,7 +74,7 @@ class Holding:
 
     @property
     def is_full(self) -> bool:
-        return self._count >= HELD_MAX
+        return self._count >= self._count_max
 
     def hold(self, held: Held) -> None:
         """Hold a pull."""

@@ -18,18 +18,22 @@ class Limits:
 
     connections: concurrent connections. connections_per_address: those of one IP address. frame_size: bytes
     of one frame. in_flight_size: bytes of requests of one connection being handled; above it, reading pauses.
+    received_total: bytes of requests of all connections that are received, in part or as a whole, and not
+    answered; above it, the connection with the most of them is closed.
     unsent_size: bytes of answers that one connection has not read; above it, its requests pause.
     idle_seconds: a connection without a complete frame in either direction for so long is closed. held_pulls:
-    held pulls of one connection.
+    held pulls of one connection. held_pulls_total: those of all connections.
     """
 
     connections: int = 10_000
     connections_per_address: int = 10_000
     frame_size: int = FRAME_SIZE_MAX
     in_flight_size: int = 32 << 20
+    received_total: int = 256 << 20
     unsent_size: int = 1 << 20
     idle_seconds: float = 120.0
     held_pulls: int = 4096
+    held_pulls_total: int = 100_000
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +20,7 @@ from mq.remoting.server.groups.members import RemoteMembers
 from mq.remoting.server.holding import Holding
 from mq.remoting.server.options import Limits
 from mq.remoting.server.store_hosts import StoreHosts, packed
+from mq.remoting.server.workers import Workers
 
 __all__ = ["WILDCARDS", "Served", "Traffic"]
 
@@ -46,11 +46,19 @@ class Served:
     """The shared state of one server. host and port: the address that clients get for the broker."""
 
     def __init__(
-        self, broker: Broker, events: EventLoop, pool: Executor, limits: Limits, access: Access | None = None
+        self,
+        broker: Broker,
+        events: EventLoop,
+        limits: Limits,
+        access: Access | None,
+        *,
+        pool: Workers,
+        control: Workers,
     ) -> None:
         self.broker: Final = broker
         self.events: Final = events
-        self.pool: Final = pool
+        self.pool: Final = pool  # for sends and pulls that may wait
+        self.control: Final = control  # for all other requests
         self.limits: Final = limits
         self.access: Final = access
         self.host = ""
@@ -66,7 +74,7 @@ class Served:
         self._pullers: dict[MessageQueue, Puller] = {}
         self.connections: Final[set[Connection]] = set()
         self.members: Final = RemoteMembers(broker, self._wake)
-        self.holding: Final = Holding(broker, events, self.members.versions)
+        self.holding: Final = Holding(broker, events, self.members.versions, limits.held_pulls_total)
         self.checks: Final = Checks(broker, self.members)
         self.figures: Final = Figures(broker)
 

@@ -8,6 +8,7 @@ RocketMQ: broker/processor/PullMessageProcessor.java, broker/longpolling/PullReq
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 
 from mq.api.queues import READ_SIZE_MAX, Puller
@@ -147,8 +148,9 @@ class Pull:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY,
                 f"{len(holds):,} pulls of this connection wait for messages already, and no more may: see"
-                " held_pulls of serve()",
+                " held_pulls and held_pulls_total of serve()",
             )
+        self.call.frame.fields = {}  # decoded already; a held pull needs no more memory than it must
         held = Held(
             self.queue, self.offset, self.selection.wakes, self.deadline, self._again, holds, is_blind
         )
@@ -169,7 +171,7 @@ class Pull:
         if connection.is_choked:
             connection.drained.append(lambda: self._again(is_over))
         elif served.broker.may_wait:
-            served.pool.submit(self._try_and_answer, is_over)
+            served.pool.submit(connection, partial(self._try_and_answer, is_over))
         else:
             self._try_and_answer(is_over)
 

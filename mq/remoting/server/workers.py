@@ -1,0 +1,73 @@
+"""The threads that run the requests of all connections. Connections take turns: one with a thousand requests
+delays a request of another by one of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+__all__ = ["Work", "Workers"]
+
+log = logging.getLogger("mq.remoting")
+
+Work = Callable[[], object]
+
+
+class Workers:
+    """A thread pool with a queue per connection, or other owner of work."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(count, name)
+        self._lock = threading.Lock()
+        self._waiting: dict[object, deque[tuple[Work, bool]]] = {}
+        self._turns: deque[object] = deque()  # the keys of _waiting
+
+    def submit(self, owner: object, work: Work, *, is_kept: bool = False) -> bool:
+        """Run the work in a thread; is_kept: also after drop(). Returns False once the pool is closed."""
+        with self._lock:
+            try:
+                self._threads.submit(self._run_next)
+            except RuntimeError:
+                return False
+            waiting = self._waiting.get(owner)
+            if waiting is None:
+                waiting = self._waiting[owner] = deque()
+                self._turns.append(owner)
+            waiting.append((work, is_kept))
+            return True
+
+    def drop(self, owner: object) -> None:
+        """Drop the work of this owner that has not begun, unless it is to be kept."""
+        with self._lock:
+            waiting = self._waiting.get(owner)
+            if waiting is None:
+                return
+            kept = deque(each for each in waiting if each[1])
+            if kept:
+                self._waiting[owner] = kept
+            else:
+                del self._waiting[owner]
+                self._turns.remove(owner)
+
+    def close(self) -> None:
+        """Finish all work, and end the threads."""
+        self._threads.shutdown(wait=True)
+
+    def _run_next(self) -> None:
+        with self._lock:
+            if not self._turns:
+                return  # It was dropped.
+            owner = self._turns.popleft()
+            waiting = self._waiting[owner]
+            work, _ = waiting.popleft()
+            if waiting:
+                self._turns.append(owner)
+            else:
+                del self._waiting[owner]
+        try:
+            work()
+        except Exception:
+            log.exception("work of %r failed", owner)

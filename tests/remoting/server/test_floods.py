@@ -1,0 +1,236 @@
+"""Clients that take all they can get: the others are served, and memory stays bounded."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import struct
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from mq.api.broker import SendResult
+from mq.remoting import serve
+from mq.remoting.codec.fields import encode_fields
+from mq.remoting.codec.frame import Frame, encode
+from mq.remoting.codec.requests.consuming import PullFlag, PullMessage
+from mq.remoting.codec.requests.groups import GetAllGroups
+from mq.remoting.codec.requests.name_servers import GetClusterInfo
+from mq.remoting.codec.requests.sending import SendMessage
+from mq.remoting.codec.response_codes import ResponseCode
+from mq.remoting.server.connection import AT_WORK_MAX, ORDERED_TURN_COUNT
+from mq.remoting.server.server import Server
+from mq.remoting.server.workers import Workers
+from tests.support.eventually import eventually
+from tests.support.memory.broker import MemoryBroker
+from tests.support.raw_requests import LIMIT, RawClient, ask
+
+FLOODERS, FLOOD_COUNT = 40, 400
+
+
+class Gated(MemoryBroker):
+    """A broker whose answers to two requests wait until the test permits them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.permits = threading.Semaphore(0)
+        self.begun = 0
+
+    def _wait(self) -> None:
+        with self.changed:
+            self.begun += 1
+        assert self.permits.acquire(timeout=LIMIT)
+
+    def groups(self) -> list[str]:
+        self._wait()
+        return super().groups()
+
+    def append(self, *arguments: Any) -> SendResult:
+        self._wait()
+        return super().append(*arguments)
+
+
+def connected(server: Server) -> socket.socket:
+    host, port = server.address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), LIMIT)
+
+
+def is_closed(sock: socket.socket) -> bool:
+    sock.settimeout(0.001)
+    try:
+        return sock.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def pull(padding: int = 0) -> Frame:
+    flags = PullFlag.SUBSCRIPTION | PullFlag.SUSPEND
+    request = PullMessage("reading", "orders", 0, 0, 32, flags, 0, 30_000, 0, "*", "TAG")
+    return Frame(PullMessage.CODE, {**encode_fields(request), "pad": "x" * padding})
+
+
+def held(server: Server) -> int:
+    return sum(len(each.holds) for each in list(server.served.connections))
+
+
+def test_connections_take_turns_in_the_threads() -> None:
+    workers, gate, done = Workers(1, "test workers"), threading.Event(), list[str]()
+    workers.submit("flood", gate.wait)
+    for _ in range(100):
+        workers.submit("flood", lambda: done.append("flood"))
+    workers.submit("honest", lambda: done.append("honest"))
+    gate.set()
+    workers.close()
+    assert done.index("honest") <= 1
+    assert len(done) == 101
+    assert not workers.submit("honest", gate.wait)
+
+
+def test_dropped_work_is_not_done() -> None:
+    workers, gate, done = Workers(1, "test workers"), threading.Event(), list[str]()
+    workers.submit("other", gate.wait)
+    for owner in ("lost", "here"):
+        workers.submit(owner, lambda owner=owner: done.append(owner))  # type: ignore[misc]  # its type is Work
+    workers.submit("lost", lambda: done.append("kept"), is_kept=True)
+    workers.drop("lost")
+    gate.set()
+    workers.close()
+    assert sorted(done) == ["here", "kept"]
+
+
+def test_requests_of_a_flood_delay_others_by_a_few_each() -> None:
+    with Gated() as store, serve(store, port=0, namesrv_port=0) as server, ExitStack() as clients:
+        blob = encode(Frame(GetAllGroups.CODE)) * FLOOD_COUNT
+        for _ in range(FLOODERS):
+            clients.enter_context(connected(server)).sendall(blob)
+        waiting = FLOODERS * AT_WORK_MAX
+        eventually(lambda: server.traffic.requests == waiting, lambda: server.traffic.requests)
+        with RawClient(server) as honest:
+            honest.send(Frame(GetClusterInfo.CODE))
+            eventually(lambda: server.traffic.requests == waiting + 1, lambda: server.traffic.requests)
+            # One turn of each flooder, and those that have begun: not all that wait.
+            store.permits.release(FLOODERS * ORDERED_TURN_COUNT * 2)
+            assert honest.receive().code == ResponseCode.SUCCESS
+        store.permits.release(FLOODERS * FLOOD_COUNT)
+
+
+def test_requests_of_a_lost_connection_are_dropped() -> None:
+    with Gated() as store, serve(store, port=0, namesrv_port=0) as server:
+        with connected(server) as sock:
+            sock.sendall(encode(Frame(GetAllGroups.CODE)) * 60)
+            eventually(lambda: store.begun == 1, lambda: store.begun)
+            assert ask(server, GetClusterInfo()).code == ResponseCode.SUCCESS
+        eventually(lambda: server.connections == 0, lambda: server.connections)
+        store.permits.release(100)
+        server.close()
+        assert store.begun == 1
+
+
+def test_oneway_requests_of_a_lost_connection_are_done() -> None:
+    with Gated() as store, serve(store, port=0, namesrv_port=0) as server:
+        with connected(server) as sock:
+            sock.sendall(encode(Frame(GetAllGroups.CODE, flags=2)) * 40)
+            eventually(lambda: store.begun == 1, lambda: store.begun)
+        store.permits.release(100)
+        eventually(lambda: store.begun == 40, lambda: store.begun)
+
+
+def test_sends_that_wait_for_the_disk_delay_no_other_request() -> None:
+    with Gated() as store, serve(store, port=0, namesrv_port=0) as server, ExitStack() as clients:
+        store.create_topic("orders", 1)
+        send = SendMessage("shop", "orders", "TBW102", 4, 0, 0, 0, 0)
+        blob = encode(Frame(SendMessage.CODE, encode_fields(send), b"body")) * 64
+        for _ in range(2):
+            clients.enter_context(connected(server)).sendall(blob)
+        eventually(lambda: store.begun == 32, lambda: store.begun)  # all threads for sends
+        assert ask(server, GetClusterInfo()).code == ResponseCode.SUCCESS
+        store.permits.release(1000)
+
+
+def test_the_headers_of_held_pulls_count() -> None:
+    with MemoryBroker() as store, serve(store, port=0, namesrv_port=0, in_flight_size=1 << 20) as server:
+        store.create_topic("orders", 1)
+        with connected(server) as sock:
+            sock.sendall(encode(pull(200_000)) * 20)
+            eventually(lambda: held(server) >= 5, lambda: held(server))
+            assert ask(server, GetClusterInfo()).code == ResponseCode.SUCCESS
+            assert held(server) <= 6
+            [connection] = [each for each in server.served.connections if each.holds]
+            assert connection.received_size < 3 << 20
+
+
+def test_a_header_of_many_fields_ends_its_connection() -> None:
+    with MemoryBroker() as store, serve(store, port=0, namesrv_port=0) as server:
+        with connected(server) as sock:
+            sock.sendall(encode(Frame(GetClusterInfo.CODE, {f"f{number}": "x" for number in range(2000)})))
+            eventually(lambda: is_closed(sock), lambda: "it is open")
+        assert ask(server, GetClusterInfo()).code == ResponseCode.SUCCESS
+
+
+def test_all_connections_have_no_more_pulls_waiting_than_allowed() -> None:
+    with MemoryBroker() as store, serve(store, port=0, namesrv_port=0, held_pulls_total=10) as server:
+        store.create_topic("orders", 1)
+        with RawClient(server) as first, RawClient(server) as second:
+            for _ in range(10):
+                first.send(pull())
+            eventually(lambda: held(server) == 10, lambda: held(server))
+            second.send(pull())
+            assert second.receive().code == ResponseCode.SYSTEM_BUSY
+
+
+def test_parts_of_frames_of_all_connections_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        MemoryBroker() as store,
+        serve(store, port=0, namesrv_port=0, received_total=4 << 20) as server,
+        ExitStack() as clients,
+    ):
+        small = [clients.enter_context(connected(server)) for _ in range(3)]
+        for sock in small:
+            sock.sendall((8 << 20).to_bytes(4, "big") + bytes(1 << 20))
+        eventually(lambda: received(server) >= 3 << 20, lambda: received(server))
+        large = clients.enter_context(connected(server))
+        with pytest.raises(ConnectionError):
+            large.sendall((8 << 20).to_bytes(4, "big") + bytes(7 << 20) + bytes(100 << 20))
+        assert ask(server, GetClusterInfo()).code == ResponseCode.SUCCESS
+        assert not any(map(is_closed, small))
+        assert received(server) <= 4 << 20
+        assert "received_total" in caplog.text
+
+
+def received(server: Server) -> int:
+    return sum(each.received_size for each in list(server.served.connections))
+
+
+def test_connections_count_before_the_handshake() -> None:
+    with (
+        MemoryBroker() as store,
+        serve(store, port=0, namesrv_port=0, tls=True, connections=5) as server,
+        ExitStack() as clients,
+    ):
+        silent = [clients.enter_context(connected(server)) for _ in range(20)]
+        eventually(lambda: sum(map(is_closed, silent)) == 15, lambda: sum(map(is_closed, silent)))
+        assert server.connections == 5
+        for sock in silent:
+            sock.close()
+        eventually(lambda: server.connections == 0, lambda: server.connections)
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with context.wrap_socket(connected(server)) as sock:
+            sock.sendall(encode(Frame(GetClusterInfo.CODE)))
+            assert sock.recv(4)
+
+
+def test_connections_that_are_reset_at_once_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with MemoryBroker() as store, serve(store, port=0, namesrv_port=0) as server:
+        for _ in range(200):
+            sock = connected(server)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+        assert ask(server, GetClusterInfo()).code == ResponseCode.SUCCESS
+        eventually(lambda: server.connections == 0, lambda: server.connections)
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
