@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -401,6 +401,26 @@ def test_every_promise_names_a_test_that_breaks_it(number: int) -> None:
     sections = re.split(r"^## (?=\d+\. )", text, flags=re.MULTILINE)[1:]
     section = next(section for section in sections if section.startswith(f"{number}. "))
     assert NAMED_TEST.search(section) or "Not yet promised" in section
+
+
+def missing_of_contributing(names: Iterable[str]) -> list[str]:
+    """Those that CONTRIBUTING.md does not have in backquotes, whatever leads to them."""
+    named = re.findall(r"`([^`\n]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    known = {each.removeprefix("mq/").removeprefix("tests/").rstrip("/") for each in named}
+    return sorted(set(names) - known)
+
+
+def test_contributing_names_every_package_and_suite() -> None:
+    modules = {"/".join(name.split(".")[1:]) for name in FLOORS} - {"", "__main__"}
+    packages = {name if (ROOT / "mq" / name).is_dir() else f"{name}.py" for name in modules}
+    suites = {path.name for path in (ROOT / "tests").iterdir() if list(path.glob("**/test_*.py"))}
+    assert missing_of_contributing(packages | suites | {"support"}) == []
+
+
+def test_contributing_names_every_c_unit_without_a_header_of_its_own() -> None:
+    units = [path for path in kept("mq/store/native/*.c") if not path.with_suffix(".h").exists()]
+    assert units
+    assert missing_of_contributing(path.stem for path in units) == []
 
 
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
