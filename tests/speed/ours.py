@@ -125,6 +125,15 @@ class Reading(Sending):
         _OFFSET.pack_into(self._kept, 0, result.next_offset)
         return len(result.messages)
 
+    def read_timed(self, offsets: list[int]) -> list[int]:
+        """The time of a read of one message at each of these offsets, in ns."""
+        read, now, times = self._queue.read, time.perf_counter_ns, []
+        for offset in offsets:
+            begin = now()
+            _ = read(offset, count_max=1).messages[0].body
+            times.append(now() - begin)
+        return times
+
     def read_arrow_all(self, count: int, byte_max: int) -> int:
         """Read the whole queue into record batches of up to `count` messages; how many there were."""
         offset = 0
@@ -188,6 +197,16 @@ def make_store(directory: Path, body: bytes, count: int, *, plain: bool = True) 
             producer.send_batch(messages)
         # A query brings the index up to date with all that was sent before it.
         broker.query(TOPIC, "no-such-key")
+
+
+def make_topics(directory: Path, body: bytes, count: int) -> None:
+    """A store of `count` topics of one queue with a message each, closed cleanly."""
+    with (
+        mq.open(str(directory), default_queue_count=1, queue_file_units=1000) as broker,
+        mq.Producer(broker) as producer,
+    ):
+        for number in range(count):
+            producer.send(mq.Message(f"topic-{number}", body))
 
 
 def send_until_killed(directory: Path, body: bytes, ready: Callable[[], object]) -> None:

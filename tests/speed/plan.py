@@ -32,8 +32,10 @@ class Plan:
     """Messages of the deep backlog, and of the large stores."""
     stall_seconds: float
     """Of a run at full speed whose stalls are looked for."""
-    topic_counts: tuple[int, int]
-    """Of a store of few topics, and of one of many."""
+    topic_counts: tuple[int, int, int]
+    """Of a store of few topics, of one of more, and of one of many."""
+    grown_count: int
+    """Messages of a store that has grown; `backlog_count` is that of one that has grown large."""
     memory_size: int
     """Free memory that is made ready before a turn: several times what a turn writes."""
 
@@ -53,7 +55,8 @@ class Plan:
             stored_count=1_000_000,
             backlog_count=10_000_000,
             stall_seconds=10.0,
-            topic_counts=(10, 10_000),
+            topic_counts=(10, 1_000, 10_000),
+            grown_count=100_000,
             memory_size=2 << 30,
         )
 
@@ -73,7 +76,8 @@ class Plan:
             stored_count=100_000,
             backlog_count=500_000,
             stall_seconds=2.0,
-            topic_counts=(10, 1_000),
+            topic_counts=(10, 100, 1_000),
+            grown_count=20_000,
             memory_size=1 << 30,
         )
 
@@ -93,6 +97,7 @@ class Plan:
             stored_count=2_000,
             backlog_count=4_000,
             stall_seconds=0.02,
-            topic_counts=(2, 5),
+            topic_counts=(2, 3, 5),
+            grown_count=2_000,
             memory_size=0,
         )

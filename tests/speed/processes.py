@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -101,6 +102,12 @@ def total_rate(
     begin, end = min(begin for _, begin, _ in spans), max(end for _, _, end in spans)
     assert len(spans) == processes * threads
     return sum(done for done, _, _ in spans) / (end - begin)
+
+
+def allow_files() -> None:
+    """Let this process, and those that it starts, have as many files open as it may, not 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _run(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.speed import servers
 from tests.speed.cases import CASES, chosen, due
 from tests.speed.cases.case import Bench, Case
 from tests.speed.peers import rocketmq
@@ -18,6 +19,10 @@ pytestmark = [
     pytest.mark.usefixtures("peers"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
+
+
+# The cases find something else under these names.
+START_PEER, START_BROKER = rocketmq.running, servers.real_broker
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +42,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def broker(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[rocketmq.RocketMQ]:
     """One RocketMQ for all cases that have it as a peer: a start takes longer than such a case."""
-    with rocketmq.running(cache, tmp_path_factory.mktemp("rocketmq")) as peer:
+    with START_PEER(cache, tmp_path_factory.mktemp("rocketmq")) as peer:
         yield peer
+
+
+@pytest.fixture(scope="module")
+def real_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.RealBroker]:
+    """The same for the cases whose clients connect to a broker; however it flushes, they run."""
+    with START_BROKER(tmp_path_factory.mktemp("broker")) as real:
+        yield real
 
 
 @pytest.mark.timeout(900)  # RocketMQ, and Spark, take long on a slow machine.
@@ -54,9 +66,10 @@ def test_a_benchmark_case_runs(
         pytest.skip(f"{', '.join(missing)} cannot be installed here")
     if "pyspark" in case.needs:
         request.getfixturevalue("spark")
-    if case.tools == rocketmq.TOOLS:
-        peer = request.getfixturevalue("broker")
-        monkeypatch.setattr(rocketmq, "running", lambda *_: nullcontext(peer))
+    monkeypatch.setattr(rocketmq, "running", lambda *_: nullcontext(request.getfixturevalue("broker")))
+    monkeypatch.setattr(
+        servers, "real_broker", lambda *_: nullcontext(request.getfixturevalue("real_broker"))
+    )
     measured = case.measure(Bench(Plan.smoke(), tmp_path / "data", cache, lambda _: None))
     figures = measured.figures()
     assert len(figures) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import mq
@@ -14,6 +15,7 @@ from tests.speed.pairing import Measurement, paired, rate
 from tests.speed.workspace import fresh, settle
 
 READ_COUNT = 100
+MORE, MANY = 1, 2  # places in Plan.topic_counts
 EACH = 20  # messages that a topic has before a turn
 
 
@@ -51,8 +53,8 @@ class Topics:
 
 
 @contextmanager
-def _both(bench: Bench) -> Iterator[tuple[Topics, Topics]]:
-    few, many = bench.plan.topic_counts
+def _both(bench: Bench, size: int) -> Iterator[tuple[Topics, Topics]]:
+    few, many = bench.plan.topic_counts[0], bench.plan.topic_counts[size]
     with fresh(bench.data) as directory:
         bench.say(f"making {many:,} topics")
         with (
@@ -62,26 +64,31 @@ def _both(bench: Bench) -> Iterator[tuple[Topics, Topics]]:
             yield large, small
 
 
-def _measure(run: Callable[[Topics], Callable[[int], int]]) -> Callable[[Bench], Measurement]:
+def _measure(run: Callable[[Topics], Callable[[int], int]], size: int) -> Callable[[Bench], Measurement]:
     def measure(bench: Bench) -> Measurement:
-        with _both(bench) as (large, small):
+        with _both(bench, size) as (large, small):
 
             def turn(topics: Topics) -> float:
                 settle(bench.plan.memory_size)
                 return rate(run(topics), bench.plan.seconds)
 
-            return paired("msg/s", lambda: turn(large), lambda: turn(small), bench.plan.rounds, bench.say)
+            return paired("msg/s", partial(turn, large), partial(turn, small), bench.plan.rounds, bench.say)
 
     return measure
 
 
+def _send(size: int) -> Callable[[Bench], Measurement]:
+    return _measure(lambda topics: topics.send_each, size)
+
+
+def _read(size: int) -> Callable[[Bench], Measurement]:
+    return _measure(lambda topics: topics.read_each, size)
+
+
+GOAL = at_least(0.8)
 CASES = (
-    Case(
-        "topics/send", "send to 10,000 topics in turn, 1 KiB", "to 10 topics", at_least(0.8),
-        _measure(lambda topics: topics.send_each),
-    ),
-    Case(
-        "topics/read", "read from 10,000 topics in turn, one by one", "from 10 topics", at_least(0.8),
-        _measure(lambda topics: topics.read_each),
-    ),
-)  # fmt: skip
+    Case("topics/send-1k", "send to 1,000 topics in turn, 1 KiB", "to 10 topics", GOAL, _send(MORE)),
+    Case("topics/send", "send to 10,000 topics in turn, 1 KiB", "to 10 topics", GOAL, _send(MANY)),
+    Case("topics/read-1k", "read from 1,000 topics in turn, one by one", "from 10 topics", GOAL, _read(MORE)),
+    Case("topics/read", "read from 10,000 topics in turn, one by one", "from 10 topics", GOAL, _read(MANY)),
+)

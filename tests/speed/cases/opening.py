@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from tests.speed import ours
 from tests.speed.cases.case import Bench, Case
@@ -18,17 +19,27 @@ from tests.speed.processes import in_child, killed_while
 from tests.speed.workspace import fresh, settle
 
 BODY_SIZE = 100
+Filling = Callable[[Path, bytes, Plan], None]
 KILL_AFTER_SECONDS = 0.05
 
 
-def _measure(count_of: Callable[[Plan], int], killed: bool) -> Callable[[Bench], Measurement]:
+def _messages(count_of: Callable[[Plan], int]) -> Filling:
+    """One queue."""
+    return lambda store, body, plan: ours.make_store(store, body, count_of(plan))
+
+
+def _topics(store: Path, body: bytes, plan: Plan) -> None:
+    """As many topics as a large store has."""
+    ours.make_topics(store, body, plan.topic_counts[-1])
+
+
+def _measure(fill: Filling, killed: bool) -> Callable[[Bench], Measurement]:
     def measure(bench: Bench) -> Measurement:
-        count = count_of(bench.plan)
         body = os.urandom(BODY_SIZE)
         with fresh(bench.data) as directory:
             store = directory / "queue"
-            bench.say(f"filling {count:,} messages")
-            in_child(lambda: ours.make_store(store, body, count))
+            bench.say("filling")
+            in_child(lambda: fill(store, body, bench.plan))
 
             def turn() -> Turn:
                 if killed:
@@ -43,22 +54,16 @@ def _measure(count_of: Callable[[Plan], int], killed: bool) -> Callable[[Bench],
     return measure
 
 
-def _case(name: str, title: str, goal: Goal, count_of: Callable[[Plan], int], killed: bool) -> Case:
-    return Case(f"open/{name}", title, "fixed limit", goal, _measure(count_of, killed))
+def _case(name: str, title: str, goal: Goal, fill: Filling, *, killed: bool) -> Case:
+    return Case(f"open/{name}", title, "fixed limit", goal, _measure(fill, killed))
 
+
+_1M = _messages(lambda plan: plan.stored_count)
+_10M = _messages(lambda plan: plan.backlog_count)
 
 CASES = (
-    _case(
-        "clean", "open a clean store of 1 M", at_most(5, "ms"), lambda plan: plan.stored_count, killed=False
-    ),
-    _case(
-        "killed-1m", "open 1 M after kill -9", at_most(100, "ms"), lambda plan: plan.stored_count, killed=True
-    ),
-    _case(
-        "killed-10m",
-        "open 10 M after kill -9",
-        at_most(100, "ms"),
-        lambda plan: plan.backlog_count,
-        killed=True,
-    ),
+    _case("clean", "open a clean store of 1 M", at_most(5, "ms"), _1M, killed=False),
+    _case("killed-1m", "open 1 M after kill -9", at_most(100, "ms"), _1M, killed=True),
+    _case("killed-10m", "open 10 M after kill -9", at_most(100, "ms"), _10M, killed=True),
+    _case("killed-topics", "open 10,000 topics after kill -9", at_most(200, "ms"), _topics, killed=True),
 )

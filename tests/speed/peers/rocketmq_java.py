@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ from tests.support.cluster.programs import FULL_SPEED, Archive, Version, program
 
 TOOLS = ("java", "javac", "mvn")
 CALL_SECONDS_MAX = 600.0
+MESSAGES_MAX = (1 << 31) - 1
 IN_FLIGHT = 1024  # asynchronous sends that may wait for their answers
 
 
@@ -47,18 +50,29 @@ class JavaClient:
         """From send to listener, both in one process: p50_us, p99_us. The topic is empty."""
         return self._measure("latency", messages=messages, pause_us=pause_us, group=group)
 
+    @contextmanager
+    def draining(self, group: str) -> Iterator[None]:
+        """A push consumer that takes all there is, in a process of its own, until the block ends."""
+        command = self._command("drain", messages=MESSAGES_MAX, group=group)
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as consumer:
+            try:
+                yield
+                if (status := consumer.poll()) is not None:
+                    raise RuntimeError(f"RocketMQ's consumer ended by itself with {status}")
+            finally:
+                consumer.kill()
+
     def _measure(self, case: str, **members: Any) -> dict[str, float]:
-        request = {"case": case, "topic": self.topic, "size": self.size, **members}
-        command = program("clients", self.version).command(
-            "mq.clients.Speed",
-            [self.name_server, json.dumps(request)],
-            (),
-            Archive(),
-            tuning=FULL_SPEED,
-        )
+        command = self._command(case, **members)
         done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_SECONDS_MAX, check=False)
         if done.returncode:
             raise RuntimeError(f"RocketMQ's {case} ended with {done.returncode}: {done.stderr[-2000:]}")
         answer = json.loads(done.stdout)
         del answer["case"]
         return dict(answer)
+
+    def _command(self, case: str, **members: Any) -> list[str]:
+        request = {"case": case, "topic": self.topic, "size": self.size, **members}
+        arguments = [self.name_server, json.dumps(request)]
+        clients = program("clients", self.version)
+        return clients.command("mq.clients.Speed", arguments, (), Archive(), tuning=FULL_SPEED)
