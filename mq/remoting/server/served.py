@@ -83,8 +83,17 @@ class Served:
 
     def address(self, connection: Connection) -> str:
         """The broker's address for this client."""
+        return self._address(connection, self.port)
+
+    def ha_address_for(self, connection: Connection) -> str | None:
+        """The address of the HA port for this slave; None without one."""
+        if self.ha_address is None:
+            return None
+        return self._address(connection, int(self.ha_address.rpartition(":")[2]))
+
+    def _address(self, connection: Connection, port: int) -> str:
         host = connection.local_host if self.host in WILDCARDS else self.host
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def store_host(self, connection: Connection) -> bytes | None:
         """The broker's address in the format of a record; None if it has no such format."""

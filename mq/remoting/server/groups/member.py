@@ -51,10 +51,10 @@ class Kept:
 
     __slots__ = ("claim", "is_locked", "pull", "used_at")
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: Claim, used_at: float) -> None:
         self.claim = claim
         self.pull: Puller = claim.puller()
-        self.used_at = monotonic()
+        self.used_at = used_at
         self.is_locked = False
 
 
@@ -102,8 +102,12 @@ class RemoteMember:
             return None
         return kept
 
-    def have(self, queue: MessageQueue) -> Kept | None:
-        """Claim the queue for the member if necessary; None while another member owns it."""
+    def have(self, queue: MessageQueue, asked_at: float | None = None) -> Kept | None:
+        """Claim the queue for the member if necessary; None while another member owns it. asked_at: when the
+        client asked for it, by default now. An answer that comes later is no use of the queue by the
+        client."""
+        if asked_at is None:
+            asked_at = monotonic()
         kept = self.kept(queue)
         if kept is None:
             with self._lock:
@@ -114,8 +118,8 @@ class RemoteMember:
                     claim = self.membership.claim(queue)
                     if claim is None:
                         return None
-                    kept = self._kept[queue] = Kept(claim)
-        kept.used_at = monotonic()
+                    kept = self._kept[queue] = Kept(claim, asked_at)
+        kept.used_at = max(kept.used_at, asked_at)
         return kept
 
     def give_up(self, queue: MessageQueue) -> None:

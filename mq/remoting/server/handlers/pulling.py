@@ -52,14 +52,26 @@ def pull(request: PullFields, call: Call) -> Reply | None:
 class Pull:
     """One pull, from its first try to its answer."""
 
-    __slots__ = ("call", "deadline", "member", "offset", "queue", "request", "selection")
+    __slots__ = (
+        "asked_at",
+        "call",
+        "deadline",
+        "is_holding",
+        "member",
+        "offset",
+        "queue",
+        "request",
+        "selection",
+    )
 
     def __init__(self, request: PullFields, call: Call, queue: MessageQueue) -> None:
         self.request = request
         self.call = call
         self.queue = queue
         self.offset = request.queue_offset
+        self.asked_at = monotonic()
         self.deadline = 0.0
+        self.is_holding = False  # waits for a message in the queue, which the member has
         self.member: RemoteMember | None = call.served.members.of(call.connection, request.consumer_group)
         self.selection = self._selection()
 
@@ -67,7 +79,7 @@ class Pull:
         """The reply, None where it comes later."""
         if self.request.sys_flag & PullFlag.SUSPEND:
             hold = min(self.request.suspend_timeout_millis / 1000, HOLD_SECONDS_MAX)
-            self.deadline = monotonic() + max(0.0, hold)
+            self.deadline = self.asked_at + max(0.0, hold)
         return self._try(is_over=not self.deadline)
 
     def _selection(self) -> Selection:
@@ -102,7 +114,12 @@ class Pull:
         member, is_blind = self.member, False
         puller: Puller | None = None
         if member is not None and member.model == "clustering":
-            kept = member.have(self.queue)
+            if self.is_holding:
+                # A queue that was released meanwhile is not claimed again, unless by the client's next pull.
+                kept = member.kept(self.queue)
+                is_over = is_over or kept is None
+            else:
+                kept = member.have(self.queue, self.asked_at)
             if kept is None:
                 is_blind = True  # Another member has the queue.
             elif not kept.claim.is_current():
@@ -116,6 +133,7 @@ class Pull:
             return self._answer(found)
         if is_over or self.call.connection.is_closed:
             return self._nothing(found)
+        self.is_holding = not is_blind
         self._hold(is_blind)
         return None
 

@@ -67,7 +67,8 @@ def register(request: RegisterBroker, call: Call) -> Reply:
             f"brokerId {request.broker_id} is a master's, and {call.served.address(call.connection)} is that:"
             " give a slave another brokerId and brokerRole=SLAVE"
         )
-    answer = RegisterBrokerAnswer(call.served.ha_address, call.served.address(call.connection))
+    served, connection = call.served, call.connection
+    answer = RegisterBrokerAnswer(served.ha_address_for(connection), served.address(connection))
     return Reply(answer, KeyValues())
 
 
