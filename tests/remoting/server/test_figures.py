@@ -15,6 +15,7 @@ from mq.remoting.codec.requests.statistics import GetConsumeStats, GetTopicStats
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.figures import Figures, Growth, Meter
 from mq.remoting.server.server import Server
+from tests.support.memory.broker import MemoryBroker
 from tests.support.raw_requests import ask, body
 
 MINUTE, HOUR = 60, 3600
@@ -132,3 +133,23 @@ def test_a_tool_finds_every_figure_that_it_reads(server: Server) -> None:
     assert re.fullmatch(rf"Total : {size}, Free : {size}\.", found["commitLogDirCapacity"])
     assert re.fullmatch(size, found["remainHowManyDataToFlush"])
     assert re.fullmatch(r"(\[\S+\]:\d+ ?)+", found["putMessageDistributeTime"])
+
+
+def test_a_report_that_costs_much_is_kept_for_a_while() -> None:
+    with MemoryBroker() as store:
+        figures, calls = Figures(store), list[float]()
+
+        def cheap() -> dict[str, str]:
+            calls.append(0.0)
+            return {"cost": "little"}
+
+        def expensive() -> dict[str, str]:
+            calls.append(1.0)
+            end = time.thread_time() + 0.2
+            while time.thread_time() < end:
+                pass
+            return {"cost": "much"}
+
+        assert figures.kept(cheap) == figures.kept(cheap) == {"cost": "little"}
+        assert figures.kept(expensive) == figures.kept(expensive) == figures.kept(cheap) == {"cost": "much"}
+        assert calls == [0.0, 0.0, 1.0]

@@ -66,7 +66,7 @@ def config(_request: GetBrokerConfig, call: Call) -> Reply:
 def runtime(_request: GetBrokerRuntimeInfo, call: Call) -> Reply:
     """RocketMQ's names, of which tools read some without looking whether they are there. What mq has no
     figure of is 0: no request waits in a thread pool's queue here, and nobody measures a single send."""
-    told = dict.fromkeys(ZEROS, "0") | DEFAULTS | _counts(call)
+    told = dict.fromkeys(ZEROS, "0") | DEFAULTS | call.served.figures.kept(lambda: _counts(call))
     if isinstance(call.served.broker, LocalBroker):
         told |= _storage(call.served.broker)
         told["putMessageAverageSize"] = str(
