@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mq
+from mq import opening
 from mq.api.local import directory as directory_of
 from mq.broker.options import Options
 from mq.opening import RemoteOptions
@@ -46,6 +50,41 @@ def test_where_none_is_near_all_are_named(directory: Path, kind: type) -> None:
     with pytest.raises(TypeError, match="there are ") as caught:
         mq.open(directory if kind is Options else CLUSTER, **given)
     assert all(name in str(caught.value) for name in inspect.signature(kind).parameters)
+
+
+def overloads() -> list[ast.FunctionDef]:
+    """Those of mq.open, as a type checker reads them."""
+    statements = ast.parse(inspect.getsource(opening)).body
+    found = [each for each in statements if isinstance(each, ast.FunctionDef) and each.name == "open"]
+    return [each for each in found if [ast.unparse(name) for name in each.decorator_list] == ["overload"]]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(0, Options), (1, RemoteOptions)])
+def test_an_overload_has_the_options_with_their_types_and_defaults(
+    number: int, kind: type[Options | RemoteOptions]
+) -> None:
+    arguments = overloads()[number].args
+    declared = {}
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        assert argument.annotation is not None
+        assert default is not None
+        value = eval(compile(ast.Expression(default), "mq.open", "eval"))
+        declared[argument.arg] = ast.unparse(argument.annotation), value
+    # Both sides of a comparison are printed alike: quotes may differ in the sources.
+    options = {each.name: (ast.unparse(ast.parse(str(each.type))), each.default) for each in fields(kind)}
+    assert declared == options
+
+
+def documented(text: str) -> list[str]:
+    """The options that a docstring explains, "name: ..." or "name, name: ..." where a sentence begins."""
+    found = re.findall(r"(?:^\s*|\. )((?:[a-z_]+, )*[a-z_]+):\s", text, re.MULTILINE)
+    return [name for names in found for name in names.split(", ")]
+
+
+def test_the_docstring_of_open_explains_each_option_once() -> None:
+    of_directory, of_cluster = (mq.open.__doc__ or "").split("Options of a cluster.")
+    assert sorted(documented(of_directory)) == sorted(each.name for each in fields(Options))
+    assert sorted(documented(of_cluster)) == sorted(each.name for each in fields(RemoteOptions))
 
 
 @pytest.mark.parametrize(
