@@ -16,6 +16,8 @@ from mq.errors import NotPermitted, RemotingError, RequestTimeout, StoreCorrupte
 from mq.remoting.client.columns import queue_scan, scans
 from mq.remoting.client.columns.queue_scan import QueueScan
 from mq.remoting.client.columns.scans import RemoteScans
+from mq.remoting.client.connections import remoting as connections
+from mq.remoting.client.connections.options import RemotingOptions
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.codec.bodies.route import BrokerAddresses
 from mq.remoting.codec.fields import decode_fields, encode_fields
@@ -61,6 +63,7 @@ class Cluster:
         self.brokers: dict[str, BrokerAddresses] = {}
         self._store = store
         self.remoting = self.cluster = self
+        self.options = RemotingOptions(timeout=0.01)
 
     def address(self, name: str, broker_id: int = 0) -> str | None:
         return self.brokers[name].broker_addrs.get(broker_id)
@@ -92,6 +95,16 @@ class Cluster:
 
     def fields(self, declared: Any, answered: Frame) -> Any:
         return decode_fields(declared, answered.fields)
+
+    def never_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Leave every later request without an answer and without an error; calls have their own limit."""
+
+        def call(address: str, *_: object) -> Frame:
+            raise RequestTimeout(f"{address} did not answer within 0.0 s")
+
+        self.call = call  # type: ignore[method-assign,assignment]  # for one test
+        monkeypatch.setattr(connections, "LATE_SECONDS", 0.01)
+        self.submit = lambda *_: Future()  # type: ignore[method-assign]  # for one test
 
     def _answered(self, address: str, frame: Frame) -> Frame:
         if address in self.dead:
@@ -330,3 +343,13 @@ def test_a_wait_ends_with_a_message_or_with_its_time(
     assert sum(slept) == pytest.approx(10.0 + sum(slept[:3]))
     looking.wait({QUEUE: COUNT + 1}, 10.0, version=1)  # The topics changed.
     assert len(slept) < 60
+
+
+def test_a_request_that_nobody_ends_is_a_timeout(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = scan_of(cluster, retry_seconds=0.05)
+    cluster.never_answer(monkeypatch)
+    with pytest.raises((RequestTimeout, RemotingError), match="did not answer within"):
+        read(scan, 0, COUNT)
+    scans = scans_of(cluster)
+    with pytest.raises((RequestTimeout, RemotingError), match="did not answer within"):
+        scans.limits([QUEUE])

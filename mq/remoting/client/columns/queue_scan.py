@@ -24,6 +24,7 @@ from mq.errors import MQError, RemotingError, RequestTimeout
 from mq.remoting.client.broker_errors import is_final
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.answers import framed
+from mq.remoting.client.connections.remoting import waited
 from mq.remoting.client.pulling import PullHead, pull_head, pull_request
 from mq.remoting.codec.bodies.route import MASTER_ID
 from mq.remoting.codec.frame import Frame
@@ -120,7 +121,7 @@ class QueueScan:
             if asked is None or asked.offset != offset:
                 asked = self._ask(offset, end, avoided)
             try:
-                answer = asked.answer.result()
+                answer = waited(asked.answer, asked.address, self._brokers.remoting.options.timeout)
                 head = pull_head(answer, self._queue, offset, asked.address)
                 lacking = self._lacking(head, asked.address, offset, end)
                 if lacking is None:

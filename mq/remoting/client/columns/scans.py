@@ -14,6 +14,7 @@ from mq.remoting.client.broker_errors import is_final, translated
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.columns.queue_scan import QueueScan
 from mq.remoting.client.connections.answers import checked, framed
+from mq.remoting.client.connections.remoting import waited
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.pulling import READER_GROUP, pull_head, pull_request
 from mq.remoting.codec.frame import Frame
@@ -101,7 +102,8 @@ class RemoteScans:
             if isinstance(asked, MQError):
                 raise asked
             address, answer = asked
-            return self._offset(kind, queue, answer.result(), address)
+            found = waited(answer, address, self._brokers.remoting.options.timeout)
+            return self._offset(kind, queue, found, address)
         except (RemotingError, RequestTimeout) as error:
             if isinstance(error, NotPermitted):
                 return self._told_by_pull(kind, queue)

@@ -132,7 +132,7 @@ class Connection:
         for opaque, one in list(self._under_way.items()):
             if one.deadline is not None and one.deadline <= now and self._taken(opaque):
                 error = self._expired(one.code, one.deadline - one.sent_at)
-                one.answered(error)
+                self._tell(one.answered, error)
                 self._suspect(one, error)
 
     def retire(self) -> None:

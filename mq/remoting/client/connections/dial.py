@@ -39,6 +39,8 @@ async def dial(address: str, tls: ssl.SSLContext | None, timeout: float) -> sock
         why = "it closed the connection during the handshake" if tls else "it closed the connection"
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
+    except UnicodeError as error:
+        why = f"{host[:200]!r} is no name of a host ({error})"
     except BaseException:
         _close(opened)
         raise

@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from time import monotonic
 from typing import Any
 from weakref import WeakSet
@@ -28,13 +30,14 @@ from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import signed
 from mq.remoting.event_loop import EventLoop
 
-__all__ = ["Remoting"]
+__all__ = ["Remoting", "waited"]
 
 log = logging.getLogger("mq.remoting")
 
 IDLE_SECONDS = 110.0  # RocketMQ's servers close after 120
 BACK_OFF_SECONDS = (0.05, 2.0)  # after the first failure, and at most
 TICK_SECONDS = 0.1
+LATE_SECONDS = 5.0  # for the event loop to report that the time of a request is over
 CLOSE_SECONDS = 1.0  # for unwritten frames at close
 Opened = Callable[[Connection], object]
 
@@ -226,6 +229,9 @@ class Remoting:
             answered(RequestTimeout(f"{address} was not connected within {timeout:.1f} s"))
         except MQError as error:
             answered(error)
+        except Exception as error:  # The caller waits for `answered`, whatever happens here.
+            log.exception("request %d was not sent to %s", request.code, address)
+            answered(_failed(address, error))
         except asyncio.CancelledError:
             answered(self._refusal or BrokerClosed(f"{self.name} is closed"))
             raise
@@ -237,6 +243,8 @@ class Remoting:
             connection.oneway(request)
         except MQError as error:
             log.debug("a oneway request %d was not sent: %s", request.code, error)
+        except Exception:
+            log.exception("a oneway request %d was not sent to %s", request.code, address)
 
     async def _connected(self, address: str) -> Connection:
         """The connection to an address; waits for one that is being opened."""
@@ -258,7 +266,7 @@ class Remoting:
 
     async def _open(self, address: str) -> Connection:
         try:
-            sock = await dial(address, self.options.tls, self.options.connect_timeout)
+            sock = await self._dialled(address)
         except RemotingError as error:
             before = self._failed.get(address)
             self._failed[address] = _Failed(error, before.attempts + 1 if before else 1)
@@ -270,12 +278,25 @@ class Remoting:
             self.check_open()
         if self._failed.pop(address, None) is not None:
             log.info("%s is connected again", address)
-        connection = Connection(address, sock, self.events, self.handlers, self._lost)
+        try:
+            connection = Connection(address, sock, self.events, self.handlers, self._lost)
+        except BaseException:
+            sock.close()
+            raise
         self._connections[address] = connection
         self._every.add(connection)
         for opened in self.opened:
             opened(connection)
         return connection
+
+    async def _dialled(self, address: str) -> socket.socket:
+        try:
+            return await dial(address, self.options.tls, self.options.connect_timeout)
+        except MQError:
+            raise
+        except Exception as error:
+            log.exception("connecting to %s", address)
+            raise _failed(address, error) from error
 
     def _lost(self, connection: Connection, reason: MQError) -> None:
         self._every.discard(connection)
@@ -329,6 +350,20 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _failed(address: str, error: Exception) -> RemotingError:
+    return RemotingError(f"{address} cannot be reached: {type(error).__name__}: {error}", address=address)
+
+
+def waited(future: Future[Frame], address: str, seconds: float) -> Frame:
+    """The answer that submit() promised within `seconds`. Raises RemotingError, RequestTimeout."""
+    try:
+        return future.result(seconds + LATE_SECONDS)
+    except FutureTimeout:
+        if not future.cancel():
+            return future.result()  # It came in the last moment, or is a RequestTimeout.
+        raise RequestTimeout(f"{address} did not answer within {seconds:.1f} s") from None
 
 
 def _settle(future: Future[Frame] | asyncio.Future[Frame], answer: Frame | MQError) -> None:
