@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 import ssl
 import struct
 import threading
+import warnings
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from mq.api.broker import SendResult
+from mq.errors import AddressInUse
 from mq.remoting import serve
 from mq.remoting.codec.fields import encode_fields
 from mq.remoting.codec.frame import Frame, encode
@@ -200,6 +203,17 @@ def test_parts_of_frames_of_all_connections_are_bounded(caplog: pytest.LogCaptur
         assert not any(map(is_closed, small))
         assert received(server) <= 4 << 20
         assert "received_total" in caplog.text
+
+
+def test_a_port_in_use_leaves_no_socket() -> None:
+    with MemoryBroker() as store, serve(store, port=0, namesrv_port=0) as server:
+        used = int(server.address.rpartition(":")[2])
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            with pytest.raises(AddressInUse):
+                serve(store, port=0, namesrv_port=used)
+            gc.collect()
+        assert [str(each.message) for each in found if each.category is ResourceWarning] == []
 
 
 def received(server: Server) -> int:

@@ -6,16 +6,35 @@ import json
 import os
 import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
 import mq
+from mq.cli.verbs.network.serve import LIMITS
+from mq.remoting.codec.frame import Frame, encode
+from mq.remoting.codec.requests.name_servers import GetClusterInfo
+from mq.remoting.server.options import Limits
 from mq.store.check import problems
 from tests.support.eventually import eventually
 from tests.support.serving import Serving, serving
 
 LIMIT = 60.0
+
+
+def test_each_limit_of_serve_is_an_option() -> None:
+    assert tuple(name for name, _, _ in LIMITS) == Limits.__slots__
+
+
+def test_limits_of_the_command_line_hold(directory: Path) -> None:
+    with serving(directory, "--connections-per-address", "1", "--idle-seconds", "1000.5") as process:
+        host, port = process.address.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), LIMIT) as first:
+            first.sendall(encode(Frame(GetClusterInfo.CODE)))
+            assert first.recv(4)
+            with socket.create_connection((host, int(port)), LIMIT) as second:
+                assert second.recv(1) == b""
 
 
 def connected(process: Serving) -> mq.Broker:

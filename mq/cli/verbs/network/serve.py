@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,27 @@ if TYPE_CHECKING:
 
 INTERVAL = 1.0
 CLIENTS_SHOWN = 20
+COUNT, SECONDS = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
+# The fields of mq.remoting.server.options.Limits.
+LIMITS: tuple[tuple[str, click.IntRange | click.FloatRange, str], ...] = (
+    ("connections", COUNT, "Refuse more connections at a time."),
+    ("connections_per_address", COUNT, "Refuse more connections of one IP address."),
+    ("frame_size", click.IntRange(1, 16 << 20), "Refuse requests of more bytes."),
+    ("in_flight_size", COUNT, "Bytes of unanswered requests of one connection; above it, it is not read."),
+    ("received_total", COUNT, "The same of all connections; above it, the one with the most is closed."),
+    ("unsent_size", COUNT, "Bytes of answers that a client has not read; above it, its requests wait."),
+    ("idle_seconds", SECONDS, "Close a connection without requests and answers for so long."),
+    ("held_pulls", COUNT, "Refuse more pulls of one connection that wait for messages."),
+    ("held_pulls_total", COUNT, "Refuse more pulls of all connections that wait for messages."),
+)
+
+
+def with_limits(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each limit; the defaults are those of serve()."""
+    for name, kind, text in reversed(LIMITS):
+        option = click.option(f"--{name.replace('_', '-')}", name, type=kind, metavar="N", help=text)
+        command = option(command)
+    return command
 
 
 @click.command()
@@ -48,10 +69,12 @@ CLIENTS_SHOWN = 20
 )
 @click.option("--share-ports", is_flag=True, help="Let other processes serve the store on the same ports.")
 @click.option("--sync", is_flag=True, help="Acknowledge a send only when its message is on disk.")
+@with_limits
 @with_json
 @click.pass_obj
 def serve(
     session: Session,
+    /,
     host: str,
     port: int,
     name_server_port: int,
@@ -60,6 +83,7 @@ def serve(
     certificate: Path | None,
     share_ports: bool,
     sync: bool,
+    **limits: float | None,
 ) -> None:
     """Serve the store to RocketMQ's own clients, until Ctrl-C.
 
@@ -87,6 +111,7 @@ def serve(
                 access_keys=keys,
                 tls=context,
                 shares_ports=share_ports,
+                **{name: value for name, value in limits.items() if value is not None},
             ) as server,
         ):
             _show(session, server, stopped)
