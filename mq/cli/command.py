@@ -8,11 +8,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 import mq
+from mq.cli.cluster_options import ClusterOptions, cluster_options, connection, parameter_names
 from mq.cli.printing import visible
 from mq.cli.session import Session
 from mq.cli.verbs.bench import bench
@@ -57,9 +60,19 @@ class _Verbs(click.Group):
         return list(self.commands)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args[1:2] == ["--json"] and not args[0].startswith("-"):
-            args = ["--json", args[0], *args[2:]]
+        place = self._options_end(args, 0)
+        end = self._options_end(args, place + 1)
+        args = [*args[:place], *args[place + 1 : end], *args[place : place + 1], *args[end:]]
         return super().parse_args(ctx, args)
+
+    def _options_end(self, args: Sequence[str], begin: int) -> int:
+        """Where the options end that begin there."""
+        options = [each for each in self.params if isinstance(each, click.Option)]
+        with_value = {name for each in options if not each.is_flag for name in each.opts}
+        end = begin
+        while end < len(args) and args[end].startswith("-"):
+            end += 2 if args[end] in with_value else 1
+        return end
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -97,13 +110,29 @@ def _print_completion(context: click.Context, _option: click.Parameter, shell: s
 )
 @click.argument("target", metavar="DIR", shell_complete=_directories)
 @click.option("--json", is_flag=True, help="Print one JSON object a line.")
+@cluster_options()
 @click.pass_context
-def command(context: click.Context, target: str, json: bool) -> None:
-    """Messages in the store directory DIR.
+def command(context: click.Context, /, target: str, json: bool, **given: Any) -> None:
+    """Messages in the store directory DIR, or on a cluster: DIR is rocketmq://HOST:PORT then.
 
     DIR comes first, then the verb: mq var/orders send orders hello
+
+    The options other than --json are for a cluster. They stand before the verb.
     """
-    context.obj = Session(target, json)
+    context.obj = Session(target, json, _connection(context, target, given))
+
+
+def _connection(context: click.Context, target: str, given: dict[str, Any]) -> ClusterOptions:
+    """How to connect to the cluster. A directory has no use for it, except to copy to a cluster: then the
+    environment is ignored, and an argument is a mistake."""
+    if Session(target, False).is_remote or context.invoked_subcommand == copy.name:
+        return connection(given, os.environ) or ClusterOptions()
+    for name in parameter_names():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} is for a cluster, and {target} is a directory"
+            )
+    return ClusterOptions()
 
 
 for verb in (
@@ -113,6 +142,8 @@ for verb in (
     *(verify, retention, settings, expire, copy, replicate, bench),
 ):
     command.add_command(verb)
+
+_CLUSTER_OPTIONS = {f"--{name.replace('_', '-')}" for name in parameter_names()}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -131,6 +162,9 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as finished:
         return finished.exit_code
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and error.option_name in _CLUSTER_OPTIONS:
+            text = f"{error.option_name} stands before the verb: mq DIR {error.option_name} ..."
+            error = click.UsageError(text, error.ctx)
         error.show()
         return error.exit_code
     except mq.MQError as error:

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -14,7 +14,7 @@ import click
 
 import mq
 from mq.api.broker import DirectoryBroker
-from mq.api.local import directory
+from mq.cli.cluster_options import SCHEME, ClusterOptions
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -26,10 +26,11 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One run of the command: its target, and whether the output is JSON."""
+    """One run of the command: its target, whether the output is JSON, and how to connect to a cluster."""
 
     target: str
     json: bool
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
 
     def open(
         self, *, create: bool = False, flush: Literal["async", "sync"] = "async", duties: bool = False
@@ -40,7 +41,7 @@ class Session:
         applications.
         """
         if self.is_remote:
-            return mq.open(self.target)
+            return self.cluster.open(self.target)
         if not create and not Path(self.target).exists():
             raise FileNotFoundError(errno.ENOENT, "there is no such directory", self.target)
         return mq.open(self.target, create=create, flush=flush, duties=duties)
@@ -48,14 +49,19 @@ class Session:
     @property
     def is_remote(self) -> bool:
         """Whether the target is a cluster."""
-        return self.target.startswith("rocketmq://")
+        return self.target.startswith(SCHEME)
 
     @contextmanager
     def open_directory(self, what: str) -> Iterator[DirectoryBroker]:
         """The broker of the target, which must be a directory. Raises NotSupported."""
+        self.need_directory(what)
         with self.open() as broker:
-            directory(broker, what)
             yield cast(DirectoryBroker, broker)
+
+    def need_directory(self, what: str) -> None:
+        """Raise NotSupported if the target is a cluster."""
+        if self.is_remote:
+            raise mq.NotSupported(f"{what} needs a store directory: {self.target} is a cluster")
 
 
 def _set_json(context: click.Context, _option: click.Parameter, asked: bool) -> None:

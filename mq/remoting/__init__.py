@@ -48,7 +48,8 @@ def serve(
     limits: connections, connections_per_address, frame_size, in_flight_size, unsent_size (bytes),
     idle_seconds, held_pulls; see mq.remoting.server.options.Limits.
 
-    Raises AddressInUse (an OSError), OSError, ValueError, TypeError; BrokerClosed.
+    Raises AddressInUse (an OSError), OSError, ValueError, TypeError; BrokerClosed; NotSupported for the
+    broker object of a cluster.
     """
     # Imported here, so that `import mq` does not load the server.
     from mq.remoting.server.access import Access
@@ -56,6 +57,8 @@ def serve(
     from mq.remoting.server.endpoint import Endpoint
     from mq.remoting.server.options import Limits
     from mq.remoting.server.server import Server
+
+    _refuse_cluster(broker)
 
     def listening() -> Server:
         endpoint = Endpoint(
@@ -72,6 +75,17 @@ def serve(
         return Server(endpoint)
 
     return uninterrupted(listening, Server.close)
+
+
+def _refuse_cluster(broker: Broker) -> None:
+    """A cluster's queues lie on brokers of several names; clients of a server find only one."""
+    from mq.errors import NotSupported
+    from mq.remoting.client.broker import RemoteBroker
+
+    if isinstance(broker, RemoteBroker):
+        raise NotSupported(
+            f"serve needs a store directory: {broker!r} is a cluster, with name servers of its own"
+        )
 
 
 def replicate(

@@ -462,7 +462,7 @@ def test_a_strategy_that_returns_nonsense_raises_in_its_consumer(broker: mq.Brok
         with pytest.raises(ValueError, match="'nonsense' returned 'orders/0'"):
             consumer.poll(0)
     with pytest.raises(ValueError, match=r"config\(queues\)"):
-        PullConsumer(broker, "billing", allocate="config")
+        PullConsumer(broker, "billing", allocate="config")  # type: ignore[arg-type]  # the mistake
 
 
 def test_seeking_goes_anywhere_that_is_kept(broker: mq.Broker, make: Make) -> None:

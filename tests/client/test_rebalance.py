@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mq import MessageQueue
 from mq.client.engine.rebalance import (
     AnyStrategy,
+    StrategyName,
     allocate,
     config,
     consistent_hash,
@@ -60,7 +61,7 @@ def named(shared: list[list[MessageQueue]]) -> list[list[str]]:
     ],
 )
 def test_the_measured_examples_over_three_members(
-    strategy: str, count: int, expected: list[list[int]]
+    strategy: StrategyName, count: int, expected: list[list[int]]
 ) -> None:
     assert numbers(shares(strategy, queues_of("broker-a", count), THREE)) == expected
 
@@ -196,7 +197,7 @@ def test_a_queue_that_is_listed_and_does_not_exist_is_named() -> None:
         ("fair", "'averagely', 'circle', 'consistent-hash'"),
     ],
 )
-def test_a_name_that_is_not_enough_tells_the_way_out(name: str, way_out: str) -> None:
+def test_a_name_that_is_not_enough_tells_the_way_out(name: Any, way_out: str) -> None:
     with pytest.raises(ValueError, match=way_out):
         strategy_of(name)
 
@@ -209,7 +210,7 @@ def test_a_name_that_is_not_enough_tells_the_way_out(name: str, way_out: str) ->
         (lambda: consistent_hash(0), ValueError, "virtual_nodes is 0"),
         (lambda: machine_room("r1"), TypeError, "the one text 'r1'"),
         (lambda: config(["T"]), TypeError, "not 'T'"),  # type: ignore[list-item]  # the mistake
-        (lambda: nearby("fair", room, room), ValueError, "no strategy 'fair'"),
+        (lambda: nearby("fair", room, room), ValueError, "no strategy 'fair'"),  # type: ignore[arg-type]  # the mistake
     ],
 )
 def test_wrong_facts_are_refused(make: Callable[[], object], error: type[Exception], said: str) -> None:
@@ -265,7 +266,7 @@ def test_every_queue_goes_to_exactly_one_member(
 
 @given(st.sampled_from(["averagely", "circle"]), queue_lists, members)
 def test_shares_are_balanced_to_within_one(
-    strategy: str, queues: list[MessageQueue], client_ids: list[str]
+    strategy: StrategyName, queues: list[MessageQueue], client_ids: list[str]
 ) -> None:
     sizes = [len(mine) for mine in shares(strategy, queues, client_ids)]
     assert max(sizes) - min(sizes) <= 1

@@ -33,6 +33,7 @@ SYNC_COUNT = 200
 @click.pass_obj
 def bench(session: Session, count: int, size: int) -> None:
     """Measure sending and reading on the file system of DIR, beside it."""
+    session.need_directory("bench")
     parent = Path(session.target).absolute().parent
     if not parent.is_dir():
         raise click.UsageError(f"{parent} is not a directory")

@@ -1,10 +1,14 @@
 """`copy`: copy topics to another directory or cluster."""
 
+import os
+from typing import Any
+
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import mq
+from mq.cli.cluster_options import ClusterOptions, cluster_options, connection
 from mq.cli.printing import emit_json, visible
 from mq.cli.session import Session, with_json
 from mq.client.topic_copy import TopicCopy
@@ -21,18 +25,34 @@ GROUP = "mq_copy"
     metavar="GROUP",
     help=f"The group that keeps the copy's offsets on DIR ({GROUP}).",
 )
+@cluster_options("target-")
 @with_json
 @click.pass_obj
-def copy(session: Session, target: str, topics: tuple[str, ...], group: str) -> None:
+def copy(
+    session: Session, /, target: str, topics: tuple[str, ...], group: str, **target_options: Any
+) -> None:
     """Copy TOPICS, or all, to TARGET: another directory, or rocketmq://HOST:PORT. DIR may be a cluster too.
 
     Queues keep their order; messages keep their tag, keys, properties and unique id. Run the command again to
     resume an interrupted copy, or to copy newer messages; nothing is copied twice. The topics are created on
     TARGET, which must not have other messages in them.
+
+    The --target- options connect to TARGET. Without any of them, the options before the verb do, if DIR is a
+    directory.
     """
-    with session.open() as source, Session(target, session.json).open(create=True) as broker:
+    there = Session(target, session.json, _connection(session, target_options))
+    with session.open() as source, there.open(create=True) as broker:
         for topic in topics or source.topics():
             _copy(session, source, broker, topic, group)
+
+
+def _connection(session: Session, given: dict[str, Any]) -> ClusterOptions:
+    """How to connect to TARGET. The secret of one cluster does not sign requests to another one, unless it is
+    given for that one, too."""
+    found = connection(given, os.environ, "target-")
+    if found is not None:
+        return found
+    return ClusterOptions() if session.is_remote else session.cluster
 
 
 def _copy(session: Session, source: mq.Broker, target: mq.Broker, topic: str, group: str) -> None:

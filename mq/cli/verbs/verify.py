@@ -11,7 +11,6 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from mq.api.local import no_directory
 from mq.broker.check import notes, problems
 from mq.cli.printing import emit_json, visible
 from mq.cli.session import Session, with_json
@@ -27,8 +26,7 @@ def verify(session: Session) -> int:
     Notes are not problems: they report messages in queues that no group reads, and staged files of Spark's
     sinks that were not appended.
     """
-    if session.is_remote:
-        raise no_directory("verify", session.target)
+    session.need_directory("verify")
     directory = Path(session.target)
     if not directory.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "not a directory", session.target)

@@ -20,14 +20,15 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from mq.api.broker import Member, MessageQueue
 from mq.client.listener import check_function
 from mq.names import RETRY_PREFIX
 
 Strategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], Iterable[MessageQueue]]
-AnyStrategy = str | Strategy
+StrategyName = Literal["averagely", "circle", "consistent-hash"]
+AnyStrategy = StrategyName | Strategy
 
 
 def allocate(
@@ -202,7 +203,7 @@ def ring_hash(text: str) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-NAMED: Final[dict[str, Strategy]] = {
+NAMED: Final[dict[StrategyName, Strategy]] = {
     "averagely": averagely,
     "circle": circle,
     "consistent-hash": consistent_hash(),
