@@ -1,8 +1,8 @@
 """A consumer's place in a group of a local store: LocalMembership, with a LocalClaim for each queue
 that it has.
 
-Everything that happens often is a look at shared memory: version(), commit() and note() make no system call.
-A queue is owned by locking a byte of the group's file with the membership's own descriptor, so that the
+Everything that happens often is a look at shared memory: version(), commit() and set_status() make no system
+call. A queue is owned by locking a byte of the group's file with the membership's own descriptor, so that the
 kernel gives it up with the process; a claim that was refused leaves a mark, and a member that releases a
 queue notifies the members with a mark.
 

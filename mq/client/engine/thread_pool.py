@@ -49,7 +49,7 @@ class Worker:
 
 
 class ThreadPool(Generic[Request]):
-    """`lock` guards the crew and all that the consumer shares between its threads."""
+    """`lock` guards the pool and all that the consumer shares between its threads."""
 
     def __init__(
         self,
