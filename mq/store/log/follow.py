@@ -53,10 +53,6 @@ class FollowedLog:
     def file_size(self) -> int:
         return self._store.geometry.commitlog_file_size
 
-    @property
-    def last_store_time_ms(self) -> int:
-        return self._store.word(lib.MQ_LAST_STORE_TIME)
-
     def begin_at(self, log_offset: int) -> None:
         """Have an empty log begin there. Raises ConfigMismatch where no file of it does."""
         if log_offset % self.file_size:
