@@ -1,7 +1,8 @@
 """The messages of a topic as one stream: first the stored ones, then new ones.
 
-Stored messages come in log order. For new messages, one thread per queue waits in `Queue.read`, so the order
-then holds within each queue.
+Stored messages come in log order; those of several brokers, each with a log of its own, in the order of their
+store times. For new messages, one thread per queue waits in `Queue.read`, so the order then holds within each
+queue.
 
 A damaged record is reported and skipped.
 """
@@ -10,7 +11,7 @@ import heapq
 import queue as handover
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -64,19 +65,28 @@ def stored(
 
 def merged(
     topic: mq.Topic,
-    begins: Mapping[int, int],
-    ends: Mapping[int, int],
+    begins: Mapping[mq.MessageQueue, int],
+    ends: Mapping[mq.MessageQueue, int],
     message_filter: MessageFilter,
     report: Report,
 ) -> Iterator[mq.MessageExt]:
-    """The matching messages of all queues, in log order. begins, ends: offsets by queue id."""
+    """The matching messages of the queues in `ends`, in the order of age_order()."""
+    queues = [queue for queue in topic.queues if queue.message_queue in ends]
     return heapq.merge(
         *(
-            stored(queue, begins[queue.queue_id], ends[queue.queue_id], message_filter, report)
-            for queue in topic.queues
+            stored(queue, begins[queue.message_queue], ends[queue.message_queue], message_filter, report)
+            for queue in queues
         ),
-        key=lambda message: message.log_offset,
+        key=age_order(ends),
     )
+
+
+def age_order(queues: Iterable[mq.MessageQueue]) -> Callable[[mq.MessageExt], int]:
+    """The key that sorts messages of these queues, oldest first: the log offset; on several brokers, the
+    store time."""
+    if len({queue.broker_name for queue in queues}) > 1:
+        return lambda message: message.store_time_ms
+    return lambda message: message.log_offset
 
 
 def _behind(error: mq.StoreCorrupted, queue_offset: int) -> int:
@@ -94,7 +104,7 @@ class TopicFollower:
         self,
         broker: mq.Broker,
         topic: str,
-        begins: Mapping[int, int],
+        begins: Mapping[mq.MessageQueue, int],
         message_filter: MessageFilter,
         report: Report,
     ) -> None:
@@ -104,7 +114,7 @@ class TopicFollower:
         self._filter = message_filter
         self._arrived: handover.Queue[list[mq.MessageExt] | Exception] = handover.Queue(BATCHES_WAITING_MAX)
         self._closed = threading.Event()
-        self._threads: dict[int, threading.Thread] = {}
+        self._threads: dict[mq.MessageQueue, threading.Thread] = {}
         self._follow_queues(begins)
 
     def __enter__(self) -> "TopicFollower":
@@ -134,14 +144,14 @@ class TopicFollower:
         for thread in self._threads.values():
             thread.join()
 
-    def _follow_queues(self, begins: Mapping[int, int]) -> None:
+    def _follow_queues(self, begins: Mapping[mq.MessageQueue, int]) -> None:
         for queue in self._broker.topic(self._topic).queues:
-            if queue.queue_id not in self._threads:
-                begin = begins.get(queue.queue_id, 0)
+            if queue.message_queue not in self._threads:
+                begin = begins.get(queue.message_queue, 0)
                 name = f"follow {self._topic}/{queue.queue_id}"
                 thread = threading.Thread(target=self._follow, args=(queue, begin), name=name, daemon=True)
                 start(thread)
-                self._threads[queue.queue_id] = thread
+                self._threads[queue.message_queue] = thread
 
     def _follow(self, queue: mq.Queue, queue_offset: int) -> None:
         expression, sql = self._filter

@@ -6,7 +6,7 @@ import time
 import click
 
 import mq
-from mq.cli.follow import MessageFilter, TopicFollower, merged
+from mq.cli.follow import MessageFilter, TopicFollower, age_order, merged
 from mq.cli.printing import as_json, emit_json, emit_line, visible
 from mq.cli.session import Session, moment, with_json
 
@@ -60,7 +60,7 @@ def tail(
 
     with session.open() as broker:
         found = _wait_for(broker, topic) if follow else broker.topic(topic)
-        ends = {queue.queue_id: queue.max_offset for queue in found.queues}
+        ends = {queue.message_queue: queue.max_offset for queue in found.queues}
         begins = _newest(found, ends, last_count) if begin is None else _begins(found, begin, ends)
         for message in merged(found, begins, ends, message_filter, report):
             emit(message)
@@ -87,24 +87,31 @@ def _wait_for(broker: mq.Broker, name: str) -> mq.Topic:
             time.sleep(TOPIC_LOOK_INTERVAL)
 
 
-def _begins(topic: mq.Topic, begin: str | int, ends: dict[int, int]) -> dict[int, int]:
+def _begins(
+    topic: mq.Topic, begin: str | int, ends: dict[mq.MessageQueue, int]
+) -> dict[mq.MessageQueue, int]:
     if begin == "last":
         return dict(ends)
     if begin == "first":
-        return {queue.queue_id: queue.min_offset for queue in topic.queues}
+        return {queue.message_queue: queue.min_offset for queue in topic.queues}
     assert isinstance(begin, int)
-    return {queue.queue_id: queue.offset_at(begin) for queue in topic.queues}
+    return {queue.message_queue: queue.offset_at(begin) for queue in topic.queues}
 
 
-def _newest(topic: mq.Topic, ends: dict[int, int], count: int) -> dict[int, int]:
+def _newest(topic: mq.Topic, ends: dict[mq.MessageQueue, int], count: int) -> dict[mq.MessageQueue, int]:
     """The offsets at which to begin, to read the newest `count` messages of all queues together."""
-    earliest = {queue.queue_id: max(queue.min_offset, ends[queue.queue_id] - count) for queue in topic.queues}
+    earliest = {
+        queue.message_queue: max(queue.min_offset, ends[queue.message_queue] - count)
+        for queue in topic.queues
+        if queue.message_queue in ends
+    }
     newest = heapq.nlargest(
         count,
         merged(topic, earliest, ends, MessageFilter(), lambda _error: None),
-        key=lambda message: message.log_offset,
+        key=age_order(ends),
     )
     begins = dict(ends)
     for message in newest:
-        begins[message.queue_id] = min(begins[message.queue_id], message.queue_offset)
+        queue = mq.MessageQueue(topic.name, message.broker_name, message.queue_id)
+        begins[queue] = min(begins[queue], message.queue_offset)
     return begins
