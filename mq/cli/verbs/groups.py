@@ -258,12 +258,14 @@ def _show(
     if states:
         click.echo()
         now_ms = int(time.time() * 1000)
+        labels = _labels(state.queue for state in states)
+        pids = Counter(member.pid for member in members)
         emit_table(
             ("queue", "owner", "committed", "end", "lag", "consumed", "oldest", "reason"),
             (
                 (
-                    f"{state.queue.topic}/{state.queue.queue_id}",
-                    f"pid {state.owner.pid}" if state.owner else "-",
+                    labels[state.queue],
+                    _owner(state.owner, pids) if state.owner else "-",
                     "-" if state.committed is None else f"{state.committed:,}",
                     f"{state.end:,}",
                     f"{state.lag:,}",
@@ -276,6 +278,22 @@ def _show(
             numbers={"committed", "end", "lag", "consumed", "oldest"},
             below=("reason", "owner"),
         )
+
+
+def _owner(owner: Member, pids: Mapping[int, int]) -> str:
+    """The process of an owner; its client id where the process is unknown, or has several members, as a
+    server has."""
+    return f"pid {owner.pid}" if owner.pid and pids.get(owner.pid, 0) <= 1 else owner.client_id
+
+
+def _labels(queues: Iterable[MessageQueue]) -> dict[MessageQueue, str]:
+    """By queue: topic and queue id, and its broker where there are several."""
+    found = list(queues)
+    several = len({queue.broker_name for queue in found}) > 1
+    return {
+        queue: f"{queue.topic}/{queue.queue_id}" + (f" on {queue.broker_name}" if several else "")
+        for queue in found
+    }
 
 
 def subscribed(member: Member) -> str:
@@ -336,9 +354,10 @@ def reset(session: Session, group: str, topic: str, position: str | int, create:
                 " those that are not running when they start"
             )
         else:
+            labels = _labels(after)
             rows = (
                 (
-                    f"{queue.topic}/{queue.queue_id}",
+                    labels[queue],
                     f"{before[queue]:,}" if queue in before else "-",
                     f"{offset:,}",
                 )
