@@ -1,28 +1,31 @@
 """Push consumers of mq as a process: `python -m tests.cluster.mq_member ADDRESS TOPIC NAME GROUP=JOURNAL...`
 
-A group whose name starts with "ordered" is consumed in order. Each message that comes is appended to the
-group's journal by one write, so that what several members write, killed or not, stands there in the order in
-which it happened. The process ends with its standard input.
+A group whose name starts with "ordered" is consumed in order. The begin and the end of each listener call are
+appended to the group's journal (tests/support/cluster/journal.py). The process ends with its standard input.
 """
 
 from __future__ import annotations
 
-import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import mq
+from tests.support.cluster.journal import write
+
+WORK_SECONDS = 0.005  # of a listener: without it, two owners of a queue would hardly be seen
 
 
-def writer(journal: str, name: str) -> Callable[[mq.MessageExt], None]:
-    lines = os.open(journal, os.O_WRONLY | os.O_APPEND)
+def listener(journal: Path, name: str) -> Callable[[mq.MessageExt], None]:
+    def work(message: mq.MessageExt) -> None:
+        words = message.broker_name, message.queue_id, message.queue_offset, message.body.decode()
+        write(journal, "begin", name, *words)
+        time.sleep(WORK_SECONDS)
+        write(journal, "end", name, *words)
 
-    def write(message: mq.MessageExt) -> None:
-        line = f"{name} {message.broker_name} {message.queue_id} {message.queue_offset} "
-        os.write(lines, line.encode() + message.body + b"\n")
-
-    return write
+    return work
 
 
 def main() -> None:
@@ -34,7 +37,7 @@ def main() -> None:
             consumer = stack.enter_context(
                 mq.PushConsumer(broker, group, ordered=group.startswith("ordered"))
             )
-            consumer.subscribe(topic, listener=writer(journal, name))
+            consumer.subscribe(topic, listener=listener(Path(journal), f"{name}-{group}"))
             consumer.start()
         print("started", flush=True)
         sys.stdin.read()

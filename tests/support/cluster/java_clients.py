@@ -189,7 +189,7 @@ class JavaClients(JavaProcess):
 
         The bodies in failing are given back whenever they come. Members: orderly, broadcasting, from_last,
         thread_count, batch_count, reconsume_max, suspend_ms, slow_ms, namespace, route_ms, heartbeat_ms; and
-        journal, a file that gets a line of each message: consumer, broker, queue id, queue offset, body.
+        journal, a file that gets two lines of each message: see tests/support/cluster/journal.py.
         """
         self.ask(
             "consumer.start",

@@ -113,7 +113,7 @@ final class Consumers {
             boolean fails = false;
             for (MessageExt message : messages) {
                 came.add(message);
-                write(message);
+                write("begin", message);
                 fails |= failing.contains(new String(message.getBody(), StandardCharsets.UTF_8));
             }
             if (slowMs > 0) {
@@ -123,15 +123,18 @@ final class Consumers {
                     Thread.currentThread().interrupt();
                 }
             }
+            for (MessageExt message : messages) {
+                write("end", message);
+            }
             return !fails;
         }
 
         /** A line by one write, so that what several processes append stands in the order in which it happened. */
-        private void write(MessageExt message) {
+        private void write(String kind, MessageExt message) {
             if (journal == null) {
                 return;
             }
-            String line = name + " " + message.getBrokerName() + " " + message.getQueueId() + " "
+            String line = kind + " " + System.currentTimeMillis() + " " + name + " " + message.getBrokerName() + " " + message.getQueueId() + " "
                 + message.getQueueOffset() + " " + new String(message.getBody(), StandardCharsets.UTF_8) + "\n";
             try {
                 journal.write(line.getBytes(StandardCharsets.UTF_8));
