@@ -6,7 +6,6 @@ type checkers.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mq.api.broker import Broker
 from mq.broker.local import LocalBroker
-from mq.broker.options import Options, known_options
+from mq.broker.options import Options, known_options, options_signature
 from mq.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -144,15 +143,5 @@ def _open_cluster(name_servers: str, options: RemoteOptions) -> Broker:
     return uninterrupted(lambda: RemoteBroker(name_servers, remoting, options.namespace), RemoteBroker.close)
 
 
-def _signature() -> inspect.Signature:
-    """All options, as help() shows them."""
-    target = inspect.Parameter(
-        "target", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="str | os.PathLike[str]"
-    )
-    options = [
-        each for kind in (Options, RemoteOptions) for each in inspect.signature(kind).parameters.values()
-    ]
-    return inspect.Signature([target, *options], return_annotation="LocalBroker")
-
-
-vars(open)["__signature__"] = _signature()
+# All options, as help() shows them.
+vars(open)["__signature__"] = options_signature("target", Options, RemoteOptions, returns="LocalBroker")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pydoc
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -73,6 +74,15 @@ def test_an_overload_has_the_options_with_their_types_and_defaults(
     # Both sides of a comparison are printed alike: quotes may differ in the sources.
     options = {each.name: (ast.unparse(ast.parse(str(each.type))), each.default) for each in fields(kind)}
     assert declared == options
+
+
+def test_help_shows_the_options_of_a_directory() -> None:
+    """And their defaults, where a directory is opened by its class."""
+    parameters = inspect.signature(mq.LocalBroker).parameters
+    options = inspect.signature(Options).parameters
+    assert dict(parameters) == {"path": parameters["path"], **options}
+    assert list(inspect.signature(mq.open).parameters)[1 : len(parameters)] == list(options)
+    assert "options: Any" not in pydoc.render_doc(mq.LocalBroker)
 
 
 def documented(text: str) -> list[str]:

@@ -24,7 +24,7 @@ from mq.broker.delay.recall import Recall
 from mq.broker.groups.consumer_groups import LocalConsumerGroups
 from mq.broker.groups.redrive import Redrive
 from mq.broker.once.handled_key_files import OnceFiles
-from mq.broker.options import Options, known_options
+from mq.broker.options import Options, known_options, options_signature
 from mq.broker.parts import NAME, Parts
 from mq.broker.replication import Replication
 from mq.broker.retention import LocalRetention
@@ -266,3 +266,6 @@ class LocalBroker(Parts, DirectoryBroker):
 
     def __repr__(self) -> str:
         return f"LocalBroker({os.fspath(self._path)!r})"
+
+
+vars(LocalBroker.__init__)["__signature__"] = options_signature("path", Options, returns="None", bound=True)

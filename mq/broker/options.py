@@ -8,6 +8,7 @@ store's counts, unless it was opened with change_settings=True.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -20,7 +21,15 @@ from mq.store.log.replication import REPLICAS_MAX
 from mq.store.shared.leader_lock import LEASE
 from mq.store.shared.lease import LEASE_MAX
 
-__all__ = ["QUEUE_COUNT_MAX", "Options", "check_count", "check_kept", "known_options", "settle"]
+__all__ = [
+    "QUEUE_COUNT_MAX",
+    "Options",
+    "check_count",
+    "check_kept",
+    "known_options",
+    "options_signature",
+    "settle",
+]
 
 QUEUE_COUNT_MAX = 65_536
 MESSAGE_SIZE_MAX = (1 << 31) - (1 << 17)
@@ -112,6 +121,17 @@ def known_options(given: Mapping[str, Any], kind: type, what: str) -> Mapping[st
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise TypeError(f"{name!r} is no option of {what}: {hint}")
     return given
+
+
+def options_signature(first: str, *kinds: type, returns: str, bound: bool = False) -> inspect.Signature:
+    """As help() shows a function of the parameter `first`, the path or the address, and the options of these
+    dataclasses. bound: that it is a method, which help() shows without its `self`."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter("self", kind)] if bound else []
+    parameters.append(inspect.Parameter(first, kind, annotation="str | os.PathLike[str]"))
+    for each in kinds:
+        parameters.extend(inspect.signature(each).parameters.values())
+    return inspect.Signature(parameters, return_annotation=returns)
 
 
 def check_kept(kept: Mapping[str, Any]) -> None:
