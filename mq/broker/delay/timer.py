@@ -166,6 +166,8 @@ class Timer:
         return 0.0
 
     def _handle(self, engine: TimerEngine, event: Event) -> None:
+        if event.kind == engine.LOST and engine.enqueue_again(event):
+            return
         message = engine.record(event.log_offset)
         if event.kind == engine.LOST:
             log.warning(

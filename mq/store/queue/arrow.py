@@ -22,6 +22,7 @@ from mq.api.results import MessageQueue
 from mq.compression import decompress
 from mq.errors import MessageInvalid, MQError, StoreCorrupted
 from mq.store.native import check, ffi, lib
+from mq.store.queue.unit_repair import made_anew, unreadable
 from mq.store.store import Store
 
 __all__ = ["COLUMNS", "ArrowReader", "ColumnBatches", "Scan"]
@@ -210,8 +211,12 @@ class Scan:
             )
 
         code, (records, next_offset, error) = self._batches.read(fill, result, count_max, byte_max)
+        name = f"{self._queue.topic}/{self._queue.queue_id}"
+        if code == lib.MQ_CORRUPT and made_anew(self._store, name, self._number, result.next_offset):
+            code, (records, next_offset, error) = self._batches.read(fill, result, count_max, byte_max)
         if code in (lib.MQ_CORRUPT, lib.MQ_MISSING):
-            raise self._damage(result)
+            at, log_offset = int(result.next_offset), int(result.log_offset)
+            raise unreadable(self._store, self._queue, self._number, at, log_offset, code)
         check(code, str(self._store.root))
         if error is not None and not records.num_rows:
             raise self._undone(next_offset, error)
@@ -221,18 +226,6 @@ class Scan:
             int(result.min_offset),
             int(result.max_offset),
             result.status == lib.MQ_PULL_ILLEGAL,
-        )
-
-    def _damage(self, result: Any) -> StoreCorrupted:
-        queue = self._queue
-        return StoreCorrupted(
-            f"{self._store.root}: the message at queue offset {result.next_offset} of"
-            f" {queue.topic}/{queue.queue_id} (log offset {result.log_offset}) cannot be read;"
-            f" it is lost, and reading goes on at queue offset {result.next_offset + 1}",
-            path=str(self._store.root),
-            log_offset=int(result.log_offset),
-            queue=queue,
-            queue_offset=int(result.next_offset),
         )
 
     def _undone(self, offset: int, error: MQError) -> StoreCorrupted:

@@ -13,12 +13,12 @@ from typing import Any
 
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue, PullResult, PullStatus
-from mq.errors import StoreCorrupted
 from mq.fastpath import LogHandle, bind
 from mq.message import MessageExt
 from mq.store.index.find_records import record_at
 from mq.store.native import check, ffi, lib
 from mq.store.queue.extensions import Marks
+from mq.store.queue.unit_repair import made_anew, unreadable
 from mq.store.shared.waiting import Wait
 from mq.store.store import Store
 
@@ -142,7 +142,7 @@ class Reader:
             raise ValueError(f"count_max is {count_max!r}: ask for at least one message")
         count_max = min(count_max, COUNT_AT_ONCE)
         wanted, _kept = _wanted(tag_hashes, marks)
-        deadline = monotonic() + wait
+        deadline, repaired_at = monotonic() + wait, -1
         number, version = self.place(queue)
         while True:
             if number < 0:
@@ -170,7 +170,8 @@ class Reader:
                 number, version = self.place(queue)
                 continue
             if code:
-                raise self._failure(code, queue, result)
+                repaired_at = self._repaired(code, queue, number, result, repaired_at)
+                continue
             status, count, _, next_offset, min_offset, max_offset, _ = ffi.unpack(words, RESULT_WORDS)
             if status == FOUND:
                 messages = _messages(view, sizes, count, self._name)
@@ -211,20 +212,20 @@ class Reader:
             return -1  # Never had a message, and a broker that only reads makes no entry for it.
         return check(number, str(self._store.root))
 
-    def _failure(self, code: int, queue: MessageQueue, result: Any) -> Exception:
+    def _repaired(self, code: int, queue: MessageQueue, number: int, result: Any, before: int) -> int:
+        """The offset of a damaged unit, once it is made anew; before: the one for which that was done last.
+        Raises why the pull failed, where that is another reason."""
+        offset = int(result.next_offset)
+        if code != lib.MQ_CORRUPT or offset == before:
+            raise self._failure(code, queue, number, result)
+        if not made_anew(self._store, f"{queue.topic}/{queue.queue_id}", number, offset):
+            raise self._failure(code, queue, number, result)
+        return offset
+
+    def _failure(self, code: int, queue: MessageQueue, number: int, result: Any) -> Exception:
         if code in UNREADABLE:
-            what = (
-                "a file is missing" if code == lib.MQ_MISSING else "the bytes there are not what was stored"
-            )
-            return StoreCorrupted(
-                f"{self._store.root}: the message at queue offset {result.next_offset} of"
-                f" {queue.topic}/{queue.queue_id} (log offset {result.log_offset}) cannot be read, {what};"
-                f" it is lost, and reading goes on at queue offset {result.next_offset + 1}",
-                path=str(self._store.root),
-                log_offset=int(result.log_offset),
-                queue=queue,
-                queue_offset=int(result.next_offset),
-            )
+            offset, log_offset = int(result.next_offset), int(result.log_offset)
+            return unreadable(self._store, queue, number, offset, log_offset, code)
         try:
             check(code, str(self._store.root))
         except Exception as error:  # noqa: BLE001 - handed back to be raised

@@ -3,7 +3,8 @@ is believed.
 
 Every file has its length. A file of the log begins with a record of its own place, or with a BLANK; one of a
 queue begins and ends with units that lead into the log; an extension that such a unit has is there. That
-takes two short reads a file. What is wrong further inside is found by a read there, and by `verify`.
+takes two short reads a file. What is wrong further inside a queue is made anew by a read there (see
+mq/store/queue/unit_repair.py), and found by `verify`; inside the log, found by both.
 """
 
 from __future__ import annotations

@@ -18,10 +18,12 @@ from mq.errors import StoreCorrupted
 from mq.message import MessageExt
 from mq.store.index.find_records import is_delivery, record_at, stored
 from mq.store.native import check, ffi, lib
+from mq.store.queue.unit_repair import made_anew
 from mq.store.shared.control import boot_id
 from mq.store.store import Store
 from mq.store.timer import timer_log
 from mq.store.timer import wheel as timerwheel
+from mq.store.timer.check import TOPIC
 from mq.store.timer.checkpoint import TimerCheck, path_of, read_timer_check, write_timer_check
 from mq.store.timer.progress import STAMP, TimerProgress
 
@@ -91,6 +93,8 @@ class TimerEngine:
         self._saved_changes = -1
         self._last_rebuilt: tuple[int, int] | None = None
         self._last_store_ms = last_store_ms
+        self._number = number
+        self._repaired_at = -1
         self._log = store.live()  # Freed after the engine.
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         with self._entered():
@@ -254,6 +258,17 @@ class TimerEngine:
     def answer(self, done: bool) -> None:
         """The message of the last event was delivered before, or is left out; or else is to be delivered."""
         check(lib.mq_timer_answer(self._handle, self._event, done), str(self._store.root))
+
+    def enqueue_again(self, event: Event) -> bool:
+        """Whether a message that was lost is put into the wheel after all: its unit was damaged, and is made
+        anew."""
+        offset = event.queue_offset
+        if offset == self._repaired_at or not made_anew(self._store, f"{TOPIC}/0", self._number, offset):
+            return False
+        self._repaired_at = offset
+        with self._entered():
+            self._words[lib.MQ_TIMER_ENQUEUED] = offset
+        return True
 
     def record(self, log_offset: int) -> MessageExt | None:
         """The message at this place of the log; None if it cannot be read."""

@@ -295,12 +295,19 @@ int mq_queue_seal(mq_log *log, int number) {
     return result && result != MQ_MISSING ? result : mq_extensions_seal(log, queue);
 }
 
+/* Whether a unit says where a message is. One that fills up a file does not, nor does a damaged one. */
+static int tells_place(int64_t log_offset, int32_t size, int64_t log_end) {
+    return size >= MQ_RECORD_SIZE_MIN && size != MQ_UNIT_BLANK_SIZE && log_offset >= 0 &&
+           log_offset < log_end;
+}
+
 int64_t mq_queue_first(mq_log *log, int number, int64_t log_min) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
     int64_t low = mq_control_queue_min(log->control, number);
     int64_t high = mq_control_queue_next(log->control, number);
+    int64_t log_end = mq_control_get(log->control, MQ_LOG_END);
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
         int64_t log_offset = 0;
@@ -309,10 +316,23 @@ int64_t mq_queue_first(mq_log *log, int number, int64_t log_min) {
         int result = mq_unit_read(queue, middle, &log_offset, &size, &tags_code);
         /* Blanks are before a queue's first message, or a hole among others: the one before it tells. */
         int64_t at = middle;
-        while (!result && size == MQ_UNIT_BLANK_SIZE && at > low)
+        while (!result && !tells_place(log_offset, size, log_end) && at > low)
             result = mq_unit_read(queue, --at, &log_offset, &size, &tags_code);
         if (result && result != MQ_MISSING) return result;
-        int gone = result == MQ_MISSING || log_offset < log_min || size == MQ_UNIT_BLANK_SIZE;
+        int is_blank = size == MQ_UNIT_BLANK_SIZE && log_offset == 0;
+        if (!result && !is_blank && !tells_place(log_offset, size, log_end)) {
+            /* Damaged from the oldest unit on: the next sound one tells. Without any, all stay. */
+            int64_t above = middle + 1;
+            log_offset = log_min;
+            for (; above < high; above++) {
+                if (mq_unit_read(queue, above, &log_offset, &size, &tags_code) == 0 &&
+                    tells_place(log_offset, size, log_end))
+                    break;
+                log_offset = log_min;
+            }
+            if (log_offset < log_min) middle = above;
+        }
+        int gone = result == MQ_MISSING || log_offset < log_min || is_blank;
         if (gone) low = middle + 1;
         else high = at;
     }
