@@ -96,6 +96,11 @@ class Queues(QueueEnds, Protocol):
         stores a single message."""
         ...
 
+    def oneway_appender(self, queue: MessageQueue) -> Appender:
+        """The same without an answer, where the broker is at the other end of a network: then the result has
+        no offsets, and says no more than that the message was sent."""
+        return self.appender(queue)
+
     def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
         """Store messages of one topic side by side in one queue, all of them or none."""
         ...

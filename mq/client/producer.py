@@ -79,6 +79,7 @@ class Producer(Sender):
         self.hook_errors = 0
         self._broker = broker
         self._append = Appenders(broker.appender)
+        self._oneway = Appenders(broker.oneway_appender)
         self._once = SentOnce(broker, dedup_window)
         self._timeout = timeout
         self._retries = retries
@@ -229,11 +230,11 @@ class Producer(Sender):
         queue: MessageQueue | Queue | None = None,
         shard_key: str | bytes | int | None = None,
     ) -> None:
-        """Send without waiting for a flush (the message goes out with WAIT=false), in a single attempt."""
+        """Send without waiting for a flush, or for a cluster's answer (WAIT=false), in a single attempt."""
         self._check(message)
         with time_guard(self._timeout):
             chosen = self._routes.named(message, queue, shard_key) or self._routes.choose(message.topic)
-            self._attempt(self._storing(message.without_wait()), (message,), chosen, None)
+            self._attempt(self._storing(message.without_wait(), via=self._oneway), (message,), chosen, None)
 
     @handed_over
     def close(self) -> None:
@@ -330,12 +331,10 @@ class Producer(Sender):
 
     def _note(self, broker: str, started: float, failure: Exception | None) -> None:
         if self._faults is not None:
-            now = monotonic()
+            now_ms = monotonic() * 1000
             failed = isinstance(failure, (RemotingError, RequestTimeout))
             reachable = failure is None or not _was_answered(failure)
-            self._faults.record(
-                broker, (now - started) * 1000, now * 1000, failed=failed, reachable=reachable
-            )
+            self._faults.record(broker, now_ms - started * 1000, now_ms, failed=failed, reachable=reachable)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -354,6 +353,7 @@ class Producer(Sender):
         dedup_key: str | None = None,
         unique_id: str | None = None,
         timeout: float | None = None,
+        via: Appenders | None = None,
     ) -> Store:
         """How to store this message: its body is compressed once, for all attempts."""
         body, sys_flag = message.body, 0
@@ -363,7 +363,7 @@ class Producer(Sender):
         if dedup_key is not None or unique_id is not None or has_own_key:
             wait = self._timeout if timeout is None else timeout
             return self._once.storing(message, body, sys_flag, dedup_key, unique_id, wait)
-        return lambda to, unique_id: self._append(to, message, body, sys_flag, unique_id)
+        return lambda to, unique_id: (via or self._append)(to, message, body, sys_flag, unique_id)
 
     def _send_pending(self, sends: list[PendingSend]) -> None:
         """Send what send_async took. Messages to one queue go as one batch where they can: that costs one

@@ -19,6 +19,7 @@ class HalfTopicBroker:
         self.route_version = broker.route_version
         self.publishable = broker.publishable
         self.appender: Callable[[MessageQueue], Appender] = partial(broker.transactions.preparer, group=group)
+        self.oneway_appender = self.appender
         self._broker = broker
 
     def __repr__(self) -> str:

@@ -139,6 +139,9 @@ class RemoteBroker(Broker):
     def appender(self, queue: MessageQueue) -> Appender:
         return self._queues.appender(queue)
 
+    def oneway_appender(self, queue: MessageQueue) -> Appender:
+        return self._queues.oneway_appender(queue)
+
     def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
         return self._queues.append_batch(queue, messages)
 

@@ -64,6 +64,9 @@ class RemoteQueues(Queues):
     def appender(self, queue: MessageQueue) -> Appender:
         return self._sending.appender(queue)
 
+    def oneway_appender(self, queue: MessageQueue) -> Appender:
+        return self._sending.oneway_appender(queue)
+
     def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
         return self._sending.append_batch(queue, messages)
 

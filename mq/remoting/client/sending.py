@@ -36,6 +36,7 @@ PRODUCER_GROUP = "mq_producer"  # for sends without transactions: brokers keep s
 INHERITED_TOPIC = "TBW102"  # the template of a topic that is created by its first message
 INHERITED_QUEUE_COUNT = 4
 CHECKED_MAX = 1 << 16  # cached queues that may be sent to
+NO_HOST = bytes(8)  # of a message that was sent oneway
 DELAY_MS_MAX = 1 << 62  # beyond that, a broker's time overflows and the message is delivered at once
 TRANSACTION_PREPARED = 0x4  # of sys_flag
 _STATUS = {status.value: status for status in SendStatus}
@@ -63,6 +64,10 @@ class Sending:
     def appender(self, queue: MessageQueue) -> Appender:
         """See Queues.appender."""
         return self._appender(queue, PRODUCER_GROUP, b"", 0)
+
+    def oneway_appender(self, queue: MessageQueue) -> Appender:
+        """See Queues.oneway_appender."""
+        return self._appender(queue, PRODUCER_GROUP, b"", 0, is_oneway=True)
 
     def preparer(self, queue: MessageQueue, group: str) -> Appender:
         """See Transactions.preparer."""
@@ -106,7 +111,9 @@ class Sending:
         )
         return self._stored(self._call(queue, framed(request, encode_batch(entries)), None), queue, ids)
 
-    def _appender(self, queue: MessageQueue, group: str, added: bytes, added_flag: int) -> Appender:
+    def _appender(
+        self, queue: MessageQueue, group: str, added: bytes, added_flag: int, *, is_oneway: bool = False
+    ) -> Appender:
         version = self._allow(queue)
 
         def append(
@@ -121,7 +128,12 @@ class Sending:
             request = self._request(
                 SendMessageV2, queue, group, properties, sys_flag=sys_flag | added_flag, flag=message.flag
             )
-            return self._stored(self._call(queue, framed(request, body), unique_id), queue, [unique_id])
+            frame = framed(request, body)
+            if is_oneway:
+                address = self._brokers.master(queue.broker_name)
+                self._brokers.remoting.send_oneway(address, frame, time_left())
+                return SendResult(SendStatus.SEND_OK, queue, -1, unique_id, (NO_HOST, 0), unique_id, 0)
+            return self._stored(self._call(queue, frame, unique_id), queue, [unique_id])
 
         return append
 

@@ -141,8 +141,20 @@ class Remoting:
         self.call_async(address, request, answered, timeout)
         return await future
 
+    def send_oneway(self, address: str, request: Frame, timeout: float | None = None) -> None:
+        """Send a oneway request, after connecting if there is no connection. Raises RemotingError,
+        RequestTimeout if it cannot be sent, BrokerClosed, ForkedBroker."""
+        if timeout is None:
+            timeout = self.options.timeout
+        connection = self._connections.get(address)
+        if connection is None or not connection.is_usable:
+            self.check_open()
+            connection = self.events.wait_for(self._connected(address), timeout, f"connecting to {address}")
+        self._prepare(request, connection)
+        connection.oneway(request)
+
     def oneway(self, address: str, request: Frame) -> None:
-        """Send a oneway request, after connecting if there is no connection. Raises BrokerClosed,
+        """The same without waiting: a request that cannot be sent is dropped. Raises BrokerClosed,
         ForkedBroker."""
         connection = self._connections.get(address)
         if connection is not None and connection.is_usable:
