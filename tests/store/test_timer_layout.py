@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from mq.store.native import lib
+from mq.store.shared import due_event
 from mq.store.timer import checkpoint, progress, timer_log, wheel
 from mq.store.timer.checkpoint import TimerCheck, read_timer_check, write_timer_check
 
@@ -53,6 +54,16 @@ def test_words_agree_with_the_c_header() -> None:
         "event": lib.MQ_TIMER_EVENT,
     }
     assert {name: at for at, _, name in rows(progress)} == {name: at * 8 for name, at in places.items()}
+
+
+def test_both_due_events_keep_their_words_where_c_does() -> None:
+    """Those of mq/timer, which C reads, and those of mq/delay."""
+    words = due_event.AT_STAMP, due_event.AT_EPOCH, due_event.AT_WAKE
+    assert words == (lib.MQ_TIMER_STAMP, lib.MQ_TIMER_EPOCH, lib.MQ_TIMER_WAKE)
+    assert due_event.AT_EVENT == lib.MQ_TIMER_EVENT * 8
+    ours = {(at, name) for at, _, name in rows(due_event)}
+    assert len(ours) == 4
+    assert ours <= {(at, name) for at, _, name in rows(progress)}
 
 
 def test_timer_file_sizes_are_rocketmqs() -> None:
