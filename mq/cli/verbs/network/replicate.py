@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
+from mq.cli.cluster_options import ClusterOptions, cluster_options, connection
 from mq.cli.printing import emit_json, visible
 from mq.cli.session import Session, with_json
 from mq.errors import NotSupported
@@ -27,31 +30,44 @@ REPEAT_SECONDS = 30.0  # print an unchanged state again after so long
 @click.option(
     "--commitlog-file-size", type=click.IntRange(min=1), help="The size of the master's log files in bytes."
 )
+@cluster_options("master-")
 @with_json
 @click.pass_obj
 def replicate(
     session: Session,
+    /,
     address: str,
     broker: str | None,
     log_only: bool,
     sync: bool,
     commitlog_file_size: int | None,
+    **master_options: Any,
 ) -> int:
     """Make DIR a replica of the master whose HA port is at HOST:PORT, and follow until Ctrl-C.
 
     The master is a store served with an HA port, or a RocketMQ broker. Meanwhile DIR can be read but not sent
     to. To make DIR the new master, stop this command and open DIR for writing.
+
+    The options --master-... are for requests to the master's broker, about topics and offsets. The HA port
+    has no encryption and no authentication.
     """
     if session.is_remote:
         raise NotSupported("a replica is a directory, and the target is a cluster: name a directory")
     if log_only and broker is not None:
         raise click.UsageError("--broker and --log-only exclude each other")
+    master = connection(master_options, os.environ, "master-") or ClusterOptions()
+    if master.namespace:
+        raise click.UsageError("a replica has the topics of all namespaces: leave --master-namespace out")
     with follow(
         address,
         Path(session.target),
         broker=False if log_only else broker,
         flush="sync" if sync else "async",
         commitlog_file_size=commitlog_file_size,
+        access_key=master.access_key,
+        secret_key=master.secret_key,
+        tls=master.tls,
+        **({} if master.timeout is None else {"timeout": master.timeout}),
     ) as replica:
         _watch(session, replica)
     assert replica.error is not None
