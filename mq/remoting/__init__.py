@@ -45,8 +45,8 @@ def serve(
     connection; True makes a self-signed certificate. shares_ports: several processes that serve one directory
     may listen on the same ports, and the kernel distributes the connections.
 
-    limits: connections, connections_per_address, frame_size, in_flight_size, unsent_size (bytes),
-    idle_seconds, held_pulls; see mq.remoting.server.options.Limits.
+    limits: connections, connections_per_address, frame_size, in_flight_size, received_total, unsent_size
+    (bytes), idle_seconds, held_pulls, held_pulls_total; see mq.remoting.server.options.Limits.
 
     Raises AddressInUse (an OSError), OSError, ValueError, TypeError; BrokerClosed; NotSupported for the
     broker object of a cluster.
