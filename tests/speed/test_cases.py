@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.speed import servers
-from tests.speed.cases import CASES, chosen, due
+from tests.speed.cases import CASES, chosen, cluster, due
 from tests.speed.cases.case import Bench, Case
 from tests.speed.peers import rocketmq
 from tests.speed.plan import Plan
+from tests.speed.remote import MqClient
 
 # Peers leave threads of their own behind in this process; what is forked here never touches them.
 pytestmark = [
@@ -80,6 +81,17 @@ def test_a_benchmark_case_runs(
 def test_a_slow_sender_of_delayed_messages_gets_more_time(tmp_path: Path) -> None:
     bench = Bench(Plan.smoke(), tmp_path / "data", tmp_path, lambda _: None)
     assert due.turn(bench, 0).figure > 0
+
+
+def test_each_turn_of_a_latency_has_a_topic_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = iter(["first", "second"])
+    topics: list[str] = []
+    monkeypatch.setattr(servers, "new_topic", lambda _: next(names))
+    monkeypatch.setattr(MqClient, "latency", lambda client, *_: topics.append(client.topic))
+    client = MqClient("127.0.0.1:9876", "of all turns")
+    for _ in range(2):
+        cluster.latency(client, Plan.smoke())
+    assert topics == ["first", "second"]
 
 
 def test_names_of_benchmark_cases_are_unique() -> None:

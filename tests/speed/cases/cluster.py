@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -83,8 +83,10 @@ def send_batches(client: MqClient | JavaClient, plan: Plan) -> dict[str, float]:
 
 
 def latency(client: MqClient | JavaClient, plan: Plan) -> dict[str, float]:
-    """A message each millisecond, so that the receiver sleeps when one comes."""
+    """A message each millisecond, so that the receiver sleeps when one comes. A new group would begin with
+    the messages of the turn before, so each turn has a topic of its own."""
     count = min(plan.round_trip_count, LATENCY_COUNT_MAX)
+    client = replace(client, topic=servers.new_topic(client.name_server))
     return client.latency(unique_name("group"), count, PAUSE_US)
 
 
