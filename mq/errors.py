@@ -25,6 +25,7 @@
     +-- FilterSyntaxError     an expression that cannot be parsed (also a ValueError)
     +-- SendFailed            every attempt failed; .attempts has each one's error
     +-- RemotingError         the other end of a connection answered with an error, or not at all
+    |   +-- ProtocolMismatch  it does not speak RocketMQ's Remoting, or a version without the request
     +-- RequestTimeout        no answer in time (also a TimeoutError)
 
 Facts are attributes; the text names the value, the limit and the way out. All of them can be pickled.
@@ -251,5 +252,17 @@ class RemotingError(MQError):
         self.address = address
 
 
+class ProtocolMismatch(RemotingError):
+    """The other end does not speak RocketMQ's Remoting protocol, or its version lacks the request."""
+
+
 class RequestTimeout(MQError, TimeoutError):
-    """The request may have been carried out all the same."""
+    """The request may have been carried out all the same. address is the host:port that gave no answer, where
+    there is one."""
+
+    address: str | None = None
+
+    def __init__(self, *args: object, address: str | None = None) -> None:
+        super().__init__(*args)
+        if address is not None:
+            self.address = address

@@ -106,7 +106,7 @@ def test_no_name_server_at_all_is_one_error_that_says_what_was_tried(
     with pytest.raises(RemotingError, match="no name server answered GET_ROUTEINFO_BY_TOPIC") as caught:
         names.call(GetRoute("orders"), timeout=1.0)
     assert f"{peer.address} cannot be reached: Connection refused" in str(caught.value)
-    assert f"{other.address} did not answer request 105" in str(caught.value)
+    assert f"{other.address} did not answer GET_ROUTEINFO_BY_TOPIC (105)" in str(caught.value)
     assert caught.value.code is None
     assert caught.value.address == f"{peer.address};{other.address}"
 

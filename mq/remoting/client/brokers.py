@@ -49,7 +49,12 @@ class Brokers:
     def _known(self, broker_name: str, address: str | None, what: str) -> str:
         if address is None:
             known = ", ".join(sorted(self.cluster.brokers)) or "none"
-            raise RemotingError(f"broker {broker_name!r} has no {what} now; the brokers known are: {known}")
+            asked = self.cluster.name_servers
+            raise RemotingError(
+                f"broker {broker_name!r} has no {what} now; the brokers known are: {known}; asked was the"
+                f" name server at {asked}",
+                address=asked,
+            )
         return address
 
     def ask(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mq.errors import RemotingError
+from mq.errors import ProtocolMismatch, RemotingError
 from mq.remoting.codec.fields import Request, encode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import JsonBody, to_json
@@ -30,8 +30,11 @@ def checked(
         return answer
     told = answer.remark.strip() or "without a remark"
     shown = told if len(told) <= 500 else told[:497] + "..."
-    raise RemotingError(
-        f"{address} answered {request.NAME} with {name_of(answer.code)}: {shown}",
+    kind, hint = RemotingError, ""
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        kind, hint = ProtocolMismatch, f" (its version, number {answer.version}, lacks this request)"
+    raise kind(
+        f"{address} answered {request.NAME} with {name_of(answer.code)}: {shown}{hint}",
         code=answer.code,
         remark=answer.remark,
         address=address,

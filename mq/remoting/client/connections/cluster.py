@@ -88,6 +88,11 @@ class Cluster:
         self._gather()
 
     @property
+    def name_servers(self) -> str:
+        """The addresses of the name servers, separated by ;."""
+        return ";".join(self._name_servers.addresses)
+
+    @property
     def topics(self) -> tuple[str, ...]:
         """The topics with a known route."""
         return tuple(self._routes)

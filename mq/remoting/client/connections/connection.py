@@ -19,7 +19,8 @@ from itertools import count
 from time import monotonic
 from typing import NamedTuple
 
-from mq.errors import MQError, RemotingError, RequestTimeout
+from mq.errors import MQError, ProtocolMismatch, RemotingError, RequestTimeout
+from mq.remoting.codec.fields import Request
 from mq.remoting.codec.frame import Frame, FrameReader, answer_to, encode
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.event_loop import EventLoop
@@ -263,7 +264,12 @@ class Connection:
         except OSError as error:
             self.close(self._broken(error))
         except RemotingError as error:
-            self.close(RemotingError(f"{self.address} sent {error}", address=self.address))
+            self.close(
+                ProtocolMismatch(
+                    f"{self.address} sent {error}; is it a broker or a name server of RocketMQ?",
+                    address=self.address,
+                )
+            )
         else:
             if data == b"":
                 middle = "" if self._reader.is_between_frames else " in the middle of a frame"
@@ -335,9 +341,12 @@ class Connection:
                 self.send(answer)
 
     def _expired(self, code: int, timeout: float) -> RequestTimeout:
+        kind = Request.TABLE.get(code)
+        shown = f"request {code}" if kind is None else f"{kind.NAME} ({code})"
         return RequestTimeout(
-            f"{self.address} did not answer request {code} within {timeout:.1f} s; it may have been"
-            " carried out all the same"
+            f"{self.address} did not answer {shown} within {timeout:.1f} s; it may have been carried out all"
+            " the same",
+            address=self.address,
         )
 
     def _suspect(self, one: _UnderWay, error: RequestTimeout) -> None:

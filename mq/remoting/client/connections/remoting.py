@@ -149,7 +149,7 @@ class Remoting:
         connection = self._connections.get(address)
         if connection is None or not connection.is_usable:
             self.check_open()
-            connection = self.events.wait_for(self._connected(address), timeout, f"connecting to {address}")
+            connection = self._connect(address, timeout)
         self._prepare(request, connection)
         connection.oneway(request)
 
@@ -207,14 +207,20 @@ class Remoting:
         self.check_open()
         deadline = monotonic() + timeout
         for _ in range(2):
-            connection = self.events.wait_for(
-                self._connected(address), max(deadline - monotonic(), 0), f"connecting to {address}"
-            )
+            connection = self._connect(address, max(deadline - monotonic(), 0))
             self._prepare(request, connection)
             answer = connection.call(request, deadline - monotonic())
             if answer.code != ResponseCode.GO_AWAY:
                 break
         return answer
+
+    def _connect(self, address: str, timeout: float) -> Connection:
+        """The connection to an address. Raises RemotingError, RequestTimeout."""
+        try:
+            return self.events.wait_for(self._connected(address), timeout, f"connecting to {address}")
+        except RequestTimeout as error:
+            error.address = address
+            raise
 
     def _call_later(self, address: str, request: Frame, answered: Answered, timeout: float) -> None:
         self.check_open()
@@ -238,7 +244,8 @@ class Remoting:
             self._prepare(request, connection)
             connection.call_async(request, deadline - monotonic(), answered)
         except asyncio.TimeoutError:
-            answered(RequestTimeout(f"{address} was not connected within {timeout:.1f} s"))
+            text = f"{address} was not connected within {timeout:.1f} s"
+            answered(RequestTimeout(text, address=address))
         except MQError as error:
             answered(error)
         except Exception as error:  # The caller waits for `answered`, whatever happens here.
@@ -375,7 +382,8 @@ def waited(future: Future[Frame], address: str, seconds: float) -> Frame:
     except FutureTimeout:
         if not future.cancel():
             return future.result()  # It came in the last moment, or is a RequestTimeout.
-        raise RequestTimeout(f"{address} did not answer within {seconds:.1f} s") from None
+        text = f"{address} did not answer within {seconds:.1f} s"
+        raise RequestTimeout(text, address=address) from None
 
 
 def _settle(future: Future[Frame] | asyncio.Future[Frame], answer: Frame | MQError) -> None:

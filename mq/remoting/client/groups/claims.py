@@ -99,7 +99,8 @@ class RemoteClaim:
         owner, name = self._owner, self.queue.broker_name
         if owner.is_unresponsive(name):
             # Fail fast: otherwise each queue of this broker would delay the queues of the others.
-            raise RemotingError(f"broker {name!r} did not answer just now")
+            address = owner.brokers.cluster.any_address(name)
+            raise RemotingError(f"broker {name!r} at {address} did not answer just now", address=address)
         try:
             return self._offset.query()
         except RequestTimeout:
