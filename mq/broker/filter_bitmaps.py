@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from typing import Any, Protocol
 
@@ -35,7 +34,7 @@ from mq.store.directory.root import sync_names
 from mq.store.queue.extensions import Marks
 from mq.store.queue.filters_version import filters_changed, filters_version
 from mq.store.queue.reader import Reader
-from mq.store.shared.lock_guards import file_lock
+from mq.store.shared.lock_guards import file_lock, thread_locks
 from mq.store.store import Store
 
 __all__ = ["ConsumerFilters"]
@@ -61,7 +60,7 @@ class ConsumerFilters:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._path = store.root / "config" / "consumerFilter.json"
-        self._lock = threading.Lock()
+        self._locked = thread_locks(self._path, "reading filters")
         self._known: tuple[int, dict[str, dict[str, Any]]] = -1, {}
         self._marks: dict[tuple[str, str, str], tuple[int, Marks | None]] = {}
 
@@ -69,7 +68,7 @@ class ConsumerFilters:
         """Of the set of filters that bits() goes by."""
         if filters_version(self._store) != self._known[0]:
             # One at a time: what was read before takes no place from what was read after.
-            with self._lock:
+            with self._locked():
                 # The version first: a filter that comes between the two makes it grow again.
                 version = filters_version(self._store)
                 if version != self._known[0]:

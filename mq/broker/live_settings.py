@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from mq.broker.options import check_kept
@@ -19,19 +18,17 @@ class AgreedSettings:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.file = SettingsFile(store.root)
-        self._lock = threading.Lock()
-        self._seen = self.file.signature()
-        self._settings = store.settings
+        # With the file's times when they were so. A pair, and no lock: a signal handler may ask too.
+        self._known = self.file.signature(), store.settings
 
     def current(self) -> Settings:
         """As they are by now; a look at the file's times, as long as nobody has changed them."""
-        with self._lock:
-            seen = self.file.signature()
-            if seen != self._seen:
-                # Before it is read: a change that comes meanwhile is seen by the next look.
-                self._seen = seen
-                self._settings = self.file.read()
-            return self._settings
+        # Before it is read: a change that comes meanwhile is seen by the next look.
+        signature = self.file.signature()
+        known = self._known
+        if signature != known[0]:
+            self._known = known = signature, self.file.read()
+        return known[1]
 
     def option(self, name: str) -> Any:
         """One of them."""

@@ -77,6 +77,37 @@ def interrupted_at(call: Callable[[], object], number: int) -> int | None:
     return None if done else count
 
 
+def called_at(call: Callable[[], object], number: int, handler: Callable[[], object]) -> int:
+    """Make a call, and at the instruction of this number another one, as a signal handler would: in the same
+    thread, within it. How many instructions came before, or were there."""
+    count, done = 0, False
+
+    def each(frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal count, done
+        if event == "opcode" and not done:
+            if count == number:
+                done = True
+                sys.settrace(None)
+                handler()
+                return None
+            count += 1
+        return None if done else each
+
+    def begin(frame: FrameType, _event: str, _arg: Any) -> Any:
+        if done or not frame.f_globals.get("__name__", "").startswith("mq."):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return each
+
+    before = sys.gettrace()
+    sys.settrace(begin)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
 @contextmanager
 def alarms() -> Iterator[Callable[[float], None]]:
     """A function that has an Interrupted raised in so many seconds; 0: no more."""

@@ -6,7 +6,6 @@ sleeps until the next is due. A sender of one that is due before that wakes it.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,6 +21,7 @@ from mq.store.index.find_records import is_delivery, stored
 from mq.store.log.reappend import Copies, Copy, Turn, changed
 from mq.store.queue.reader import Reader
 from mq.store.queue.unit_code import unit_code
+from mq.store.shared.lock_guards import thread_locks
 from mq.store.store import Store
 
 __all__ = ["Schedule"]
@@ -59,7 +59,8 @@ class Schedule:
         self._numbers: dict[int, int] = {}
         self._progress: LevelProgress | None = None
         self._offsets: DelayOffsets | None = None
-        self._lock = threading.Lock()
+        self.path = store.root / "mq" / "delay"
+        self._locked = thread_locks(self.path, "opening it")
 
     def delivered(self, level: int, queue: MessageQueue) -> int:
         """The first message in the queue of a level that is not delivered yet."""
@@ -129,7 +130,7 @@ class Schedule:
 
     def progress(self) -> LevelProgress:
         """When the leader looks next, and what has it look before."""
-        with self._lock:
+        with self._locked():
             progress = self._progress
             if progress is None:
                 self._store.live()
@@ -213,7 +214,7 @@ class Schedule:
     def close(self) -> None:
         """Let go of the log, and of mq/delay."""
         self.reader.close()
-        with self._lock:
+        with self._locked():
             self._progress = self._offsets = None
 
 

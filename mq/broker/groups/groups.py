@@ -99,8 +99,7 @@ class Groups:
     def member_table(self, group: str) -> MemberTable | None:
         """Of the group's file; None if there is no current one."""
         self.store.live()
-        with self._lock:
-            member_table = self._member_tables.get(group)
+        member_table = self._member_tables.get(group)
         if member_table is None:
             file = GroupFile.existing(self.store, self._directory / group)
             member_table = self._keep(group, file) if file is not None else None
@@ -123,8 +122,8 @@ class Groups:
         return self._keep(group, GroupFile.made(self.store, self._directory / group, fill))
 
     def _keep(self, group: str, file: GroupFile) -> MemberTable:
-        with self._lock:
-            return self._member_tables.setdefault(group, MemberTable(file))
+        # One call of C, without the lock: a signal handler may ask for what its thread does.
+        return self._member_tables.setdefault(group, MemberTable(file))
 
     def check_writable(self) -> None:
         self.store.live()

@@ -7,7 +7,6 @@ remembered of those in front is dropped as they are delivered, or consumed.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
@@ -19,6 +18,7 @@ from mq.message import MessageExt
 from mq.names import RETRY_PREFIX
 from mq.properties import value_of
 from mq.store.directory.delay_levels import LEVEL_COUNT_MAX
+from mq.store.shared.lock_guards import thread_locks
 
 __all__ = ["Retries"]
 
@@ -42,6 +42,8 @@ class Line:
             self.end = begin
         while self.waiting and self.waiting[0][0] < begin:
             self.waiting.popleft()
+        while self.waiting and self.waiting[-1][0] >= self.end:
+            self.waiting.pop()  # An interrupt came before the end was set.
         self.end = max(self.end, begin)
         while self.end < end:
             found, offset = read(self.end)
@@ -66,7 +68,7 @@ class Retries:
         self._schedule = schedule
         self._readable = readable
         self._committed = committed
-        self._lock = threading.Lock()
+        self._counting = thread_locks(schedule.path, "counting what waits for another attempt")
         self._lines: dict[MessageQueue, Line] = {}
 
     def of(self, group: str) -> dict[str, int]:
@@ -74,7 +76,7 @@ class Retries:
         out."""
         retry_topic = RETRY_PREFIX + group
         found: Counter[str] = Counter()
-        with self._lock:
+        with self._counting():
             # First: what is delivered meanwhile is found behind.
             for level in range(1, LEVEL_COUNT_MAX + 1):
                 queue = MessageQueue(SCHEDULE_TOPIC, self._broker_name, level - 1)

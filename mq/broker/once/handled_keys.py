@@ -50,14 +50,14 @@ from weakref import ref
 
 import xxhash
 
-from mq.errors import ConfigMismatch, RequestTimeout
+from mq.errors import ConfigMismatch, MQError, RequestTimeout
 from mq.fastpath import Guard
 from mq.store.directory.file_locks import lock_byte, open_own_file, unlock_byte
 from mq.store.directory.layouts import LAYOUTS, check_kept_file
 from mq.store.directory.owner import make_directory, opened_file
 from mq.store.directory.root import sync_names
 from mq.store.os_errors import named_errors
-from mq.store.shared.lock_guards import byte_lock, locked_by_others
+from mq.store.shared.lock_guards import byte_lock, locked_by_others, thread_locks, time_limit
 from mq.store.store import Store
 
 __all__ = ["SIZE", "SIZE_MAX", "LocalHandled"]
@@ -72,6 +72,7 @@ NUMBERED = struct.Struct("=16sq")
 NEXT, BEGIN = 3, 5  # words of eight bytes; the check of each follows
 WRITING_BYTE, KEY_BYTES = 0, 1 << 62
 WRITING_TIMEOUT = 10.0
+LOOK_AGAIN = 0.05  # seconds; a thread that gives up a key tells the others
 ASK_AGAIN = 0.002  # seconds; another process that handles the key tells nobody
 NUMBER_MAX = 1 << 60
 assert MARK.size == MARK_SIZE
@@ -86,12 +87,10 @@ class LocalHandled:
     def __init__(self, store: Store, path: Path, size: int | None) -> None:
         self._store = store
         self.path = path
-        self._lock = threading.Lock()  # guards what follows, and the writing byte among the threads
-        self._free = threading.Condition(self._lock)  # a claim was given up
-        self._claims: dict[bytes, _Claim] = {}
-        self._orphans: deque[_Claim] = (
-            deque()
-        )  # whose owners are gone: the thread that gets the lock next ends them
+        self._claims: dict[bytes, _Claim] = {}  # changed by single calls of C, without a lock
+        self._orphans: deque[_Claim] = deque()  # whose owners are gone: the next call ends them
+        # Guards what follows, and the writing byte among the threads.
+        self._locked = thread_locks(path, "reading or writing marks")
         self._numbers: dict[bytes, int] = {}  # of all marks that count
         self._digests: deque[bytes] = deque()  # from the oldest on, empty ones for marks that are damaged
         self._next = self._begin = 1
@@ -114,41 +113,45 @@ class LocalHandled:
     # What is asked.
 
     def begin(self, key: str, wait: float, owner: object = None) -> bool:
-        digest, deadline, me = _digest(key), time.monotonic() + wait, threading.get_ident()
+        digest, since = _digest(key), time.monotonic()
         self._store.live()
-        with self._lock:
-            self._free_orphans()
-            while digest in self._claims:
-                if self._claims[digest].thread == me:
+        self._free_orphans()
+        claim = _Claim(digest, owner, self._orphaned)
+        with time_limit(wait):
+            while (held := self._claims.setdefault(digest, claim)) is not claim:
+                if held.thread == claim.thread:
                     raise RuntimeError(
                         f"this thread is handling {key!r} already, around this or in another task, and would"
                         " wait for itself"
                     )
-                if not self._free.wait(max(deadline - time.monotonic(), 0.0)):
-                    raise self._timeout(key, wait)
-            if self._knows(digest):
-                return False
-            self._claims[digest] = _Claim(digest, me, owner, self._orphaned)
-        try:
-            # Another process is only asked for once no thread of this one is in the way: they share the lock.
-            while not self._lock_key(digest):
-                if time.monotonic() >= deadline:
-                    raise self._timeout(key, wait)
-                time.sleep(ASK_AGAIN)
-            with self._lock:
-                is_fresh = not self._knows(digest)
-        except BaseException:
-            self._give_up(digest)
-            raise
+                if not held.wait(since + wait):
+                    raise self._timeout(key, since, in_thread=True)
+            try:
+                is_fresh = self._is_fresh(digest)
+                if is_fresh:
+                    # Another process is only asked for once no thread of this one is in the way: they share
+                    # the lock.
+                    while not self._lock_key(claim):
+                        if time.monotonic() >= since + wait:
+                            raise self._timeout(key, since)
+                        time.sleep(ASK_AGAIN)
+                    is_fresh = self._is_fresh(digest)
+            except BaseException:
+                self._drop(claim)
+                raise
         if not is_fresh:
-            self._give_up(digest)
+            self._drop(claim)
         return is_fresh
+
+    def _is_fresh(self, digest: bytes) -> bool:
+        with self._locked():
+            return not self._knows(digest)
 
     def finish(self, key: str) -> None:
         digest = _digest(key)
         try:
             self._store.live()
-            with self._lock, self._writing():
+            with self._locked(), self._writing():
                 self._read_on()
                 number = self._next
                 at = MARKS_AT + number % self.size * MARK_SIZE
@@ -163,34 +166,40 @@ class LocalHandled:
 
     def seen(self, key: str) -> bool:
         self._store.live()
-        with self._lock:
-            return self._knows(_digest(key))
+        return not self._is_fresh(_digest(key))
 
     def clear(self) -> None:
         self._store.live()
-        with self._lock, self._writing():
+        with self._locked(), self._writing():
             self._read_on()
             self._say(BEGIN, self._next)
             self._load()
 
-    def _lock_key(self, digest: bytes) -> bool:
-        with self._lock:  # close() waits for it, and nobody else has the descriptor meanwhile.
+    def _lock_key(self, claim: _Claim) -> bool:
+        with self._locked():  # close() waits for it, and nobody else has the descriptor meanwhile.
             if self._fd < 0:
                 raise self._store.refusal()
-            return lock_byte(self._fd, _key_byte(digest))
+            claim.is_locked = True
+            claim.is_locked = lock_byte(self._fd, _key_byte(claim.digest))
+            return claim.is_locked
 
     def _give_up(self, digest: bytes) -> None:
-        with self._lock:
-            self._free_orphans()
-            if digest in self._claims:
-                self._drop(digest)
+        self._free_orphans()
+        claim = self._claims.get(digest)
+        if claim is not None:
+            self._drop(claim)
 
-    def _drop(self, digest: bytes) -> None:
+    def _drop(self, claim: _Claim) -> None:
         # The claim goes last: where an interrupt comes before, its owner's end has this done again.
-        if self._fd >= 0:
-            unlock_byte(self._fd, _key_byte(digest))
-        self._free.notify_all()
-        self._claims.pop(digest).owner = None  # Nobody is told of its end any more.
+        if claim.is_locked:
+            with self._locked():
+                if self._fd >= 0 and self._claims.get(claim.digest) is claim:
+                    unlock_byte(self._fd, _key_byte(claim.digest))
+                claim.is_locked = False
+        if self._claims.get(claim.digest) is claim:
+            self._claims.pop(claim.digest, None)
+        claim.owner = None  # Nobody is told of its end any more.
+        claim.free()
 
     def _orphaned(self, claim: _Claim) -> None:
         """An owner is gone. That may come in the middle of anything, also where this thread has the lock: so
@@ -200,18 +209,27 @@ class LocalHandled:
             _thread.start_new_thread(self._free_theirs, ())
 
     def _free_theirs(self) -> None:
-        with self._lock:
+        with suppress(MQError):  # A thread has the lock for long: the next call does it.
             self._free_orphans()
 
     def _free_orphans(self) -> None:
         while self._orphans:
-            claim = self._orphans[0]
-            if self._claims.get(claim.digest) is claim:
-                self._drop(claim.digest)
-            self._orphans.popleft()
+            with suppress(IndexError):  # Another thread was first.
+                claim = self._orphans[0]
+                if self._claims.get(claim.digest) is claim:
+                    self._drop(claim)
+                self._orphans.popleft()
 
-    def _timeout(self, key: str, wait: float) -> RequestTimeout:
-        return RequestTimeout(f"{key!r} has been in the hands of another consumer for {wait:g} s")
+    def _timeout(self, key: str, since: float, *, in_thread: bool = False) -> RequestTimeout:
+        if in_thread:
+            seconds = time.monotonic() - since
+            return RequestTimeout(
+                f"{self.path}: another thread of this process has been handling {key!r} for more than"
+                f" {seconds:.2g} s: see what it waits for"
+            )
+        return RequestTimeout(
+            str(locked_by_others(self.path, f"handling {key!r}", since, _key_byte(_digest(key))))
+        )
 
     # The marks, with the lock held.
 
@@ -328,34 +346,51 @@ class LocalHandled:
         """For a with statement: the writing byte."""
         if self._fd < 0:
             raise self._store.refusal()
-        busy = partial(locked_by_others, self.path, "writing it", time.monotonic())
+        busy = partial(locked_by_others, self.path, "writing it", time.monotonic(), WRITING_BYTE)
         return byte_lock(self._fd, WRITING_BYTE, WRITING_TIMEOUT, busy)
 
     def _forked(self) -> None:
-        self._lock = threading.Lock()  # Another thread of the parent may have had it.
-        self._free = threading.Condition(self._lock)
+        # Another thread of the parent may have had it.
+        self._locked = thread_locks(self.path, "reading or writing marks")
         self._claims.clear()
         self._fd = -1  # The store closes the child's copy.
 
     def close(self) -> None:
         """Give up all claims. Twice is fine."""
-        with self._lock:
+        with self._locked():
             fd, self._fd = self._fd, -1
-            self._claims.clear()
-            self._free.notify_all()
+            claims, self._claims = self._claims, {}
             if fd >= 0:
                 self._store.closed_here(fd)
+        for claim in list(claims.values()):
+            claim.free()
 
 
 class _Claim:
-    """A key in the hands of a thread, for as long as an owner lives that was given."""
+    """A key in the hands of this thread, for as long as an owner lives that was given."""
 
-    __slots__ = ("digest", "owner", "thread")
+    __slots__ = ("_released", "digest", "is_locked", "owner", "thread")
 
-    def __init__(self, digest: bytes, thread: int, owner: object, orphaned: Callable[[_Claim], None]) -> None:
+    def __init__(self, digest: bytes, owner: object, orphaned: Callable[[_Claim], None]) -> None:
         self.digest = digest
-        self.thread = thread
+        self.thread = threading.get_ident()
+        self.is_locked = False  # among the processes; or about to be
+        self._released = threading.Lock()
+        self._released.acquire()
         self.owner = None if owner is None else ref(owner, lambda _: orphaned(self))
+
+    def wait(self, deadline: float) -> bool:
+        """Wait until it may be free; False: the time is up."""
+        left = deadline - time.monotonic()
+        # Its owner may be interrupted before it says so.
+        if self._released.acquire(timeout=min(max(left, 0.0), LOOK_AGAIN)):
+            self._released.release()
+        return left > 0
+
+    def free(self) -> None:
+        """It is given up. Twice is fine."""
+        with suppress(RuntimeError):
+            self._released.release()
 
 
 def _digest(key: str) -> bytes:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import json
 import re
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -32,7 +31,7 @@ from mq.store.directory.owner import make_directory
 from mq.store.directory.root import sync_names
 from mq.store.directory.topic_journal import FOLDED_MEMBER, Entry, TopicJournal
 from mq.store.os_errors import named_errors
-from mq.store.shared.lock_guards import file_lock
+from mq.store.shared.lock_guards import file_lock, thread_locks
 
 __all__ = ["PERM_INHERIT", "PERM_READ", "PERM_WRITE", "TopicSettings", "Topics"]
 
@@ -111,7 +110,7 @@ class Topics:
         self._journal = TopicJournal(root)
         self._data_version: dict[str, Any] = {}
         self._others: dict[str, Any] = {}
-        self._lock = threading.Lock()  # guards what follows
+        self._locked = thread_locks(self.path, "reading topics")  # guards what follows
         self._table: dict[str, TopicSettings] = {}  # as of what was read last; grows in place
         self._seen: tuple[Any, Any] = None, None  # of which file and journal that is
         self._journal_id, self._journal_end, self._line_count = "", 0, 0
@@ -120,7 +119,7 @@ class Topics:
         """All topics by name, not to be changed; of a journal that grew only what is new is read. Raises
         StoreCorrupted if neither the file nor the one before it can be read, and OSError where that is for
         want of descriptors or memory: an older state would take its place."""
-        with self._lock:
+        with self._locked():
             journal = self._journal.signature()
             seen = _signature(self.path), journal and journal[0]
             if self._seen[0] is None or self._seen != seen:
@@ -189,7 +188,7 @@ class Topics:
         """Put on disk what is changed of these topics; None is deleted. Called under `changing`, with what
         was loaded under it."""
         entries = [(name, None if each is None else each.to_json()) for name, each in changed.items()]
-        with self._lock:
+        with self._locked():
             many = len(topics) >= JOURNAL_FROM and self._line_count < len(topics) + JOURNAL_SPARE
             if many and topics is self._table and self._seen[0] is not None:
                 if not self._journal_end:
@@ -213,7 +212,7 @@ class Topics:
             for suffix in (".new", ".bak"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
         if all(each == implied for each in topics.values() if each.name != name):
-            with self._lock:
+            with self._locked():
                 self.path.unlink()
                 sync_names(self.path.parent)
                 self._table, self._seen = {}, (None, None)
@@ -223,7 +222,7 @@ class Topics:
     def fold(self) -> None:
         """Have in topics.json what the journal says. Called under `changing`."""
         topics = self.load()
-        with self._lock:
+        with self._locked():
             if self._journal_end:
                 self._save(topics)
 

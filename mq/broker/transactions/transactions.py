@@ -28,6 +28,7 @@ from mq.broker.transactions.checker import TransactionChecker, times_of
 from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, HalfTopic
 from mq.broker.transactions.producers import LocalChecker
 from mq.errors import BrokerClosed, MessageInvalid, MessageNotFound, NotPermitted, TopicNotFound
+from mq.fastpath import time_left
 from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.store.directory.settings import Settings
@@ -38,7 +39,7 @@ from mq.store.log.reappend import Copies, changed
 from mq.store.log.writer import Writer
 from mq.store.queue.reader import Reader
 from mq.store.shared.duty_event import DutyEvent
-from mq.store.shared.lock_guards import locked_by_others
+from mq.store.shared.lock_guards import thread_locks
 from mq.store.store import Store
 from mq.store.transactions.table import End, Entry, TransactionTable
 from mq.uninterrupted import uninterrupted
@@ -50,6 +51,7 @@ ENDS: dict[TransactionState, int] = {COMMIT: Entry.COMMITTED, ROLLBACK: Entry.RO
 WORDS: dict[int, str] = {entry: state.name for state, entry in ENDS.items()}
 TRANSACTION_BITS, COMMITTED_BITS = 12, 8
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.001  # for another process that is ending the same transaction
+READ_SECONDS = 60.0  # for a thread that reads all op records; as long as one waits for the index
 OFFSET_MAX = 1 << 62
 
 
@@ -83,8 +85,9 @@ class LocalTransactions:
         )
         self._opened: TransactionTable | None = None
         self._lock = threading.Lock()  # guards what is opened or made once
-        self._ending = threading.Lock()  # of transactions without an entry
-        self._reading = threading.Lock()  # of op records
+        own = store.root / "mq" / "transactions"
+        self._ending = thread_locks(own, "ending a transaction without an entry")
+        self._reading = thread_locks(own, "reading op records", READ_SECONDS)
         self._ledger: Ledger | None = None
         self._ops_read = 0
         self._checkers: set[LocalChecker] = set()
@@ -229,7 +232,9 @@ class LocalTransactions:
     def _end_once(self, message: MessageExt, state: TransactionState, from_check: bool) -> int:
         """End the transaction of a half message, unless it has ended; how it ended, now or before."""
         table, name = self.table(), half_queues.name_of(message)
-        deadline = time.monotonic() + WAIT_SECONDS
+        left = time_left()
+        wait = WAIT_SECONDS if left is None else min(left, WAIT_SECONDS)
+        deadline = time.monotonic() + wait
         while True:
             seen = table.claim(name)
             if seen is None:
@@ -238,7 +243,7 @@ class LocalTransactions:
             if entry in WORDS:
                 return entry
             if entry == Entry.ABSENT:
-                with self._ending, table.unlisted():
+                with self._ending(), table.unlisted():
                     # First: where that fails, nothing is claimed. Somebody may have made an entry meanwhile.
                     before = self._ended_before(message)
                     if table.claim(name, insert=True) is None:
@@ -247,7 +252,7 @@ class LocalTransactions:
                         return self._end_unlisted(message, state, before)
             elif table.is_alive(token):
                 if time.monotonic() > deadline:
-                    raise locked_by_others(table.path, "ending this transaction", deadline - WAIT_SECONDS)
+                    raise table.held_by(token, "ending this transaction", deadline - wait)
                 time.sleep(LOOK_SECONDS)
             else:
                 before = self._ended_before(message)
@@ -347,7 +352,7 @@ class LocalTransactions:
 
     def _known(self) -> Ledger:
         """What op records tell by now. Kept, since there may be many of them."""
-        with self._reading:
+        with self._reading():
             if self._ledger is None:
                 self._ledger, self._ops_read = self.halves.ledger()
             else:
@@ -388,7 +393,7 @@ class LocalTransactions:
         self._catalog.check_writable()
         if not isinstance(msg_id, str):
             raise TypeError(f"a message id is a str, not {type(msg_id).__name__}")
-        with self._ending, self.table().unlisted():
+        with self._ending(), self.table().unlisted():
             waiting = self._found(GIVEN_UP_TOPIC, msg_id) if msg_id else []
             if not waiting:
                 raise MessageNotFound(

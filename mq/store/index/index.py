@@ -26,7 +26,6 @@ unless it says otherwise. Look-ups take no lock.
 import errno
 import itertools
 import re
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -96,28 +95,29 @@ class Index:
         self._slot_count = slot_count
         self._unit_count = unit_count
         self._writable = not read_only
+        # Changed by single calls of C, without a lock: a signal handler may look up what its thread does.
         self._open: dict[str, IndexFile] = {}
-        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Let go of the files. Look-ups under way end first: each holds the file it is in."""
-        with self._lock:
-            self._open = {}
+        self._open = {}
 
     def files(self) -> list[IndexFile]:
         """The files that are there now, oldest first. Raises StoreCorrupted for one of another length."""
-        with self._lock:
-            try:
-                names = sorted(path.name for path in self._directory.iterdir() if NAME.fullmatch(path.name))
-            except FileNotFoundError:
-                names = []
-            opened: dict[str, IndexFile] = {}
-            for name in names:
-                file = self._open.get(name) or self._map(self._directory / name)
-                if file is not None:
-                    opened[name] = file
-            self._open = opened
-            return list(opened.values())
+        opened = self._open  # What close() or clear() replaces meanwhile goes with the last look-up.
+        try:
+            names = sorted(path.name for path in self._directory.iterdir() if NAME.fullmatch(path.name))
+        except FileNotFoundError:
+            names = []
+        files = []
+        for name in names:
+            file = opened.get(name) or self._map(self._directory / name)
+            if file is not None:
+                files.append(opened.setdefault(name, file))
+        # One that another thread has mapped since the names were read may go as well: it is mapped again.
+        for name in opened.keys() - set(names):
+            opened.pop(name, None)
+        return files
 
     def _map(self, path: Path) -> IndexFile | None:
         try:
@@ -231,8 +231,7 @@ class Index:
 
     def clear(self) -> None:
         """Remove all files."""
-        with self._lock:
-            self._open = {}
+        self._open = {}
         for path in sorted(self._directory.glob("*")):
             if NAME.fullmatch(path.name):
                 path.unlink()

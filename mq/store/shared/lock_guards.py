@@ -11,7 +11,9 @@ something that the next one under the lock takes for what it is.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -42,6 +44,7 @@ __all__ = [
     "file_lock",
     "locked_by_others",
     "thread_lock",
+    "thread_locks",
     "time_limit",
 ]
 
@@ -87,7 +90,7 @@ def file_lock(
     in time, unless busy() makes another error. Errors of the opening have their names: see
     mq/store/os_errors.py.
     """
-    failed = partial(_busy_file, path, doing, monotonic(), busy)
+    failed = partial(_busy_file, path, byte, doing, monotonic(), busy)
     try:
         return file_guard(bytes(path), byte, timeout, failed, create)
     except OSError as error:
@@ -97,12 +100,12 @@ def file_lock(
         raise found from error
 
 
-def _busy_file(path: Path, doing: str, since: float, busy: Busy | None, result: int) -> NoReturn:
+def _busy_file(path: Path, byte: int, doing: str, since: float, busy: Busy | None, result: int) -> NoReturn:
     if busy is not None:
         raise busy()
     if result == lib.MQ_REENTERED:
         check(result, str(path))
-    raise locked_by_others(path, doing, since)
+    raise locked_by_others(path, doing, since, byte)
 
 
 def thread_lock(lock: Any, timeout: float, busy: Busy, reentered: Busy) -> Guard:
@@ -115,6 +118,23 @@ def thread_lock(lock: Any, timeout: float, busy: Busy, reentered: Busy) -> Guard
     return thread_guard(lock, timeout, failed)
 
 
+def thread_locks(path: Path, doing: str, timeout: float = LOCK_TIMEOUT) -> Callable[[], Guard]:
+    """A lock among the threads of this process, for with statements: `with locked():`. Threads that have it
+    are `doing` something with what `path` is the file of. Raises StoreLocked, at once for a signal handler
+    whose thread has it already."""
+    return partial(thread_guard, threading.Lock(), timeout, partial(_busy_here, path, doing))
+
+
+def _busy_here(path: Path, doing: str, result: int) -> NoReturn:
+    text = f"{path}: another thread of this process is {doing}: see what it waits for"
+    if result == lib.MQ_REENTERED:
+        text = (
+            f"{path}: a signal handler calls what its thread is in the middle of ({doing}): have the handler"
+            " set a flag, and call it from a thread"
+        )
+    raise StoreLocked(text, path=str(path), pid=os.getpid())
+
+
 def time_limit(seconds: float) -> Guard:
     """Until when this thread waits for locks, in whatever it calls; a limit around it counts as well."""
     return time_guard(seconds)
@@ -124,22 +144,57 @@ def _busy(busy: Busy, _result: int) -> NoReturn:
     raise busy()
 
 
-def locked_by_others(path: Path, doing: str, since: float) -> StoreLocked:
+def locked_by_others(path: Path, doing: str, since: float, byte: int | None = None) -> StoreLocked:
     """The error for a lock of a file under mq/ that was waited for since then, in monotonic seconds. The
-    kernel does not tell which process has it: of those that have the store open one that is stopped is named,
-    or the only one."""
-    pid = _suspect(path)
-    text = f"{path}: another process has been {doing} for more than {monotonic() - since:.2g} s"
+    kernel tells by the byte which process has it, where it may be asked. Else, of those that have the store
+    open, one that is stopped is named, or the only one."""
+    pids = _pids(path)
+    pid = _holder(path, byte, pids) if byte is not None else None
+    seconds = f"{monotonic() - since:.2g} s"
+    if pid == os.getpid():
+        text = f"{path}: another thread of this process has been {doing} for more than {seconds}"
+        return StoreLocked(f"{text}: see what it waits for", path=str(path), pid=pid)
+    text = f"{path}: another process has been {doing} for more than {seconds}"
     if pid is not None:
+        text += f": {describe(pid)}"
+    elif (pid := _suspect(pids - {os.getpid()})) is not None:
         text += f", most likely {describe(pid)}"
     return StoreLocked(text, path=str(path), pid=pid)
 
 
-def _suspect(path: Path) -> int | None:
+def _pids(path: Path) -> set[int]:
+    """The processes that have the store open."""
     root = next((parent for parent in path.parents if (parent / "members").is_file()), None)
-    if root is None:
-        return None
-    pids = {member.pid for member in living(root / "members")} - {os.getpid()}
+    return set() if root is None else {member.pid for member in living(root / "members")}
+
+
+def _holder(path: Path, byte: int, pids: Iterable[int]) -> int | None:
+    """The process that has locked a byte of a file: each shows the locks of its descriptors."""
+    with suppress(OSError):
+        inode = path.stat().st_ino
+        for pid in pids:
+            with suppress(OSError):  # It ended meanwhile, or is another user's.
+                for each in Path(f"/proc/{pid}/fdinfo").iterdir():
+                    if any(_covers(line.split(), inode, byte) for line in _lines(each)):
+                        return pid
+    return None
+
+
+def _lines(path: Path) -> list[str]:
+    with suppress(OSError):  # It was closed meanwhile.
+        return path.read_text().splitlines()
+    return []
+
+
+def _covers(words: list[str], inode: int, byte: int) -> bool:
+    """Whether it is a lock of this byte: lock: 1: OFDLCK ADVISORY WRITE -1 <major>:<minor>:<inode> <begin>
+    <end>, the end included, or EOF."""
+    if len(words) != 9 or words[0] != "lock:" or words[6].rpartition(":")[2] != str(inode):
+        return False
+    return int(words[7]) <= byte and (words[8] == "EOF" or byte <= int(words[8]))
+
+
+def _suspect(pids: set[int]) -> int | None:
     stopped = sorted(pid for pid in pids if process_state(pid).is_stopped)
     if stopped:
         return stopped[0]

@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 from mq.api.queues import Appender
 from mq.api.results import MessageQueue, SendResult, SendStatus
 from mq.api.transactions import Ender
-from mq.errors import MessageInvalid
+from mq.errors import MessageInvalid, StoreLocked
 from mq.fastpath import Guard, HalfMessages, LogHandle, bind_transactions
 from mq.message import Message
 from mq.store.directory.file_locks import byte_owner, lock_byte, open_own_file
@@ -50,7 +50,7 @@ from mq.store.log.writer import Writer
 from mq.store.native import check, ffi, lib
 from mq.store.os_errors import named_errors
 from mq.store.shared.control import boot_id
-from mq.store.shared.lock_guards import file_lock
+from mq.store.shared.lock_guards import file_lock, locked_by_others
 from mq.store.shared.waiting import Futex
 from mq.store.store import Store
 
@@ -275,6 +275,10 @@ class TransactionTable:
         with self._files:
             self._check_open()
             return token == self._token or byte_owner(self._asking, TOKEN_BYTES + token) is not None
+
+    def held_by(self, token: int, doing: str, since: float) -> StoreLocked:
+        """The error for an entry that the broker of a token keeps; since when, in monotonic seconds."""
+        return locked_by_others(self.path, doing, since, TOKEN_BYTES + token)
 
     def unlisted(self) -> Guard:
         """For a with statement: one at a time ends a transaction that has no entry. Raises StoreLocked."""

@@ -1,0 +1,72 @@
+"""A signal handler that makes the call that it interrupts: both end, the handler's perhaps with StoreLocked.
+
+A usual run interrupts some instructions of each call; MQ_INTERRUPTS=4 four times as many, and =all each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import mq
+from mq.broker.local import LocalBroker
+from tests.interrupts import calls
+from tests.interrupts.calls import PATIENCE, SIZES, Call
+from tests.support.interrupting import alarms, called_at
+
+TIMES = os.environ.get("MQ_INTERRUPTS", "1")
+ROUNDS = 30
+ALL = 1 << 30
+# asyncio.run(), a second consumer of a group, which waits for the first, and a poll of the same one cannot be
+# within another one; the rest takes long, and has other threads do all its work.
+APART = {
+    *(calls.asynchronous, calls.polled, calls.sought),
+    *(calls.served, calls.replicated, calls.keyed_anew),
+}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.timeout(0 if TIMES == "all" else 300),
+]
+
+
+@pytest.fixture
+def broker(directory: Path) -> Iterator[LocalBroker]:
+    with mq.open(directory, **SIZES) as broker:
+        broker.create_topic("orders", 2)
+        yield broker
+
+
+@pytest.mark.parametrize(
+    "kind", [each for each in calls.CALLS if each not in APART], ids=lambda kind: kind.__name__
+)
+def test_a_handler_that_makes_the_same_call_does_not_wait_for_itself(
+    kind: Callable[[LocalBroker], Call], broker: LocalBroker
+) -> None:
+    call, numbers = kind(broker), count()
+    call(next(numbers))
+    size = called_at(lambda: call(next(numbers)), ALL, lambda: None)
+    rounds = size if TIMES == "all" else min(size, round(ROUNDS * float(TIMES)))
+
+    def handler() -> None:
+        try:
+            call(next(numbers))
+        except mq.MQError as error:
+            refused.append(error)
+
+    refused: list[mq.MQError] = []
+    with alarms() as set_alarm:
+        for at in range(rounds):
+            set_alarm(PATIENCE)  # Raises where the two wait for each other.
+            called_at(lambda: call(next(numbers)), at * size // rounds, handler)
+            set_alarm(0.0)
+    for error in refused:
+        if kind is calls.redriven and isinstance(error, mq.NotPermitted):
+            continue  # One redrive of a group at a time, whoever makes it.
+        assert isinstance(error, mq.StoreLocked), error
+        assert error.pid == os.getpid(), error
+        assert "signal handler" in str(error), error
