@@ -9,16 +9,17 @@ are not appended yet, in their order, and how many batches of the first one are:
 as the newest goes on there, with these files and with no others. The newest is the one of the greatest epoch
 and chunk, wherever it lies in the queue: one that was appended again may lie behind it.
 
-The sink writes them (mq/spark/sink/ledger.py), and a broker keeps those that a sink may still ask for.
+The sink writes them (mq/spark/sink/ledger.py). RULE says which of them a sink may still ask for: retention
+keeps these (mq/compacted_topics.py).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import NamedTuple, overload
+from typing import Final, NamedTuple, overload
 
-__all__ = ["KEPT_MS", "TOPIC", "Entry", "newer"]
+__all__ = ["KEPT_MS", "RULE", "TOPIC", "Entry", "newer"]
 
 TOPIC = "MQ_SINK_LEDGER"
 # A transaction id that has committed nothing for so long is forgotten with its messages.
@@ -88,3 +89,25 @@ def newer(known: Entry | None, bodies: Iterable[bytes], txn: str) -> Entry | Non
         if known is None or (entry.epoch, entry.chunk) >= (known.epoch, known.chunk):
             known = entry
     return known
+
+
+class _Rule:
+    """See mq.compacted_topics.CompactionRule: a subject is a transaction id."""
+
+    topic: Final = TOPIC
+
+    def subject(self, body: bytes) -> str | None:
+        entry = Entry.decode(body)
+        return None if entry is None else entry.txn
+
+    def newest(self, bodies: Iterable[bytes], subject: str) -> bytes:
+        entry = newer(None, bodies, subject)
+        assert entry is not None
+        return entry.encode()
+
+    def is_of_use(self, body: bytes, now_ms: int) -> bool:
+        entry = Entry.decode(body)
+        return entry is not None and entry.is_of_use(now_ms)
+
+
+RULE: Final = _Rule()

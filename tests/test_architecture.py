@@ -34,6 +34,7 @@ FLOORS = {
     "mq.properties": 0,
     "mq.due_time": 0,
     "mq.sink_ledger": 0,
+    "mq.compacted_topics": 0,
     "mq.names": 0,
     "mq.compression": 0,
     "mq.errors": 0,
@@ -222,6 +223,19 @@ def test_only_the_store_imports_the_native_module() -> None:
         if not module_name(path).startswith("mq.store")
         for line, imported in imports(path)
         if imported.startswith("mq.store.native")
+    ]
+    assert wrong == []
+
+
+def test_the_broker_knows_no_sink() -> None:
+    """The topics that it compacts, and by what rule, it takes from mq.compacted_topics."""
+    below = tuple(name for name, floor in FLOORS.items() if 0 < floor < FLOORS["mq.spark"])
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sources()
+        if package_of(module_name(path)) in below
+        for line, imported in imports(path)
+        if imported == "mq.sink_ledger"
     ]
     assert wrong == []
 

@@ -31,9 +31,10 @@ from mq.broker.once.append_once import Dedup
 from mq.broker.once.handled_key_files import OnceFiles
 from mq.broker.options import Options, settle
 from mq.broker.retention import LocalRetention
-from mq.broker.topics.compaction import Keepsakes
+from mq.broker.topics.compaction import Compaction
 from mq.broker.topics.registry import Catalog
 from mq.broker.transactions.transactions import LocalTransactions
+from mq.compacted_topics import RULES
 from mq.message import Message
 from mq.store.log.delayed_append import DelayedAppend
 from mq.store.log.multi_append import BulkWriter
@@ -156,11 +157,11 @@ class Parts:
         append = Appenders(self._writer.appender)
         keyed_append = Appenders(partial(self._writer.appender, keyed=True))
         self._dedup = Dedup(store, NAME, self._reader, keyed_append, catalog.current)
-        self._keepsakes = Keepsakes(
-            NAME, self._reader, self._finder.query, append, store.flush_log, catalog.names
+        self._compaction = Compaction(
+            NAME, RULES, self._reader, self._finder.query, append, store.flush_log, catalog.names
         )
         unread = ExpiringUnread(NAME, self._groups, self._schedule)
-        self._retention = LocalRetention(store, self._settings, unread.of, self._keepsakes.kept)
+        self._retention = LocalRetention(store, self._settings, unread.of, self._compaction.compacted)
 
     def _open_transactions(self) -> None:
         self._transactions = LocalTransactions(

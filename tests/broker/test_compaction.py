@@ -1,9 +1,9 @@
-"""The sink's ledger outlives retention for the entries that a sink may still need, and no others."""
+"""Of a topic that has a rule, such as the sink's ledger, what is of use outlives retention, and no more."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from mq.broker import leader
 from mq.broker.local import LocalBroker
 from mq.errors import StoreFull
 from mq.sink_ledger import KEPT_MS, TOPIC, Entry, newer
-from tests.support.insides import keepsakes_of, log_end, set_compaction
+from tests.support.insides import add_compaction_rule, compaction_of, log_end, set_compaction
 from tests.support.store.small_store import (
     LOG_FILE_SIZE,
     expire_at,
@@ -76,12 +76,41 @@ def test_the_newest_entry_of_each_moves_on_again_and_again(broker: LocalBroker) 
         assert [newest(broker, entry.txn) for entry in entries] == entries
 
 
+class Latest:
+    """Keep the greatest number of each name, "name=number", unless it is 0."""
+
+    topic = "NUMBERS"
+
+    def subject(self, body: bytes) -> str | None:
+        return body.decode().partition("=")[0] if b"=" in body else None
+
+    def newest(self, bodies: Iterable[bytes], subject: str) -> bytes:
+        of_subject = [body for body in bodies if self.subject(body) == subject]
+        return max(of_subject, key=lambda body: int(body.partition(b"=")[2]))
+
+    def is_of_use(self, body: bytes, now_ms: int) -> bool:
+        return not body.endswith(b"=0")
+
+
+def test_a_topic_is_compacted_by_its_own_rule(broker: LocalBroker) -> None:
+    """The broker takes topics and rules from elsewhere, as many as there are."""
+    add_compaction_rule(broker, Latest())
+    broker.create_topic("NUMBERS", 1)
+    entry = say(broker, "one", 0)
+    for body in (b"a=2", b"b=0", b"a=7", b"a=3", b"none"):
+        send(broker, "NUMBERS", 0, body, keys=body[:1].decode())
+    for _ in range(2):
+        expire_all(broker)
+        assert [message.body for message in messages_of(broker.topic("NUMBERS").queues[0])] == [b"a=7"]
+        assert ledger(broker) == [entry]
+
+
 def test_what_is_not_about_to_go_stays_where_it_is(broker: LocalBroker) -> None:
     say(broker, "one", 0)
     fill(broker, "A", 40)
     later = say(broker, "one", 1)
     begin = log_files(broker.path)[1]
-    with keepsakes_of(broker).kept(int(begin.name), now_ms()):
+    with compaction_of(broker).compacted(int(begin.name), now_ms()):
         assert [entry.epoch for entry in ledger(broker)] == [0, 1]
     expire_all(broker)
     assert ledger(broker) == [later]
@@ -112,10 +141,10 @@ def test_they_are_on_disk_before_anything_is_deleted(broker: LocalBroker) -> Non
     fill(broker, "A", 40)
     order: list[str] = []
     set_compaction(broker, sync=lambda: order.append("synced"))
-    with keepsakes_of(broker).kept(LOG_FILE_SIZE, now_ms()):
+    with compaction_of(broker).compacted(LOG_FILE_SIZE, now_ms()):
         order.append("deleted")
     assert order == ["synced", "deleted"]
-    with keepsakes_of(broker).kept(0, now_ms()):
+    with compaction_of(broker).compacted(0, now_ms()):
         order.append("nothing to do")
     assert order[2:] == ["nothing to do"]
 

@@ -19,11 +19,12 @@ from mq.broker.groups.groups import Groups
 from mq.broker.leader import Duties
 from mq.broker.local import LocalBroker
 from mq.broker.message_query import Finder
-from mq.broker.topics.compaction import Keepsakes
+from mq.broker.topics.compaction import Compaction
 from mq.broker.topics.registry import Catalog
 from mq.broker.transactions.producers import LocalChecker
 from mq.client.engine.consume_loop import ConsumeLoop
 from mq.client.engine.poll_loop import PollLoop
+from mq.compacted_topics import CompactionRule
 from mq.store.log.writer import Marker, Writer
 from mq.store.native import lib
 from mq.store.queue.arrow import ArrowReader
@@ -121,8 +122,8 @@ def filters_of(broker: LocalBroker) -> ConsumerFilters:
     return filters
 
 
-def keepsakes_of(broker: LocalBroker) -> Keepsakes:
-    return broker._keepsakes
+def compaction_of(broker: LocalBroker) -> Compaction:
+    return broker._compaction
 
 
 def set_dedup_clock(broker: mq.Broker, clock_ms: Callable[[], int]) -> None:
@@ -154,11 +155,16 @@ def set_compaction(
     append: Callable[..., object] | None = None,
     sync: Callable[[], object] | None = None,
 ) -> None:
-    """Have the compaction of the ledger look, append and sync by these functions."""
-    keepsakes = broker._keepsakes
-    keepsakes._query = query or keepsakes._query
-    keepsakes._append = append or keepsakes._append
-    keepsakes._sync = sync or keepsakes._sync
+    """Have the compaction of internal topics look, append and sync by these functions."""
+    compaction = broker._compaction
+    compaction._query = query or compaction._query
+    compaction._append = append or compaction._append
+    compaction._sync = sync or compaction._sync
+
+
+def add_compaction_rule(broker: LocalBroker, rule: CompactionRule) -> None:
+    """Have retention compact one more topic."""
+    broker._compaction._rules = (*broker._compaction._rules, rule)
 
 
 def duties_of(broker: LocalBroker) -> Duties:

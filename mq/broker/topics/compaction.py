@@ -1,42 +1,43 @@
-"""Messages of the sink's ledger that retention would take, and somebody may still ask for: appended again.
+"""Compaction of internal topics: messages still of use are appended again before retention deletes them.
 
-A query that rests for longer than messages are kept finds, when it goes on, which of its epochs the log had.
-Of every transaction id the newest entry counts, and is the only one that moves on; it is looked for where it
-is about to be deleted, so that each message of the ledger is read once for this. Two processes that do this
-at a time, or one that commits meanwhile, do no harm: what is found twice is the same, and the newest is the
-newest wherever it lies.
+A rule (mq/compacted_topics.py) says which they are. Of every subject the newest message counts, and only that
+one is appended again. It is looked for where it is about to be deleted, so each message of the topic is read
+once for this. Two processes that do this at a time, or a program that writes meanwhile, do no harm: what is
+found twice is the same, and the newest is the newest wherever it lies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 from mq.api.results import MessageQueue, PullStatus
+from mq.compacted_topics import CompactionRule
 from mq.errors import NotPermitted, StoreCorrupted, StoreFull, TopicNotFound
 from mq.message import Message, MessageExt
-from mq.sink_ledger import TOPIC, Entry, newer
 from mq.store.queue.reader import Reader
 
-__all__ = ["Keepsakes"]
+__all__ = ["Compaction"]
 
 READ_COUNT, READ_BYTES = 1000, 1 << 20
 FOUND_MAX = 32
 
 
-class Keepsakes:
-    """The ledger of one store, for the process that deletes old messages."""
+class Compaction:
+    """Of the internal topics of one store that have a rule, for the process that deletes old messages."""
 
     def __init__(
         self,
         name: str,
+        rules: Sequence[CompactionRule],
         reader: Reader,
         query: Callable[..., list[MessageExt]],
         append: Callable[..., object],
         sync: Callable[[], object],
         topics: Callable[[], list[str]],
     ) -> None:
-        self._queue = MessageQueue(TOPIC, name, 0)
+        self._name = name
+        self._rules = rules
         self._min_offset = reader.min_offset
         self._max_offset = reader.max_offset
         self._pull = reader.pull
@@ -46,50 +47,58 @@ class Keepsakes:
         self._topics = topics
 
     @contextmanager
-    def kept(self, log_min: int, now_ms: int) -> Iterator[None]:
-        """What lies before log_min is deleted inside; what is of use of it is on disk again before that.
+    def compacted(self, log_min: int, now_ms: int) -> Iterator[None]:
+        """All before log_min is deleted inside; messages of use are appended again, and synced, before that.
 
         On a full disk it is so afterwards: what is deleted makes the room.
         """
+        with ExitStack() as stack:
+            for rule in self._rules:
+                stack.enter_context(self._compacted(rule, log_min, now_ms))
+            yield
+
+    @contextmanager
+    def _compacted(self, rule: CompactionRule, log_min: int, now_ms: int) -> Iterator[None]:
         owed: list[tuple[str, bytes]] = []
         try:
-            if TOPIC in self._topics():
-                owed = list(self._of_use(log_min, now_ms))
-            self._move(owed)
+            if rule.topic in self._topics():
+                owed = list(self._of_use(rule, log_min, now_ms))
+            self._append_again(rule, owed)
         except StoreFull:
             yield
-            self._move(owed)
+            self._append_again(rule, owed)
         except (NotPermitted, TopicNotFound):
-            yield  # The topic was taken away, or may not be read and written: nobody commits to it either.
+            yield  # The topic was taken away, or may not be read and written: nobody writes to it either.
         else:
             yield
 
-    def _move(self, owed: list[tuple[str, bytes]]) -> None:
+    def _append_again(self, rule: CompactionRule, owed: Sequence[tuple[str, bytes]]) -> None:
+        queue = self._queue(rule)
         for key, body in owed:
-            self._append(self._queue, Message(TOPIC, body, keys=key), body, 0)
+            self._append(queue, Message(rule.topic, body, keys=key), body, 0)
         if owed:
             self._sync()
 
-    def _of_use(self, log_min: int, now_ms: int) -> Iterator[tuple[str, bytes]]:
-        for txn, (key, old) in self._before(log_min).items():
+    def _of_use(self, rule: CompactionRule, log_min: int, now_ms: int) -> Iterator[tuple[str, bytes]]:
+        for subject, (key, old) in self._before(rule, log_min).items():
             found: list[MessageExt] = []
-            # Where the index cannot be asked, on a full disk for one, the old one moves on, at the worst for
-            # nothing.
+            # Where the index cannot be asked, on a full disk for one, the old one is appended again, at the
+            # worst for nothing.
             with suppress(StoreCorrupted, StoreFull):
-                found = self._query(TOPIC, key, FOUND_MAX, 0, None)
-            entry = newer(old, (message.body for message in found), txn)
-            body = entry.encode()
+                found = self._query(rule.topic, key, FOUND_MAX, 0, None)
+            body = rule.newest([old, *(message.body for message in found)], subject)
             is_kept = any(message.log_offset >= log_min for message in found if message.body == body)
-            if entry.is_of_use(now_ms) and not is_kept:
+            if rule.is_of_use(body, now_ms) and not is_kept:
                 yield key, body
 
-    def _before(self, log_min: int) -> dict[str, tuple[str, Entry]]:
-        """By transaction id the newest entry that lies there, with its key."""
-        found: dict[str, tuple[str, Entry]] = {}
-        at, count = self._min_offset(self._queue), READ_COUNT
-        while at < self._max_offset(self._queue):
+    def _before(self, rule: CompactionRule, log_min: int) -> dict[str, tuple[str, bytes]]:
+        """By subject the newest message that lies there, as its key and its body."""
+        found: dict[str, tuple[str, bytes]] = {}
+        queue = self._queue(rule)
+        at, count = self._min_offset(queue), READ_COUNT
+        while at < self._max_offset(queue):
             try:
-                result = self._pull(self._queue, at, count, READ_BYTES, None, 0.0)
+                result = self._pull(queue, at, count, READ_BYTES, None, 0.0)
             except StoreCorrupted:
                 # One of them is damaged: retention is not to wait for it.
                 at, count = at + (count == 1), 1
@@ -100,8 +109,11 @@ class Keepsakes:
             for message in result.messages:
                 if message.log_offset >= log_min:
                     return found
-                entry = Entry.decode(message.body)
-                if entry is not None and message.keys:
-                    known = found.get(entry.txn, ("", entry))[1]
-                    found[entry.txn] = message.keys[0], newer(known, [message.body], entry.txn)
+                subject = rule.subject(message.body)
+                if subject is not None and message.keys:
+                    known = [found[subject][1]] if subject in found else []
+                    found[subject] = message.keys[0], rule.newest([*known, message.body], subject)
         return found
+
+    def _queue(self, rule: CompactionRule) -> MessageQueue:
+        return MessageQueue(rule.topic, self._name, 0)

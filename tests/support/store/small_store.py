@@ -13,7 +13,7 @@ from mq.store import retention
 from mq.store.directory.checkpoint import Checkpoint, write_checkpoint
 from mq.store.recovery.recover import Recovered
 from tests.support.appending import append_one
-from tests.support.insides import keepsakes_of, store_of
+from tests.support.insides import compaction_of, store_of
 
 LOG_FILE_SIZE = 4096
 QUEUE_FILE_UNITS = 4
@@ -135,7 +135,7 @@ def expire_at(broker: LocalBroker, now_ms: int, kept_ms: int = 1) -> int:
     due = retention.due(store_of(broker), now_ms, kept_ms)
     if due is None:
         return 0
-    with keepsakes_of(broker).kept(due.log_min, now_ms):
+    with compaction_of(broker).compacted(due.log_min, now_ms):
         retention.delete(store_of(broker), due)
     return len(due.files)
 
