@@ -18,9 +18,11 @@ from mq.remoting.client.connections.answers import framed
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.pulling import HOLD_SECONDS, READER_GROUP, pull_request, pulled
 from mq.remoting.client.topics import RemoteTopics
+from mq.remoting.codec.bodies.route import MASTER_ID
 
 __all__ = ["QueuePuller"]
 
+LACKING = frozenset({PullStatus.NO_NEW_MESSAGE, PullStatus.OFFSET_ILLEGAL})
 ANSWER_SECONDS = 10.0  # time limit in addition to the time that a broker holds a pull
 
 
@@ -37,6 +39,7 @@ class QueuePuller:
         self._topics = topics
         self._version = -1  # the route version at which the queue was last found readable
         self._all = Subscription(self._wire_queue.topic)
+        self._broker_id = MASTER_ID  # of the master or the slave to ask next, as the last answer suggested
 
     def __call__(
         self,
@@ -72,8 +75,9 @@ class QueuePuller:
             hold=hold,
             subscription=self._all,
         )
-        remoting, address = self._brokers.remoting, self._brokers.address(self._queue.broker_name)
+        remoting, address = self._brokers.remoting, self._address()
         limit = time_left() or remoting.options.timeout
+        suggested, self._broker_id = self._broker_id, MASTER_ID  # An error leads back to the master.
         if not hold:
             answer = remoting.call(address, framed(request), limit)
         else:
@@ -84,8 +88,23 @@ class QueuePuller:
                 if future.done() and future.exception() is not None:
                     raise
                 future.cancel()
+                self._broker_id = suggested
                 return PullResult(PullStatus.NO_NEW_MESSAGE, [], offset, 0, offset)
-        return pulled(answer, self._queue, offset, address, self._namespace).result
+        result, self._broker_id = pulled(answer, self._queue, offset, address, self._namespace)
+        if result.status in LACKING and self._is_slave(address):
+            self._broker_id = MASTER_ID  # A slave may lack the newest messages.
+            return self._pull(offset, count_max, byte_max, 0.0)
+        return result
+
+    def _is_slave(self, address: str) -> bool:
+        """Whether it is a slave's address, and there is a master."""
+        master = self._brokers.cluster.address(self._queue.broker_name)
+        return master is not None and address != master
+
+    def _address(self) -> str:
+        """The address of the suggested broker if it is known, else the master's or any slave's."""
+        name = self._queue.broker_name
+        return self._brokers.cluster.address(name, self._broker_id) or self._brokers.address(name)
 
 
 def _cut(found: PullResult, byte_max: int) -> PullResult:
