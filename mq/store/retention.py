@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mq.api.retention import Range
+from mq.store.directory.log_begin import keep_log_begin
 from mq.store.directory.root import sync_names
 from mq.store.log.commitlog import segment_files
 from mq.store.native import check, lib
@@ -139,7 +140,8 @@ def delete(store: Store, due: Due, term: int = 0) -> None:
     control.raise_in_term(term, lib.MQ_LOG_MIN, log_min)
     # Before any file goes: after a power cut an older control file would tell of files that are missing.
     control.sync()
-    sync_names(store.root / "mq")  # So is the name of this one, which a recovery may have made anew.
+    keep_log_begin(store.root, control)
+    sync_names(store.root / "mq")  # So are the names of both: a recovery may have made the former anew.
     trimmed = []
     for queue in control.queues():
         oldest = lib.mq_queue_trim(log, queue[0], log_min)

@@ -17,9 +17,8 @@
             geometry.json    file sizes                          directory/file_sizes.py
             settings.json    identity, what all agree on         directory/settings.py
 
-The first process in finds one of three things: a control file that is to be believed (all others died, or
-closed): attach, at once, whatever the size; another boot's: recover from the checkpoint on; none: the same.
-A process that opens a store that others have open just maps what they share.
+The first process in attaches to a control file that can be believed, at once, whatever the size; without one
+it recovers, from the checkpoint on. A later process just maps what the others share.
 
 A Store used in a forked child raises ForkedBroker; the at-fork hook drops the child's copies of the locks.
 """
@@ -39,6 +38,7 @@ from typing import Any
 from mq.errors import MQError, StoreFull
 from mq.store.directory.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.directory.file_sizes import agree, keep, validated
+from mq.store.directory.log_begin import keep_log_begin
 from mq.store.directory.open_lock import Gate
 from mq.store.directory.root import is_listed, listed_queues, prepare, private_copy, topics_begin
 from mq.store.directory.settings import Settings, SettingsFile
@@ -145,7 +145,6 @@ class Store:
             read_only=self.read_only,
         )
         path = self.root / "mq" / "control"
-        checkpoint = read_checkpoint(self.root)
         old = believable(self.root, self.gate, self.geometry, lock_mtime) if alone else shared(path)
         if old is not None:
             self.control = old
@@ -156,7 +155,8 @@ class Store:
                 check(lib.mq_control_new_locks(old.handle), str(path))
                 check(lib.mq_log_repair_tail(self.log, 1000), str(self.root))
         else:
-            self._recover(path, checkpoint, hint(self.root, self.geometry, lock_mtime), progress)
+            known = hint(self.root, self.geometry, lock_mtime)
+            self._recover(path, read_checkpoint(self.root), known, progress)
         assert self.control is not None
         changed = self.role.settle(self.control, alone=alone, read_only=self.read_only)
         if self._on_recovered is not None and not self.read_only and (changed or old is None):
@@ -173,6 +173,7 @@ class Store:
             self.control.set(lib.MQ_INDEXED_END, 0)
         self.gate.mark_open()
         keep(self.root, self.geometry)
+        keep_log_begin(self.root, self.control)
         self.members = Members(self.root / "mq" / "members")
         self.members.join()
         self.gate.enter()
@@ -395,8 +396,7 @@ class Store:
         self.log = None
         if self.control is not None:
             self.control.close()
-        index = getattr(self, "index", None)
-        if index is not None:
+        if (index := getattr(self, "index", None)) is not None:
             index.close()
         if self.members is not None:
             self.members.close()

@@ -16,6 +16,7 @@ from typing import Any
 from mq.errors import StoreCorrupted
 from mq.store.directory.file_sizes import Geometry
 from mq.store.directory.layouts import check_control, check_layouts, packed
+from mq.store.directory.log_begin import read_log_begin
 from mq.store.directory.open_lock import Gate
 from mq.store.native import check, ffi, lib
 from mq.store.recovery.plausibility import has_bytes, is_complete
@@ -123,7 +124,13 @@ class Hint:
 
 
 def hint(root: Path, sizes: Geometry, lock_mtime: int) -> Hint:
-    """What a control file that is not believed still tells."""
+    """What a control file that is not believed still tells, and mq/log_begin."""
+    found = _of_control(root, sizes, lock_mtime)
+    found.log_min = max(found.log_min, read_log_begin(root, lock_mtime, sizes.commitlog_file_size))
+    return found
+
+
+def _of_control(root: Path, sizes: Geometry, lock_mtime: int) -> Hint:
     found = Hint()
     try:
         control = Control(root / "mq" / "control", create=False, peek=True)

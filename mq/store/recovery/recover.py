@@ -217,11 +217,14 @@ class Recovery:
         files, changed = log_files(self.root, size, self.known.log_end, writable=self.writable)
         self.unreadable = () if self.writable else changed
         if not files:
-            if self.known.log_end > max(self.known.log_min, 0):
+            had_messages = self.known.log_end > max(self.known.log_min, 0)
+            if had_messages or (self.known.log_min > 0 and not self.known.ours):
+                where = (
+                    f"ended at {self.known.log_end:,}" if had_messages else f"began at {self.known.log_min:,}"
+                )
                 raise StoreCorrupted(
-                    f"{self.root}/commitlog has no file at all, though the log ended at"
-                    f" {self.known.log_end:,}: put its files back, or delete {self.root}/mq/control to go on"
-                    " without any message",
+                    f"{self.root}/commitlog has no file at all, though the log {where}: put its files back,"
+                    f" or delete {self.root}/mq/control and mq/log_begin to go on without any message",
                     path=f"{self.root}/commitlog",
                 )
             return 0
