@@ -22,10 +22,11 @@ from mq.aio.delivery import AsyncDelivery, Listener
 from mq.aio.waiter import Request, WaiterThread
 from mq.client.engine.options import INT_MAX, check_count, check_int
 from mq.client.engine.owned_queue import ALL_CONSUMED, ConsumeRequest
-from mq.client.engine.poll_loop import ROUND_SECONDS
+from mq.client.engine.poll_loop import LOCK_SECONDS, ROUND_SECONDS
 from mq.client.engine.send_back import SendBack
 from mq.client.polling_consumer import PollingConsumer
 from mq.errors import BrokerClosed
+from mq.fastpath import time_guard
 from mq.message import MessageExt
 from mq.uninterrupted import uninterrupted
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 YIELD_SECONDS = 0.001  # after so long other tasks have their turn
+TIME_MAX = 86_400.0
 
 
 class Consumer(PollingConsumer):
@@ -185,7 +187,8 @@ class Consumer(PollingConsumer):
                 await asyncio.sleep(0)
                 self._yielded_at = monotonic()
                 continue
-            found = self._loop.look(count_max, now, for_one=deadline is not None)
+            with time_guard(TIME_MAX if deadline is None else max(deadline - now, LOCK_SECONDS)):
+                found = self._loop.look(count_max, now, for_one=deadline is not None)
             if found is not None:
                 return found
             if self._loop.at_end:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 from mq.api.waiter import Versioned
 from mq.client.engine.options import check_count
-from mq.client.engine.poll_loop import ROUND_SECONDS, Position
+from mq.client.engine.poll_loop import LOCK_SECONDS, ROUND_SECONDS, Position
 from mq.client.polling_consumer import PollingConsumer
+from mq.fastpath import time_guard
 from mq.message import MessageExt
 from mq.uninterrupted import uninterrupted
 
@@ -80,7 +81,8 @@ class PullConsumer(PollingConsumer):
                 if self._is_closed or self._woken:
                     self._woken = False
                     return []
-                request = loop.look(count_max, now, for_one=True)
+                with time_guard(max(deadline - now, LOCK_SECONDS)):
+                    request = loop.look(count_max, now, for_one=True)
                 if request is not None:
                     return loop.hand_out(request, count_max, in_loop=in_loop)
                 at_end = loop.at_end

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,9 +15,12 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
+from mq.broker.once.handled_keys import WRITING_BYTE
 from mq.store.native import lib
+from mq.store.shared.group_file import CHANGING_BYTE
 from mq.store.shared.lock_guards import append_lock, control_lock, file_lock, time_limit
 from mq.store.shared.process_state import ProcessKind, process_state
+from mq.store.transactions.table import Entry
 from tests.support.insides import control_of, store_of
 from tests.support.interrupting import Interrupted, alarms
 from tests.support.store.peer import Peer
@@ -115,6 +120,87 @@ def test_a_file_that_a_stopped_process_has_locked_is_not_waited_for_either(broke
 
         refused(create, pid)
     broker.create_topic("other", 1)
+
+
+def with_byte(file: str, byte: str) -> tuple[str, str]:
+    return f"held = file_lock(broker.path / 'mq' / {file!r}, {byte}, 'testing')", "del held"
+
+
+def test_a_poll_that_joins_a_group_waits_no_longer_than_it_says(broker: LocalBroker) -> None:
+    with mq.PullConsumer(broker, "readers") as first:  # There is a file of the group.
+        first.subscribe("orders")
+        assert first.poll(PATIENCE)
+    with stopped(broker.path, *with_byte("groups/readers", str(CHANGING_BYTE))) as pid:
+        second = mq.PullConsumer(broker, "readers")
+        second.subscribe("orders")
+        refused(lambda: second.poll(SHORT), pid)
+
+        async def poll() -> None:
+            third = mq.aio.Consumer(broker, "readers")
+            third.subscribe("orders")
+            try:
+                await third.poll(SHORT)
+            finally:
+                await third.close()
+
+        refused(lambda: asyncio.run(poll()), pid)
+    second.close()
+
+
+def test_once_waits_no_longer_than_it_says(broker: LocalBroker) -> None:
+    """Each of several threads, though one waits for the lock with which another one waits."""
+    once = mq.Once(broker, "readers", wait=SHORT)
+    with once("before"):
+        pass
+
+    def handle(key: str) -> None:
+        with once(key):
+            pass
+
+    with (
+        stopped(broker.path, *with_byte("once/readers", str(WRITING_BYTE))) as pid,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        begin = time.monotonic()
+        for future in [threads.submit(handle, str(number)) for number in range(3)]:
+            with pytest.raises(mq.StoreLocked) as caught:
+                future.result(PATIENCE)
+            assert caught.value.pid in (pid, os.getpid())
+        assert time.monotonic() - begin < USUAL
+
+
+def test_a_key_that_a_stopped_process_handles_is_reported_with_the_process(broker: LocalBroker) -> None:
+    once = mq.Once(broker, "readers", wait=SHORT)
+    lock = "handling = mq.Once(broker, 'readers')('key'); assert handling.__enter__()"
+    with stopped(broker.path, "import mq; " + lock, "handling.__exit__(None, None, None)") as pid:
+        begin = time.monotonic()
+        with pytest.raises(mq.Retry) as caught, once("key"):
+            pass
+        assert time.monotonic() - begin < USUAL
+        text = str(caught.value.__cause__)
+        assert "'key'" in text
+        assert f"kill -CONT {pid}" in text
+        assert "most likely" not in text
+    assert once.seen("key")
+
+
+def test_a_transaction_that_a_stopped_process_ends_is_reported_with_the_process(broker: LocalBroker) -> None:
+    """By the token of its entry: others that are stopped as well are not named."""
+    unknown = mq.TransactionState.UNKNOWN
+    with mq.TransactionProducer(broker, "bank", lambda _message: unknown) as producer:
+        sent = producer.send(mq.Message("orders", b"open"), lambda _message, _arg: unknown)
+        name = sent.queue_offset
+        claim = f"table = broker.transactions.table(); assert table.claim({name}) is None"
+        free = f"table.settle({name}, {Entry.PENDING})"
+        with stopped(broker.path, "pass", "pass"), stopped(broker.path, claim, free) as pid:
+            end = broker.transactions.ender("bank")
+            place = int(sent.offset_msg_id[-16:], 16), sent.queue_offset
+
+            def commit() -> None:
+                with time_limit(SHORT):
+                    end(*place, mq.TransactionState.COMMIT, True)
+
+            refused(commit, pid)
 
 
 def test_a_store_that_a_stopped_process_is_opening_says_so_at_once(directory: Path) -> None:

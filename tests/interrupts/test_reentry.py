@@ -29,7 +29,7 @@ APART = {
 }
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.timeout(0 if TIMES == "all" else 300),
 ]
 

@@ -72,6 +72,7 @@ NUMBERED = struct.Struct("=16sq")
 NEXT, BEGIN = 3, 5  # words of eight bytes; the check of each follows
 WRITING_BYTE, KEY_BYTES = 0, 1 << 62
 WRITING_TIMEOUT = 10.0
+FINISH_WAIT = 1.0  # seconds at least, for one that waits for no other: its body is done
 LOOK_AGAIN = 0.05  # seconds; a thread that gives up a key tells the others
 ASK_AGAIN = 0.002  # seconds; another process that handles the key tells nobody
 NUMBER_MAX = 1 << 60
@@ -116,7 +117,7 @@ class LocalHandled:
         digest, since = _digest(key), time.monotonic()
         self._store.live()
         self._free_orphans()
-        claim = _Claim(digest, owner, self._orphaned)
+        claim = _Claim(digest, wait, owner, self._orphaned)
         with time_limit(wait):
             while (held := self._claims.setdefault(digest, claim)) is not claim:
                 if held.thread == claim.thread:
@@ -149,9 +150,11 @@ class LocalHandled:
 
     def finish(self, key: str) -> None:
         digest = _digest(key)
+        claim = self._claims.get(digest)
+        wait = WRITING_TIMEOUT if claim is None else max(claim.wait_s, FINISH_WAIT)
         try:
             self._store.live()
-            with self._locked(), self._writing():
+            with time_limit(wait), self._locked(), self._writing():
                 self._read_on()
                 number = self._next
                 at = MARKS_AT + number % self.size * MARK_SIZE
@@ -369,10 +372,13 @@ class LocalHandled:
 class _Claim:
     """A key in the hands of this thread, for as long as an owner lives that was given."""
 
-    __slots__ = ("_released", "digest", "is_locked", "owner", "thread")
+    __slots__ = ("_released", "digest", "is_locked", "owner", "thread", "wait_s")
 
-    def __init__(self, digest: bytes, owner: object, orphaned: Callable[[_Claim], None]) -> None:
+    def __init__(
+        self, digest: bytes, wait_s: float, owner: object, orphaned: Callable[[_Claim], None]
+    ) -> None:
         self.digest = digest
+        self.wait_s = wait_s
         self.thread = threading.get_ident()
         self.is_locked = False  # among the processes; or about to be
         self._released = threading.Lock()

@@ -32,6 +32,7 @@ from mq.message import MessageExt
 from mq.names import RETRY_PREFIX
 from mq.uninterrupted import uninterrupted
 
+LOCK_SECONDS: Final = 0.2  # a poll waits at least so long for a lock that others hold for a moment
 ROUND_SECONDS: Final = 20.0  # at least so often it looks whose the queues are, told or not
 BATCH_COUNT_MAX: Final = 65_536  # more than is ever pulled at once
 RETRY_SECONDS: Final = 1.0  # until it looks again where not every queue could be claimed
