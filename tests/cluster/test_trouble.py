@@ -149,6 +149,39 @@ def test_what_is_cut_or_refused_is_sent_again_under_the_same_id() -> None:
                 wait_until(lambda: b"3" in got)
 
 
+def test_answers_that_come_late_or_never_lose_nothing_and_hang_nobody() -> None:
+    with Cluster() as cluster:
+        (name_server,) = cluster.name_servers
+        direct = cluster.brokers["a"].address
+        with (
+            FaultProxy(direct) as proxy,
+            FaultProxy(name_server.address, readdress={direct: proxy.address}) as front,
+            opened(front.address, timeout=2.0) as broker,
+        ):
+            broker.create_topic("orders", 1)
+            with mq.Producer(broker, timeout=30.0, retries=0) as producer:
+                producer.send(mq.Message("orders", b"0"))
+                proxy.delay_answers(1.0)
+                assert producer.send(mq.Message("orders", b"1")).status is mq.SendStatus.SEND_OK
+                proxy.heal()
+                proxy.swallow_answers(SEND, count=1)
+                with pytest.raises(mq.SendFailed) as never:
+                    producer.send(mq.Message("orders", b"2"), timeout=2.0)
+                ((_, error),) = never.value.attempts
+                assert isinstance(error, mq.RequestTimeout)
+                assert error.address == proxy.address
+                producer.send(mq.Message("orders", b"3"))
+                # What got no answer was stored all the same.
+                (queue,) = broker.topic("orders").queues
+                assert [each.body for each in queue.read(0).messages] == [b"0", b"1", b"2", b"3"]
+            with consuming(broker, "orders", "billing") as got:
+                wait_until(lambda: len(got) >= 4)
+                proxy.swallow_answers(PULL, count=1)
+                broker.topic("orders").send(b"4")
+                broker.topic("orders").send(b"5")
+                wait_until(lambda: {b"4", b"5"} <= set(got))
+
+
 @pytest.mark.parametrize("version", ["5.3", "4.9"])
 def test_a_slave_takes_over_reads(version: Version) -> None:
     master = BrokerPlan("a", version)
