@@ -15,27 +15,27 @@ from tests.support.store.small_store import open_small
 
 if find_spec("pyspark") is None:
     collect_ignore = [
-        "test_batch.py",
-        "test_checkpoints.py",
-        "test_contradictions.py",
-        "test_each_row_once.py",
-        "test_elsewhere.py",
-        "test_input.py",
-        "test_kills.py",
-        "test_long_lived.py",
-        "test_many_queues.py",
-        "test_no_java.py",
-        "test_on_cluster.py",
-        "test_old_spark.py",
-        "test_packaging.py",
-        "test_rows.py",
-        "test_sink.py",
-        "test_sinks.py",
-        "test_stream.py",
-        "test_triggers.py",
-        "test_two_applications.py",
+        "deployment/test_elsewhere.py",
+        "deployment/test_kills.py",
+        "deployment/test_long_lived.py",
+        "deployment/test_no_java.py",
+        "deployment/test_old_spark.py",
+        "deployment/test_on_cluster.py",
+        "deployment/test_packaging.py",
+        "deployment/test_two_applications.py",
+        "options/test_contradictions.py",
+        "sink/test_rows.py",
+        "sink/test_sink.py",
+        "sink/test_sinks.py",
+        "source/test_batch.py",
+        "source/test_checkpoints.py",
+        "source/test_each_row_once.py",
+        "source/test_input.py",
+        "source/test_many_queues.py",
+        "source/test_stream.py",
+        "source/test_triggers.py",
     ]
-    collect_ignore_glob = ["test_session*.py", "test_sink_*.py"]
+    collect_ignore_glob = ["sessions/test_session*.py", "*/test_sink_*.py"]
 
 
 @pytest.fixture

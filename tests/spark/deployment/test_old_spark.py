@@ -13,7 +13,7 @@ from mq.spark import register
 from mq.spark.errors import SparkError
 from mq.spark.version import check_spark
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("version", ["3.5.5", "4.0.1", "4.1.4", "4.1.0.dev0", "3.0", "nonsense"])

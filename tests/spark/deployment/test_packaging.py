@@ -15,7 +15,7 @@ import pytest
 import mq
 from mq.spark import java
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPT = """#!/bin/sh
 for argument do printf '[%s]' "$argument"; done
 """

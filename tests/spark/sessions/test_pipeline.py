@@ -31,7 +31,7 @@ from examples.pipeline.sums import Found, Sum, sums_of, verdict
 from examples.pipeline.table import Table
 from mq.store.check import problems
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DAY_S = 86_400
 FIRST_S = 1_700_000_000
 EVENT_COUNT = 240

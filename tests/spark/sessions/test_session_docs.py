@@ -16,7 +16,7 @@ import mq
 from mq.store.check import problems
 from tests.spark.session import begun
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 BLOCK = re.compile(r"^```py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLACE = "var/"
 

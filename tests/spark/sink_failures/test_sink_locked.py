@@ -32,7 +32,7 @@ with commit_lock(Path(sys.argv[1])):
     print("mine", flush=True)
     sys.stdin.readline()
 """
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -213,7 +213,7 @@ def test_an_append_that_fails_does_not_end_the_process(directory: Path) -> None:
     """When the garbage collector takes its traceback, with the buffers of Arrow that it had."""
     done = subprocess.run(
         [sys.executable, "-c", FAILS, str(directory)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
         timeout=240,
         check=False,
