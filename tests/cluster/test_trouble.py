@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -180,6 +182,38 @@ def test_answers_that_come_late_or_never_lose_nothing_and_hang_nobody() -> None:
                 broker.topic("orders").send(b"4")
                 broker.topic("orders").send(b"5")
                 wait_until(lambda: {b"4", b"5"} <= set(got))
+
+
+KILLED = """
+import os, sys, mq
+broker = mq.open("rocketmq://" + sys.argv[1])
+producer = mq.TransactionProducer(broker, "payments", lambda message: mq.TransactionState.ROLLBACK)
+producer.send(mq.Message("orders", b"paid"), lambda *_: os._exit(9))
+"""
+
+
+@pytest.mark.parametrize("version", ["5.3", "4.9"])
+def test_another_producer_answers_the_check_of_a_killed_one(version: Version) -> None:
+    """It has sent nothing itself, and knows no route."""
+    asked: list[bytes] = []
+
+    def check(message: mq.MessageExt) -> mq.TransactionState:
+        asked.append(message.body)
+        return mq.TransactionState.COMMIT
+
+    with Cluster([BrokerPlan("a", version)], version=version) as cluster:
+        with opened(cluster.name_server) as broker:
+            broker.create_topic("orders", 1)
+        killed = subprocess.run([sys.executable, "-c", KILLED, cluster.name_server], timeout=120, check=False)
+        assert killed.returncode == 9
+        with (
+            opened(cluster.name_server) as broker,
+            mq.TransactionProducer(broker, "payments", check),
+            opened(cluster.name_server) as other,
+            consuming(other, "orders", "billing") as got,
+        ):
+            wait_until(lambda: got == [b"paid"], 240.0)
+        assert asked == [b"paid"]
 
 
 @pytest.mark.parametrize("version", ["5.3", "4.9"])
