@@ -216,6 +216,26 @@ def test_another_producer_answers_the_check_of_a_killed_one(version: Version) ->
         assert asked == [b"paid"]
 
 
+def test_a_consumer_outlives_a_deleted_topic() -> None:
+    with Cluster() as cluster, opened(cluster.name_server) as broker:
+        for topic in ("orders", "bills"):
+            broker.create_topic(topic, 1)
+        got: list[bytes] = []
+        with mq.PushConsumer(broker, "billing") as consumer:
+            for topic in ("orders", "bills"):
+                consumer.subscribe(topic, listener=lambda message: got.append(message.body))
+            consumer.start()
+            broker.topic("orders").send(b"1")
+            wait_until(lambda: got == [b"1"])
+            broker.delete_topic("orders")
+            wait_until(lambda: "orders" not in {queue.topic for queue in consumer.assignment()})
+            broker.topic("bills").send(b"2")
+            wait_until(lambda: got == [b"1", b"2"])
+            broker.create_topic("orders", 1)
+            broker.topic("orders").send(b"3")
+            wait_until(lambda: b"3" in got)
+
+
 @pytest.mark.parametrize("version", ["5.3", "4.9"])
 def test_a_slave_takes_over_reads(version: Version) -> None:
     master = BrokerPlan("a", version)
