@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,9 +14,12 @@ from typing import Any
 import pytest
 
 import mq
+from mq.api.transactions import HalfMessage
+from mq.store.shared.process_state import process_state
 from tests.support.appending import prepare_one
 from tests.support.eventually import eventually
 from tests.support.processes.nursery import Nursery
+from tests.support.store.peer import Peer
 from tests.support.store.sizes import SIZES
 from tests.txn.deposits import GROUP, TOPIC, Database, Deposit
 from tests.txn.stage import Stage, agreed, deposited, nursery_in, told
@@ -88,6 +93,30 @@ def test_one_that_cannot_answer_delays_its_share_alone(stage: Stage, fails: str)
         stage.checker("good")
         count = decided_until(broker, stage, lambda: stage.was_asked("bad"))
         assert set(stage.asked("good")) == set(range(count))
+
+
+def test_a_producer_that_is_stopped_passes_its_share_on(directory: Path) -> None:
+    options = {**OPTIONS, "transaction_check_interval": 5.0}
+    with mq.open(directory, **options) as broker, Peer(directory, **options) as peer:
+        broker.create_topic(TOPIC, 1)
+        checker = broker.transactions.enlist(GROUP, "goes on")
+        peer.do(f"checker = broker.transactions.enlist({GROUP!r}, 'is stopped')")
+        os.kill(peer.pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: process_state(peer.pid).is_stopped, lambda: "it is not stopped")
+            (queue,) = broker.publishable(TOPIC)
+            message = mq.Message(TOPIC, b"open")
+            made = {prepare_one(broker, queue, GROUP, message, message.body, 0).msg_id for _ in range(10)}
+            asked: dict[int, set[str]] = {}
+            while len(asked) < 2:  # until the second round
+                check = checker.next(60.0)
+                assert check is not None
+                assert isinstance(check.message, HalfMessage)
+                asked.setdefault(check.message.times_checked, set()).add(check.message.msg_id)
+        finally:
+            os.kill(peer.pid, signal.SIGCONT)
+        assert asked[1] == made
+        checker.leave()
 
 
 def test_those_asked_are_killed_again_and_again(stage: Stage) -> None:

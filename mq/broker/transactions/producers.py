@@ -3,7 +3,7 @@
 On disk: mq/producers/<group>, empty. Each producer that is asked has locked a byte of it, the first that was
 free, with a descriptor of its own: the kernel drops the lock when its process dies. So all of them agree
 which lives, and share what a round of checks asks, by name and count of checks modulo their number. What one
-does not get to is shared anew in the next round.
+does not get to is shared anew in the next round. One whose process is stopped gets no share until it goes on.
 
 A producer that waits to be asked sleeps on the word of the rounds (see mq/store/transactions/table.py).
 """
@@ -24,6 +24,7 @@ from mq.message import MessageExt
 from mq.store.directory.file_locks import FLOCK, lock_byte, open_own_file
 from mq.store.directory.owner import make_directory
 from mq.store.os_errors import named_errors
+from mq.store.shared.lock_guards import held_by_stopped
 from mq.store.shared.waiting import Futex, Wait
 from mq.store.store import Store
 from mq.store.transactions.table import Entry, TransactionTable
@@ -55,7 +56,7 @@ class LocalChecker:
         self._lock = threading.Lock()
         self._pid = os.getpid()  # In a forked child a thread that is not there may have the lock for ever.
         self._has_left = False
-        path = store.root / "mq" / "producers" / group
+        self._path = path = store.root / "mq" / "producers" / group
         self._fd = self._asking = -1
         try:
             with named_errors(path):
@@ -119,9 +120,11 @@ class LocalChecker:
         return found
 
     def _living(self) -> list[int]:
-        """The places of all that live, this one included, in order."""
+        """The places of all that live and are not stopped, this one included, in order."""
         with named_errors(self._table.path):
-            return sorted(_locked(self._asking, 0, PLACE_COUNT))
+            places = sorted(_locked(self._asking, 0, PLACE_COUNT))
+        stopped = held_by_stopped(self._path) if len(places) > 1 else set()
+        return [place for place in places if place == self._place or place not in stopped]
 
     def wakeup(self) -> None:
         """See Checker.wakeup."""

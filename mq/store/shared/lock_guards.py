@@ -42,6 +42,7 @@ __all__ = [
     "byte_lock",
     "control_lock",
     "file_lock",
+    "held_by_stopped",
     "locked_by_others",
     "thread_lock",
     "thread_locks",
@@ -178,6 +179,22 @@ def _holder(path: Path, byte: int, pids: Iterable[int]) -> int | None:
                     if any(_covers(line.split(), inode, byte) for line in _lines(each)):
                         return pid
     return None
+
+
+def held_by_stopped(path: Path) -> set[int]:
+    """The bytes of a file under mq/ that stopped processes have locked, each by itself."""
+    found: set[int] = set()
+    stopped = [pid for pid in _pids(path) if process_state(pid).is_stopped]
+    with suppress(OSError):
+        inode = str(path.stat().st_ino)
+        for pid in stopped:
+            with suppress(OSError):  # It is another user's.
+                lines = [
+                    line.split() for each in Path(f"/proc/{pid}/fdinfo").iterdir() for line in _lines(each)
+                ]
+                locks = [words for words in lines if len(words) == 9 and words[0] == "lock:"]
+                found.update(int(words[7]) for words in locks if words[6].rpartition(":")[2] == inode)
+    return found
 
 
 def _lines(path: Path) -> list[str]:
