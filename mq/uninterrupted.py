@@ -27,7 +27,7 @@ from weakref import WeakSet
 from mq.errors import ForkedBroker
 from mq.fastpath import HandedOver, bind_hand_over, time_guard, time_left
 
-__all__ = ["close_all", "handed_over", "left_open", "uninterrupted", "wait_for_calls"]
+__all__ = ["close_all", "closed_when_dropped", "handed_over", "left_open", "uninterrupted", "wait_for_calls"]
 
 DROPPED_SECONDS = 1.0  # for the closing of what nobody has any more
 CALLS_SECONDS = 10.0  # for calls that go on without those that made them; as long as one waits for a lock
@@ -110,6 +110,22 @@ def left_open(close: Callable[[], object], what: object, pid: int) -> None:
         raise
     warnings.warn(f"{what!r} was dropped and not closed", ResourceWarning, source=what, stacklevel=3)
     call.wait(DROPPED_SECONDS)
+
+
+def closed_when_dropped(close_of: Callable[[Any], Callable[[], object] | None]) -> Callable[[Any], None]:
+    """Make a __del__ of a function that returns how to close `self`, or None where it is not open: the object
+    is closed by left_open(). It has the process that opened it as _pid.
+
+    While the interpreter ends this does nothing; modules may be empty by then, so all it needs is its own.
+    """
+
+    def __del__(self: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # noqa: N807 - it is one
+        close = None if is_finalizing() else close_of(self)
+        if close is not None:
+            warn_and_close(close, self, self._pid)
+
+    warn_and_close = left_open
+    return __del__
 
 
 class _Call(Generic[Result]):

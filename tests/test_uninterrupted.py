@@ -10,17 +10,18 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from mq.errors import ForkedBroker
-from mq.uninterrupted import handed_over, uninterrupted
+from mq.uninterrupted import closed_when_dropped, handed_over, uninterrupted
 from tests.support.interrupting import Interrupted, alarms, interrupted_at
 from tests.support.processes.no_threads import without_threads
 
@@ -216,7 +217,7 @@ def test_a_child_that_a_signal_handler_forks_waits_for_nothing_of_the_parent() -
 def test_the_interpreter_ends_whatever_the_threads_do(last: str) -> None:
     code = f"""
 import atexit, signal, sys, time
-from mq.uninterrupted import handed_over, uninterrupted
+from mq.uninterrupted import closed_when_dropped, handed_over, uninterrupted
 
 class Late:
     def __del__(self):
@@ -296,3 +297,32 @@ assert Handed().close() is threading.current_thread()
 """
     run = subprocess.run(without_threads(sys.executable, "-c", code), timeout=PATIENCE, check=False)
     assert run.returncode == 0
+
+
+class Opened:
+    """Something that is open, unless `is_open` says otherwise."""
+
+    def __init__(self, closed: list[str], *, is_open: bool = True, pid: int | None = None) -> None:
+        self._closed = closed
+        self._is_open = is_open
+        self._pid = os.getpid() if pid is None else pid
+
+    @closed_when_dropped
+    def __del__(self) -> Callable[[], object] | None:
+        return partial(self._closed.append, "closed") if self._is_open else None
+
+
+def test_what_is_dropped_while_open_is_closed_with_a_warning() -> None:
+    closed: list[str] = []
+    with pytest.warns(ResourceWarning, match="Opened object .* was dropped and not closed"):
+        Opened(closed)
+    assert closed == ["closed"]
+
+
+@pytest.mark.parametrize("options", [{"is_open": False}, {"pid": 1}])
+def test_what_is_closed_or_of_another_process_is_dropped_in_silence(options: dict[str, Any]) -> None:
+    closed: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Opened(closed, **options)
+    assert closed == []

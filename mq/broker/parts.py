@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -44,7 +43,7 @@ from mq.store.queue.reader import Reader
 from mq.store.shared.process_monitor import Watch
 from mq.store.shared.renewal import Renewals
 from mq.store.store import Store
-from mq.uninterrupted import close_all, handed_over, left_open
+from mq.uninterrupted import close_all, closed_when_dropped, handed_over
 
 __all__ = ["NAME", "Parts"]
 
@@ -206,9 +205,9 @@ class Parts:
         if os.getpid() == self._pid:  # In a child all is let go of, and absent threads may have the locks.
             close_all(getattr(self, name, None) for name in CLOSED)
 
-    def __del__(self) -> None:
-        if getattr(self, "_is_dropped", False) and sys is not None and not sys.is_finalizing():
-            left_open(self._close, self, self._pid)
+    @closed_when_dropped
+    def __del__(self) -> Callable[[], object] | None:
+        return self._close if getattr(self, "_is_dropped", False) else None
 
 
 class _Keyed:

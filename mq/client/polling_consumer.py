@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from mq.api.beginning import Beginning
@@ -14,7 +14,7 @@ from mq.client.engine.options import PullOptions, begin_from
 from mq.client.engine.poll_loop import PollLoop
 from mq.client.engine.rebalance import AnyStrategy
 from mq.errors import BrokerClosed
-from mq.uninterrupted import left_open
+from mq.uninterrupted import closed_when_dropped
 
 __all__ = ["AnyQueue", "PollingConsumer"]
 
@@ -157,11 +157,12 @@ class PollingConsumer:
         with self._lock:
             return self._loop.mine()
 
-    def __del__(self) -> None:
+    @closed_when_dropped
+    def __del__(self) -> Callable[[], object] | None:
         # Also where an interrupt came in the middle of close().
         loop = getattr(self, "_loop", None)
-        if loop is not None and loop.membership is not None and not loop.is_closed:
-            left_open(partial(self._end, failed=True), self, self._pid)
+        is_open = loop is not None and loop.membership is not None and not loop.is_closed
+        return partial(self._end, failed=True) if is_open else None
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,7 +47,7 @@ from mq.message import Message, MessageExt
 from mq.names import check_group
 from mq.txn.answers import Answers
 from mq.txn.half_topic_broker import HalfTopicBroker
-from mq.uninterrupted import handed_over, left_open, uninterrupted
+from mq.uninterrupted import closed_when_dropped, handed_over, uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -167,10 +167,10 @@ class TransactionProducer(TransactionSender):
         if os.getpid() == self._pid and not self._answers.has_left:
             self._answers.close(timeout)
 
-    def __del__(self) -> None:
+    @closed_when_dropped
+    def __del__(self) -> Callable[[], object] | None:
         answers = getattr(self, "_answers", None)
-        if answers is not None and answers.is_at_work and sys is not None and not sys.is_finalizing():
-            left_open(lambda: answers.close(0.0), self, self._pid)
+        return partial(answers.close, 0.0) if answers is not None and answers.is_at_work else None
 
     def __enter__(self) -> Self:
         return self
