@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
+from mq.api.local import no_directory
 from mq.broker.delay.schedule import Schedule
 from mq.broker.topics.config import TopicSettings
 from mq.broker.topics.registry import Catalog
@@ -12,7 +15,7 @@ from mq.store.directory.file_sizes import Geometry
 from mq.store.log.source import LogSource, log_range
 from mq.store.store import Store
 
-__all__ = ["Replication"]
+__all__ = ["Replicated", "Replication", "replicated"]
 
 
 class Replication:
@@ -50,3 +53,22 @@ class Replication:
             return {}
         offsets = {level: progress.delivered(level) for level in range(1, LEVEL_COUNT_MAX + 1)}
         return {level: offset for level, offset in offsets.items() if offset}
+
+
+@runtime_checkable
+class Replicated(Protocol):
+    """A broker whose log can be copied: the broker of a directory."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def replication(self) -> Replication: ...
+
+
+def replicated(broker: object, what: str, where: str | None = None) -> Replicated:
+    """The same broker, as one whose log can be copied. Raises NotSupported, which says that `what` needs a
+    directory, and that `where` (the broker) is none."""
+    if isinstance(broker, Replicated):
+        return broker
+    raise no_directory(what, where or repr(broker))

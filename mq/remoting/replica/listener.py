@@ -22,7 +22,7 @@ from contextlib import suppress
 from time import monotonic
 from types import TracebackType
 
-from mq.broker.local import LocalBroker
+from mq.broker.replication import Replicated
 from mq.errors import MQError
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.replica.framing import Reports, encode_header
@@ -62,7 +62,7 @@ class HaListener:
     followers of this store.
     """
 
-    def __init__(self, broker: LocalBroker, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, broker: Replicated, host: str = "127.0.0.1", port: int = 0) -> None:
         self._source = broker.replication.source()
         self._followers: set[_Follower] = set()
         self._tasks: set[asyncio.Task[None]] = set()

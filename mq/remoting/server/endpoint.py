@@ -15,8 +15,9 @@ import ssl
 from typing import Final
 
 from mq.api.broker import Broker
-from mq.broker.local import LocalBroker
-from mq.errors import AddressInUse, BrokerClosed, ForkedBroker, MQError, NotSupported
+from mq.api.local import Directory
+from mq.broker.replication import replicated
+from mq.errors import AddressInUse, BrokerClosed, ForkedBroker, MQError
 from mq.remoting.codec.frame import Frame
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.replica.listener import HaListener
@@ -65,7 +66,7 @@ class Endpoint:
         self._tls = tls
         self._memory = Memory(limits.received_total)
         self._pool = Workers(POOL_SIZE, "mq serve")
-        control_size = CONTROL_SIZE if isinstance(broker, LocalBroker) else CLUSTER_CONTROL_SIZE
+        control_size = CONTROL_SIZE if isinstance(broker, Directory) else CLUSTER_CONTROL_SIZE
         self._control = Workers(control_size, "mq serve control")
         self._per_address: dict[str, int] = {}
         sockets = _listening(host, (port, namesrv_port), shares_ports)
@@ -229,9 +230,7 @@ class Endpoint:
 
 def _accepting(broker: Broker, host: str, port: int) -> HaListener:
     """The listener for replicas. Raises NotSupported if the broker object is not a directory's."""
-    if not isinstance(broker, LocalBroker):
-        raise NotSupported(f"{broker!r} is no directory, so it has no log to follow: leave ha_port out")
-    return HaListener(broker, host, port)
+    return HaListener(replicated(broker, "ha_port, at which replicas follow a log,"), host, port)
 
 
 def _listening(host: str, ports: tuple[int, ...], shares_ports: bool) -> list[socket.socket]:

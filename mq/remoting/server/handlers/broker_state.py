@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from mq.broker.local import LocalBroker
+from mq.broker.replication import Replicated
 from mq.errors import NotPermitted, TopicNotFound
 from mq.remoting.codec.bodies.route import KeyValues
 from mq.remoting.codec.language import VERSION, version_name
@@ -47,7 +47,7 @@ ZEROS: Final = frozenset(
 
 @handlers.on(GetBrokerConfig)
 def config(_request: GetBrokerConfig, call: Call) -> Reply:
-    sizes = replication_of(call).file_sizes
+    sizes = replication_of(call, "the configuration of a broker").file_sizes
     told = {
         "brokerName": call.served.broker.name,
         "brokerClusterName": CLUSTER,
@@ -67,7 +67,7 @@ def runtime(_request: GetBrokerRuntimeInfo, call: Call) -> Reply:
     """RocketMQ's names, of which tools read some without looking whether they are there. What mq has no
     figure of is 0: no request waits in a thread pool's queue here, and nobody measures a single send."""
     told = dict.fromkeys(ZEROS, "0") | DEFAULTS | call.served.figures.kept(lambda: _counts(call))
-    if isinstance(call.served.broker, LocalBroker):
+    if isinstance(call.served.broker, Replicated):
         told |= _storage(call.served.broker)
         told["putMessageAverageSize"] = str(
             int(told["putMessageSizeTotal"]) / max(1, int(told["putMessageTimesTotal"]))
@@ -117,7 +117,7 @@ def _oldest_ms(call: Call) -> int:
     return min(found - {0}, default=-1)
 
 
-def _storage(broker: LocalBroker) -> dict[str, str]:
+def _storage(broker: Replicated) -> dict[str, str]:
     """The log, and the disk that it is on."""
     begin, end = broker.replication.log_range
     disk = shutil.disk_usage(broker.path)

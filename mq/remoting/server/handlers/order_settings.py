@@ -8,7 +8,9 @@ RocketMQ: namesrv/kvconfig/KVConfigManager.java.
 
 from __future__ import annotations
 
-from mq.broker.local import LocalBroker
+from collections.abc import Mapping
+
+from mq.broker.topics.config import TopicSettings
 from mq.errors import NotSupported, TopicNotFound
 from mq.remoting.codec.bodies.route import KeyValues
 from mq.remoting.codec.requests.name_servers import (
@@ -20,6 +22,7 @@ from mq.remoting.codec.requests.name_servers import (
 )
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.dispatch import Call, Handlers
+from mq.remoting.server.handlers.standby import replication_of
 from mq.remoting.server.replies import DONE, Refusal, Reply
 
 __all__ = ["handlers"]
@@ -48,17 +51,16 @@ def get_all(request: GetKeyValues, call: Call) -> Reply:
 @handlers.on(PutKeyValue)
 def put(request: PutKeyValue, call: Call) -> Reply:
     """Mark a topic as ordered. Its queues are those that it has: another count is refused."""
-    broker = _directory(call, request.namespace)
-    settings = broker.replication.topics().get(request.key)
+    settings = _topics(call, request.namespace).get(request.key)
     if settings is None:
         raise TopicNotFound(request.key)
-    own = _value(broker, settings.write_queue_count)
+    own = _value(call, settings.write_queue_count)
     if own not in request.value.split(";"):
         raise ValueError(
             f"topic {request.key} has queues as in {own!r}, not {request.value[:200]!r}: change their count"
             " by mqadmin updateTopic"
         )
-    broker.create_topic(request.key, ordered=True)
+    call.served.broker.create_topic(request.key, ordered=True)
     return DONE
 
 
@@ -72,17 +74,15 @@ def delete(request: DeleteKeyValue, call: Call) -> Reply:
 
 def _ordered(call: Call, namespace: str) -> dict[str, str]:
     """The topics that are marked as ordered, with the setting of each."""
-    broker = _directory(call, namespace)
-    topics = broker.replication.topics().items()
-    return {name: _value(broker, each.write_queue_count) for name, each in topics if each.ordered}
+    topics = _topics(call, namespace).items()
+    return {name: _value(call, each.write_queue_count) for name, each in topics if each.ordered}
 
 
-def _value(broker: LocalBroker, queue_count: int) -> str:
-    return f"{broker.name}:{queue_count}"
+def _value(call: Call, queue_count: int) -> str:
+    return f"{call.served.broker.name}:{queue_count}"
 
 
-def _directory(call: Call, namespace: str) -> LocalBroker:
-    broker = call.served.broker
-    if namespace != NAMESPACE or not isinstance(broker, LocalBroker):
+def _topics(call: Call, namespace: str) -> Mapping[str, TopicSettings]:
+    if namespace != NAMESPACE:
         raise NotSupported(f"settings in {namespace[:200]!r} are not kept here: those in {NAMESPACE!r} are")
-    return broker
+    return replication_of(call, "the setting of a topic's order").topics()

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import time
 
-from mq.broker.local import LocalBroker
-from mq.broker.replication import Replication
+from mq.broker.replication import Replication, replicated
 from mq.errors import NotSupported
 from mq.remoting.codec.bodies.route import KeyValues
 from mq.remoting.codec.bodies.settings import (
@@ -40,12 +39,9 @@ __all__ = ["handlers", "replication_of"]
 handlers = Handlers()
 
 
-def replication_of(call: Call) -> Replication:
+def replication_of(call: Call, what: str) -> Replication:
     """What copies of the served store are made of. Raises NotSupported for another kind of broker object."""
-    broker = call.served.broker
-    if not isinstance(broker, LocalBroker):
-        raise NotSupported("what is served here is no directory, so there is no log to copy: ask its brokers")
-    return broker.replication
+    return replicated(call.served.broker, what, "what is served here").replication
 
 
 def _version() -> DataVersion:
@@ -90,4 +86,4 @@ def groups(_request: GetAllGroups, call: Call) -> Reply:
 
 @handlers.on(GetAllDelayOffset)
 def delays(_request: GetAllDelayOffset, call: Call) -> Reply:
-    return Reply(body=DelayOffsets(replication_of(call).delay_offsets(), _version()))
+    return Reply(body=DelayOffsets(replication_of(call, "the delay offsets").delay_offsets(), _version()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from mq.broker.local import LocalBroker
+from mq.broker.replication import Replicated
 from mq.broker.topics.config import TopicSettings as KeptTopic
 from mq.errors import TopicNotFound
 from mq.remoting.codec.bodies.route import READ, WRITE
@@ -68,7 +68,7 @@ def topic(request: GetTopic, call: Call) -> Reply:
 def all_topics(_: GetAllTopics, call: Call) -> Reply:
     """All of them on one page."""
     broker = call.served.broker
-    if isinstance(broker, LocalBroker):
+    if isinstance(broker, Replicated):
         told = broker.replication.topics()
         table = {name: _kept(settings) for name, settings in told.items()}
         # A slave drops a table of a version that it knows, and versions begin anew with the control file.
