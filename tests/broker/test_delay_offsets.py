@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+import mq
 from mq.broker.delay.level_progress import DelayOffsets, LevelProgress
 from mq.store.shared.due_event import ALWAYS
 from tests.broker.fake_delay_store import BEGIN_MS
@@ -24,6 +26,25 @@ def root(tmp_path: Path) -> Path:
 
 def of(root: Path, epoch: int = 1) -> DelayOffsets:
     return DelayOffsets(root, LevelProgress(root, epoch), 18)
+
+
+def test_a_leader_that_lost_the_duties_while_it_wrote_does_not_replace_the_file(root: Path) -> None:
+    deposed = False
+
+    def put(values: Mapping[int, int]) -> None:
+        if deposed:
+            raise mq.StoreLocked("another process has the duties", path=str(root))
+        for at, value in values.items():
+            progress.words[at] = value
+
+    progress = LevelProgress(root, 1)
+    offsets = DelayOffsets(root, progress, 18, put=put)
+    offsets.save({1: 5})
+    before = offsets.path.read_bytes()
+    deposed = True
+    with pytest.raises(mq.StoreLocked):
+        offsets.save({1: 9})
+    assert offsets.path.read_bytes() == before
 
 
 def test_those_in_memory_count_as_long_as_the_control_file_lives(root: Path) -> None:

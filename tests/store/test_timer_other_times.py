@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mq.errors import StoreLocked
 from mq.store.log.commitlog import segment_files
 from mq.store.timer import timer_log
 from mq.store.timer.check import problems
@@ -101,6 +102,25 @@ def test_what_came_late_and_was_not_delivered_comes_after_a_power_cut(tmp_path: 
         bench.reopen_closed(forget=True)
         bench.turn()
         assert came(bench) == [late]
+
+
+def test_a_leader_that_lost_the_duties_while_it_flushed_writes_no_check(tmp_path: Path) -> None:
+    with Bench(tmp_path / "store") as bench:
+        bench.put_aside(BEGIN_MS + HOUR)
+        bench.turn()
+        bench.engine.save()
+        before = read_timer_check(bench.root)
+        bench.put_aside(BEGIN_MS + HOUR)
+        bench.turn()
+        control = bench.store.control
+        assert control is not None
+        term, control.duties_term = control.duties_term, control.duties_term + 7
+        with pytest.raises(StoreLocked):
+            bench.engine.save()
+        assert read_timer_check(bench.root) == before
+        control.duties_term = term
+        bench.engine.save()
+        assert read_timer_check(bench.root) != before
 
 
 def test_a_clock_that_was_set_back_delivers_nothing_again_after_a_power_cut(tmp_path: Path) -> None:

@@ -169,7 +169,8 @@ class DelayOffsets:
         return saved if saved <= end else 0
 
     def save(self, offsets: dict[int, int]) -> None:
-        """Write the file. What these offsets say is delivered is to be on disk before."""
+        """Write the file. What these offsets say is delivered is to be on disk before. Raises StoreLocked
+        where another process has the duties by now."""
         if not self.path.parent.is_dir():
             make_directory(self.path.parent)
             sync_names(self.path.parent.parent)
@@ -180,7 +181,9 @@ class DelayOffsets:
         }
         table = {str(level): offset for level, offset in sorted(offsets.items())}
         content = {**self._others, "dataVersion": version, "offsetTable": table}
-        write_config(self.path, json.dumps(content, indent="\t", separators=(",", ":")))
+        text = json.dumps(content, indent="\t", separators=(",", ":"))
+        # One that was stopped since it saw that it has the duties finds out before it replaces the file.
+        write_config(self.path, text, check=lambda: self._put({}))
         self._data_version = version
         self._saved = offsets
 

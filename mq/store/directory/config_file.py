@@ -13,16 +13,19 @@ from mq.store.os_errors import named_errors
 __all__ = ["write_config"]
 
 
-def write_config(path: Path, text: str | Callable[[int], str]) -> None:
+def write_config(
+    path: Path, text: str | Callable[[int], str], *, check: Callable[[], object] | None = None
+) -> None:
     """Replace a config file so that either the old or the new state is found; the old one stays as .bak.
 
-    text may be a function that gets the descriptor of the new file: a file that tells of itself.
+    text may be a function that gets the descriptor of the new file: a file that tells of itself. check is
+    called right before the file is replaced, and may raise what forbids that.
     """
     with named_errors(path):
-        _write_config(path, text)
+        _write_config(path, text, check)
 
 
-def _write_config(path: Path, text: str | Callable[[int], str]) -> None:
+def _write_config(path: Path, text: str | Callable[[int], str], check: Callable[[], object] | None) -> None:
     fresh = path.with_name(path.name + ".new")
     with made_file(fresh, os.O_WRONLY | os.O_TRUNC) as fd:
         data = (text if isinstance(text, str) else text(fd)).encode()
@@ -33,5 +36,7 @@ def _write_config(path: Path, text: str | Callable[[int], str]) -> None:
     if path.exists():
         backup.unlink(missing_ok=True)
         os.link(path, backup)
+    if check is not None:
+        check()
     fresh.replace(path)
     sync_names(path.parent)

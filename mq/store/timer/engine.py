@@ -297,6 +297,11 @@ class TimerEngine:
             lib.mq_timer_look(self._handle, state)
         check(lib.mq_timer_sync(self._handle, state), root)
         self._counter += 1
+        control = self._store.control
+        assert control is not None
+        # It may have been stopped in the flush. The lock of the wheel is not held meanwhile: one that is
+        # stopped while it writes the file would keep it.
+        check(lib.mq_duties_check(control.handle, control.duties_term), root)
         write_timer_check(
             self._store.root,
             TimerCheck(
