@@ -96,10 +96,11 @@ class Members:
     def add_mq(self, name: str) -> None:
         """A member in a Python process."""
         address = f"rocketmq://{self._cluster.name_server}"
+        command = [sys.executable, "-m", "tests.support.cluster.mq_member", address, self.topic, name]
         journals = [f"{group}={path}" for group, path in self.journals.items()]
         process = self._stack.enter_context(
             subprocess.Popen(
-                [sys.executable, "-m", "tests.cluster.mq_member", address, self.topic, name, *journals],
+                [*command, *journals],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,7 +1,10 @@
-"""Push consumers of mq as a process: `python -m tests.cluster.mq_member ADDRESS TOPIC NAME GROUP=JOURNAL...`
+"""Push consumers of mq as a process.
 
-A group whose name starts with "ordered" is consumed in order. The begin and the end of each listener call are
-appended to the group's journal (tests/support/cluster/journal.py). The process ends with its standard input.
+    python -m tests.support.cluster.mq_member ADDRESS TOPIC NAME GROUP=JOURNAL...
+
+ADDRESS is that of a cluster, or a directory. A group whose name starts with "ordered" is consumed in order.
+The begin and the end of each listener call are appended to the group's journal
+(tests/support/cluster/journal.py). The process ends with its standard input.
 """
 
 from __future__ import annotations
