@@ -98,8 +98,8 @@ class TransactionProducer(TransactionSender):
         # A producer asks no more of its broker than what HalfTopicBroker has.
         half_topic = cast("Broker", HalfTopicBroker(broker, group))
         self._half = Producer(half_topic, group, selector=selector, compress_over=compress_over)
-        self._course = _Course(group, self._half, end)
-        self._start(self._course.usual)
+        self._slow_path = _SlowPath(group, self._half, end)
+        self._start(self._slow_path.usual)
         self._pid = os.getpid()
         self._answers = Answers(broker.transactions, group, check, end, threads, self._half.close)
         uninterrupted(self._answers.start, lambda _: self._answers.close(0.0))
@@ -126,7 +126,7 @@ class TransactionProducer(TransactionSender):
         """
         if not callable(execute):
             raise TypeError(f"execute is a function of a message and arg, not {type(execute).__name__}")
-        return self._course.decide(self._prepare(message, queue, shard_key), message, execute, arg)
+        return self._slow_path.decide(self._prepare(message, queue, shard_key), message, execute, arg)
 
     @in_c("transaction_begin")
     def begin(
@@ -141,7 +141,7 @@ class TransactionProducer(TransactionSender):
         Raises what a send raises, and SendFailed where the half message is not safely on disk; it is rolled
         back then.
         """
-        return self._course.begun(self._prepare(message, queue, shard_key))
+        return self._slow_path.begun(self._prepare(message, queue, shard_key))
 
     def _prepare(
         self, message: Message, queue: MessageQueue | Queue | None, shard_key: str | bytes | int | None
@@ -240,7 +240,7 @@ class Transaction(TransactionFields):
             logger.warning("transaction %s: was not rolled back: %s", self.message_id, failure)
 
 
-class _Course:
+class _SlowPath:
     """What becomes of a transaction, in whatever case; `usual` does the same in C for the usual one."""
 
     def __init__(self, group: str, half: Producer, end: Ender) -> None:
