@@ -54,7 +54,7 @@ from mq.store.shared.lock_guards import file_lock, locked_by_others
 from mq.store.shared.waiting import Futex
 from mq.store.store import Store
 
-__all__ = ["End", "Ended", "Entry", "TransactionTable"]
+__all__ = ["End", "EndResult", "Entry", "TransactionTable"]
 
 SIZE, HEADER_SIZE = lib.MQ_TRANSACTIONS_SIZE, lib.MQ_TRANSACTIONS_HEADER
 MAKING_BYTE, UNLISTED_BYTE, TOKEN_BYTES = 0, 1, 1 << 32
@@ -81,7 +81,7 @@ class Entry:
     COMMITTED, ROLLED_BACK = lib.MQ_TRANSACTION_COMMITTED, lib.MQ_TRANSACTION_ROLLED_BACK
 
 
-class Ended(NamedTuple):
+class EndResult(NamedTuple):
     """The message that an end stored."""
 
     queue: int  # its number
@@ -225,7 +225,7 @@ class TransactionTable:
 
     def end(
         self, group: bytes, log_offset: int, queue_offset: int, state: int, from_check: bool
-    ) -> tuple[int, Ended | None]:
+    ) -> tuple[int, EndResult | None]:
         """What lib.mq_transaction_end finds, and the message that it stored."""
         ended = ffi.new("mq_ended *")
         result = lib.mq_transaction_end(
@@ -243,7 +243,7 @@ class TransactionTable:
         if result:
             raise self._writer.failure(result, 0)
 
-    def flushed(self, ended: Ended) -> None:
+    def flushed(self, ended: EndResult) -> None:
         """Wait until a message that was stored is on disk."""
         self._writer.flushed(ended.end, ended.queue, ended.receipt)
 
@@ -379,8 +379,8 @@ def _entry(found: int) -> tuple[int, int]:
     return found & STATE_MASK & ~lib.MQ_TRANSACTION_UNWRITTEN, found >> 8
 
 
-def _stored(ended: Any) -> Ended | None:
+def _stored(ended: Any) -> EndResult | None:
     if not ended.receipt.size:
         return None
     receipt = ended.receipt
-    return Ended(int(ended.queue), int(receipt.end), ffi.buffer(ffi.addressof(receipt))[:])
+    return EndResult(int(ended.queue), int(receipt.end), ffi.buffer(ffi.addressof(receipt))[:])
