@@ -145,7 +145,7 @@ class FakeDelayStore:
     def flush(self, end: int | None = None) -> None:
         pass
 
-    def mend(self) -> None:
+    def repair_tail(self) -> None:
         pass
 
     def was_stored(self, topic: str, message: MessageExt) -> bool:

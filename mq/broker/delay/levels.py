@@ -99,7 +99,7 @@ class Log(Protocol):
         self, topic: str, queue_id: int, message: MessageExt, properties: bytes, *, reconsume_times: int
     ) -> Copy: ...
     def flush(self, end: int | None = None) -> None: ...
-    def mend(self) -> None: ...
+    def repair_tail(self) -> None: ...
 
 
 class Waiting(NamedTuple):
@@ -378,7 +378,7 @@ class Delivery:
         stated = self._offsets.stated()
         if stated is None:
             return
-        self._store.mend()
+        self._store.repair_tail()
         done = self._was_stored(stated)
         self._offsets.count(stated.level, stated.offset + 1 if done else stated.offset)
         for level in self._levels:

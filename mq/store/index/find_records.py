@@ -35,7 +35,7 @@ def stored(
     the index goes by a hash. A reader goes by the index as it is."""
     if not store.read_only:
         copies = Copies(store)
-        copies.mend()
+        copies.repair_tail()
         if store.sync and store.visible_end() < store.end():
             copies.flush()  # What is not on disk yet, nobody sees.
         store.bring_index_up()

@@ -164,7 +164,7 @@ class Copies:
             end = self._store.end()
         check(lib.mq_log_flush(self._store.live(), end, -1, FLUSH_TIMEOUT_MS), str(self._store.root))
 
-    def mend(self) -> None:
+    def repair_tail(self) -> None:
         """Finish, or take back, the append in whose middle a process died."""
         log = self._store.live()
         check(lib.mq_log_repair_tail(log, lib.MQ_LOCK_TIMEOUT_MS), str(self._store.root))
