@@ -19,7 +19,7 @@ from tests.oracle.agreement import messages_of, string_hash
 from tests.oracle.sending import open_store
 from tests.support import oracle
 from tests.support.appending import append_one
-from tests.support.insides import queue_number, set_marker, store_of
+from tests.support.insides import queue_number, set_bitmap_source, store_of
 from tests.support.oracle import Report, Sizes, put
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(600)]
@@ -31,7 +31,7 @@ TIME_MS = 1_700_000_000_123
 
 
 class Told:
-    """A marker that does as the messages say, like that of the library's side."""
+    """A source of bitmaps that does as the messages say, like that of the library's side."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self.store = store_of(broker)
@@ -51,7 +51,7 @@ def broker(directory: Path) -> Iterator[LocalBroker]:
     with open_store(directory, SIZES) as broker:
         assert isinstance(broker, LocalBroker)
         broker.create_topic("TopicA", 2)
-        set_marker(broker, Told(broker))
+        set_bitmap_source(broker, Told(broker))
         yield broker
 
 
@@ -167,7 +167,7 @@ def test_mq_finds_the_extensions_of_the_library_and_they_take_turns(end: str, tm
             ]
         found = broker.topic("TopicA").queues[1].read(0, count_max=100, expression="TagA").messages
         assert [message.body for message in found] == [b"%d" % number for number in range(1, 100, 4)]
-        set_marker(broker, Told(broker))
+        set_bitmap_source(broker, Told(broker))
         for number in range(100, 160):
             send(broker, number)
         ours = [extensions(broker, queue_id) for queue_id in (0, 1)]

@@ -27,7 +27,7 @@ from mq.store.queue.extensions import (
 from mq.store.queue.filters_version import filters_changed, filters_version
 from mq.store.shared.waiting import Wait
 from tests.support.appending import append_many
-from tests.support.insides import log_end, queue_number, reader_of, set_marker, store_of, was_recovered
+from tests.support.insides import log_end, queue_number, reader_of, set_bitmap_source, store_of, was_recovered
 from tests.support.store.peer import Peer
 from tests.support.store.small_store import (
     FOR_EVER_MS,
@@ -148,7 +148,7 @@ def test_units_with_and_without_extensions_follow_each_other(broker: LocalBroker
 
 
 class Odd:
-    """A marker that marks every second message as unwanted by all groups."""
+    """A source of bitmaps that marks every second message as unwanted by all groups."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self.store = store_of(broker)
@@ -170,7 +170,7 @@ def pulled(broker: LocalBroker, marks: Marks) -> list[int]:
 
 
 def test_bits_keep_from_a_pull_what_is_surely_not_wanted(broker: LocalBroker) -> None:
-    set_marker(broker, odd := Odd(broker))
+    set_bitmap_source(broker, odd := Odd(broker))
     append_many(broker, "A", 0, [mq.Message("A", b"%d" % n) for n in range(10)])
     end = log_end(broker)
     for count in range(10, 20):
@@ -189,7 +189,7 @@ def test_bits_keep_from_a_pull_what_is_surely_not_wanted(broker: LocalBroker) ->
 
 
 def test_bits_that_do_not_know_the_newest_filter_are_not_stored(broker: LocalBroker) -> None:
-    set_marker(broker, odd := Odd(broker))
+    set_bitmap_source(broker, odd := Odd(broker))
     for _ in range(2):
         send(broker, "A", 0, b"x")
     odd.late = 1

@@ -25,7 +25,7 @@ from mq.broker.transactions.producers import LocalChecker
 from mq.client.engine.consume_loop import ConsumeLoop
 from mq.client.engine.poll_loop import PollLoop
 from mq.compacted_topics import CompactionRule
-from mq.store.log.writer import Marker, Writer
+from mq.store.log.writer import BitmapSource, Writer
 from mq.store.native import lib
 from mq.store.queue.arrow import ArrowReader
 from mq.store.queue.reader import Reader
@@ -102,9 +102,9 @@ def groups_of(broker: LocalBroker) -> Groups:
     return broker._groups
 
 
-def set_marker(broker: LocalBroker, marker: Marker) -> None:
-    """Have messages sent with the bitmaps of this marker."""
-    broker._writer._marker = marker
+def set_bitmap_source(broker: LocalBroker, bitmaps: BitmapSource) -> None:
+    """Have messages sent with the bitmaps of this source."""
+    broker._writer._bitmaps = bitmaps
 
 
 def schedule_of(broker: LocalBroker) -> Schedule:

@@ -85,8 +85,9 @@ class DelayedAppend:
         self._delay_max_ms = delay_max_ms
         self._log_file_size = log_file_size
 
-    def have_queue(self, message: Message) -> None:
-        """Have the queue in which a message waits. Raises MessageInvalid for a level that there is not."""
+    def ensure_queue(self, message: Message) -> None:
+        """Make the queue in which a message waits, if there is none. Raises MessageInvalid for an unknown
+        level."""
         if level := message.delay_level:
             number, delay_ms = self._levels.queue_of(level)
             self.records.set_level(level, number, delay_ms, _address(self._levels.progress()))
@@ -101,7 +102,7 @@ class DelayedAppend:
 
     def prepare(self, queue: MessageQueue, message: Message, body_size: int) -> Delayed | None:
         """How to append a message; None where it is due. Raises as check()."""
-        self.have_queue(message)
+        self.ensure_queue(message)
         found = self.records.prepare(message, body_size, target_properties(queue))
         if isinstance(found, int):
             raise self.refusal(found, message, body_size, queue)

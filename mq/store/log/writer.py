@@ -41,7 +41,7 @@ bind_calls(*(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in ("
 StoreMessage = Callable[[Message, bytes, int, "str | None", int], "SendResult | int | None"]
 
 
-class Marker(Protocol):
+class BitmapSource(Protocol):
     """Tells which SQL92 consumers want a message: see mq/broker/filter_bitmaps.py."""
 
     def version(self) -> int:
@@ -71,7 +71,7 @@ class Writer:
     """Appends to the queues of one store, from any thread.
 
     What forbids a message in a queue is asked of `targets`, again after every change of a topic.
-    `keyed` is told of dedup keys. With a marker, messages get extensions with its bits: see
+    `keyed` is told of dedup keys. With bitmaps, messages get extensions with their bits: see
     mq/store/queue/extensions.py. replicas: for how many followers a send waits, once it is on disk.
     """
 
@@ -82,7 +82,7 @@ class Writer:
         targets: Targets,
         delays: DelayedAppend,
         keyed: Keyed,
-        marker: Marker | None = None,
+        bitmaps: BitmapSource | None = None,
         replicas: int = 0,
     ) -> None:
         self._store = store
@@ -93,9 +93,9 @@ class Writer:
         self._version = version  # of the topics: a word in shared memory
         # With the version of the topics for which they are so.
         self._numbers: tuple[int, dict[MessageQueue, int]] = -1, {}
-        self._marker = marker
+        self._bitmaps = bitmaps
         log = store.live()
-        lib.mq_log_extend(log, marker is not None)
+        lib.mq_log_extend(log, bitmaps is not None)
         self._log_handle = LogHandle(log, int(ffi.cast("uintptr_t", log)))
         store.let_go_with(self._log_handle.let_go)
 
@@ -118,7 +118,7 @@ class Writer:
             queue, number, version, slow_path, self._failed, flushed, self._delays.records,
             target_properties(queue),
         )  # fmt: skip
-        return append if self._marker is None and not keyed else partial(slow_path, store)
+        return append if self._bitmaps is None and not keyed else partial(slow_path, store)
 
     def check(self, queue: MessageQueue, message: Message, body: bytes) -> None:
         """Raises what forbids a message whatever its topic is."""
@@ -153,8 +153,8 @@ class Writer:
         self._store.live()
         is_delayed, options, _kept = message.delayed, 0, None
         if is_delayed:
-            self._delays.have_queue(message)
-        elif self._marker is not None:
+            self._delays.ensure_queue(message)
+        elif self._bitmaps is not None:
             envelope, _kept = self._marked(queue.topic, [message.encoded])
             options = int(ffi.cast("uintptr_t", envelope))
         stored = store(message, body, sys_flag, unique_id, options)
@@ -222,7 +222,7 @@ class Writer:
         bodies, body_sizes, properties, properties_sizes = packed
         count = len(messages)
         envelope, _kept = ffi.NULL, None
-        if self._marker is not None:
+        if self._bitmaps is not None:
             envelope, _kept = self._marked(topic, [message.encoded for message in messages])
         ids = ffi.new("char[]", count * ID_SIZE)
         receipt = ffi.new(RECEIPT)
@@ -260,10 +260,10 @@ class Writer:
 
     def _marked(self, topic: str, properties: Sequence[bytes]) -> tuple[Any, Any]:
         """An envelope with the bits of these messages if there are any, and what must live as long as it."""
-        assert self._marker is not None
+        assert self._bitmaps is not None
         # The version first: bits of a set of filters that is out of date are not stored.
-        version = self._marker.version()
-        bits = [self._marker.bits(topic, one) for one in properties]
+        version = self._bitmaps.version()
+        bits = [self._bitmaps.bits(topic, one) for one in properties]
         if not all(bits) or len({len(one) for one in bits}) != 1:
             return ffi.NULL, None
         memory, envelope = ffi.new("uint8_t[]", b"".join(bits)), ffi.new("mq_append_options *")
