@@ -26,6 +26,7 @@ from mq.store.native import check, ffi, lib
 from mq.store.recovery.losses import Loss, kept_losses, lost_messages
 from mq.store.shared.lock_guards import control_lock
 from mq.store.store import Store
+from mq.uninterrupted import handed_over, uninterrupted
 
 __all__ = ["problems"]
 
@@ -50,21 +51,39 @@ def problems(
     """Yield each broken invariant in words; nothing if the store is sound. Raises nothing but for
     arguments."""
     root = Path(os.fspath(root))
-    try:
-        store = Store(root, create=False, read_only=True, progress=progress)
-    except (MQError, OSError) as error:
-        yield f"{root} cannot be opened: {error}"
-        return
-    try:
-        losses = store.recovered.losses if store.recovered else _kept(store)
-        yield from (f"{store.root}: {loss}" for loss in losses)
-        yield from _of_files(store)
-        yield from _of_records(store, losses)
-        yield from _of_index(store)
-    except (MQError, OSError) as error:
-        yield f"{root}: {error}"
-    finally:
-        store.close()
+    with _Opened() as opened:
+        try:
+            store = uninterrupted(lambda: opened.open(root, progress), Store.close)
+        except (MQError, OSError) as error:
+            yield f"{root} cannot be opened: {error}"
+            return
+        try:
+            losses = store.recovered.losses if store.recovered else _kept(store)
+            yield from (f"{store.root}: {loss}" for loss in losses)
+            yield from _of_files(store)
+            yield from _of_records(store, losses)
+            yield from _of_index(store)
+        except (MQError, OSError) as error:
+            yield f"{root}: {error}"
+
+
+class _Opened:
+    """Closes at the end what was opened, wherever an interrupt comes."""
+
+    def __init__(self) -> None:
+        self._store: Store | None = None
+
+    def open(self, root: Path, progress: Callable[[str, int, int], None] | None) -> Store:
+        self._store = store = Store(root, create=False, read_only=True, progress=progress)
+        return store
+
+    def __enter__(self) -> _Opened:
+        return self
+
+    @handed_over
+    def __exit__(self, *_exception: object) -> None:
+        if self._store is not None:
+            self._store.close()
 
 
 def _of_files(store: Store) -> Iterator[str]:

@@ -6,27 +6,37 @@ same one again when it was cut short.
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import socket
 import threading
 import time
+from array import array
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
 from typing import Any
 
 import mq
 from mq.broker.local import LocalBroker
 from mq.errors import MQError
+from mq.store.check import problems
+from tests.interrupts.consumer_calls import (
+    GROUP,
+    PATIENCE,
+    Call,
+    administrated,
+    asynchronous,
+    broadcast,
+    once,
+    once_cleared,
+    polled,
+    pushed,
+    sought,
+    states,
+    worked,
+)
 from tests.support import assigned
 from tests.support.store.small_store import SMALL
 
-PATIENCE = 60.0
-GROUP = "readers"
 SIZES: dict[str, Any] = {**SMALL, "commitlog_file_size": 1 << 20, "queue_file_units": 1000}
-
-Call = Callable[[int], object]
 
 
 def plain(broker: LocalBroker) -> Call:
@@ -170,58 +180,6 @@ def beside_itself(broker: LocalBroker) -> Call:
     return use
 
 
-def pushed(broker: LocalBroker) -> Call:
-    def consume(_number: int) -> None:
-        with mq.PushConsumer(broker, GROUP, threads=1) as consumer:
-            consumer.subscribe("orders", listener=lambda _message: None)
-            consumer.start()
-
-    return consume
-
-
-def polled(broker: LocalBroker) -> Call:
-    topic = broker.topic("orders")
-
-    def consume(number: int) -> None:
-        topic.send(b"%d" % number)
-        with mq.PullConsumer(broker, GROUP, auto_commit=False) as consumer:
-            consumer.subscribe("orders")
-            # One that was cut short is a member until it has closed.
-            deadline = time.monotonic() + PATIENCE
-            while not consumer.poll(0.1):
-                assert time.monotonic() < deadline
-            consumer.commit()
-
-    return consume
-
-
-def sought(broker: LocalBroker) -> Call:
-    consumer = mq.PullConsumer(broker, GROUP, auto_commit=False)
-    consumer.subscribe("orders")
-    consumer.poll(0)
-    queue = broker.topic("orders").queues[0]
-
-    def seek(number: int) -> None:
-        broker.topic("orders").send(b"%d" % number)
-        consumer.seek(queue, 0)
-        consumer.poll(0)
-        consumer.commit()
-
-    return seek
-
-
-def broadcast(broker: LocalBroker) -> Call:
-    names = count()  # One that was cut short keeps its name until it has closed.
-
-    def consume(_number: int) -> None:
-        name = str(next(names))
-        with mq.PushConsumer(broker, "all", model="broadcasting", client_id=name, threads=1) as consumer:
-            consumer.subscribe("orders", listener=lambda _message: None)
-            consumer.start()
-
-    return consume
-
-
 def recalled(broker: LocalBroker) -> Call:
     topic = broker.topic("orders")
     handles: dict[int, str] = {}
@@ -274,44 +232,23 @@ def transaction_producers(broker: LocalBroker) -> Call:
     return use
 
 
-def once(broker: LocalBroker) -> Call:
-    handled = mq.Once(broker, GROUP, size=20)
-
-    def handle(number: int) -> None:
-        with handled(f"once-{number}"):
-            pass
-        assert handled.seen(f"once-{number}")
-
-    return handle
+def retention(broker: LocalBroker) -> Call:
+    return lambda number: broker.retention.change(hours=72 + number % 5)
 
 
-def asynchronous(broker: LocalBroker) -> Call:
-    async def use(number: int) -> None:
-        async with mq.aio.Producer(broker) as producer:
-            await producer.send(mq.Message("orders", b"%d" % number))
-        async with mq.aio.Consumer(broker, GROUP) as consumer:
-            consumer.subscribe("orders")
-            # One that was cut short is a member for as long as it is not collected.
-            deadline = time.monotonic() + PATIENCE
-            while not await consumer.poll(0.1):
-                assert time.monotonic() < deadline
-                gc.collect()
+def bulk(broker: LocalBroker) -> Call:
+    queues = [mq.MessageQueue("orders", broker.name, number) for number in range(2)]
+    places, no_properties = array("i", [0, 1] * 5), array("i", [0] * 10)
 
-    return lambda number: asyncio.run(use(number))
+    def append(number: int) -> None:
+        body = b"bulk %d" % number
+        broker.bulk.append(queues, places, [body * 10], array("i", [len(body)] * 10), [], no_properties)
+
+    return append
 
 
-def administrated(broker: LocalBroker) -> Call:
-    broker.topic("orders").send(b"seen")
-    group = broker.group(GROUP)
-
-    def look(number: int) -> None:
-        group.reset("orders", to="earliest" if number % 2 else "latest")
-        group.members()
-        assert "orders" in group.topics()
-        assert group.lag("orders") >= 0
-        assert GROUP in broker.groups()
-
-    return look
+def verified(broker: LocalBroker) -> Call:
+    return lambda _number: list(problems(broker.path))
 
 
 def configured(broker: LocalBroker) -> Call:
@@ -397,8 +334,10 @@ CALLS: dict[Callable[[LocalBroker], Call], int] = {
         ),
         20,
     ),
-    **dict.fromkeys((sent_anew, deleted, committed, reset, read, flushed, once), 20),
+    **dict.fromkeys((sent_anew, deleted, committed, reset, read, flushed, once, once_cleared), 20),
     **dict.fromkeys((transacted, unlisted, administrated, configured, redriven, looked_up, sought), 15),
+    **dict.fromkeys((retention, bulk, states), 15),
+    **dict.fromkeys((verified, worked), 8),
     **dict.fromkeys((producers, closed_and_opened, beside_itself, pushed, polled, broadcast, recalled), 8),
     **dict.fromkeys((transaction_producers, asynchronous, served, replicated), 8),
 }

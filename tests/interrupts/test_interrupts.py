@@ -25,7 +25,8 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from tests.interrupts.calls import CALLS, GROUP, PATIENCE, SIZES, Call
+from tests.interrupts.calls import CALLS, SIZES
+from tests.interrupts.consumer_calls import GROUP, PATIENCE, Call
 from tests.support.insides import dedup_append
 from tests.support.interrupting import Interrupted, alarms, interrupted_after, interrupted_at
 from tests.support.store.peer import Peer

@@ -14,8 +14,9 @@ import pytest
 
 import mq
 from mq.broker.local import LocalBroker
-from tests.interrupts import calls
-from tests.interrupts.calls import PATIENCE, SIZES, Call
+from tests.interrupts import calls, consumer_calls
+from tests.interrupts.calls import SIZES
+from tests.interrupts.consumer_calls import PATIENCE, Call
 from tests.support.interrupting import alarms, called_at
 
 TIMES = os.environ.get("MQ_INTERRUPTS", "1")
@@ -24,7 +25,13 @@ ALL = 1 << 30
 # asyncio.run(), a second consumer of a group, which waits for the first, and a poll of the same one cannot be
 # within another one; the rest takes long, and has other threads do all its work.
 APART = {
-    *(calls.asynchronous, calls.polled, calls.sought),
+    *(
+        consumer_calls.asynchronous,
+        consumer_calls.polled,
+        consumer_calls.sought,
+        consumer_calls.worked,
+        calls.verified,
+    ),
     *(calls.served, calls.replicated, calls.keyed_anew),
 }
 
