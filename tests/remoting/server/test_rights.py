@@ -9,12 +9,14 @@ import pytest
 
 import mq
 from mq.remoting import serve
+from mq.remoting.codec.fields import encode_fields
 from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.language import VERSION
 from mq.remoting.codec.requests.consuming import PullFlag, PullMessage
 from mq.remoting.codec.requests.offsets import GetMaxOffset
-from mq.remoting.codec.requests.sending import SendMessageBack
+from mq.remoting.codec.requests.sending import SendMessage, SendMessageBack
 from mq.remoting.codec.response_codes import ResponseCode
-from mq.remoting.codec.signature import Credentials
+from mq.remoting.codec.signature import Credentials, signed
 from mq.remoting.server.access import AccessKeys
 from mq.remoting.server.server import Server
 from tests.support.raw_requests import RawClient, ask
@@ -92,3 +94,24 @@ def test_the_signature_is_checked_before_anything_else(server: Server) -> None:
             client.send(frame)
             assert client.receive().code == ResponseCode.NO_PERMISSION
         assert client.ask(GetMaxOffset("orders", 0), signer=OPERATOR).code != ResponseCode.NO_PERMISSION
+
+
+def test_a_recorded_request_is_carried_out_again_and_no_changed_one(store: mq.Broker, server: Server) -> None:
+    """RocketMQ's signature has no nonce: docs/security.md says what follows from that."""
+    queue = store.create_topic("orders", 1).queues[0]
+    request = SendMessage("shop", "orders", "TBW102", 4, 0, 0, 0, 0, "KEYS\x01k\x02")
+    fields = signed(encode_fields(request), b"recorded", OPERATOR, VERSION)
+    recorded = Frame(SendMessage.CODE, fields, b"recorded")
+    codes = []
+    for frame in (
+        recorded,
+        recorded,
+        Frame(SendMessage.CODE, fields, b"changed"),
+        Frame(SendMessage.CODE, {**fields, "topic": "other"}, b"recorded"),
+    ):
+        with RawClient(server) as stranger:
+            stranger.send(frame)
+            codes.append(stranger.receive().code)
+    assert codes == [ResponseCode.SUCCESS] * 2 + [ResponseCode.NO_PERMISSION] * 2
+    assert [(message.body, message.keys) for message in queue.read(0).messages] == [(b"recorded", ("k",))] * 2
+    assert "other" not in store.topics()
