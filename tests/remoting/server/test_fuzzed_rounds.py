@@ -1,16 +1,27 @@
-"""Fuzzed frames of a stranger, thousands of half-open connections, frames at the limit.
+"""Fuzzed frames, half-open connections, frames at the size limit, wrong signatures and replays.
 
-MQ_FUZZ_FRAMES: how many frames (100,000).
+A stranger in another process sends them. An honest client is served beside it, and memory stays bounded.
+
+Each test prints how long the sends of the honest client took before and meanwhile. At full size the variables
+are 1000000, 10000 and 1000:
+
+MQ_FUZZ_FRAMES: how many frames (100,000); a tenth as many with wrong signatures or replayed.
+MQ_HALF_OPEN: how many half-open connections (4,000).
+MQ_LARGE_FRAMES: how many connections that send a frame at the limit (100).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
+import selectors
 import socket
+import statistics
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -20,22 +31,80 @@ import mq
 from mq.remoting import serve
 from mq.remoting.codec.fields import encode_fields
 from mq.remoting.codec.frame import FRAME_SIZE_MAX, Frame, HeaderEncoding, encode
+from mq.remoting.codec.language import VERSION
 from mq.remoting.codec.requests import requests
+from mq.remoting.codec.requests.sending import SendMessage
+from mq.remoting.codec.signature import Credentials, signed
 from mq.remoting.server.server import Server
 from mq.store.check import problems
+from tests.support.eventually import eventually
+from tests.support.processes.children import Child, hear, say
 from tests.support.wire_values import Values
 
 pytestmark = [pytest.mark.rounds, pytest.mark.timeout(1800)]
 
 FRAMES = int(os.environ.get("MQ_FUZZ_FRAMES", "100000"))
+HALF_OPEN = int(os.environ.get("MQ_HALF_OPEN", "4000"))
+LARGE_FRAMES = int(os.environ.get("MQ_LARGE_FRAMES", "100"))
 CHUNK = 500
-HALF_OPEN = 4000
 GROWTH_MAX_KIB = 600 << 10
-LIMIT = 120.0
+LIMIT = 240.0
+CHILD_LIMIT = 1700.0
+ROUND_COUNT, ROUND_SENDS = 5, 100
+# Of the median send, by medians of rounds. Without turns it waits for all that the stranger has sent.
+SLOWER_MAX = 1000.0
+OPERATOR = Credentials("operator", "operators-secret")
+KEYS = {OPERATOR.access_key: OPERATOR.secret_key}
 
 
-def connected(server: Server) -> socket.socket:
-    host, port = server.address.rsplit(":", 1)
+class Honest:
+    """A client whose sends are measured in rounds: some before, the others beside an attack."""
+
+    def __init__(self, server: Server, producer: mq.Producer) -> None:
+        self._server = server
+        self._producer = producer
+        self._rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self.sent = 0
+        self.round()  # The first sends connect.
+        self._before = [self.round() for _ in range(ROUND_COUNT)]
+        self._beside = list[list[float]]()
+
+    def round(self) -> list[float]:
+        """How long each send took, in ms, sorted."""
+        taken = []
+        for _ in range(ROUND_SENDS):
+            begin = time.perf_counter()
+            self._producer.send(mq.Message("honest", b"body"))
+            taken.append((time.perf_counter() - begin) * 1000)
+        self.sent += ROUND_SENDS
+        return sorted(taken)
+
+    def beside(self, is_over: Callable[[], bool], round_count: int = ROUND_COUNT) -> None:
+        """So many rounds beside the attack, and more until it is over."""
+        while len(self._beside) < round_count or not is_over():
+            self._beside.append(self.round())
+
+    def check(self, what: str, slower_max: float = SLOWER_MAX) -> None:
+        p50, p99 = self._medians(0.5), self._medians(0.99)
+        grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self._rss_kib
+        print(
+            f"\n{what}: {self._server.traffic.requests:,} requests, {self._server.traffic.refused:,} refused;"
+            f" honest sends p50 {p50[0]:.2f} -> {p50[1]:.2f} ms, p99 {p99[0]:.2f} -> {p99[1]:.2f} ms"
+            f" ({p99[1] / p99[0]:.1f} times) of {len(self._beside)} rounds; memory grew {grown_kib >> 10} MiB"
+        )
+        assert p50[1] / p50[0] < slower_max
+        assert grown_kib < GROWTH_MAX_KIB
+
+    def _medians(self, part: float) -> tuple[float, float]:
+        before, beside = (
+            statistics.median(taken[int(len(taken) * part)] for taken in rounds)
+            for rounds in (self._before, self._beside)
+        )
+        return before, beside
+
+
+def connected(address: str) -> socket.socket:
+    host, port = address.rsplit(":", 1)
     sock = socket.create_connection((host, int(port)), LIMIT)
     sock.settimeout(LIMIT)
     return sock
@@ -62,6 +131,13 @@ def fuzzed(random: Random, values: Values) -> bytes:
     return bytes(data)
 
 
+def to_orders(body: bytes, signer: Credentials) -> bytes:
+    """A signed request to send this body."""
+    request = SendMessage("shop", "orders", "TBW102", 4, 0, 0, 0, 0, "")
+    fields = signed(encode_fields(request), body, signer, VERSION)
+    return encode(Frame(SendMessage.CODE, fields, body))
+
+
 def read_away(sock: socket.socket) -> None:
     try:
         while sock.recv(1 << 16):
@@ -70,62 +146,174 @@ def read_away(sock: socket.socket) -> None:
         return
 
 
-def test_honest_clients_are_served_beside_fuzzed_frames(directory: Path) -> None:
+def keep_sending(address: str, pool: list[bytes], random: Random) -> None:
+    """Frames of the pool until the process is killed, 20 chunks on each connection."""
+    say("sending")
+    while True:
+        with connected(address) as sock:
+            reader = threading.Thread(target=read_away, args=(sock,))
+            reader.start()
+            try:
+                for _ in range(20):
+                    sock.sendall(b"".join(random.choices(pool, k=CHUNK)))
+            except OSError:
+                pass  # It was hung up on.
+            finally:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_WR)
+                reader.join(LIMIT)
+
+
+def keep_fuzzing(address: str) -> None:
     random, values = Random(7), Values(7)
-    pool = [fuzzed(random, values) for _ in range(20_000)]
+    keep_sending(address, [fuzzed(random, values) for _ in range(20_000)], random)
+
+
+def keep_replaying(address: str, recorded: bytes) -> None:
+    """The recorded request, as it was and with a bit of its body turned, and requests of other secrets."""
+    random = Random(7)
+    forged = [to_orders(b"forged", Credentials(OPERATOR.access_key, f"{secret}")) for secret in range(50)]
+    keep_sending(address, [recorded, recorded[:-1] + bytes([recorded[-1] ^ 1])] * 25 + forged, random)
+
+
+def keep_half_open(address: str, count: int) -> None:
+    """So many connections, each with three bytes of a frame."""
+    raise_descriptors()
+    opened = [connected(address) for _ in range(count)]
+    for sock in opened:
+        with contextlib.suppress(OSError):  # It was closed as idle meanwhile.
+            sock.sendall(b"\0\0\1")
+    say("opened")
+    hear()
+
+
+def send_large(address: str, count: int) -> None:
+    """A frame at the limit on each of so many connections, all at the same time; says how many bytes went."""
+    raise_descriptors()
+    empty = len(encode(Frame(SendMessage.CODE, {}, b"")))
+    frame = memoryview(encode(Frame(SendMessage.CODE, {}, bytes(FRAME_SIZE_MAX - empty))))
+    waiting = selectors.DefaultSelector()
+    for _ in range(count):
+        sock = connected(address)
+        sock.setblocking(False)
+        waiting.register(sock, selectors.EVENT_WRITE, [0])
+    say("opened")
+    total = 0
+    while waiting.get_map():
+        for key, _ in waiting.select(LIMIT):
+            assert isinstance(key.fileobj, socket.socket)
+            try:
+                key.data[0] += key.fileobj.send(frame[key.data[0] : key.data[0] + (1 << 16)])
+                is_over = key.data[0] == len(frame)
+            except BlockingIOError:
+                continue
+            except OSError:
+                is_over = True  # It was hung up on.
+            if is_over:
+                total += key.data[0]
+                waiting.unregister(key.fileobj)
+    say(f"{total:,}")
+    hear()
+
+
+def raise_descriptors() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def test_honest_clients_are_served_beside_fuzzed_frames(directory: Path) -> None:
     with (
         mq.open(directory) as store,
         serve(store, port=0, namesrv_port=0) as server,
         mq.open("rocketmq://" + server.name_server, timeout=LIMIT) as client,
-        mq.Producer(client) as producer,
+        mq.Producer(client, timeout=LIMIT) as producer,
     ):
         store.create_topic("honest", 1)
-        producer.send(mq.Message("honest", b"first"))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        rounds, honest = 0, 1
-        while server.traffic.requests < FRAMES:
-            with connected(server) as sock:
-                reader = threading.Thread(target=read_away, args=(sock,))
-                reader.start()
-                try:
-                    for _ in range(20):
-                        sock.sendall(b"".join(random.choices(pool, k=CHUNK)))
-                except OSError:
-                    pass  # It was hung up on.
-                finally:
-                    with contextlib.suppress(OSError):
-                        sock.shutdown(socket.SHUT_RDWR)
-                    reader.join(LIMIT)
-            rounds += 1
-            if rounds % 5 == 0:
-                producer.send(mq.Message("honest", b"more"))
-                honest += 1
-        assert store.topic("honest").queues[0].max_offset == honest
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH_MAX_KIB
+        honest = Honest(server, producer)
+        with Child(keep_fuzzing, server.address, timeout=CHILD_LIMIT) as child:
+            assert child.hear() == "sending"
+            honest.beside(lambda: server.traffic.requests >= FRAMES + honest.sent)
+            child.kill()
+        assert store.topic("honest").queues[0].max_offset == honest.sent
+        honest.check("fuzzed frames")
     assert list(problems(directory)) == []
 
 
-def test_half_open_connections_and_frames_at_the_limit_block_no_client(directory: Path) -> None:
+def test_wrong_signatures_store_nothing_and_replays_what_was_recorded(directory: Path) -> None:
+    recorded = to_orders(b"recorded", OPERATOR)
     with (
         mq.open(directory) as store,
-        serve(store, port=0, namesrv_port=0, idle_seconds=20.0) as server,
-        mq.open("rocketmq://" + server.name_server, timeout=LIMIT) as client,
-        mq.Producer(client) as producer,
+        serve(store, port=0, namesrv_port=0, access_keys=KEYS) as server,
+        mq.open(
+            "rocketmq://" + server.name_server,
+            timeout=LIMIT,
+            access_key=OPERATOR.access_key,
+            secret_key=OPERATOR.secret_key,
+        ) as client,
+        mq.Producer(client, timeout=LIMIT) as producer,
     ):
         store.create_topic("honest", 1)
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        half = [connected(server) for _ in range(min(HALF_OPEN, descriptors // 3))]
-        for sock in half:
-            sock.sendall(b"\0\0\1")
-        large = [connected(server) for _ in range(20)]
-        for sock in large:
-            sock.sendall((FRAME_SIZE_MAX - 4).to_bytes(4, "big") + bytes(1 << 16))
-        for _ in range(20):
-            producer.send(mq.Message("honest", b"one"))
-        until = time.monotonic() + LIMIT
-        while server.connections > 4 and time.monotonic() < until:
-            time.sleep(0.1)
-            producer.send(mq.Message("honest", b"more"))
-        assert server.connections <= 4
-        for sock in half + large:
-            sock.close()
+        orders = store.create_topic("orders", 1)
+        honest = Honest(server, producer)
+        with Child(keep_replaying, server.address, recorded, timeout=CHILD_LIMIT) as child:
+            assert child.hear() == "sending"
+            honest.beside(lambda: server.traffic.requests >= FRAMES // 10 + honest.sent)
+            child.kill()
+        bodies = {message.body for message in orders.queues[0].read(0).messages}
+        assert bodies == {b"recorded"}
+        assert store.topic("honest").queues[0].max_offset == honest.sent
+        honest.check(f"wrong signatures and {orders.queues[0].max_offset:,} replays")
+    assert list(problems(directory)) == []
+
+
+def test_half_open_connections_block_no_client(directory: Path) -> None:
+    raise_descriptors()
+    count = min(HALF_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1000)
+    room = count + 100
+    with (
+        mq.open(directory) as store,
+        serve(
+            store,
+            port=0,
+            namesrv_port=0,
+            idle_seconds=30.0,
+            connections=room,
+            connections_per_address=room,
+        ) as server,
+        mq.open("rocketmq://" + server.name_server, timeout=LIMIT) as client,
+        mq.Producer(client, timeout=LIMIT) as producer,
+    ):
+        store.create_topic("honest", 1)
+        honest, own = Honest(server, producer), server.connections
+        with Child(keep_half_open, server.address, count, timeout=CHILD_LIMIT) as child:
+            assert child.hear() == "opened"
+            seen = server.connections - own
+            honest.beside(lambda: True)
+            eventually(lambda: server.connections <= own, lambda: server.connections, LIMIT, 0.1)
+            honest.check(f"{count:,} connections, {seen:,} of them half-open at once")
+            child.say("")
+
+
+def test_frames_at_the_size_limit_take_no_more_than_their_room(directory: Path) -> None:
+    raise_descriptors()
+    with (
+        mq.open(directory) as store,
+        serve(store, port=0, namesrv_port=0) as server,
+        mq.open("rocketmq://" + server.name_server, timeout=LIMIT) as client,
+        mq.Producer(client, timeout=LIMIT) as producer,
+    ):
+        store.create_topic("honest", 1)
+        honest = Honest(server, producer)
+        with Child(send_large, server.address, LARGE_FRAMES, timeout=CHILD_LIMIT) as child:
+            assert child.hear() == "opened"
+            sent = list[str]()
+            waiting = threading.Thread(target=lambda: sent.append(child.hear()))
+            waiting.start()
+            honest.beside(lambda: not waiting.is_alive(), 1)
+            # In one turn of the loop, a send waits for a part of each frame.
+            honest.check(
+                f"a frame at the limit from each of {LARGE_FRAMES:,} connections, {sent[0]} bytes of them",
+                math.inf,
+            )
+            child.say("")
+    assert list(problems(directory)) == []
