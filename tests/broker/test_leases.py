@@ -120,7 +120,7 @@ def test_a_leader_that_is_stopped_between_two_changes_of_what_is_shared(
 
 @pytest.mark.crash
 @pytest.mark.parametrize(
-    "point", ["TIMER_UNIT", "TIMER_SLOT", "TIMER_STATED", "TIMER_COPIED", "TIMER_MARKED"]
+    "point", ["TIMER_UNIT", "TIMER_SLOT", "TIMER_LINKED", "TIMER_STATED", "TIMER_COPIED", "TIMER_MARKED"]
 )
 def test_a_leader_that_is_stopped_inside_of_the_wheel(
     directory: Path,
@@ -191,14 +191,15 @@ def test_a_leader_that_is_stopped_before_it_deletes(directory: Path, failing: Nu
 
 
 @pytest.mark.crash
-def test_a_leader_that_is_stopped_inside_of_the_index(directory: Path, failing: Nursery) -> None:
+@pytest.mark.parametrize("point", ["INDEX_ENTRY", "INDEX_SLOT", "INDEX_COUNT"])
+def test_a_leader_that_is_stopped_inside_of_the_index(directory: Path, failing: Nursery, point: str) -> None:
     """No process can take the index from it; a query fails in time and says so, and everything else goes
     on."""
 
     def send(topic: mq.Topic) -> None:
         topic.send(b"one", keys="one")
 
-    with stopped_leader(failing, directory, send, "INDEX_ENTRY") as (first, broker):
+    with stopped_leader(failing, directory, send, point) as (first, broker):
         wait_until(lambda: has_duties(broker), "no process has the duties")
         broker.topic("orders").send(b"two", keys="two")
         flushed(broker, log_end(broker))
