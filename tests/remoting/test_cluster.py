@@ -173,6 +173,22 @@ def test_routes_are_refreshed_and_changes_are_told(peer: Peer, remoting: Remotin
     ]
 
 
+def test_the_newest_route_says_where_a_broker_is(peer: Peer, remoting: Remoting) -> None:
+    both = route("a")
+    (broker,) = both.broker_datas
+    slave_only = TopicRoute((BrokerAddresses("a", {1: broker.broker_addrs[1]}, "c"),), both.queue_datas)
+    cluster = Cluster(remoting, NameServers(remoting, (peer.address,)), refresh_seconds=1000)
+    peer.on(GetRoute.CODE, routing({"orders": both, "bills": both}))
+    for topic in ("orders", "bills"):
+        cluster.route(topic)
+    peer.on(GetRoute.CODE, routing({"orders": slave_only, "bills": slave_only}))
+    cluster.refresh("orders")
+    assert cluster.any_address("a") == "a:10921"
+    peer.on(GetRoute.CODE, routing({"orders": both, "bills": both}))
+    cluster.refresh("bills")  # It is the same as before, and newer.
+    assert cluster.any_address("a") == "a:10911"
+
+
 def test_routes_stay_when_no_name_server_answers(
     peer: Peer, remoting: Remoting, caplog: pytest.LogCaptureFixture
 ) -> None:

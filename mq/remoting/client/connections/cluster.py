@@ -48,6 +48,7 @@ class Cluster:
         self._used: set[str] = set()  # the topics used since the last refresh
         self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
         self._brokers: dict[str, BrokerAddresses] = {}
+        self._newest: dict[str, BrokerAddresses] = {}  # as the last answer had them; routes differ in age
         self._others: dict[str, BrokerAddresses] = {}  # those that everything() found
         self._is_failing = False
         self._refreshing: asyncio.Task[None] | None = None
@@ -157,7 +158,11 @@ class Cluster:
         return found
 
     def _keep(self, topic: str, route: TopicRoute | None) -> None:
+        told = {broker.broker_name: broker for broker in route.broker_datas} if route is not None else {}
+        self._newest.update(told)
         if self._routes.get(topic) == route:
+            if any(self._brokers.get(name) != broker for name, broker in told.items()):
+                self._gather()
             return
         if route is None:
             self._routes.pop(topic, None)  # Another thread may have forgotten it meanwhile.
@@ -172,7 +177,7 @@ class Cluster:
         self._brokers = {
             **self._others,
             **{
-                broker.broker_name: broker
+                broker.broker_name: self._newest.get(broker.broker_name, broker)
                 for route in list(self._routes.values())
                 for broker in route.broker_datas
             },
