@@ -38,6 +38,7 @@ log = logging.getLogger("mq.remoting")
 AT_WORK_MAX = 64  # requests of one connection in a thread pool
 TURN_COUNT = 32  # requests of one connection that the loop dispatches before it turns to the next
 ORDERED_TURN_COUNT = 8  # the same in a thread
+LARGE_SIZE = 1 << 20  # of a part of a frame, from which on the loop reads once before it turns to the next
 REQUEST_SIZE = 512  # bytes that a request counts besides those on the wire
 
 
@@ -90,6 +91,7 @@ class Connection(asyncio.Protocol):
         self._in_flight = self._at_work = self._counted = 0
         self._is_choked = self._is_paused = self._is_handing_on = self._has_next_turn = False
         self._is_aborted = False
+        self._has_read_enough = False  # of a large frame, for this turn of the loop
         self._transport: asyncio.Transport | None = None
         self._in_order: deque[tuple[Work, bool]] = deque()  # with whether it outlives the connection
         self._lock = threading.Lock()  # guards whether _in_order is being run
@@ -118,7 +120,15 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._reader.add(data)
+        if self._reader.size >= LARGE_SIZE and not self._has_read_enough:
+            self._has_read_enough = True
+            self._events.loop.call_soon(self._read_on)
         self._hand_on()
+
+    def _read_on(self) -> None:
+        self._has_read_enough = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._heed_limits()
 
     def pause_writing(self) -> None:
         self._is_choked = True
@@ -341,7 +351,7 @@ class Connection(asyncio.Protocol):
 
     def _heed_limits(self) -> None:
         """Pause or resume reading, by the limits."""
-        is_paused = self._reader.is_ready or self._has_enough()
+        is_paused = self._reader.is_ready or self._has_enough() or self._has_read_enough
         if self._transport is None or self._is_aborted or is_paused == self._is_paused:
             return
         self._is_paused = is_paused

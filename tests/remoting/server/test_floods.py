@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import socket
@@ -11,6 +12,7 @@ import threading
 import warnings
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,13 +20,20 @@ from mq.api.broker import SendResult
 from mq.errors import AddressInUse
 from mq.remoting import serve
 from mq.remoting.codec.fields import encode_fields
-from mq.remoting.codec.frame import Frame, encode
+from mq.remoting.codec.frame import FRAME_SIZE_MAX, Frame, encode
 from mq.remoting.codec.requests.consuming import PullFlag, PullMessage
 from mq.remoting.codec.requests.groups import GetAllGroups
 from mq.remoting.codec.requests.name_servers import GetClusterInfo
 from mq.remoting.codec.requests.sending import SendMessage
 from mq.remoting.codec.response_codes import ResponseCode
-from mq.remoting.server.connection import AT_WORK_MAX, ORDERED_TURN_COUNT
+from mq.remoting.server.connection import (
+    AT_WORK_MAX,
+    LARGE_SIZE,
+    ORDERED_TURN_COUNT,
+    Connection,
+    Memory,
+)
+from mq.remoting.server.options import Limits
 from mq.remoting.server.server import Server
 from mq.remoting.server.workers import Workers
 from tests.support.eventually import eventually
@@ -77,6 +86,28 @@ def pull(padding: int = 0) -> Frame:
     return Frame(PullMessage.CODE, {**encode_fields(request), "pad": "x" * padding})
 
 
+class RecordingTransport(asyncio.Transport):
+    """Records when reading is paused and resumed."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.calls: list[str] = []
+
+    def pause_reading(self) -> None:
+        self.calls.append("pause")
+
+    def resume_reading(self) -> None:
+        self.calls.append("resume")
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+
 def held(server: Server) -> int:
     return sum(len(each.holds) for each in list(server.served.connections))
 
@@ -104,6 +135,19 @@ def test_dropped_work_is_not_done() -> None:
     gate.set()
     workers.close()
     assert sorted(done) == ["here", "kept"]
+
+
+def test_a_large_frame_is_read_once_in_each_turn_of_the_loop() -> None:
+    turns, owner, transport = Mock(), Mock(), RecordingTransport()
+    connection = Connection(owner, turns, Limits(), Memory(FRAME_SIZE_MAX * 2))
+    connection.connection_made(transport)
+    connection.data_received(FRAME_SIZE_MAX.to_bytes(4, "big") + bytes(1000))
+    assert transport.calls == []
+    for number in range(1, 4):
+        connection.data_received(bytes(LARGE_SIZE))
+        assert transport.calls == ["pause", "resume"] * (number - 1) + ["pause"]
+        turns.loop.call_soon.call_args.args[0]()
+        assert transport.calls == ["pause", "resume"] * number
 
 
 def test_requests_of_a_flood_delay_others_by_a_few_each() -> None:
