@@ -23,7 +23,7 @@ from tests.support.store.small_store import SMALL, fill, log_files, messages_of
 SIZES: dict[str, Any] = {**SMALL, "queue_file_units": 64}
 UNIT = 20
 COUNT = 40
-WAYS = ("zeroed", "noise", "of another queue", "of earlier messages")
+WAYS = ("zeroed", "noise", "of another queue", "of earlier messages", "into the record", "before the record")
 SPANS = ((0, 1), (0, 7), (11, 12), (11, 30), (33, COUNT - 1), (0, COUNT))
 SOON = 60.0
 
@@ -36,15 +36,23 @@ def queue_file(path: Path, topic: str = "orders", queue_id: int = 0) -> Path:
     return path / "consumequeue" / topic / str(queue_id) / f"{0:020}"
 
 
+def moved(unit: bytes, distance: int) -> bytes:
+    """A unit that leads to another place of the log, in order with its neighbours."""
+    return max(int.from_bytes(unit[:8], "big") + distance, 0).to_bytes(8, "big") + unit[8:]
+
+
 def damage(file: Path, begin: int, end: int, way: str = "zeroed") -> None:
     """Have units [begin, end) be what was not written there."""
     size = (end - begin) * UNIT
     other = file.parents[1] / "1" / file.name
+    units = [file.read_bytes()[at * UNIT : (at + 1) * UNIT] for at in range(begin, end)]
     data = {
         "zeroed": bytes(size),
         "noise": random.Random(1).randbytes(size),
         "of another queue": other.read_bytes()[begin * UNIT : end * UNIT] if other.exists() else b"",
         "of earlier messages": file.read_bytes()[:UNIT] * COUNT,
+        "into the record": b"".join(moved(unit, 8) for unit in units),
+        "before the record": b"".join(moved(unit, -8) for unit in units),
     }[way][:size]
     with file.open("r+b") as opened:
         opened.seek(begin * UNIT)
@@ -72,7 +80,12 @@ WHOLE = [b"message %d" % number for number in range(0, 2 * COUNT, 2)]
 @pytest.mark.parametrize(
     ("way", "span"),
     # The first unit is that of the first message.
-    [(way, span) for way in WAYS for span in SPANS if (way, span) != ("of earlier messages", (0, 1))],
+    [
+        (way, span)
+        for way in WAYS
+        for span in SPANS
+        if span != (0, 1) or way not in ("of earlier messages", "before the record")
+    ],
 )
 def test_a_reader_gets_the_messages_of_damaged_units(
     path: Path,
@@ -103,6 +116,25 @@ def test_every_queue_of_a_topic_that_is_too_wide_to_be_looked_into(quick_path: P
     with open_store(path) as broker:
         for queue_id in (5, count - 1):
             assert read(broker, queue_id) == [b"message %d" % queue_id]
+
+
+def test_a_missing_file_does_not_keep_the_damaged_units_beside_it_from_being_made_anew(
+    quick_path: Path,
+) -> None:
+    path, sizes = quick_path / "store", {**SIZES, "queue_file_units": 16}
+    with mq.open(path, duties=False, **sizes) as broker:
+        broker.create_topic("orders", 2)
+        fill(broker, "orders", 2 * COUNT, 2)
+    with mq.open(path, duties=False, **sizes) as broker:
+        queue_file(path).with_name(f"{16 * UNIT:020}").unlink()
+        damage(queue_file(path), 10, 16)
+        queue = broker.topic("orders").queues[0]
+        got = [message.body for offset in range(16) for message in queue.read(offset, count_max=1).messages]
+        assert got == WHOLE[:16]
+        with pytest.raises(mq.StoreCorrupted, match="open it again"):
+            queue.read(16)
+    with mq.open(path, duties=False, **sizes) as broker:
+        assert read(broker) == WHOLE
 
 
 def test_a_group_consumes_them_while_others_send(path: Path) -> None:

@@ -6,7 +6,10 @@
 
 #include "queue/queue_scan.h"
 
-enum { WRITTEN_AT_ONCE = 1024 /* units looked at under one hold of the append lock */ };
+enum {
+    WRITTEN_AT_ONCE = 1024,  /* units looked at under one hold of the append lock */
+    COVERED_WITHIN = 8 << 20 /* bytes before a place in which a record is searched that covers it */
+};
 
 typedef struct {
     int64_t log_offset;
@@ -18,7 +21,7 @@ typedef struct {
 static int is_possible(mq_queue *queue, int64_t offset, int64_t log_end, unit *found) {
     return mq_unit_read(queue, offset, &found->log_offset, &found->size, &found->tags_code) == 0 &&
            found->size >= MQ_RECORD_SIZE_MIN && found->size != MQ_UNIT_BLANK_SIZE && found->log_offset >= 0 &&
-           found->log_offset <= log_end - found->size;
+           found->log_offset < log_end && found->size <= log_end - found->log_offset;
 }
 
 static int is_sound(mq_log *log, mq_queue *queue, int64_t offset, unit *found) {
@@ -37,6 +40,33 @@ static int has_whole_record(mq_log *log, int64_t log_offset, int64_t log_end) {
     return at == log_offset;
 }
 
+/* Whether a place of the log is inside a whole record or a BLANK: a unit that points there is damaged, not
+ * its message. */
+static int is_covered(mq_log *log, int64_t place, int64_t log_end) {
+    int64_t from = place > COVERED_WITHIN ? place - COVERED_WITHIN - 1 : -1;
+    int64_t until = log_end - place > COVERED_WITHIN ? place + COVERED_WITHIN : log_end;
+    while ((from = mq_log_resync(log, from, until)) >= 0 && from < place) {
+        int64_t next = from;
+        while (next >= 0 && next < place) {
+            int64_t at;
+            const uint8_t *bytes;
+            mq_record record;
+            mq_mapping *pin;
+            from = next;
+            next = mq_log_next(log, from, place, &at, &bytes, &record, &pin);
+            /* A BLANK behind records has none in it. One that begins a file may stand for a lost file. */
+            if (next == MQ_GONE && at > place && from % log->file_size != 0 &&
+                from / log->file_size == place / log->file_size)
+                return 1;
+            if (next < 0) continue;
+            mq_files_unpin(pin);
+            if (next > place) return 1;
+        }
+        if (next == place) return 0;
+    }
+    return 0;
+}
+
 /* Whether a unit is in order with its neighbours, and its message is what is not there. */
 static int is_lost(mq_log *log, mq_queue *queue, int64_t offset, int64_t min, int64_t next) {
     int64_t log_end = mq_control_get(log->control, MQ_LOG_END);
@@ -48,7 +78,8 @@ static int is_lost(mq_log *log, mq_queue *queue, int64_t offset, int64_t min, in
     if (offset + 1 < next && is_possible(queue, offset + 1, log_end, &other) &&
         other.log_offset < here.log_offset)
         return 0;
-    return here.size == MQ_RECORD_SIZE_MIN || !has_whole_record(log, here.log_offset, log_end);
+    return here.size == MQ_RECORD_SIZE_MIN ||
+           (!has_whole_record(log, here.log_offset, log_end) && !is_covered(log, here.log_offset, log_end));
 }
 
 int mq_unit_is_sound(mq_log *log, int number, int64_t offset) {
@@ -56,6 +87,12 @@ int mq_unit_is_sound(mq_log *log, int number, int64_t offset) {
     unit found;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     return queue && is_sound(log, queue, offset, &found) && mq_queue_is_current(queue);
+}
+
+/* Whether the whole file of a unit is missing: that is made anew when the store is opened. */
+static int has_no_file(mq_queue *queue, int64_t offset) {
+    unit found;
+    return mq_unit_read(queue, offset, &found.log_offset, &found.size, &found.tags_code) == MQ_MISSING;
 }
 
 int mq_units_damaged(mq_log *log, int number, int64_t offset, mq_damaged_units *damaged) {
@@ -67,8 +104,7 @@ int mq_units_damaged(mq_log *log, int number, int64_t offset, mq_damaged_units *
     int64_t next = atomic_load_explicit(&queue->entry->next, memory_order_acquire);
     if (min < 0 || offset < min || offset >= next || next > MQ_OFFSET_MAX) return 0;
     if (is_sound(log, queue, offset, &found) || is_lost(log, queue, offset, min, next)) return 0;
-    if (mq_unit_read(queue, offset, &found.log_offset, &found.size, &found.tags_code) == MQ_MISSING)
-        return 0; /* a whole file: that is made anew when the store is opened */
+    if (has_no_file(queue, offset)) return 0;
     int64_t log_min = mq_control_get(log->control, MQ_LOG_MIN);
     int64_t begin = atomic_load(&queue->entry->begin);
     *damaged = (mq_damaged_units){.first = offset,
@@ -81,6 +117,7 @@ int mq_units_damaged(mq_log *log, int number, int64_t offset, mq_damaged_units *
             damaged->log_begin = found.log_offset + found.size;
             break;
         }
+        if (has_no_file(queue, low)) break;
         damaged->first = low;
     }
     for (int64_t high = offset + 1; high < next && high < offset + MQ_UNITS_SEARCHED_MAX; high++) {
@@ -88,6 +125,7 @@ int mq_units_damaged(mq_log *log, int number, int64_t offset, mq_damaged_units *
             damaged->log_end = found.log_offset;
             break;
         }
+        if (has_no_file(queue, high)) break;
         damaged->end = high + 1;
     }
     return mq_queue_is_current(queue) && damaged->log_begin <= damaged->log_end;
@@ -107,8 +145,9 @@ int64_t mq_units_search(mq_log *log, int number, mq_damaged_units *damaged, int6
         if (next == MQ_GONE) return at;
         if (next == MQ_CORRUPT || next == MQ_MISSING) {
             if (damaged->hole < 0) damaged->hole = at;
-            from = mq_log_resync(log, at, until);
-            if (from == MQ_GONE) return until;
+            /* Beyond this step: a record that begins in it may end in the next one. */
+            from = mq_log_resync(log, at, damaged->log_end);
+            if (from == MQ_GONE) return damaged->log_end;
             if (from < 0) return from;
             continue;
         }
@@ -171,6 +210,7 @@ int64_t mq_units_rewrite(mq_log *log, int number, const mq_damaged_units *damage
         int64_t min = atomic_load(&queue->entry->min);
         for (int64_t offset = base > min ? base : min; result >= 0 && offset < end; offset++) {
             result = rewrite(log, queue, offset, &found[offset - damaged->first]);
+            if (result == MQ_MISSING) result = 0; /* deleted meanwhile */
             if (result > 0) written++;
         }
         mq_log_unlock(log);
