@@ -1,9 +1,18 @@
-"""Replicas of real RocketMQ masters, and real slaves of a served store."""
+"""Replicas of real RocketMQ masters, and real slaves of a served store.
+
+The real broker is killed and started again while messages are sent.
+
+MQ_REAL_KILLS: how often (2).
+"""
 
 from __future__ import annotations
 
+import os
+import random
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -21,6 +30,7 @@ from tests.support.eventually import eventually as eventually_or
 
 pytestmark = [pytest.mark.oracle, pytest.mark.rounds, pytest.mark.timeout(900)]
 
+KILLS = int(os.environ.get("MQ_REAL_KILLS", "2"))
 VERSIONS: tuple[Version, ...] = ("5.3", "4.9")
 
 
@@ -48,6 +58,45 @@ def is_replicated(producer: mq.Producer) -> bool:
         return False
 
 
+class Load(threading.Thread):
+    """Sends to a topic until the `with` ends, and notes the keys of the messages that two brokers have."""
+
+    def __init__(self, producer: mq.Producer) -> None:
+        super().__init__(name="load")
+        self.acknowledged: list[str] = []
+        self._producer = producer
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        number = 0
+        while not self._ending.wait(0.005):
+            number += 1
+            key = f"load{number}"
+            with suppress(mq.MQError):  # The broker is being killed.
+                message = mq.Message("orders", b"x" * random.randrange(2000), keys=key)
+                if self._producer.send(message).status is mq.SendStatus.SEND_OK:
+                    self.acknowledged.append(key)
+
+    def __enter__(self) -> Load:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self.join()
+
+
+def kill_often(broker: Broker, load: Load) -> None:
+    """Each time once messages have been acknowledged again."""
+    for _ in range(KILLS):
+        seen = len(load.acknowledged)
+        eventually(lambda seen=seen: len(load.acknowledged) > seen + 20)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+        time.sleep(random.uniform(0, 0.5))
+        broker.kill()
+        time.sleep(random.uniform(0, 1))
+        broker.restart()
+
+
 def ha_address(broker: Broker) -> str:
     host, _, port = broker.address.rpartition(":")
     return f"{host}:{int(port) + 1}"
@@ -65,9 +114,8 @@ def test_a_replica_of_a_real_master(cluster: Cluster, directory: Path) -> None:
             ]
             assert statuses[-100:] == [mq.SendStatus.SEND_OK] * 100
             producer.send(mq.Message("orders", b"late", delay_level=1))
-            real.kill()
-            time.sleep(0.5)
-            real.restart()
+            with Load(producer) as load:
+                kill_often(real, load)
             eventually(lambda: is_replicated(producer))
             with mq.PullConsumer(remote, "billing") as consumer:
                 consumer.subscribe("orders")
@@ -87,6 +135,7 @@ def test_a_replica_of_a_real_master(cluster: Cluster, directory: Path) -> None:
         assert len(promoted.topic("orders").queues) == 4
         assert sum(promoted.group("billing").offsets("orders").values()) >= 200
         assert promoted.query("orders", "k7")[0].body == b"7"
+        assert [key for key in load.acknowledged if not promoted.query("orders", key)] == []
         sent = promoted.topic("orders").send(b"here")
         assert sent.status is mq.SendStatus.SEND_OK
 
@@ -120,9 +169,8 @@ def test_a_real_slave_of_a_served_store(directory: Path, tmp_path: Path, version
         try:
             eventually(lambda: producer.send(message).status is mq.SendStatus.SEND_OK, slave.said)
             assert [producer.send(message).status for _ in range(200)] == [mq.SendStatus.SEND_OK] * 200
-            slave.kill()
-            time.sleep(1)
-            slave.restart()
+            with Load(producer) as load:
+                kill_often(slave, load)
             eventually(lambda: producer.send(message).status is mq.SendStatus.SEND_OK, slave.said)
             if version == "4.9":  # It asks every 10 s; a 5.3 slave once a minute.
                 topics = slave.store / "config" / "topics.json"
