@@ -14,13 +14,15 @@ choices of round 0 of MQ_POWER_SEED=s+n. MQ_POWER_KEPT names the directory for w
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.crash.conftest import Crew
+from tests.crash import power
+from tests.crash.conftest import Answer, Crew
 from tests.crash.rounds import Counts, Lost, Round
 
 pytestmark = [pytest.mark.crash, pytest.mark.rounds]
@@ -65,3 +67,26 @@ def test_syncs_that_do_nothing_are_noticed(
             assert (kept / f"life{work.cuts}" / "journal").stat().st_size > 0
             return
     pytest.fail("nothing was lost, though nothing was synced")
+
+
+def test_a_failed_round_is_replayed_by_its_directory(
+    recorded_crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The judge of a sound round says that something is wrong: what the round leaves is looked into again."""
+    monkeypatch.setenv("MQ_POWER_KEPT", str(tmp_path))
+
+    def played(work: Round) -> Answer:
+        work.cut()  # A life so short that it has few images.
+        return Answer(wrong=["planted"], stored=0, promised=0, repairs=0, recovered=False)
+
+    monkeypatch.setattr(Round, "_play", played)
+    with pytest.raises(Lost, match="planted"):
+        Round(recorded_crew, tmp_path / "work", 1, image_count=1).play()
+    shutil.rmtree(tmp_path / "work")
+    (kept,) = tmp_path.glob("power-1-*/round")
+    monkeypatch.setattr("sys.argv", ["power", "--again", str(kept)])
+    assert power.main() == 0
+    told = capfd.readouterr().out
+    for life in ("state", "life1"):
+        (line,) = [line for line in told.splitlines() if line.startswith(f"{kept / life}: ")]
+        assert re.fullmatch(r"[1-9]\d* images, 0 of them wrong", line.partition(": ")[2]), told
