@@ -9,7 +9,7 @@ from functools import partial
 
 from mq.api.beginning import Beginning
 from mq.api.broker import Broker, MessageQueue, Queue
-from mq.client.engine.assignment import AssignmentListener
+from mq.client.engine.claimed_queues import AssignmentListener
 from mq.client.engine.options import PullOptions, begin_from
 from mq.client.engine.poll_loop import PollLoop
 from mq.client.engine.rebalance import AnyStrategy

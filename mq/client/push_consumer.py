@@ -20,7 +20,7 @@ from mq.api.beginning import Beginning
 from mq.api.broker import Broker
 from mq.api.group import BroadcastOffsets, Membership, Subscription
 from mq.api.results import MessageQueue
-from mq.client.engine.assignment import Assignment, AssignmentListener
+from mq.client.engine.claimed_queues import AssignmentListener, ClaimedQueues
 from mq.client.engine.consume_loop import ConsumeLoop
 from mq.client.engine.delivery import Delivery, Listener, RetryDelivery
 from mq.client.engine.options import PushOptions, begin_from, check_int
@@ -199,7 +199,7 @@ class PushConsumer:
             if not options.is_broadcasting:
                 retry = RETRY_PREFIX + self.group
                 self._deliveries[retry] = RetryDelivery(retry, self._deliveries, options.ordered)
-            assignment = Assignment(
+            claimed = ClaimedQueues(
                 self._broker,
                 self.group,
                 membership.client_id,
@@ -216,7 +216,7 @@ class PushConsumer:
             )
             for topic in self._subscriptions:
                 self._begin(topic)
-            self._loop = ConsumeLoop(options, self._broker.waiter(), membership, assignment, send_back)
+            self._loop = ConsumeLoop(options, self._broker.waiter(), membership, claimed, send_back)
             self._loop.suspend(self._is_suspended)
             self._loop.start()
             # Threads that the interpreter would not wait for: it closes what nobody closed.

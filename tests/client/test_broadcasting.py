@@ -73,7 +73,7 @@ def test_a_consumer_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None
 
 
 def test_offsets_are_saved_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mq.client.engine.assignment.SAVE_SECONDS", 0.02)
+    monkeypatch.setattr("mq.client.engine.claimed_queues.SAVE_SECONDS", 0.02)
     broker = make(1)
     heard = Heard()
     with consuming(broker, heard, **broadcasting(tmp_path, client_id="box")):

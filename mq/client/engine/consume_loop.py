@@ -21,7 +21,7 @@ from typing import Final
 from mq.api.group import Membership
 from mq.api.results import MessageQueue
 from mq.api.waiter import Waiter
-from mq.client.engine.assignment import Assignment
+from mq.client.engine.claimed_queues import ClaimedQueues
 from mq.client.engine.dispatcher import Dispatcher
 from mq.client.engine.options import PushOptions
 from mq.client.engine.owned_queue import ConsumeRequest, OwnedQueue, Pulled
@@ -47,18 +47,18 @@ class ConsumeLoop:
         options: PushOptions,
         waiter: Waiter,
         membership: Membership,
-        assignment: Assignment,
+        claimed: ClaimedQueues,
         send_back: SendBack,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.closed: Final = threading.Event()
         self._options = options
-        self._assignment = assignment
+        self._claimed = claimed
         self._waiter = waiter
         self._membership = membership
         self._clock = clock
-        self._lock: Final = assignment.lock
-        self._owned: Mapping[MessageQueue, OwnedQueue] = assignment.owned
+        self._lock: Final = claimed.lock
+        self._owned: Mapping[MessageQueue, OwnedQueue] = claimed.owned
         self._is_closing = False
         self._when_closed: list[Callable[[], object]] = []
         self._rebalance_at = 0.0
@@ -75,7 +75,7 @@ class ConsumeLoop:
             send_back,
             clock,
             tell=self._look_now,
-            is_unsaved=assignment.is_unsaved,
+            is_unsaved=claimed.is_unsaved,
         )
         self._pool: Final[ThreadPool[ConsumeRequest]] = ThreadPool(
             options.group,
@@ -150,7 +150,7 @@ class ConsumeLoop:
 
     def queues(self) -> set[MessageQueue]:
         with self._lock:
-            return self._assignment.mine()
+            return self._claimed.mine()
 
     # The leader.
 
@@ -182,7 +182,7 @@ class ConsumeLoop:
                 self._give_up(error)
                 return None
             except Exception:
-                logger.exception("consumer %s: goes on in %g s", self._assignment.client_id, ERROR_PAUSE)
+                logger.exception("consumer %s: goes on in %g s", self._claimed.client_id, ERROR_PAUSE)
                 if self.closed.wait(ERROR_PAUSE):
                     return None
 
@@ -276,7 +276,7 @@ class ConsumeLoop:
         self._must_look = True
         self._rebalance_at = now + ROUND_SECONDS
         self._version = version
-        if not self._assignment.rebalance(self._membership, self._is_closing):
+        if not self._claimed.rebalance(self._membership, self._is_closing):
             self._rebalance_at = now + ERROR_PAUSE
         with self._lock:
             known = set(self._round)
@@ -289,7 +289,7 @@ class ConsumeLoop:
     def _look_after(self, now: float) -> None:
         """All that depends on time: expired listeners, suspensions, hand-overs, notes."""
         self._must_look = False
-        due, dispatcher = self._assignment.save(now), self._dispatcher
+        due, dispatcher = self._claimed.save(now), self._dispatcher
         expired: list[ConsumeRequest] = []
         with self._lock:
             dispatcher.relieve_long(now)
@@ -298,7 +298,7 @@ class ConsumeLoop:
                 if owned.is_draining:
                     if owned.is_drained():
                         owned.commit()
-                        self._assignment.give_up(owned)
+                        self._claimed.give_up(owned)
                         self._round = [each for each in self._round if each is not owned]
                         if owned.claim.is_lost():
                             self._rebalance_at = 0.0
@@ -310,7 +310,7 @@ class ConsumeLoop:
                 due = min(due, self._next_look(owned, now, expired))
             is_over = self._is_closing and not self._owned
         for request in expired:
-            dispatcher.expire(request, self._assignment.group)
+            dispatcher.expire(request, self._claimed.group)
         if is_over:
             self._finish()
         self._due = due
@@ -348,11 +348,11 @@ class ConsumeLoop:
 
     def _finish(self) -> None:
         try:
-            self._assignment.leave(self._membership)
+            self._claimed.leave(self._membership)
         except (BrokerClosed, ForkedBroker):
             pass
         except Exception:
-            logger.exception("consumer %s: could not leave its group", self._assignment.client_id)
+            logger.exception("consumer %s: could not leave its group", self._claimed.client_id)
         with self._lock:
             self._pool.end()
         self.closed.set()
@@ -363,7 +363,7 @@ class ConsumeLoop:
         """The broker is gone: nothing can be consumed or committed any more."""
         if not self._is_closing:
             # Closed by the application, or left behind by a fork: either is its own doing.
-            logger.info("consumer %s stops: %s", self._assignment.client_id, error)
+            logger.info("consumer %s stops: %s", self._claimed.client_id, error)
         self._is_closing = True
         self._finish()
 
@@ -375,6 +375,6 @@ class ConsumeLoop:
                     run.is_void = True
                 with suppress(Exception):  # Whatever happens, it is left now.
                     owned.commit()
-                    self._assignment.give_up(owned)
+                    self._claimed.give_up(owned)
             self._round = []
         self._finish()

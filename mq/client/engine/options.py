@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mq.api.beginning import first_or_last
-from mq.client.engine.assignment import AssignmentListener
+from mq.client.engine.claimed_queues import AssignmentListener
 from mq.client.engine.flow_control import Limits
 from mq.client.engine.rebalance import AnyStrategy, strategy_of
 from mq.client.listener import check_function

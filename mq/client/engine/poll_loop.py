@@ -20,7 +20,7 @@ from typing import Final
 from mq.api.broker import Broker, MessageQueue
 from mq.api.group import Assigned, Membership, Subscription
 from mq.api.waiter import Versioned
-from mq.client.engine.assignment import Assignment
+from mq.client.engine.claimed_queues import ClaimedQueues
 from mq.client.engine.delivery import Delivery, Listener, unheard
 from mq.client.engine.options import PullOptions
 from mq.client.engine.owned_queue import ConsumeRequest, OwnedQueue, Unconsumed
@@ -60,7 +60,7 @@ class PollLoop:
         self._deliveries: dict[str, Delivery] = {}  # by topic, the retry topic too where retries are taken
         self._listener: Listener = unheard
         self._is_assigned = self._takes_retries = False
-        self._assignment: Final = Assignment(
+        self._claimed: Final = ClaimedQueues(
             broker,
             options.group,
             self.client_id,
@@ -69,7 +69,7 @@ class PollLoop:
             listener=options.assignment_listener,
             raises=True,
         )
-        self._owned: Final = self._assignment.owned
+        self._owned: Final = self._claimed.owned
         self._round: deque[OwnedQueue] = deque()  # the one that is asked first in front
         self._last: ConsumeRequest | None = None  # what was handed out last
         self._in_hand = 0  # messages of it that are not consumed: the last that were begun
@@ -145,7 +145,7 @@ class PollLoop:
         if self.assigned is None:
             self.assigned = self._broker.consumer_groups.assigned(self._options.group)
         try:
-            self._assignment.have(queues, self.assigned, self._first_offset)
+            self._claimed.have(queues, self.assigned, self._first_offset)
         finally:
             self._take_note()
 
@@ -201,7 +201,7 @@ class PollLoop:
         """False: not everything could be had, try again soon."""
         version = membership.version()
         try:
-            is_complete = self._assignment.rebalance(membership, self._is_ending)
+            is_complete = self._claimed.rebalance(membership, self._is_ending)
         finally:
             self._take_note()
         self.version = version
@@ -228,7 +228,7 @@ class PollLoop:
         for owned in finished:
             if self._options.auto_commit:
                 owned.commit()
-            self._assignment.give_up(owned)
+            self._claimed.give_up(owned)
         self._is_draining = len(finished) < len(draining)
         self._round = deque(owned for owned in self._round if self._owned.get(owned.queue) is owned)
         return bool(finished)
@@ -391,14 +391,14 @@ class PollLoop:
     def at(self, queue: MessageQueue) -> OwnedQueue:
         """A queue that is owned. Raises ValueError for any other."""
         self.enter()
-        if not self._assignment.is_mine(queue):
-            mine = sorted(self._assignment.mine())
+        if not self._claimed.is_mine(queue):
+            mine = sorted(self._claimed.mine())
             have = ", ".join(f"{owned.topic}/{owned.queue_id}" for owned in mine) or "none"
             raise ValueError(f"{queue} is not assigned to this consumer now, which has {have}")
         return self._owned[queue]
 
     def mine(self) -> set[MessageQueue]:
-        return self._assignment.mine()
+        return self._claimed.mine()
 
     def position(self, queue: MessageQueue) -> int:
         """Where the next message that is handed out of a queue may be."""

@@ -34,7 +34,7 @@ SAVE_SECONDS = 5.0
 AssignmentListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQueue]], object]
 
 
-class Assignment:
+class ClaimedQueues:
     """The queues of one consumer. One thread at a time changes them, under `lock`, which other threads of the
     consumer take too.
 
