@@ -29,7 +29,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from mq.store.directory.log_begin import keep_log_begin
 from mq.store.directory.open_lock import Gate
 from mq.store.directory.root import is_listed, listed_queues, prepare, private_copy, topics_begin
 from mq.store.directory.settings import Settings, SettingsFile
-from mq.store.directory.topic_journal import listed_topics
+from mq.store.directory.topic_journal import fold_long_journal, listed_topics
 from mq.store.index.index import Index
 from mq.store.index.index_builder import bring_up, go_on, indexed_end
 from mq.store.log.unique_id import seed_ids
@@ -104,7 +104,6 @@ class Store:
         self._state = "opening"
         self._index_time = 0
         self._private: tempfile.TemporaryDirectory[str] | None = None
-        self._listed: dict[str, Any] | None = None
         self._descriptors: set[int] = set()
         self._holders: list[Callable[[], None]] = []
         self._on_recovered, self._settle = on_recovered, settle
@@ -135,7 +134,8 @@ class Store:
 
     def _open(self, options: dict[str, int | None], progress: Callable[[str, int, int], None] | None) -> None:
         lock_mtime = self.gate.keep_brokers_out()
-        self._listed = listed_topics(self.root, fold=(alone := self.gate.is_alone()) and not self.read_only)
+        if (alone := self.gate.is_alone()) and not self.read_only:
+            fold_long_journal(self.root)
         self.geometry = agree(self.root, options)
         self.settings = SettingsFile(self.root).opened(self._settle, read_only=self.read_only)
         self.index = Index(
@@ -184,7 +184,7 @@ class Store:
         lib.mq_log_set_host(self.log, self.settings.address)
 
     def _recover(self, path: Path, checkpoint: Checkpoint, known: Hint, progress: Progress | None) -> None:
-        root, mode = self.root, APPEND
+        root, mode, listed = self.root, APPEND, listed_topics(self.root)
         # Where our own last word was another one, it is the mark of being open that got lost.
         closed_cleanly = self.gate.was_closed() and (known.clean or not known.ours)
         if self.read_only:
@@ -205,8 +205,8 @@ class Store:
             closed_cleanly=closed_cleanly,
             known=known,
             indexed_end=indexed_end(self.index),
-            listed_queues=listed_queues(self._listed),
-            topics_begin=topics_begin(self._listed),
+            listed_queues=listed_queues(listed),
+            topics_begin=topics_begin(listed),
             writable=not self.read_only,
             progress=progress,
         )
@@ -215,7 +215,7 @@ class Store:
         go_on(self.index, control, self.root, writable=not self.read_only)
         for topic in {topic for _, topic, _ in control.queues()} - with_files:
             # Its records are in the log, its queues were not: deleted, unless topics.json still has it.
-            if not is_listed(self._listed, topic) and not self.read_only:
+            if not is_listed(listed, topic) and not self.read_only:
                 self._forget(topic)
         if found.log_end:
             self.recovered = found
@@ -265,12 +265,11 @@ class Store:
         # A reader that waits at the end of a queue looks whether it still is there.
         lib.mq_control_wake_readers(self.control.handle)
 
-    def queues(self) -> list[tuple[str, int]]:
-        """(topic, queue id) of every queue that has messages."""
+    def queues(self, *, except_of: Container[str] = ()) -> list[tuple[str, int]]:
+        """(topic, queue id) of every queue that has messages, but those of some topics."""
         self.live()
-        control = self.control
-        assert control is not None
-        return [(t, q) for n, t, q in control.queues() if control.next_offset(n) > control.min_offset(n)]
+        assert self.control is not None
+        return self.control.queues_with_messages(except_of)
 
     def delete_queues(self, topic: str, *, if_empty: bool = False) -> bool:
         """Forget the queues of a topic, for everybody, and remove their files. if_empty: unless one of them

@@ -42,6 +42,7 @@ READ_MAX = 8
 WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # Of a topic that is being shrunk: how many queues it is to have to read. A broker ignores it.
 SHRINK_MEMBER = "mqReadQueueNums"
+MEMBERS = frozenset({"order", "perm", "readQueueNums", "topicName", "writeQueueNums", SHRINK_MEMBER})
 UNQUOTED_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
 
 
@@ -83,9 +84,8 @@ class TopicSettings:
 
     @staticmethod
     def from_json(name: str, table: dict[str, Any]) -> TopicSettings:
-        known = {"order", "perm", "readQueueNums", "topicName", "writeQueueNums", SHRINK_MEMBER}
         read_queue_count = _count(table.get("readQueueNums", 16))
-        shrink_to = _count(table.get(SHRINK_MEMBER, read_queue_count))
+        shrink_to = _count(table[SHRINK_MEMBER]) if SHRINK_MEMBER in table else read_queue_count
         return TopicSettings(
             name,
             read_queue_count,
@@ -93,7 +93,7 @@ class TopicSettings:
             int(table.get("perm", 6)) & 15,
             bool(table.get("order", False)),
             shrink_to if 0 < shrink_to < read_queue_count else None,
-            {key: value for key, value in table.items() if key not in known},
+            {key: value for key, value in table.items() if key not in MEMBERS},
         )
 
 

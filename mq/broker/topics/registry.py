@@ -199,10 +199,9 @@ class Catalog:
     def _adopt_queues(self) -> None:
         """Topics that have queues but no settings, as a broker's directory or a lost topics.json leaves
         them."""
-        found: dict[str, int] = {}
-        for topic, queue_id in self._store.queues():
-            found[topic] = max(queue_id, found.get(topic, 0))
-        unknown = {topic: last for topic, last in found.items() if topic not in self.current()}
+        unknown: dict[str, int] = {}
+        for topic, queue_id in self._store.queues(except_of=self.current()):
+            unknown[topic] = max(queue_id, unknown.get(topic, 0))
         if not unknown:
             return
         version, known = self._known

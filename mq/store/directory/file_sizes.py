@@ -103,13 +103,15 @@ def _agreed(sizes: Iterable[int | None], unit: int, said: int | None, vouched: i
     """The length, in units, that files of one kind were made with: the one that is said, if a file or a
     second witness has it; else the one that most of them have. One that is gone, or still empty, tells
     nothing."""
+    if said is not None and said == vouched:
+        return said  # Without a look at any file: there may be very many.
     counts: dict[int, int] = {}
     for size in sizes:
         if size and size % unit == 0:
             counts[size // unit] = counts.get(size // unit, 0) + 1
             if size // unit == said:
                 return said
-    if said is not None and (said == vouched or not counts):
+    if said is not None and not counts:
         return said
     return max(counts, key=lambda size: counts[size]) if counts else None
 

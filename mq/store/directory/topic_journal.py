@@ -29,16 +29,17 @@ import xxhash
 from mq.errors import MQError
 from mq.store.directory.config_file import write_config
 from mq.store.directory.owner import made_file
-from mq.store.directory.root import sync_names
+from mq.store.directory.root import size_of, sync_names
 from mq.store.os_errors import named_errors
 
-__all__ = ["FOLDED_MEMBER", "Entry", "TopicJournal", "listed_topics"]
+__all__ = ["FOLDED_MEMBER", "Entry", "TopicJournal", "fold_long_journal", "listed_topics"]
 
 FOLDED_MEMBER = "mqJournal"
 STAMP = b"mqtopics 1 "
 DIGEST_SIZE = 16
 JOURNAL_SIZE_MAX = 64 << 20
 READ_MAX = 8
+FOLD_SHARE = 10  # When a store is opened, a journal is folded from this part of topics.json on.
 AHEAD_SIZE = 64 << 10  # of zeros, at the most
 
 # What became of a topic: its name, and its settings as in topics.json; None if it was deleted.
@@ -118,14 +119,10 @@ class TopicJournal:
         self.path.unlink(missing_ok=True)
 
 
-def listed_topics(root: Path, *, fold: bool = False) -> dict[str, Any] | None:
+def listed_topics(root: Path) -> dict[str, Any] | None:
     """The table in config/topics.json, which mq.broker.topics.config owns, brought up to date by the journal;
-    None if it cannot tell. fold: write that into topics.json first, as a process that is alone in the
-    store."""
+    None if it cannot tell."""
     journal = TopicJournal(root)
-    if fold:
-        with suppress(MQError, OSError):  # A full disk: the journal says it as well.
-            _fold(root, journal)
     for _ in range(READ_MAX):
         before = journal.signature()
         name, entries, _end = journal.read()  # First: what is taken out of it is in the file by then.
@@ -138,8 +135,17 @@ def listed_topics(root: Path, *, fold: bool = False) -> dict[str, Any] | None:
     return table if isinstance(table, dict) and table else None
 
 
+def fold_long_journal(root: Path) -> None:
+    """Write into topics.json what a dead process left in the journal. Called by a process that is alone.
+    A journal that is short against topics.json stays: to fold it costs as much as all topics."""
+    with suppress(MQError, OSError):  # A full disk: the journal says it as well.
+        _fold(root, TopicJournal(root))
+
+
 def _fold(root: Path, journal: TopicJournal) -> None:
-    name, entries, _end = journal.read()
+    name, entries, end = journal.read()
+    if end * FOLD_SHARE < (size_of(root / "config" / "topics.json") or 0):
+        return
     content = _content(root) if name else None
     if content is None:
         return  # Where topics.json cannot be read, the call that wants topics says so.

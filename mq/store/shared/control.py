@@ -10,7 +10,7 @@ shows in the mtime of `lock`). Otherwise it is made anew from what the other fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +82,30 @@ class Control:
 
     def queues(self) -> Iterator[tuple[int, str, int]]:
         """(number, topic, queue id) of every live queue in the table."""
-        buffer = ffi.new("char[]", lib.MQ_TOPIC_MAX)
+        buffer, handle, missing = ffi.new("char[]", lib.MQ_TOPIC_MAX), self.handle, lib.MQ_MISSING
+        at_place, topic_of, id_of = (  # Bound once: a store may have very many queues.
+            lib.mq_control_at_place,
+            lib.mq_control_queue_topic,
+            lib.mq_control_queue_id,
+        )
         for place in range(self.get(lib.MQ_PLACE_COUNT)):
-            number = lib.mq_control_at_place(self.handle, place)
-            if number == lib.MQ_MISSING:
+            number = at_place(handle, place)
+            if number == missing:
                 continue
-            size = lib.mq_control_queue_topic(self.handle, number, buffer)
-            queue_id = int(lib.mq_control_queue_id(self.handle, number))
-            if lib.mq_control_at_place(self.handle, place) != number:
+            size = topic_of(handle, number, buffer)
+            queue_id = int(id_of(handle, number))
+            if at_place(handle, place) != number:
                 continue  # Its topic was deleted while it was looked at.
             topic = ffi.buffer(buffer, check(size, str(self.path)))[:].decode("utf-8", "replace")
             yield number, topic, queue_id
+
+    def queues_with_messages(self, except_of: Container[str]) -> list[tuple[str, int]]:
+        """(topic, queue id) of those in the table that have any, but those of some topics."""
+        return [
+            (topic, queue_id)
+            for number, topic, queue_id in self.queues()
+            if topic not in except_of and self.next_offset(number) > self.min_offset(number)
+        ]
 
     def is_live(self, number: int) -> bool:
         """Whether there is a queue of this number."""
