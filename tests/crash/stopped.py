@@ -10,7 +10,7 @@ from typing import Any
 import mq
 from mq.broker.local import LocalBroker
 
-__all__ = ["WAYS", "appender", "bulk"]
+__all__ = ["WAYS", "appender", "bulk", "dying_appender"]
 
 TOPIC = "orders"
 LARGE = 40_000  # bytes: of two, the second one has no room in a file of the log
@@ -69,3 +69,9 @@ def appender(root: str, way: str, name: str, done: str, sizes: dict[str, Any]) -
         fresh = Path(done + ".new")
         fresh.write_bytes(b"\n".join(sent))
         fresh.rename(done)
+
+
+def dying_appender(root: str, way: str, name: str, sizes: dict[str, Any]) -> None:
+    """Is killed where it is told to, and leaves what the next process repairs."""
+    with mq.open(root, duties=False, **sizes) as broker:
+        WAYS[way](broker, name)

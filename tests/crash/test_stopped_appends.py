@@ -11,6 +11,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -139,15 +140,108 @@ def test_an_append_is_stopped_at_each_point(directory: Path, tmp_path: Path, nur
             nursery.forget(process)
             producer.send(mq.Message(TOPIC, case.encode()), queue=own, timeout=PATIENCE)
             sent[case.encode()] += 1
-        stored: Counter[bytes] = Counter()
-        for queue in broker.topic(TOPIC).queues:
-            at = 0
-            while found := queue.read(at, count_max=1000).messages:
-                stored.update(message.body for message in found)
-                at += len(found)
+        stored = bodies_of(broker)
         del stored[b"refused"]  # The first one with a key.
         assert stored == sent, (stored - sent, sent - stored)
         assert sum(queue.max_offset for queue in broker.topic("read").queues) == 1
         # A topic that was made for a refused message may stay: deleting it needs the lock as well.
         for topic in set(broker.topics()) - {TOPIC, "read"}:
             assert not any(queue.max_offset for queue in broker.topic(topic).queues)
+
+
+def bodies_of(broker: LocalBroker) -> Counter[bytes]:
+    found: Counter[bytes] = Counter()
+    for queue in broker.topic(TOPIC).queues:
+        at = 0
+        while messages := queue.read(at, count_max=1000).messages:
+            found.update(message.body for message in messages)
+            at += len(messages)
+    return found
+
+
+@pytest.mark.parametrize("way", ["single", "batch", "bulk"])
+def test_a_repair_is_stopped(directory: Path, tmp_path: Path, nursery: Nursery, way: str) -> None:
+    """A process that repairs what a dead one left has the lock. What the dead one had not acknowledged is not
+    there, and what the stopped one sends is there once."""
+    with (
+        mq.open(directory, duties=False, **SIZES) as broker,
+        mq.Producer(broker, timeout=LIMIT, retries=0) as producer,
+    ):
+        broker.create_topic(TOPIC, 2)
+        producer.send(mq.Message(TOPIC, b"before"), timeout=PATIENCE)
+        died = {"MQ_FAIL": f"{POINT['RECORD']}:1:kill"}
+        dead = nursery.start(
+            "dying_appender", environment=died, root=directory, way=way, name="dead", sizes=SIZES
+        )
+        assert dead.wait(PATIENCE)
+        nursery.forget(dead)
+        done = tmp_path / "done"
+        process = nursery.start(
+            "appender",
+            environment={"MQ_FAIL": f"{POINT['REPAIR']}:1:stop"},
+            root=directory,
+            way="single",
+            name="stopped",
+            done=done,
+            sizes=SIZES,
+        )
+        stopped_at(process, nursery)
+        said = rf"process {process.pid} \(.*\), which is stopped"
+        calls: Calls = {
+            "send": lambda: producer.send(mq.Message(TOPIC, b"refused")),
+            "batch": lambda: producer.send_batch([mq.Message(TOPIC, b"refused")] * 2),
+            "bulk": lambda: bulk(broker, TOPIC, [b"refused"] * 2),
+        }
+        for name, (text, seconds) in outcomes(calls, LIMIT).items():
+            assert re.search(said, text), (name, text)
+            assert seconds < PATIENCE / 2, name
+        process.go_on()
+        assert process.wait(PATIENCE)
+        assert nursery.failures() == ""
+        nursery.forget(process)
+        producer.send(mq.Message(TOPIC, b"after"), timeout=PATIENCE)
+        found = bodies_of(broker)
+        assert found == Counter([b"before", b"stopped", b"after"])
+        assert list(problems(directory)) == []
+
+
+def test_a_process_is_stopped_at_the_making_of_a_file_of_the_log(
+    directory: Path, tmp_path: Path, nursery: Nursery
+) -> None:
+    """Others send meanwhile, or are told which process is stopped; the file is made once."""
+    with (
+        mq.open(directory, duties=False, **SIZES) as broker,
+        mq.Producer(broker, timeout=LIMIT, retries=0) as producer,
+    ):
+        broker.create_topic(TOPIC, 2)
+        producer.send(mq.Message(TOPIC, b"before"), timeout=PATIENCE)
+        done = tmp_path / "done"
+        process = nursery.start(
+            "appender",
+            environment={"MQ_FAIL": f"{POINT['NEW_LOG_FILE']}:1:stop"},
+            root=directory,
+            way="large",
+            name="stopped",
+            done=done,
+            sizes=SIZES,
+        )
+        stopped_at(process, nursery)
+        said = rf"process {process.pid} \(.*\), which is stopped"
+        calls: Calls = {
+            f"send {number}": partial(producer.send, mq.Message(TOPIC, b"%d" % number)) for number in range(4)
+        }
+        sent = Counter([b"before", b"after"])
+        for name, (text, seconds) in outcomes(calls, LIMIT).items():
+            assert not text or re.search(said, text), (name, text)
+            assert seconds < PATIENCE / 2, name
+            if not text:
+                sent[name.removeprefix("send ").encode()] += 1
+        assert not done.exists()
+        process.go_on()
+        assert process.wait(PATIENCE)
+        assert nursery.failures() == ""
+        nursery.forget(process)
+        producer.send(mq.Message(TOPIC, b"after"), timeout=PATIENCE)
+        sent.update(done.read_bytes().split(b"\n"))
+        assert bodies_of(broker) == sent
+        assert list(problems(directory)) == []
