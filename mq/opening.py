@@ -51,7 +51,7 @@ def open(  # noqa: A001 - mq.open is the API
     auto_create_topics: bool = True,
     default_queue_count: int = 4,
     message_size_max: int = 4 << 20,
-    reserve_size: int = 128 << 20,
+    reserve_size: int = 1 << 30,
     message_delay_level: str | None = None,
     timer_precision_ms: int | None = None,
     timer_max_delay_ms: int = 259_200_000,
@@ -89,7 +89,7 @@ def open(target: str | os.PathLike[str], **options: Any) -> Broker:  # noqa: A00
     SLAVE_NOT_AVAILABLE where there are not as many, FLUSH_SLAVE_TIMEOUT after 3 s; it is stored all the same.
     auto_create_topics: whether the first message makes its topic. default_queue_count: with so many queues.
     message_size_max: bytes of a body, or of a batch.
-    reserve_size: bytes of the disk to hold beyond the log's end while messages are sent, at most an eighth of
+    reserve_size: bytes of the disk to hold beyond the log's end, at most commitlog_file_size and an eighth of
     what is free; given back after ten seconds without a send, and when the directory is closed.
     timer_max_delay_ms: how far ahead a message may be due, in ms.
     queue_lease, duties_lease: seconds after which a stopped process loses its queues, and the leadership.

@@ -34,7 +34,7 @@ __all__ = [
 QUEUE_COUNT_MAX = 65_536
 MESSAGE_SIZE_MAX = (1 << 31) - (1 << 17)
 LEASE_MIN = 0.1  # seconds
-RESERVE_SIZE, RESERVE_SIZE_MAX = 128 << 20, 1 << 40  # bytes
+RESERVE_SIZE, RESERVE_SIZE_MAX = 1 << 30, 1 << 40  # bytes
 OF_RETENTION = ("retention_hours", "disk_ratio_max")
 
 retention_log, store_log = logging.getLogger("mq.retention"), logging.getLogger("mq.store")

@@ -151,6 +151,7 @@ class Store:
             self._map(self.root, READ if self.read_only else APPEND)
             if alone and not self.read_only:
                 old.set_boot()
+                old.set(lib.MQ_RESERVED_END, 0)  # Dead processes reserved it: this one reserves its own.
                 # The last process may have died with a lock in hand, or in the middle of an append.
                 check(lib.mq_control_new_locks(old.handle), str(path))
                 check(lib.mq_log_repair_tail(self.log, 1000), str(self.root))
@@ -381,8 +382,6 @@ class Store:
             say()
         self.index.sync()
         end = control.get(lib.MQ_LOG_END)
-        # First of all: what is not allocated any more must not be taken for it, should this be cut short.
-        control.set(lib.MQ_ALLOCATED_END, end)
         cut_files(self.root, self.log, end, self.geometry.commitlog_file_size)
         for number, _, _ in control.queues():
             check(lib.mq_queue_seal(self.log, number), str(self.root))

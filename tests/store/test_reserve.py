@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +71,70 @@ def test_the_file_to_come_has_blocks_before_a_message_is_in_it(directory: Path) 
             eventually(
                 lambda: blocks(directory).get(f"{FILE_SIZE:020}", 0) >= 4 * MIB, lambda: blocks(directory)
             )
+
+
+def reserved(broker: LocalBroker) -> int:
+    """Bytes beyond the log's end that an append may write without asking the file system."""
+    return control_of(broker).get(lib.MQ_RESERVED_END) - log_end(broker)
+
+
+def test_a_store_with_messages_reserves_from_its_opening_on(directory: Path) -> None:
+    with open_store(directory) as broker:
+        send_batches(broker, MIB)
+    with open_store(directory) as broker:
+        if in_memory(directory):
+            return
+        eventually(lambda: reserved(broker) >= 4 * MIB, lambda: blocks(directory))
+        assert beyond(broker, directory) >= 4 * MIB
+    assert sum(blocks(directory).values()) <= 4 * MIB
+
+
+def test_an_empty_store_reserves_nothing(directory: Path) -> None:
+    """A follower may be told to begin its log elsewhere: no file may be there already."""
+    with open_store(directory) as broker:
+        broker.create_topic("orders", 1)
+        time.sleep(0.3)  # It would reserve after 0.1 s.
+        assert not blocks(directory)
+
+
+def test_processes_share_one_reserve(directory: Path) -> None:
+    with open_store(directory) as broker, open_store(directory) as other:
+        send_batches(broker, 2 * MIB)
+        wanted = 0 if in_memory(directory) else 4 * MIB
+        eventually(lambda: max(reserved(broker), 0) >= wanted, lambda: blocks(directory))
+        assert reserved(other) > 0 or not wanted
+        send_batches(other, 6 * MIB)
+        send_batches(broker, 6 * MIB)
+    assert not list(problems(directory))
+
+
+SEND_AND_DIE = """
+import os, signal, sys, mq
+from tests.support.eventually import eventually
+broker = mq.open(sys.argv[1], commitlog_file_size={file_size}, duties=False)
+producer = mq.Producer(broker, "senders")
+for number in range(8):
+    producer.send_batch([mq.Message("orders", os.urandom(1024)) for _ in range(1024)])
+log = os.path.join(sys.argv[1], "commitlog")
+held = lambda: sum(os.stat(os.path.join(log, name)).st_blocks * 512 for name in os.listdir(log))
+eventually(lambda: held() >= {held}, held)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.rounds  # twenty seconds without a send
+def test_what_a_killed_process_reserved_is_given_back_by_another(directory: Path) -> None:
+    with open_store(directory) as broker:
+        broker.create_topic("orders", 1)
+        held = 8 * MIB if in_memory(directory) else 16 * MIB
+        command = [sys.executable, "-c", SEND_AND_DIE.format(file_size=FILE_SIZE, held=held), str(directory)]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        if not in_memory(directory):
+            assert beyond(broker, directory) >= 4 * MIB
+        eventually(lambda: beyond(broker, directory) <= 8192, lambda: blocks(directory))
+        assert reserved(broker) <= 8192
+        send_batches(broker, 2 * MIB)
+    assert not list(problems(directory))
 
 
 def test_without_a_reserve_no_more_is_held_than_is_sent(directory: Path) -> None:

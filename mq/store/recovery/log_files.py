@@ -115,6 +115,10 @@ def write_blank(root: Path, log_offset: int, size: int) -> None:
 def cut_files(root: Path, log: Any, end: int, size: int) -> None:
     """Have nothing of the log behind its end. The last file first, as in a recovery: the log never lacks a
     file between two others."""
+    control = lib.mq_log_control(log)
+    # First of all: blocks that are gone must not be taken for allocated, should this be cut short.
+    lib.mq_control_set(control, lib.MQ_RESERVED_END, 0)
+    lib.mq_control_set(control, lib.MQ_ALLOCATED_END, end)
     files = lib.mq_log_files(log)
     for file in reversed(segment_files(root / "commitlog")):
         if int(file.name) >= end:

@@ -263,7 +263,7 @@ int mq_files_remove(mq_files *files, int64_t offset) {
 
 /* Blocks that are reserved may still need others to be written to (an extent split in two): the kernel finds
  * out now, and says so, instead of by a signal in the middle of an append. */
-static int touch(mq_files *files, int64_t from, int64_t to) {
+int mq_files_touch(mq_files *files, int64_t from, int64_t to) {
     uint8_t *bytes;
     int64_t room;
     mq_mapping *mapping;
@@ -295,7 +295,7 @@ int mq_files_reserve(mq_files *files, int64_t from, int64_t to) {
 
 int mq_files_allocate(mq_files *files, int64_t from, int64_t to) {
     int result = mq_files_reserve(files, from, to);
-    return result || to <= from ? result : touch(files, from, to);
+    return result || to <= from ? result : mq_files_touch(files, from, to);
 }
 
 int mq_files_clear(mq_files *files, int64_t from) {

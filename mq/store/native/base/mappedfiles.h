@@ -28,8 +28,10 @@ int mq_files_create(mq_files *files, int64_t offset);
  * it live on. 0 or 1 if there was none. */
 int mq_files_remove(mq_files *files, int64_t offset);
 
-/* Reserve blocks for [from, to), which lies in one file; and have them ready for a store through the map. */
+/* Reserve blocks for [from, to), which lies in one file; have reserved ones ready for a store through the
+ * map; or both. */
 int mq_files_reserve(mq_files *files, int64_t from, int64_t to);
+int mq_files_touch(mq_files *files, int64_t from, int64_t to);
 int mq_files_allocate(mq_files *files, int64_t from, int64_t to);
 
 /* Give the blocks of [from, end of its file) back and make it read as zeros. */

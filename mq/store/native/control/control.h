@@ -4,6 +4,7 @@
  *   log_end         holder of the append lock       anyone, acquire
  *   flushed_end     any process, only upwards       anyone, acquire
  *   allocated_end   any process, only upwards       holder of the append lock
+ *   reserved_end    holder of the append lock       holder of the append lock
  *   intent          holder of the append lock       the process that repairs after it
  *   queue.next      holder of the append lock       anyone, acquire
  *   queue.ext_end   holder of the append lock       anyone, acquire
@@ -21,7 +22,7 @@
  * needed to rebuild it.
  */
 enum {
-    MQ_CONTROL_LAYOUT = 13, /* raised when a field moves */
+    MQ_CONTROL_LAYOUT = 14, /* raised when a field moves */
     MQ_QUEUE_MAX = 131072,  /* queues at a time */
     /* a number is a place in the table and, above that, which use of the place it is */
     MQ_PLACE_BITS = 17,
@@ -67,7 +68,9 @@ enum {
     MQ_DUTIES_UNTIL = 30, /* the end of the lease that goes with them: CLOCK_MONOTONIC, ns */
     /* the byte of mq/duties that the process has locked as long as it lives; 0: nobody */
     MQ_DUTIES_HOLDER = 31,
-    MQ_WORD_COUNT = 32,
+    MQ_RESERVED_END = 32,    /* the file system has blocks up to here, or to allocated_end if that is more */
+    MQ_RESERVE_RETURNS = 33, /* how often blocks were given back: what was found before does not count */
+    MQ_WORD_COUNT = 34,
 
     /* of a call without a limit of its own: only a stopped process holds one that long */
     MQ_LOCK_TIMEOUT_MS = 10000,

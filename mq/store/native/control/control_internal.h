@@ -15,7 +15,7 @@
 
 enum {
     MQ_MADE_KEPT = 4096,
-    MQ_SHARED_WORDS = 32,
+    MQ_SHARED_WORDS = 40,
     MQ_SHARED_TESTS = 32,
     MQ_NEWS_APPENDED = 0,
     MQ_NEWS_FLUSHED = 1,

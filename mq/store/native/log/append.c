@@ -15,10 +15,7 @@
 #include "log/record_builder.h"
 
 enum {
-    ALLOCATE_STEP = 1 << 20,
-    BLOCK = 4096,
     STACK_TAIL = 1024,
-    COUNT_ON_MS = 100,
 /* A batch from this size on is written through the file: pages that its map would fault in, one by one, cost
  * more than a copy of the batch. */
 #ifdef MQ_FAIL_POINTS
@@ -27,55 +24,6 @@ enum {
     THROUGH_FILE_SIZE = 256 << 10
 #endif
 };
-
-/* Blocks that no append counts on yet may be given back by another process, under the append lock: a caller
- * that does not hold it makes sure of them once more before they count. */
-static int count_on(mq_log *log, int64_t from, int64_t until, int holds_lock) {
-    int result = 0;
-    if (!holds_lock) {
-        result = mq_log_lock(log, COUNT_ON_MS);
-        if (result) return result;
-        result = mq_files_reserve(log->files, from, until);
-    }
-    if (!result) mq_control_raise(log->control, MQ_ALLOCATED_END, until);
-    if (!holds_lock) mq_log_unlock(log);
-    return result;
-}
-
-static int provide(mq_log *log, int64_t to, int64_t step, int holds_lock,
-                   int (*reserve)(mq_files *, int64_t, int64_t)) {
-    int64_t from = mq_control_get(log->control, MQ_ALLOCATED_END);
-    if (from < 0 || to < 0 || to - from > (int64_t)1 << 40) return MQ_CORRUPT;
-    int64_t wanted = (to + step - 1) / step * step;
-    while (from < wanted) {
-        int64_t file_end = (from / log->file_size + 1) * log->file_size;
-        int64_t until = wanted < file_end ? wanted : file_end;
-        int made = mq_files_create(log->files, from);
-        if (made == 0) mq_fail_at(MQ_FAIL_NEW_LOG_FILE);
-        if (made < 0) return made;
-        int result = reserve(log->files, from, until);
-        if (!result) result = count_on(log, from, until, holds_lock);
-        if (result) return result;
-        from = until;
-    }
-    return 0;
-}
-
-int mq_log_allocate(mq_log *log, int64_t to, int64_t step) {
-    return provide(log, to, step, 0, mq_files_allocate);
-}
-
-int mq_log_reserve_blocks(mq_log *log, int64_t to) { return provide(log, to, BLOCK, 1, mq_files_reserve); }
-
-/* Blocks for everything below `to`: in large steps as long as there is room, else just enough. */
-int mq_log_reserve(mq_log *log, int64_t to) {
-    if (mq_control_get(log->control, MQ_ALLOCATED_END) >= to) return 0;
-    int64_t step = log->file_size < ALLOCATE_STEP ? BLOCK : ALLOCATE_STEP;
-    int result = provide(log, to, step, 1, mq_files_allocate);
-    if (result != MQ_FULL) return result;
-    if (mq_control_get(log->control, MQ_ALLOCATED_END) >= to) return 0;
-    return provide(log, to, BLOCK, 1, mq_files_allocate);
-}
 
 static int64_t tags_code_of(const mq_draft *draft, const mq_append_options *options, int64_t store_time) {
     if (!options || !options->has_tags_code) return draft->tags_code;

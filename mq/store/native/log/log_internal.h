@@ -150,9 +150,6 @@ int mq_is_scheduled(const uint8_t *bytes, const mq_record *record);
 /* The tags code that a record's unit has, unless an extension does. */
 int64_t mq_tags_code(const uint8_t *bytes, const mq_record *record);
 
-/* Have [from, to) of the log allocated, files made as needed. */
-int mq_log_allocate(mq_log *log, int64_t to, int64_t step);
-
 /* A sync failed: nothing is accepted any more, in any process. Returns MQ_POISONED. */
 int mq_log_poison(mq_log *log);
 
