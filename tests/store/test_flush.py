@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -448,3 +448,21 @@ def test_a_sender_that_waits_for_a_failing_flush_gets_the_error(tmp_path: Path, 
             results = peer.ask("[future.result() for future in futures]")
         assert [kind for kind, _ in results] == ["poisoned"] * 4
         assert len({unique_id for _, unique_id in results}) == 4
+
+
+def test_a_flush_of_much_has_the_page_of_the_end_on_disk_last(tmp_path: Path, watch: Watch) -> None:
+    """Appends go on meanwhile: a page that is written back is write-protected, and faults."""
+    page, much = 4096, 1 << 20
+    options: dict[str, Any] = {"commitlog_file_size": 4 * much, "flush_interval": 3600.0}
+    with Peer(tmp_path / "store", environment=watch.environment, **options) as peer:
+        peer.do("broker.create_topic('A', 1)")
+        peer.do(f"for number in range(100): send(broker, 'A', 0, b'x' * {much // 80})")
+        before = len(watch.syncs("commitlog"))
+        peer.do("broker.flush()")
+        end = peer.ask("log_end(broker)")
+        assert much < end < 4 * much
+        *whole, last = watch.syncs("commitlog")[before:]
+        assert covered(whole, 0, end // page * page, 4 * much)
+        assert max(sync.end for sync in whole) == end // page * page
+        assert (last.first, last.end) == (end // page * page, end)
+        assert peer.ask("flushed_end(broker)") == end

@@ -12,7 +12,9 @@
 enum {
     TURN_TIMEOUT_NS = 20000000, /* a flusher that died leaves its turn unannounced */
     SPIN_MAX_NS = 400000,
-    COMPANY_MAX_NS = 100000
+    COMPANY_MAX_NS = 100000,
+    PAGE = 4096,
+    MUCH = 256 << 10 /* bytes to flush from which on it is done in two parts */
 };
 /* A process that flushes for longer may be stopped. The lock saves work, and nothing else: what is on disk is
  * told by words that only go up. So a caller that has waited for so long flushes beside it. */
@@ -44,6 +46,19 @@ static void wait_for_company(mq_shared *shared, int64_t now) {
 static int sync_bytes(mq_log *log, mq_files *files, int64_t from, int64_t to) {
     int result = mq_files_sync(files, from, to);
     return result == MQ_UNSYNCED ? mq_log_poison(log) : result;
+}
+
+/* The same for a flush that no sender waits for. A page that is written back is write-protected: the next
+ * append to it faults. So the page that holds the end comes last: appends have left it by then, unless they
+ * are few. */
+static int sync_end_last(mq_log *log, mq_files *files, int64_t from, int64_t to) {
+    if (to - from >= MUCH) {
+        int64_t whole = to / PAGE * PAGE;
+        int result = sync_bytes(log, files, from, whole);
+        if (result) return result;
+        from = whole;
+    }
+    return sync_bytes(log, files, from, to);
 }
 
 static int sync_directory(mq_log *log, const char *path) {
@@ -104,7 +119,8 @@ static int flush_once(mq_log *log, int is_sender, int has_lock) {
         do { /* What retention takes meanwhile needs no flush any more. */
             int64_t log_min = mq_control_get(control, MQ_LOG_MIN);
             if (from < log_min) from = log_min;
-            result = sync_bytes(log, log->files, from, end);
+            result = is_sender ? sync_bytes(log, log->files, from, end)
+                               : sync_end_last(log, log->files, from, end);
         } while (result == MQ_MISSING && mq_control_get(control, MQ_LOG_MIN) > from);
         if (!result) result = sync_names(log, end);
         if (result) return result;
@@ -199,7 +215,7 @@ int mq_log_flush_queues(mq_log *log) {
         if (!queue) return result;
         int64_t oldest = atomic_load(&entry->min);
         if (flushed < oldest) flushed = oldest;
-        result = sync_bytes(log, queue->files, flushed * MQ_UNIT_SIZE, next * MQ_UNIT_SIZE);
+        result = sync_end_last(log, queue->files, flushed * MQ_UNIT_SIZE, next * MQ_UNIT_SIZE);
         if (result == MQ_MISSING) continue; /* retention took the file meanwhile */
         int64_t last_file = (next - 1) * MQ_UNIT_SIZE / log->queue_file_size;
         if (!result &&
