@@ -20,8 +20,8 @@ from mq.api.group import Member, QueueState
 from mq.api.joining import check_agreement, checked
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
-from mq.broker.groups.assigned import LocalAssigned
 from mq.broker.groups.first_offsets import FirstOffsets
+from mq.broker.groups.manual_claims import LocalAssigned
 from mq.broker.groups.member import LocalMembership
 from mq.broker.groups.member_slot import MemberSlot
 from mq.broker.groups.member_table import MemberTable, log_deaths, role_of

@@ -22,11 +22,11 @@ from mq.remoting.client.arrivals import Arrivals
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.client.groups.administration import Administration
-from mq.remoting.client.groups.assigned import RemoteAssigned
 from mq.remoting.client.groups.broadcast import RemoteBroadcastOffsets, default_directory
 from mq.remoting.client.groups.client_instance import ClientInstance
 from mq.remoting.client.groups.client_processor import ClientProcessor
 from mq.remoting.client.groups.initial_offset import InitialOffset
+from mq.remoting.client.groups.manual_claims import RemoteAssigned
 from mq.remoting.client.groups.membership import RemoteMembership, subscription_data
 from mq.remoting.client.heartbeats import Heartbeats
 from mq.remoting.client.namespace import Namespace
