@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +60,38 @@ def test_a_process_that_ended_is_gone_also_before_its_parent_knows(sleeper: subp
 def test_no_pid_is_a_process_that_is_not_known(pid: int | None) -> None:
     assert "not known" in describe(pid)
     assert process_state(pid or 0).kind is ProcessKind.UNKNOWN
+
+
+STAT = "7 (a (b) c) S 1" + " 0" * 17 + " 100" + " 0" * 30
+V2, V1, HYBRID = "0::/app/x.scope\n", "5:cpu:/\n4:freezer:/app\n", "4:freezer:/\n0::/app\n"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "file", "held", "free"),
+    [
+        (V2, "app/x.scope/cgroup.events", "populated 1\nfrozen 1\n", "populated 1\nfrozen 0\n"),
+        (V1, "freezer/app/freezer.state", "FROZEN\n", "THAWED\n"),
+        (V1, "freezer/app/freezer.state", "FROZEN\n", "FREEZING\n"),
+        (HYBRID, "unified/app/cgroup.events", "frozen 1\n", "frozen 0\n"),
+    ],
+)
+def test_a_process_of_a_frozen_cgroup_is_stopped(
+    tmp_path: Path, cgroup: str, file: str, held: str, free: str
+) -> None:
+    process, state = tmp_path / "proc/7", tmp_path / "sys/fs/cgroup" / file
+    process.mkdir(parents=True)
+    (process / "stat").write_text(STAT)
+    assert process_state(7, tmp_path).kind is ProcessKind.RUNNING
+    (process / "cgroup").write_text(cgroup)
+    assert process_state(7, tmp_path).kind is ProcessKind.RUNNING
+    state.parent.mkdir(parents=True)
+    state.write_text(held)
+    assert process_state(7, tmp_path).kind is ProcessKind.FROZEN
+    assert process_state(7, tmp_path).is_stopped
+    said = "process 7 (a (b) c), which is stopped by the freezer of its cgroup: thaw its container"
+    assert said in describe(7, tmp_path)
+    state.write_text(free)
+    assert process_state(7, tmp_path).kind is ProcessKind.RUNNING
+    (process / "stat").write_text(STAT.replace(" S ", " T "))
+    state.write_text(held)
+    assert process_state(7, tmp_path).kind is ProcessKind.STOPPED

@@ -18,15 +18,18 @@ __all__ = ["ProcessKind", "ProcessState", "describe", "process_state"]
 
 
 class ProcessKind(Enum):
-    """RUNNING is what can go on by itself, STOPPED what goes on after SIGCONT, TRACED is in a debugger."""
+    """RUNNING is what can go on by itself, STOPPED what goes on after SIGCONT, TRACED is in a debugger,
+    FROZEN is held by the freezer of its cgroup."""
 
     RUNNING = "running"
     STOPPED = "stopped"
     TRACED = "traced"
+    FROZEN = "frozen"
     GONE = "gone"
     UNKNOWN = "unknown"
 
 
+ROOT = Path("/")
 # The letter of /proc/<pid>/stat. A zombie has dropped every lock: it is as good as gone.
 KINDS = {"T": ProcessKind.STOPPED, "t": ProcessKind.TRACED, "Z": ProcessKind.GONE, "X": ProcessKind.GONE}
 
@@ -43,15 +46,15 @@ class ProcessState:
     @property
     def is_stopped(self) -> bool:
         """Whether nothing but somebody else lets it go on."""
-        return self.kind in (ProcessKind.STOPPED, ProcessKind.TRACED)
+        return self.kind in (ProcessKind.STOPPED, ProcessKind.TRACED, ProcessKind.FROZEN)
 
 
-def process_state(pid: int) -> ProcessState:
-    """Of a process of this machine and pid namespace. Never raises."""
+def process_state(pid: int, root: Path = ROOT) -> ProcessState:
+    """Of a process of this machine and pid namespace, by root/proc and root/sys. Never raises."""
     if pid <= 0:
         return ProcessState(pid, ProcessKind.UNKNOWN)
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        stat = (root / f"proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return ProcessState(pid, ProcessKind.GONE)
     except OSError:
@@ -62,23 +65,53 @@ def process_state(pid: int) -> ProcessState:
     if len(fields) < 20:
         return ProcessState(pid, ProcessKind.UNKNOWN)
     kind = KINDS.get(fields[0].decode("ascii", "replace"), ProcessKind.RUNNING)
+    if kind is ProcessKind.RUNNING and _is_frozen(pid, root):
+        kind = ProcessKind.FROZEN
     since_s = _boot_time_s() + int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return ProcessState(pid, kind, since_s, stat[begin:end].decode("utf-8", "replace"))
 
 
-def describe(pid: int | None) -> str:
+def _is_frozen(pid: int, root: Path) -> bool:
+    """Whether the freezer of its cgroup holds it, which /proc/<pid>/stat does not show. False where that
+    cannot be read, as for a process of another cgroup namespace."""
+    cgroups = root / "sys/fs/cgroup"
+    for line in _lines(root / f"proc/{pid}/cgroup"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        path = path.lstrip("/")
+        is_frozen = False
+        if "freezer" in controllers.split(","):
+            is_frozen = "FROZEN" in _lines(cgroups / "freezer" / path / "freezer.state")
+        elif number == "0":  # v2, alone or beside v1
+            events = (mount / path / "cgroup.events" for mount in (cgroups, cgroups / "unified"))
+            is_frozen = any("frozen 1" in _lines(each) for each in events)
+        if is_frozen:
+            return True
+    return False
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+
+
+def describe(pid: int | None, root: Path = ROOT) -> str:
     """A clause that names a process, what it is, and the way out, for the text of an error.
 
     None, and what is no pid: the process is not known.
     """
     if pid is None or pid <= 0:
         return "a process that is not known (of another container, perhaps)"
-    state = process_state(pid)
+    state = process_state(pid, root)
     named = f"process {pid}" + (f" ({state.name})" if state.name else "")
     if state.kind is ProcessKind.STOPPED:
         return f"{named}, which is stopped: `kill -CONT {pid}` lets it go on, `kill -KILL {pid}` ends it"
     if state.kind is ProcessKind.TRACED:
         return f"{named}, which is stopped by a debugger: let it go on there, or end it"
+    if state.kind is ProcessKind.FROZEN:
+        return f"{named}, which is stopped by the freezer of its cgroup: thaw its container, or end it"
     if state.kind is ProcessKind.GONE:
         return f"process {pid}, which is gone by now: try again"
     if state.since_s is None:
