@@ -70,8 +70,9 @@ class Consumer(PollingConsumer):
         """One message after the other, until the consumer is closed. A message counts as consumed when the
         loop asks for the next one, and not if it is left before: unless commit() is called, it comes again,
         in the next loop or to the owner of the queue then."""
-        self._check_open()
-        self._loop.begin_loop()
+        with self._lock.entered():
+            self._check_open()
+            self._loop.begin_loop()
         return _Messages(self)
 
     async def run(
@@ -98,8 +99,9 @@ class Consumer(PollingConsumer):
         delivery = AsyncDelivery(listener, batch_size)
         send_back = SendBack(self._group, max_reconsume_times=max_reconsume_times)
         with self._asking():
-            self._loop.finish_last()
-            self._loop.listen(listener)
+            with self._lock.entered():
+                self._loop.finish_last()
+                self._loop.listen(listener)
             turn = asyncio.Lock()
             self._workers = {
                 asyncio.create_task(self._work(turn, delivery, send_back), name=f"mq-{self.group}-{number}")
@@ -118,7 +120,8 @@ class Consumer(PollingConsumer):
                 if self._is_closed:
                     self._end(failed=False)
                 else:
-                    self._loop.put_back()
+                    with self._lock.entered():
+                        self._loop.put_back()
 
     async def close(self) -> None:
         """Wait for the listeners that run, commit what counts as consumed, and leave the group.
@@ -146,16 +149,18 @@ class Consumer(PollingConsumer):
             now = monotonic()
             request = None
             if now - self._yielded_at <= YIELD_SECONDS:
-                request = loop.look(delivery.count_max, now)
+                with self._lock.entered():
+                    request = loop.look(delivery.count_max, now)
             if request is None:
                 async with turn:
                     request = await self._take(delivery.count_max, None)
                 if request is None:
                     return
             failures = await delivery.failures(list(request.run.left))
-            loop.finish(request, send_back.settle(request, failures) if failures else ALL_CONSUMED)
-            if loop.release_what_is_finished():
-                self._wake()
+            with self._lock.entered():
+                loop.finish(request, send_back.settle(request, failures) if failures else ALL_CONSUMED)
+                if loop.release_what_is_finished():
+                    self._wake()
 
     @property
     def _is_over(self) -> bool:
@@ -167,16 +172,21 @@ class Consumer(PollingConsumer):
         if messages:
             return messages
         with self._asking():
-            self._loop.finish_last()
+            with self._lock.entered():
+                self._loop.finish_last()
             request = await self._take(count_max, deadline)
-            return [] if request is None else self._loop.hand_out(request, count_max, in_loop=in_loop)
+            if request is None:
+                return []
+            with self._lock.entered():
+                return self._loop.hand_out(request, count_max, in_loop=in_loop)
 
     def _advance(self, count_max: int, *, in_loop: bool) -> list[MessageExt]:
         """The next messages, where that takes no look, and other tasks need not have their turn first."""
         now = monotonic()
         if self._is_asked or self._is_closed or now - self._yielded_at > YIELD_SECONDS:
             return []
-        return self._loop.advance(count_max, now, in_loop=in_loop)
+        with self._lock.entered():
+            return self._loop.advance(count_max, now, in_loop=in_loop)
 
     async def _take(self, count_max: int, deadline: float | None) -> ConsumeRequest | None:
         """The next batch, without a deadline for one of several. None when the deadline is over, or the
@@ -187,7 +197,8 @@ class Consumer(PollingConsumer):
                 await asyncio.sleep(0)
                 self._yielded_at = monotonic()
                 continue
-            with time_guard(TIME_MAX if deadline is None else max(deadline - now, LOCK_SECONDS)):
+            seconds = TIME_MAX if deadline is None else max(deadline - now, LOCK_SECONDS)
+            with self._lock.entered(), time_guard(seconds):
                 found = self._loop.look(count_max, now, for_one=deadline is not None)
             if found is not None:
                 return found

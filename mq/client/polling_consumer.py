@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -13,7 +12,9 @@ from mq.client.engine.claimed_queues import AssignmentListener
 from mq.client.engine.options import PullOptions, begin_from
 from mq.client.engine.poll_loop import PollLoop
 from mq.client.engine.rebalance import AnyStrategy
+from mq.client.listener import check_function
 from mq.errors import BrokerClosed
+from mq.threads import HandlerLock
 from mq.uninterrupted import closed_when_dropped
 
 __all__ = ["AnyQueue", "PollingConsumer"]
@@ -37,6 +38,12 @@ class PollingConsumer:
         assignment_listener: AssignmentListener | None = None,
         client_id: str | None = None,
     ) -> None:
+        # Guards all else; nobody waits with it.
+        self._lock = HandlerLock(f"using a consumer of {group}", str(getattr(broker, "path", "")))
+        told = assignment_listener
+        if told is not None:
+            check_function("assignment_listener", told)
+            told = partial(self._lock.call, told)
         options = PullOptions(
             group=group,
             auto_commit=auto_commit,
@@ -44,12 +51,11 @@ class PollingConsumer:
             pull_count=pull_count,
             auto_commit_interval=auto_commit_interval,
             allocate=allocate,
-            assignment_listener=assignment_listener,
+            assignment_listener=told,
             client_id=client_id,
         )
         self._broker = broker
         self._group = group
-        self._lock = threading.RLock()  # guards all below; nobody waits with it
         self._loop = PollLoop(broker, options)
         self._is_closed = False
         self._pid = os.getpid()
@@ -71,14 +77,14 @@ class PollingConsumer:
         The topic need not exist yet. Raises FilterSyntaxError, SubscriptionConflict (a live member of
         the group subscribes otherwise), ValueError after assign().
         """
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             self._loop.subscribe(topic, expression, sql)
             self._wake()
 
     def unsubscribe(self, topic: str) -> None:
         """Give up a topic and its queues. What was polled last is committed as if another poll had begun."""
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             self._loop.finish_last()
             self._loop.unsubscribe(topic)
@@ -92,7 +98,7 @@ class PollingConsumer:
         the group's. Raises TopicNotFound, ValueError for a queue that is not there, and after subscribe().
         """
         wanted = {named(queue) for queue in queues}
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             self._loop.finish_last()
             self._loop.assign(wanted, expression, sql)
@@ -101,7 +107,7 @@ class PollingConsumer:
     def commit(self) -> None:
         """Commit all that was handed out: what the last poll returned, and the message that a loop is at,
         included."""
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             self._loop.commit_given()
 
@@ -109,14 +115,14 @@ class PollingConsumer:
         """Go on from this offset of a queue that is assigned to this consumer; what it then commits may be
         less than before. Raises ValueError for another queue, and for an offset that the queue does not
         have."""
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             self._loop.at(named(queue)).seek(offset)
             self._wake()
 
     def seek_to_time(self, queue: AnyQueue, time_ms: int) -> None:
         """Go on from the first message stored at time_ms or later; from the end if there is none."""
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             owned = self._loop.at(named(queue))
             owned.seek(self._broker.offset_at(owned.queue, time_ms))
@@ -126,14 +132,14 @@ class PollingConsumer:
         """Hand out nothing of these queues until resume(). They stay assigned, here and to nobody else; one
         that is not assigned now is paused when it comes."""
         wanted = [named(queue) for queue in queues]
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             self._loop.pause(wanted)
 
     def resume(self, queues: Iterable[AnyQueue]) -> None:
         """Hand out messages of these queues again."""
         wanted = [named(queue) for queue in queues]
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             self._loop.resume(wanted)
             self._wake()
@@ -141,20 +147,20 @@ class PollingConsumer:
     def committed(self, queue: AnyQueue) -> int | None:
         """What the group has committed of a queue; None for nothing yet."""
         wanted = named(queue)
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             return self._broker.consumer_groups.assigned(self._group).claim(wanted).committed()
 
     def position(self, queue: AnyQueue) -> int:
         """The offset from which on messages of a queue that is assigned to this consumer are still to be
         handed out."""
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             return self._loop.position(named(queue))
 
     def assignment(self) -> set[MessageQueue]:
         """The queues that this consumer has, as of the last poll."""
-        with self._lock:
+        with self._lock.entered():
             return self._loop.mine()
 
     @closed_when_dropped

@@ -58,18 +58,18 @@ class PullConsumer(PollingConsumer):
         """One message after the other, until the consumer is closed. A message counts as consumed when the
         loop asks for the next one, and not if it is left before: unless commit() is called, it comes again,
         in the next loop or to the member that has the queue then."""
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             self._loop.begin_loop()
         while not self._is_closed:
-            with self._lock:
+            with self._lock.entered():
                 messages = self._loop.advance(1, monotonic(), in_loop=True)
             yield from messages or self._next(ROUND_SECONDS, 1, in_loop=True)
 
     def _next(self, timeout: float, count_max: int, *, in_loop: bool) -> list[MessageExt]:
         now, loop = monotonic(), self._loop
         deadline = now + timeout
-        with self._lock:
+        with self._lock.entered():
             self._check_open()
             messages = [] if self._woken else loop.advance(count_max, now, in_loop=in_loop)
             if messages:
@@ -77,7 +77,7 @@ class PullConsumer(PollingConsumer):
             loop.check_told()
             loop.finish_last()
         while True:
-            with self._lock:
+            with self._lock.entered():
                 if self._is_closed or self._woken:
                     self._woken = False
                     return []
@@ -122,9 +122,10 @@ class PullConsumer(PollingConsumer):
         return f"PullConsumer({self.group!r}, {self.client_id!r}{', closed' if self._is_closed else ''})"
 
     def _end(self, *, failed: bool) -> None:
+        lock = self._lock.entered()
         self._is_closed = True
         self._wake()
-        with self._lock:
+        with lock:
             uninterrupted(lambda: self._loop.close(failed=failed))
 
     def _wake(self) -> None:

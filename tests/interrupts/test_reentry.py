@@ -5,6 +5,7 @@ A usual run interrupts some instructions of each call; MQ_INTERRUPTS=4 four time
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -77,3 +78,81 @@ def test_a_handler_that_makes_the_same_call_does_not_wait_for_itself(
         assert isinstance(error, mq.StoreLocked), error
         assert error.pid == os.getpid(), error
         assert "signal handler" in str(error), error
+
+
+def sought_again(broker: LocalBroker) -> Call:
+    """A handler that polls, seeks and commits by the consumer whose call it interrupts."""
+    consumer = mq.PullConsumer(broker, "again")
+    queues = [queue.message_queue for queue in broker.topic("orders").queues]
+    consumer.assign(queues)
+
+    def seek(number: int) -> None:
+        broker.topic("orders").send(b"%d" % number)
+        consumer.seek(queues[0], 0)
+        consumer.poll(0, count_max=2)
+        consumer.commit()
+        consumer.poll(0, count_max=3)
+
+    return seek
+
+
+def iterated_again(broker: LocalBroker) -> Call:
+    consumer = mq.aio.Consumer(broker, "again")
+    queues = [queue.message_queue for queue in broker.topic("orders").queues]
+    consumer.assign(queues)
+
+    async def poll() -> None:
+        await consumer.poll(0, count_max=2)
+        await consumer.poll(0, count_max=3)
+
+    def seek(number: int) -> None:
+        broker.topic("orders").send(b"%d" % number)
+        polled = poll()
+        try:
+            asyncio.run(polled)
+        except RuntimeError:  # asyncio refuses a loop within a loop.
+            polled.close()
+        consumer.seek(queues[0], 0)
+        consumer.commit()
+
+    return seek
+
+
+@pytest.mark.parametrize("kind", [sought_again, iterated_again], ids=lambda kind: kind.__name__)
+def test_a_handler_that_uses_the_consumer_that_it_interrupts_is_refused(
+    kind: Callable[[LocalBroker], Call], broker: LocalBroker
+) -> None:
+    call, numbers = kind(broker), count()
+    call(next(numbers))
+    size = called_at(lambda: call(next(numbers)), ALL, lambda: None)
+    rounds = size if TIMES == "all" else min(size, round(5 * ROUNDS * float(TIMES)))
+    refused: list[mq.StoreLocked] = []
+
+    def handler() -> None:
+        try:
+            call(next(numbers))
+        except mq.StoreLocked as error:
+            refused.append(error)
+
+    with alarms() as set_alarm:
+        for at in range(rounds):
+            set_alarm(PATIENCE)
+            called_at(lambda: call(next(numbers)), at * size // rounds, handler)
+            set_alarm(0.0)
+    assert refused
+    for error in refused:
+        assert error.pid == os.getpid()
+        assert "signal handler" in str(error)
+
+
+def test_an_assignment_listener_may_commit_by_its_consumer(broker: LocalBroker) -> None:
+    told: list[str] = []
+
+    def commit(topic: str, *_queues: object) -> None:
+        consumer.commit()
+        told.append(topic)
+
+    with mq.PullConsumer(broker, "again", assignment_listener=commit) as consumer:
+        consumer.subscribe("orders")
+        consumer.poll(0)
+    assert told[0] == "orders"
