@@ -37,7 +37,7 @@ def sender(root: str, key: str, put: int) -> None:
 
 def handler(root: str, key: str, done: str, point: str) -> None:
     """Handles a key, and is stopped in the body, or at the mark with the file's lock in hand."""
-    read_on = LocalHandled._read_on
+    read_on = vars(LocalHandled)["_read_on"]
 
     def stop_and_read_on(self: LocalHandled) -> None:
         _stop()

@@ -13,26 +13,14 @@ from typing import Any
 import pytest
 
 import mq
-from mq.broker.local import LocalBroker
 from tests.support.processes.fail_build import TREE, fail_build, fail_points
 from tests.support.processes.nursery import Nursery
+from tests.txn.half_messages import GROUP, OFTEN, SIZES, answer_all, stored
 
 pytestmark = pytest.mark.crash
 
 COMMIT, ROLLBACK = mq.TransactionState.COMMIT, mq.TransactionState.ROLLBACK
-GROUP = "payers"
 POINT = fail_points()
-SIZES: dict[str, Any] = {
-    "commitlog_file_size": 65536,
-    "queue_file_units": 50,
-    "index_slot_count": 101,
-    "index_unit_count": 400,
-}
-OFTEN: dict[str, Any] = {
-    "transaction_timeout": 0.001,
-    "transaction_check_interval": 0.05,
-    "transaction_check_max": 10_000,  # fifteen may be over before a slow machine has checked once
-}
 # The second append of the dying process is that of its END.
 APPEND = ("LOCKED", "ARMED", "HALF_RECORD", "RECORD", "UNIT", "LOG_END", "PUBLISHED", "DISARMED")
 IN_END = [("CLAIMED", 1), ("COMMITTED", 1), ("SETTLED", 1), *((point, 2) for point in APPEND)]
@@ -59,20 +47,6 @@ def die(
         return None
     log_offset, queue_offset = place.read_text().split()
     return int(log_offset), int(queue_offset)
-
-
-def stored(broker: LocalBroker) -> list[bytes]:
-    return [m.body for queue in broker.topic("orders").queues for m in queue.read(0).messages]
-
-
-def answer_all(broker: LocalBroker, state: mq.TransactionState) -> None:
-    """Be asked until nothing is undecided."""
-    checker = broker.transactions.enlist(GROUP, "asked")
-    while broker.transactions.undecided():
-        check = checker.next(60.0)
-        assert check is not None, "no check comes"
-        broker.transactions.ender(check.group)(check.log_offset, check.queue_offset, state, True)
-    checker.leave()
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])

@@ -20,8 +20,7 @@ from mq.store.shared.process_state import process_state
 from tests.support.processes.fail_build import TREE, fail_build, fail_points
 from tests.support.processes.nursery import Nursery, Process
 from tests.support.processes.outcomes import Calls, outcomes
-from tests.txn.half_messages import COMMIT, ROLLBACK, prepared
-from tests.txn.test_points import GROUP, OFTEN, SIZES, answer_all, stored
+from tests.txn.half_messages import COMMIT, GROUP, OFTEN, ROLLBACK, SIZES, answer_all, prepared, stored
 
 pytestmark = pytest.mark.crash
 
