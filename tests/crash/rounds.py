@@ -307,7 +307,7 @@ class Round:
 
     def _judged(self) -> Answer:
         try:
-            found = self._play()
+            found = self.lived()
         except Lost:
             raise
         except AssertionError as error:
@@ -323,7 +323,8 @@ class Round:
         )
         return found
 
-    def _play(self) -> Answer:
+    def lived(self) -> Answer:
+        """What is found after some lives, each cut short. A test plants its answer here."""
         for _ in range(self.chance.choice((0, 1, 1, 2))):
             self.live()
             self.cut()

@@ -79,7 +79,7 @@ def test_a_failed_round_is_replayed_by_its_directory(
         work.cut()  # A life so short that it has few images.
         return Answer(wrong=["planted"], stored=0, promised=0, repairs=0, recovered=False)
 
-    monkeypatch.setattr(Round, "_play", played)
+    monkeypatch.setattr(Round, "lived", played)
     with pytest.raises(Lost, match="planted"):
         Round(recorded_crew, tmp_path / "work", 1, image_count=1).play()
     shutil.rmtree(tmp_path / "work")

@@ -72,6 +72,7 @@ NUMBERED = struct.Struct("=16sq")
 NEXT, BEGIN = 3, 5  # words of eight bytes; the check of each follows
 WRITING_BYTE, KEY_BYTES = 0, 1 << 62
 WRITING_TIMEOUT = 10.0
+LOCK_WAIT = 0.2  # seconds at least, for a lock that another thread or process has for a moment
 FINISH_WAIT = 1.0  # seconds at least, for one that waits for no other: its body is done
 LOOK_AGAIN = 0.05  # seconds; a thread that gives up a key tells the others
 ASK_AGAIN = 0.002  # seconds; another process that handles the key tells nobody
@@ -118,7 +119,7 @@ class LocalHandled:
         self._store.live()
         self._free_orphans()
         claim = _Claim(digest, wait, owner, self._orphaned)
-        with time_limit(wait):
+        with time_limit(max(wait, LOCK_WAIT)):
             while (held := self._claims.setdefault(digest, claim)) is not claim:
                 if held.thread == claim.thread:
                     raise RuntimeError(
