@@ -42,6 +42,8 @@ def check_topic(name: str) -> None:
     """Raises TopicInvalid for what is no name of a topic."""
     if type(name) is not str:
         raise TypeError(f"a topic is a str, not {type(name).__name__}")
+    if name in known_topics:
+        return
     if not 1 <= len(name) <= TOPIC_SIZE_MAX or not _ALLOWED.fullmatch(name):
         raise TopicInvalid(_explain("topic", name, TOPIC_SIZE_MAX))
     if len(known_topics) >= _KNOWN_TOPICS_MAX:
