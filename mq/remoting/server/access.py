@@ -2,7 +2,8 @@
 
 If a server has access keys, every request must be signed (codec/signature.py). A key has all rights, or only
 those given: {topic or group: "PUB", "SUB" or "PUB|SUB"}, with "*" for all other names. Consuming needs SUB on
-the group. Retry and dead letter topics belong to their group. A key with restricted rights may not
+the group. Retry and dead letter topics belong to their group. "*" gives no right to read the broker's own
+topics: delayed and half messages of every topic are in them. A key with restricted rights may not
 administrate: change topics, set the offsets of groups that it may not consume from, or send any request that
 is not in the table here.
 
@@ -13,10 +14,12 @@ RocketMQ: acl/plain/PlainAccessValidator.java, PlainPermissionManager.java.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from mq.names import DEAD_PREFIX, RETRY_PREFIX
+from mq.api.recall import RecallHandle
+from mq.names import DEAD_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, UNSENDABLE_TOPICS
 from mq.remoting.codec.bodies.consuming import QueueLock
 from mq.remoting.codec.bodies.heartbeat import ClientCheck, Heartbeat
 from mq.remoting.codec.fields import Request
@@ -89,7 +92,9 @@ def _nothing(_request: Request, _: Frame) -> Iterable[Need]:
 
 
 def _recall(request: sending.RecallMessage, _: Frame) -> Iterable[Need]:
-    return [(request.topic, PUB)]
+    yield request.topic, PUB
+    with contextlib.suppress(ValueError):  # The handler says what is wrong with the handle.
+        yield RecallHandle.of(request.recall_handle).topic, PUB
 
 
 def _read(topic: str) -> Need:
@@ -176,7 +181,8 @@ class Access:
         if rights is None:
             return
         for what, kind in needs:
-            allowed = rights.get(what, rights.get(ANY, frozenset()))
+            is_hidden = kind == SUB and (what in UNSENDABLE_TOPICS or what.startswith(SYSTEM_PREFIX))
+            allowed = rights.get(what, frozenset() if is_hidden else rights.get(ANY, frozenset()))
             if kind not in allowed:
                 raise Refusal(
                     ResponseCode.NO_PERMISSION,

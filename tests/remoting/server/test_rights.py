@@ -12,9 +12,9 @@ from mq.remoting import serve
 from mq.remoting.codec.fields import encode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.language import VERSION
-from mq.remoting.codec.requests.consuming import PullFlag, PullMessage
+from mq.remoting.codec.requests.consuming import PullFlag, PullMessage, QueryMessage
 from mq.remoting.codec.requests.offsets import GetMaxOffset
-from mq.remoting.codec.requests.sending import SendMessage, SendMessageBack
+from mq.remoting.codec.requests.sending import RecallMessage, SendMessage, SendMessageBack
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import Credentials, signed
 from mq.remoting.server.access import AccessKeys
@@ -25,10 +25,12 @@ KEYS: AccessKeys = {
     "operator": "operators-secret",
     "mine": ("s", {"mine": "SUB", "orders": "SUB"}),
     "other": ("s", {"other": "SUB", "mine": "SUB"}),
+    "any": ("s", {"*": "PUB|SUB", "secret": "DENY"}),
 }
 OPERATOR = Credentials("operator", "operators-secret")
 MINE = Credentials("mine", "s")
 OTHER = Credentials("other", "s")
+ANY = Credentials("any", "s")
 
 
 @pytest.fixture
@@ -82,6 +84,34 @@ def test_a_half_message_is_not_sent_back(directory: Path) -> None:
         answer = ask(server, SendMessageBack(offset, "mine", 1), signer=OPERATOR)
         assert answer.code == ResponseCode.NO_PERMISSION
         assert "which is the broker's own" in answer.remark
+
+
+@pytest.mark.parametrize("topic", ["RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
+def test_a_right_to_any_topic_is_none_to_read_the_brokers_own(server: Server, topic: str) -> None:
+    for request in (
+        PullMessage("mine", topic, 0, 0, 32, PullFlag.SUBSCRIPTION, 0, 0, 0, "*", "TAG"),
+        QueryMessage(topic, "key", 32, 0, 1 << 60),
+    ):
+        answer = ask(server, request, signer=ANY)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert f"lacks SUB for {topic!r}" in answer.remark
+        assert "lacks" not in ask(server, request, signer=OPERATOR).remark
+
+
+def test_a_recall_needs_the_right_to_the_topic_in_its_handle(directory: Path) -> None:
+    with (
+        mq.open(directory) as store,
+        serve(store, port=0, namesrv_port=0, access_keys=KEYS) as server,
+    ):
+        sent = store.create_topic("secret", 1).send(b"delayed", delay_ms=3_600_000)
+        assert sent.recall_handle is not None
+        request = RecallMessage("orders", sent.recall_handle)
+        answer = ask(server, request, signer=ANY)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert "lacks PUB for 'secret'" in answer.remark
+        answer = ask(server, RecallMessage("orders", "no handle"), signer=ANY)
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION
+        assert ask(server, request, signer=OPERATOR).code == ResponseCode.SUCCESS
 
 
 def test_the_signature_is_checked_before_anything_else(server: Server) -> None:
