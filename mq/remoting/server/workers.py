@@ -21,17 +21,22 @@ class Workers:
 
     def __init__(self, count: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(count, name)
+        self._is_closed = False
         self._lock = threading.Lock()
         self._waiting: dict[object, deque[tuple[Work, bool]]] = {}
         self._turns: deque[object] = deque()  # the keys of _waiting
 
     def submit(self, owner: object, work: Work, *, is_kept: bool = False) -> bool:
-        """Run the work in a thread; is_kept: also after drop(). Returns False once the pool is closed."""
+        """Run the work in a thread; is_kept: also after drop(). Returns False once the pool is closed. Where
+        the system gives no more threads, one of those that there are runs it, or the next that can start."""
         with self._lock:
             try:
                 self._threads.submit(self._run_next)
-            except RuntimeError:
-                return False
+            except RuntimeError as error:
+                if self._is_closed or not str(error).startswith("can't start new thread"):
+                    return False
+                # The executor has the call in its queue already.
+                log.warning("%s: there are no more threads for requests, which wait", error)
             waiting = self._waiting.get(owner)
             if waiting is None:
                 waiting = self._waiting[owner] = deque()
@@ -54,6 +59,7 @@ class Workers:
 
     def close(self) -> None:
         """Finish all work, and end the threads."""
+        self._is_closed = True
         self._threads.shutdown(wait=True)
 
     def _run_next(self) -> None:

@@ -137,6 +137,19 @@ def test_dropped_work_is_not_done() -> None:
     assert sorted(done) == ["here", "kept"]
 
 
+def test_work_for_which_no_thread_can_start_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    workers, done = Workers(2, "test workers"), list[int]()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert workers.submit("here", lambda: done.append(1))
+    assert workers.submit("here", lambda: done.append(2))
+    workers.close()
+    assert done == [1, 2]
+
+
 def test_a_large_frame_is_read_once_in_each_turn_of_the_loop() -> None:
     turns, owner, transport = Mock(), Mock(), RecordingTransport()
     connection = Connection(owner, turns, Limits(), Memory(FRAME_SIZE_MAX * 2))
