@@ -313,7 +313,8 @@ class Connection(asyncio.Protocol):
         finally:
             self._is_handing_on = False
         self._count()
-        if self._reader.is_ready and not self._has_next_turn and not self._is_waiting():
+        is_more = not self._is_aborted and (self._reader.is_ready or self._has_enough())
+        if is_more and not self._has_next_turn and not self._is_waiting():
             self._has_next_turn = True
             self._events.loop.call_soon(self._next_turn)
         self._heed_limits()

@@ -92,6 +92,7 @@ class RecordingTransport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
         self.calls: list[str] = []
+        self.unsent = 0
 
     def pause_reading(self) -> None:
         self.calls.append("pause")
@@ -102,7 +103,10 @@ class RecordingTransport(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.unsent += len(data)
 
     def is_closing(self) -> bool:
         return False
@@ -161,6 +165,19 @@ def test_a_large_frame_is_read_once_in_each_turn_of_the_loop() -> None:
         assert transport.calls == ["pause", "resume"] * (number - 1) + ["pause"]
         turns.loop.call_soon.call_args.args[0]()
         assert transport.calls == ["pause", "resume"] * number
+
+
+def test_answers_that_are_sent_at_once_leave_no_connection_paused() -> None:
+    """The buffer is over the limit for a moment, and the event loop never calls pause_writing."""
+    turns, owner, transport = Mock(), Mock(), RecordingTransport()
+    connection = Connection(owner, turns, Limits(unsent_size=10), Memory(FRAME_SIZE_MAX))
+    connection.connection_made(transport)
+    owner.received = lambda _, frame: connection.answered(frame, 0, bytes(20))
+    connection.data_received(encode(Frame(1)))
+    assert transport.calls == ["pause"]
+    transport.unsent = 0
+    turns.loop.call_soon.call_args.args[0]()
+    assert transport.calls == ["pause", "resume"]
 
 
 def test_requests_of_a_flood_delay_others_by_a_few_each() -> None:
