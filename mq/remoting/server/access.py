@@ -147,9 +147,10 @@ class Access:
             self._secrets[name] = secret
             self._rights[name] = None if rights is None else {k: _kinds(k, v) for k, v in rights.items()}
 
-    def authenticate(self, frame: Frame) -> None:
-        """Raises Refusal if the request is not signed with a key of this server."""
-        secret = self._secrets.get(frame.fields.get(ACCESS_KEY, ""))
+    def authenticate(self, frame: Frame) -> str:
+        """The access key. Raises Refusal if the request is not signed with a key of this server."""
+        name = frame.fields.get(ACCESS_KEY, "")
+        secret = self._secrets.get(name)
         is_genuine = is_signed_by(frame.fields, frame.body, secret or NOBODY) and secret is not None
         if not is_genuine:
             raise Refusal(
@@ -157,6 +158,15 @@ class Access:
                 "the request has no valid signature: give the client an access key of this server, and its"
                 " secret",
             )
+        return name
+
+    def may_send(self, name: str, topic: str) -> bool:
+        """Whether this access key has PUB for a topic."""
+        try:
+            self._check(name, [(topic, PUB)])
+        except (Refusal, KeyError):
+            return False
+        return True
 
     def authorize(self, request: Request, frame: Frame) -> None:
         """Raises Refusal if the sender of an authenticated request lacks the rights for it."""

@@ -16,7 +16,7 @@ from mq.api.transactions import Check, Checker
 from mq.errors import BrokerClosed, MQError
 from mq.remoting.codec.records import with_names
 from mq.remoting.codec.requests.pushed import CheckTransactionState
-from mq.remoting.server.connection import Connection
+from mq.remoting.server.access import Access
 from mq.remoting.server.groups.members import RemoteMembers
 
 __all__ = ["Checks"]
@@ -30,9 +30,10 @@ QUEUE_ID_AT, QUEUE_ID_END = 12, 16
 class Checks:
     """The checks of one server; look() is called every second by one thread at a time."""
 
-    def __init__(self, broker: Broker, members: RemoteMembers) -> None:
+    def __init__(self, broker: Broker, members: RemoteMembers, access: Access | None) -> None:
         self._broker = broker
         self._members = members
+        self._access = access
         self._checkers: dict[str, Checker] = {}
         self._turn = count()
 
@@ -65,11 +66,16 @@ class Checks:
             checker.leave()
 
     def _ask(self, group: str, check: Check) -> None:
-        producers: list[tuple[Connection, str]] = self._members.producers(group)
+        message, access = check.message, self._access
+        # A check contains the message, and any key may name the group in a heartbeat.
+        producers = [
+            connection
+            for connection, _ in self._members.producers(group)
+            if access is None or access.may_send(connection.access_key, message.topic)
+        ]
         if not producers:
             return  # The next round asks another producer.
-        connection, _ = producers[next(self._turn) % len(producers)]
-        message = check.message
+        connection = producers[next(self._turn) % len(producers)]
         record = with_names(message.record, message.topic.encode(), message.encoded)
         record = b"".join(
             (record[:QUEUE_ID_AT], message.queue_id.to_bytes(4, "big", signed=True), record[QUEUE_ID_END:])

@@ -79,6 +79,7 @@ class Connection(asyncio.Protocol):
         self.local_host = ""
         self.language = Language.OTHER
         self.version = 0
+        self.access_key = ""  # that signed its last request, where the server has keys
         self.used_at = monotonic()
         self.is_closed = False
         self.holds: Final[set[object]] = set()  # its held pulls

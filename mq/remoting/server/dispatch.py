@@ -97,7 +97,7 @@ class Call:
         try:
             access = self.served.access
             if access is not None:
-                access.authenticate(self.frame)
+                self.connection.access_key = access.authenticate(self.frame)
             request = decode_fields(self.handler.request, self.frame.fields)
             if access is not None:
                 access.authorize(request, self.frame)

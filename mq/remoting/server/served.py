@@ -75,7 +75,7 @@ class Served:
         self.connections: Final[set[Connection]] = set()
         self.members: Final = RemoteMembers(broker, self._wake)
         self.holding: Final = Holding(broker, events, self.members.versions, limits.held_pulls_total)
-        self.checks: Final = Checks(broker, self.members)
+        self.checks: Final = Checks(broker, self.members, access)
         self.figures: Final = Figures(broker)
 
     def _wake(self) -> None:

@@ -9,10 +9,13 @@ import pytest
 
 import mq
 from mq.remoting import serve
+from mq.remoting.codec.bodies.heartbeat import Heartbeat, ProducerGroup
 from mq.remoting.codec.fields import encode_fields
 from mq.remoting.codec.frame import Frame
+from mq.remoting.codec.json_body import to_json
 from mq.remoting.codec.language import VERSION
 from mq.remoting.codec.requests.consuming import PullFlag, PullMessage, QueryMessage
+from mq.remoting.codec.requests.groups import HeartBeat
 from mq.remoting.codec.requests.offsets import GetMaxOffset
 from mq.remoting.codec.requests.sending import RecallMessage, SendMessage, SendMessageBack
 from mq.remoting.codec.response_codes import ResponseCode
@@ -96,6 +99,25 @@ def test_a_right_to_any_topic_is_none_to_read_the_brokers_own(server: Server, to
         assert answer.code == ResponseCode.NO_PERMISSION
         assert f"lacks SUB for {topic!r}" in answer.remark
         assert "lacks" not in ask(server, request, signer=OPERATOR).remark
+
+
+def test_a_half_message_is_shown_only_to_those_who_may_send_it(directory: Path) -> None:
+    heartbeat = to_json(Heartbeat("client", (ProducerGroup("shop"),), ()))
+    with (
+        mq.open(directory, transaction_timeout=1, transaction_check_interval=1) as store,
+        serve(store, port=0, namesrv_port=0, access_keys=KEYS) as server,
+        RawClient(server) as stranger,
+        RawClient(server) as operator,
+    ):
+        for topic in ("secret", "orders"):
+            queue = store.create_topic(topic, 1).queues[0].message_queue
+            store.transactions.preparer(queue, "shop")(mq.Message(topic, b"half"), b"half", 0, None)
+        assert stranger.ask(HeartBeat(), heartbeat, signer=ANY).code == ResponseCode.SUCCESS
+        for _ in range(3):
+            assert stranger.receive().fields["topic"] == "orders"
+        assert operator.ask(HeartBeat(), heartbeat, signer=OPERATOR).code == ResponseCode.SUCCESS
+        while operator.receive().fields["topic"] != "secret":
+            pass
 
 
 def test_a_recall_needs_the_right_to_the_topic_in_its_handle(directory: Path) -> None:
