@@ -17,6 +17,7 @@ from mq.store.check import problems
 from mq.store.native import lib
 from tests.support.eventually import eventually
 from tests.support.insides import control_of, log_end
+from tests.support.processes.fail_build import TREE, fail_build, fail_points
 
 MIB = 1 << 20
 FILE_SIZE = 32 * MIB
@@ -135,6 +136,50 @@ def test_what_a_killed_process_reserved_is_given_back_by_another(directory: Path
         assert reserved(broker) <= 8192
         send_batches(broker, 2 * MIB)
     assert not list(problems(directory))
+
+
+def returns(broker: LocalBroker) -> int:
+    return control_of(broker).get(lib.MQ_RESERVE_RETURNS)
+
+
+FIND_NO_SPACE = """
+import sys, mq
+with mq.open(sys.argv[1], commitlog_file_size={file_size}, duties=False):
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.crash
+def test_what_a_full_disk_has_given_back_nobody_counts_on(directory: Path) -> None:
+    """Another process may have found the same blocks at that time, and not said so yet."""
+    with open_store(directory, reserve_size=0) as broker:
+        send_batches(broker, MIB)
+        if in_memory(directory):
+            return
+        before = returns(broker)
+        producer = mq.Producer(broker, "senders", retries=0)
+
+        def returned() -> bool:
+            producer.send(mq.Message("orders", b"not at rest"))
+            return returns(broker) > before
+
+        with (
+            producer,
+            subprocess.Popen(
+                [sys.executable, "-c", FIND_NO_SPACE.format(file_size=FILE_SIZE), str(directory)],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([str(fail_build()), str(TREE)]),
+                    "MQ_FAIL": f"{fail_points()['ALLOCATE']}:1:failing",
+                },
+                cwd=directory.parent,  # Not the tree, whose build has no points to fail at.
+                stdin=subprocess.PIPE,
+            ) as child,
+        ):
+            try:
+                eventually(returned, child.poll)
+            finally:
+                child.kill()
 
 
 def test_without_a_reserve_no_more_is_held_than_is_sent(directory: Path) -> None:

@@ -193,6 +193,7 @@ int mq_log_begin_at(mq_log *log, int64_t at) {
     result = mq_control_get(control, MQ_LOG_END) == mq_control_get(control, MQ_LOG_MIN) ? 0 : MQ_INVALID;
     if (!result) {
         /* In this order no end passes another that must stay above it. */
+        mq_control_add(control, MQ_RESERVE_RETURNS, 1); /* what is looked for now is elsewhere */
         mq_control_set(control, MQ_RESERVED_END, 0);
         mq_control_set(control, MQ_ALLOCATED_END, at);
         mq_control_set(control, MQ_LOG_END, at);

@@ -10,9 +10,10 @@
  *
  * An append below reserved_end asks the file system for nothing. A preparing thread moves it up without the
  * append lock, since blocks may take milliseconds to find: it takes the lock only to say what it found, and
- * says nothing if blocks were given back meanwhile. They are given back under the lock: first reserved_end
- * goes down, then the blocks go. So a process that dies at any point may leave blocks that nobody knows of,
- * which the next return takes along, but never a reserved_end above what is there.
+ * looks once more if any were given back meanwhile. Every return counts, also of what was found and not said:
+ * two threads may find the same. Blocks are given back under the lock: first reserved_end goes down, then the
+ * blocks go. So a process that dies at any point may leave blocks that nobody knows of, which the next return
+ * takes along, but never a reserved_end above what is there.
  */
 #include "log/log_internal.h"
 
@@ -38,9 +39,13 @@ static int64_t most(int64_t one, int64_t other) { return one > other ? one : oth
 
 static int64_t file_end(const mq_log *log, int64_t at) { return (at / log->file_size + 1) * log->file_size; }
 
+/* Where blocks may be given back. Never below the log's end, whatever a damaged word says. */
+static int64_t allocated_end(mq_log *log) {
+    return most(mq_control_get(log->control, MQ_LOG_END), mq_control_get(log->control, MQ_ALLOCATED_END));
+}
+
 static int64_t reserved_end(mq_log *log) {
-    return most(mq_control_get(log->control, MQ_ALLOCATED_END),
-                mq_control_get(log->control, MQ_RESERVED_END));
+    return most(allocated_end(log), mq_control_get(log->control, MQ_RESERVED_END));
 }
 
 /* Make the file that holds `at`, unless it is there. */
@@ -114,10 +119,8 @@ static int count_and_choose(mq_log *log, found_blocks *blocks, int64_t to) {
     int result = mq_log_lock(log, LOCK_MS);
     if (result) return result;
     int64_t returns = mq_control_get(log->control, MQ_RESERVE_RETURNS);
-    if (blocks->until > blocks->from) {
-        if (returns == blocks->returns) mq_control_raise(log->control, MQ_RESERVED_END, blocks->until);
-        else punch(log, most(blocks->from, reserved_end(log)), blocks->until);
-    }
+    if (blocks->until > blocks->from && returns == blocks->returns)
+        mq_control_raise(log->control, MQ_RESERVED_END, blocks->until);
     int64_t from = reserved_end(log);
     int is_in_use = mq_control_get(log->control, MQ_LOG_END) / log->file_size == from / log->file_size;
     mq_log_unlock(log);
@@ -126,6 +129,14 @@ static int count_and_choose(mq_log *log, found_blocks *blocks, int64_t to) {
     int64_t until = least(least(to, (from / step + 1) * step), file_end(log, from));
     *blocks = (found_blocks){.from = from, .until = until, .returns = returns};
     return 0;
+}
+
+/* On a full disk some may have been found. Another thread that found the same must not count on them. */
+static void give_up(mq_log *log, const found_blocks *blocks) {
+    if (mq_log_lock(log, LOCK_MS)) return;
+    mq_control_add(log->control, MQ_RESERVE_RETURNS, 1);
+    punch(log, most(blocks->from, reserved_end(log)), blocks->until);
+    mq_log_unlock(log);
 }
 
 static int find_ahead(mq_log *log, int64_t to) {
@@ -137,30 +148,31 @@ static int find_ahead(mq_log *log, int64_t to) {
         result = make_file(log, blocks.from);
         if (!result) result = mq_files_reserve(log->files, blocks.from, blocks.until);
         if (!result) continue;
-        blocks.returns = -1; /* On a full disk some may have been found. */
-        count_and_choose(log, &blocks, to);
+        give_up(log, &blocks);
         return result;
     }
 }
 
-static int count_touched(mq_log *log, int64_t until) {
+/* `returns`: MQ_RESERVE_RETURNS before the blocks were found. */
+static int count_touched(mq_log *log, int64_t until, int64_t returns) {
     int result = mq_log_lock(log, LOCK_MS);
     if (result) return result;
-    if (until <= reserved_end(log)) mq_control_raise(log->control, MQ_ALLOCATED_END, until);
+    int is_there = mq_control_get(log->control, MQ_RESERVE_RETURNS) == returns && until <= reserved_end(log);
+    if (is_there) mq_control_raise(log->control, MQ_ALLOCATED_END, until);
     else result = MQ_GONE;
     mq_log_unlock(log);
     return result;
 }
 
 static void return_blocks(mq_log *log, int64_t end) {
-    int64_t allocated = mq_control_get(log->control, MQ_ALLOCATED_END);
+    int64_t allocated = allocated_end(log);
     if (allocated < 0 || allocated > INT64_MAX / 2) return;
     /* A process that died may not have said how far it was: never beyond the file to come. */
     int64_t to = file_end(log, allocated) + log->file_size;
     while (to > allocated && !atomic_load(&log->stopping)) {
         /* In steps, so that an append that comes now does not wait for long. */
         if (mq_log_lock(log, LOCK_MS)) return;
-        allocated = mq_control_get(log->control, MQ_ALLOCATED_END);
+        allocated = allocated_end(log);
         int64_t from = most(allocated, (to - 1) / RETURN_STEP * RETURN_STEP);
         int is_at_rest = mq_control_get(log->control, MQ_LOG_END) == end;
         if (is_at_rest) {
@@ -259,9 +271,10 @@ static int touch_chunk(mq_log *log, room_ahead *ahead, int64_t target) {
     if (until > target) until = (target + BLOCK - 1) / BLOCK * BLOCK;
     until = least(until, file_end(log, ahead->touched));
     if (ahead->touched >= target || atomic_load(&log->stopping)) return 0;
+    int64_t returns = mq_control_get(log->control, MQ_RESERVE_RETURNS);
     int result = find_ahead(log, until);
     if (!result) result = populate(log, ahead->touched, until);
-    if (!result) result = count_touched(log, until);
+    if (!result) result = count_touched(log, until, returns);
     if (result) return result;
     ahead->touched = until;
     return 1;
@@ -316,7 +329,7 @@ static void rest(mq_log *log, room_ahead *ahead) {
         ahead->rest_end = end;
         return;
     }
-    int64_t allocated = mq_control_get(log->control, MQ_ALLOCATED_END);
+    int64_t allocated = allocated_end(log);
     if (end == ahead->returned_at && reserved_end(log) <= allocated) return;
     return_blocks(log, end);
     ahead->returned_at = end;
