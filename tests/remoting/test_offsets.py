@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -161,3 +162,33 @@ def test_a_reset_that_could_not_be_written_is_written_by_the_next_call() -> None
     written.answers = True
     assert claim.committed() == 3
     assert written.offsets == [3]
+
+
+def test_a_confirmed_offset_waits_for_the_answer_to_an_earlier_write() -> None:
+    """A broker that handles the earlier one last would keep it."""
+    written = Written()
+    offset = offset_at(written)
+    offset.raise_to(100)
+    written.answers = False
+    offset.write()
+    written.answers = True
+    answers = threading.Timer(0.1, lambda: written.waiting.pop()(Frame(written.code)))
+    answers.start()
+    offset.set(50)
+    assert written.waiting == []
+    assert written.offsets == [100, 50]
+    offset.write()
+    assert written.offsets == [100, 50], "the broker has it"
+
+
+def test_an_earlier_offset_that_the_broker_confirmed_last_is_written_over() -> None:
+    written = Written()
+    offset = offset_at(written)
+    offset.raise_to(100)
+    written.answers = False
+    offset.write()
+    offset.raise_to(110)
+    written.answers = True
+    written.waiting.pop()(Frame(written.code))
+    offset.write()
+    assert written.offsets == [100, 110]

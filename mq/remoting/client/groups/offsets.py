@@ -22,6 +22,8 @@ from mq.remoting.codec.response_codes import ResponseCode
 
 __all__ = ["QueueOffset", "query_offset", "set_offset"]
 
+WRITE_SECONDS = 1.0  # how long a confirmed write waits for the answer to an earlier one
+
 
 def query_offset(brokers: Brokers, group: str, queue: MessageQueue) -> int | None:
     """The group's committed offset, None if there is none; 4.9 returns 0 instead for a queue whose first
@@ -54,7 +56,8 @@ class QueueOffset:
         self._lock = threading.Lock()
         self._offset: int | None = None
         self._carried: int | None = None  # the last one that a pull or a write has carried
-        self._is_writing = False  # a write() is not answered yet
+        self._no_write = threading.Event()  # set while no write() waits for its answer
+        self._no_write.set()
         self._is_dirty = False  # the broker has not confirmed the offset yet
 
     @property
@@ -81,6 +84,8 @@ class QueueOffset:
         with self._lock:
             self._offset = self._carried = offset
             self._is_dirty = True
+        # A broker may handle an earlier write after this one, and would keep the earlier offset.
+        self._no_write.wait(WRITE_SECONDS)
         set_offset(self._brokers, self._group, self._queue, offset)
         self._confirm(offset)
 
@@ -96,14 +101,15 @@ class QueueOffset:
         """Write an offset that the broker has not confirmed, without waiting."""
         with self._lock:
             offset = self._offset
-            if offset is None or not self._is_dirty or self._is_writing:
+            if offset is None or not self._is_dirty or not self._no_write.is_set():
                 return
-            self._is_writing, self._carried = True, offset
+            self._carried = offset
+            self._no_write.clear()
 
         def answered(answer: Frame | MQError) -> None:
-            self._is_writing = False
             if isinstance(answer, Frame) and answer.code == ResponseCode.SUCCESS:
                 self._confirm(offset)
+            self._no_write.set()
 
         is_sent = False
         try:
@@ -111,7 +117,7 @@ class QueueOffset:
             is_sent = self._brokers.ask_async(self._queue.broker_name, request, answered)
         finally:
             if not is_sent:
-                self._is_writing = False
+                self._no_write.set()
 
     def write_and_wait(self) -> None:
         """Write an offset that the broker has not confirmed, and wait for the answer. Raises RemotingError,
@@ -123,5 +129,4 @@ class QueueOffset:
 
     def _confirm(self, offset: int) -> None:
         with self._lock:
-            if self._offset == offset:
-                self._is_dirty = False
+            self._is_dirty = self._offset is not None and self._offset != offset
