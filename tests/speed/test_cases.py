@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,8 +55,20 @@ def real_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Re
         yield real
 
 
+def sampled() -> Iterator[Any]:
+    """All cases. Of those of a group that run Java clients the first one is in the rounds: each starts
+    several Java processes, and the others share its code. `-m scale` runs them, too."""
+    groups = set[str]()
+    for case in CASES:
+        group = case.name.partition("/")[0]
+        marks = [pytest.mark.scale] if case.tools and group in groups else []
+        if case.tools:
+            groups.add(group)
+        yield pytest.param(case, marks=marks, id=case.name)
+
+
 @pytest.mark.timeout(900)  # RocketMQ, and Spark, take long on a slow machine.
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", list(sampled()))
 def test_a_benchmark_case_runs(
     case: Case,
     cache: Path,
