@@ -1,4 +1,4 @@
-"""The internal topics of which retention keeps what is still of use, each with the rule that says what is.
+"""The internal topics that the leader compacts, each with the rule that selects the messages to keep.
 
 A program writes such a topic, and need not run when its messages grow old: the leader compacts the topic, in
 whatever process it is. So the rules stand here, and a broker knows no topic and no program by itself.
@@ -15,7 +15,7 @@ __all__ = ["RULES", "CompactionRule"]
 
 
 class CompactionRule(Protocol):
-    """What is of use in queue 0 of a topic: the newest message of each subject, as long as somebody may ask
+    """The rule for queue 0 of a topic: keep the newest message of each subject, as long as a reader may ask
     for it. Messages are told by their bodies, and have the subject, or what stands for it, as first key."""
 
     @property

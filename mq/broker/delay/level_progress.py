@@ -169,8 +169,8 @@ class DelayOffsets:
         return saved if saved <= end else 0
 
     def save(self, offsets: dict[int, int]) -> None:
-        """Write the file. What these offsets say is delivered is to be on disk before. Raises StoreLocked
-        where another process has the duties by now."""
+        """Write the file. The caller has synced the messages that these offsets count as delivered. Raises
+        StoreLocked where another process has the duties by now."""
         if not self.path.parent.is_dir():
             make_directory(self.path.parent)
             sync_names(self.path.parent.parent)

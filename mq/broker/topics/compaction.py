@@ -1,4 +1,4 @@
-"""Compaction of internal topics: messages still of use are appended again before retention deletes them.
+"""Compaction of internal topics: the leader appends needed messages again before retention deletes them.
 
 A rule (mq/compacted_topics.py) says which they are. Of every subject the newest message counts, and only that
 one is appended again. It is looked for where it is about to be deleted, so each message of the topic is read
@@ -48,7 +48,7 @@ class Compaction:
 
     @contextmanager
     def compacted(self, log_min: int, now_ms: int) -> Iterator[None]:
-        """All before log_min is deleted inside; messages of use are appended again, and synced, before that.
+        """Retention deletes all before log_min inside; the needed messages are appended and synced first.
 
         On a full disk it is so afterwards: what is deleted makes the room.
         """

@@ -45,7 +45,7 @@ class Workers:
             return True
 
     def drop(self, owner: object) -> None:
-        """Drop the work of this owner that has not begun, unless it is to be kept."""
+        """Drop the work of this owner that has not begun, except work submitted as kept."""
         with self._lock:
             waiting = self._waiting.get(owner)
             if waiting is None:
