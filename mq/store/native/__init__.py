@@ -69,7 +69,7 @@ def _error(result: int, number: int, path: str) -> Exception:
         return _locked(result, where, path)
     if result == lib.MQ_MEMORY:
         return named(MemoryError(), Path(where))
-    if result in (lib.MQ_IO, lib.MQ_UNSYNCED):
+    if result in (lib.MQ_IO, lib.MQ_UNSYNCED) or (result == lib.MQ_FULL and number == errno.EFBIG):
         text = f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
         return named(OSError(number, text, path or None), Path(where))
     if result == lib.MQ_FULL:

@@ -2,6 +2,7 @@
 #include "base/linux.h"
 
 #include "base/error.h"
+#include "base/disk_full.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -68,9 +69,7 @@ int mq_linux_allocate(int fd, int64_t from, int64_t to) {
     int result;
     do result = fallocate(fd, FALLOC_FL_KEEP_SIZE, from, to - from);
     while (result && errno == EINTR);
-    if (!result) return 0;
-    if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) return MQ_FULL;
-    return MQ_IO;
+    return result ? mq_disk_error() : 0;
 }
 
 int mq_linux_punch(int fd, int64_t from, int64_t to) {
@@ -82,7 +81,7 @@ int mq_linux_write(int fd, const uint8_t *bytes, int64_t size, int64_t at) {
     while (size) {
         ssize_t written = pwrite(fd, bytes, (size_t)size, at);
         if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+        if (written <= 0) return mq_disk_error();
         bytes += written;
         size -= written;
         at += written;

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/disk_full.h"
 #include "base/fail.h"
 #include "base/linux.h"
 #include "base/owner.h"
@@ -211,7 +212,7 @@ static int open_file(mq_files *files, int64_t offset, int flags) {
     if (mq_files_path(files, offset, path)) return MQ_INVALID;
     int fd = flags & O_CREAT ? mq_create_file(path, flags) : open(path, flags | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0) return fd;
-    return errno == ENOENT ? MQ_MISSING : errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+    return errno == ENOENT ? MQ_MISSING : mq_disk_error();
 }
 
 static int make_directories(mq_files *files) {
@@ -223,8 +224,7 @@ static int make_directories(mq_files *files) {
             if (!cut) return MQ_INVALID;
             *cut = 0;
         }
-        if (mq_create_directory(path) && errno != EEXIST)
-            return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+        if (mq_create_directory(path) && errno != EEXIST) return mq_disk_error();
     }
     return 0;
 }
@@ -243,8 +243,7 @@ int mq_files_create(mq_files *files, int64_t offset) {
     /* Another length than ours or none is somebody else's file: refused, not stretched. */
     if (!result && status.st_size == files->file_size) result = 1;
     else if (!result && status.st_size != 0) result = MQ_CORRUPT;
-    else if (!result && ftruncate(fd, files->file_size))
-        result = errno == ENOSPC || errno == EFBIG ? MQ_FULL : MQ_IO;
+    else if (!result && ftruncate(fd, files->file_size)) result = mq_disk_error();
     int saved = errno;
     close(fd);
     errno = saved;

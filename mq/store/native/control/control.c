@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/disk_full.h"
 #include "base/linux.h"
 #include "base/owner.h"
 
@@ -83,7 +84,7 @@ int mq_control_open(const char *path, const char *boot_id, int create, mq_contro
     if (!result && control->fd < 0) result = errno == ENOENT ? MQ_MISSING : MQ_IO;
     struct stat status = {0};
     if (!result && create && (ftruncate(control->fd, 0) || ftruncate(control->fd, sizeof(mq_shared))))
-        result = errno == ENOSPC ? MQ_FULL : MQ_IO;
+        result = mq_disk_error();
     if (!result && create) result = mq_linux_allocate(control->fd, 0, MQ_TABLE_STEP);
     if (!result && fstat(control->fd, &status)) result = MQ_IO;
     if (!result && status.st_size != (off_t)sizeof(mq_shared)) result = MQ_CORRUPT;

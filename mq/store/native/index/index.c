@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/disk_full.h"
 #include "base/fail.h"
 #include "base/linux.h"
 #include "base/owner.h"
@@ -97,7 +98,7 @@ static int64_t unit_time(mq_index *index, int32_t unit) {
 }
 
 static int system_error(void) {
-    return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : errno == ENOENT ? MQ_MISSING : MQ_IO;
+    return errno == ENOENT ? MQ_MISSING : mq_disk_error();
 }
 
 int mq_index_create(const char *path, int32_t slot_count, int32_t unit_count) {

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/disk_full.h"
 #include "base/fail.h"
 #include "base/linux.h"
 #include "base/owner.h"
@@ -101,7 +102,7 @@ static void put_unit(uint8_t *at, int64_t log_offset, int32_t size, int64_t tags
 /* Fill a new queue file up to and with its first unit, at byte `inside`. */
 static int fill_file(mq_log *log, int fd, int64_t inside, const uint8_t *unit) {
     uint8_t blanks[FILL_UNITS * MQ_UNIT_SIZE];
-    if (ftruncate(fd, log->queue_file_size)) return errno == ENOSPC ? MQ_FULL : MQ_IO;
+    if (ftruncate(fd, log->queue_file_size)) return mq_disk_error();
     int result = 0;
     for (int i = 0; i < FILL_UNITS; i++) put_unit(blanks + i * MQ_UNIT_SIZE, 0, MQ_UNIT_BLANK_SIZE, 0);
     for (int64_t at = 0; !result && at < inside; at += (int64_t)sizeof blanks) {
@@ -132,7 +133,7 @@ static int make_parents(char *path) {
             failed = failed || (mq_create_directory(path) && errno != EEXIST);
             *cut = '/';
         }
-        if (failed) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+        if (failed) return mq_disk_error();
     }
     return 0;
 }
@@ -147,14 +148,14 @@ static int new_file(mq_log *log, mq_queue *queue, int64_t byte, const uint8_t *u
     int result = mq_files_path(queue->files, byte, path);
     if (result) return result;
     int fd = mq_create_file(fresh, O_RDWR | O_TRUNC);
-    if (fd < 0) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+    if (fd < 0) return mq_disk_error();
     int64_t start = byte / log->queue_file_size * log->queue_file_size;
     result = fill_file(log, fd, byte - start, unit);
     close(fd);
     mq_fail_at(MQ_FAIL_NEW_QUEUE_FILE);
     if (!result && rename(fresh, path)) {
         result = errno == ENOENT ? make_parents(path) : MQ_IO;
-        if (!result && rename(fresh, path)) result = errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+        if (!result && rename(fresh, path)) result = mq_disk_error();
     }
     if (result) {
         unlink(fresh);

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/disk_full.h"
 #include "base/fail.h"
 #include "base/linux.h"
 #include "base/owner.h"
@@ -41,11 +42,10 @@ static int64_t place_of(int64_t time) {
 int mq_wheel_open(const char *path, mq_wheel **out) {
     struct stat status;
     int fd = mq_create_file(path, O_RDWR);
-    if (fd < 0) return errno == ENOSPC || errno == EDQUOT ? MQ_FULL : MQ_IO;
+    if (fd < 0) return mq_disk_error();
     int result = fstat(fd, &status) ? MQ_IO : 0;
     if (!result && status.st_size != 0 && status.st_size != WHEEL_SIZE) result = MQ_CORRUPT;
-    if (!result && status.st_size == 0 && ftruncate(fd, WHEEL_SIZE))
-        result = errno == ENOSPC || errno == EFBIG ? MQ_FULL : MQ_IO;
+    if (!result && status.st_size == 0 && ftruncate(fd, WHEEL_SIZE)) result = mq_disk_error();
     mq_wheel *wheel = result ? NULL : calloc(1, sizeof *wheel);
     if (!result && !wheel) result = MQ_MEMORY;
     if (!result) {
