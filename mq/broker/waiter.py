@@ -37,6 +37,8 @@ class LocalWaiter:
         self._heard = 0
         self._topics = -1  # the version of all topics for which the numbers are known
         self._known: dict[MessageQueue, int] = {}
+        self._wait: Wait | None = None  # for what was asked last
+        self._asked: object = None
 
     def wait(
         self,
@@ -59,19 +61,38 @@ class LocalWaiter:
         if all(member.version() == version for member, version in members):
             if len(words) > WORD_COUNT_MAX:
                 timeout = min(timeout, TOO_MANY_SECONDS)
-            Wait(
-                self._store,
-                [
-                    (number, offset, hashes)
-                    for queue, offset, hashes in positions
-                    if (number := self._number(queue)) >= 0
-                ],
-                version=topics,
-                words=list(words.values())[:WORD_COUNT_MAX],
-            ).sleep(timeout)
+            wait = self._wait_for(topics, positions, list(words.values())[:WORD_COUNT_MAX])
+            wait.sleep(timeout)
+            wait.drop_words()
         self._heard = self._event.value
         for member in worded:
             member.mark_seen()
+
+    def _wait_for(
+        self,
+        topics: int,
+        positions: Sequence[tuple[MessageQueue, int, frozenset[int] | bytes | None]],
+        words: Sequence[tuple[Futex, int]],
+    ) -> Wait:
+        """To wait for this. What a consumer waits for has mostly other offsets than before, and no more."""
+        queues = [(queue, hashes) for queue, _, hashes in positions]
+        asked = topics, len(words), queues
+        if self._wait is not None and asked == self._asked:
+            self._wait.renew((offset for _, offset, _ in positions), words)
+            return self._wait
+        numbers = [self._number(queue) for queue, _ in queues]
+        wait = Wait(
+            self._store,
+            [
+                (number, offset, hashes)
+                for number, (_, offset, hashes) in zip(numbers, positions, strict=True)
+                if number >= 0
+            ],
+            version=topics,
+            words=words,
+        )
+        self._wait, self._asked = (wait if min(numbers, default=0) >= 0 else None), asked
+        return wait
 
     def _number(self, queue: MessageQueue) -> int:
         number = self._known.get(queue, -1)

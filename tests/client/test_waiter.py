@@ -16,6 +16,7 @@ import pytest
 import mq
 import mq.aio
 from mq.api.group import Membership, Subscription
+from mq.filter.tags import tag_hash
 from tests.support.appending import append_one
 from tests.support.memory.broker import MemoryBroker
 from tests.support.store.sleeping import AT_ONCE, Waiting, asleep
@@ -99,6 +100,35 @@ def test_a_wakeup_wakes_it_once_also_before_it_waits(broker: mq.Broker) -> None:
     waker.start()
     assert took(partial(waiter.wait, [], (), LONG)) < LONG / 2
     waker.join()
+
+
+def test_each_wait_is_for_what_it_is_asked_then(broker: mq.Broker) -> None:
+    """A waiter keeps what it made for the wait before: other offsets, tags, queues and topics count."""
+    waiter = broker.waiter()
+    first, second = (queue.message_queue for queue in broker.topic("orders").queues)
+    message = mq.Message("orders", b"news", tags="paid")
+
+    def finds(*positions: tuple[mq.MessageQueue, int, frozenset[int] | None]) -> None:
+        assert took(partial(waiter.wait, positions, (), LONG)) < AT_ONCE
+
+    def sleeps(*positions: tuple[mq.MessageQueue, int, frozenset[int] | None]) -> None:
+        assert took(partial(waiter.wait, positions, (), 0.05)) >= 0.05
+
+    sleeps((first, 0, None))
+    append_one(broker, "orders", 0, message, b"news")
+    finds((first, 0, None))
+    sleeps((first, 1, None))
+    finds((first, 0, None))
+    sleeps((second, 0, None))
+    finds((second, 0, None), (first, 0, None))
+    sleeps((second, 0, None), (first, 1, None))
+    sleeps((first, 0, frozenset({tag_hash("late")})))
+    finds((first, 0, frozenset({tag_hash("paid")})))
+    broker.delete_topic("orders")
+    broker.create_topic("orders", 2)
+    sleeps((first, 0, None))
+    append_one(broker, "orders", 0, message, b"news")
+    finds((first, 0, None))
 
 
 def test_more_members_than_one_call_waits_for_are_looked_for(local: mq.LocalBroker) -> None:

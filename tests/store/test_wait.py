@@ -352,6 +352,24 @@ def test_each_of_64_words_ends_a_wait(broker: LocalBroker, words: mmap.mmap) -> 
         assert waiting.end() is None
 
 
+def test_a_wait_is_renewed_for_other_offsets_and_words(broker: LocalBroker, words: mmap.mmap) -> None:
+    futexes = [Futex(words, 4 * at) for at in range(3)]
+    send(broker, "A", 0, b"news")
+    wait = wait_for(broker, (0, 0, None), (1, 0, None), words=[(futexes[0], 0), (futexes[1], 0)])
+    assert wait.sleep(LONG) == 0
+    wait.renew([1, 0], [(futexes[2], 0)])
+    waiting = Waiting(partial(wait.sleep, LONG))
+    futexes[0].add()
+    assert futexes[0].wake() == 0
+    futexes[2].add()
+    assert futexes[2].wake() == 1
+    assert waiting.end() is None
+    wait.drop_words()
+    waiting = Waiting(partial(wait.sleep, LONG))
+    send(broker, "A", 1, b"news")
+    assert waiting.end() == 1
+
+
 def test_a_change_of_topics_that_was_not_seen_ends_a_wait(broker: LocalBroker) -> None:
     version = broker.route_version()
     wait = wait_for(broker, (0, 0, None), (1, 0, None), version=version)

@@ -207,23 +207,29 @@ class ConsumeLoop:
                 self._round = [owned, *self._round[:at], *self._round[at + 1 :]]
             found_any = True
             is_partial = len(pulled[1]) < pull_count
-            while True:
-                request = None
+            with self._lock:
+                owned.take_in(pulled)
+                request = self._brief_of(owned, now)
+            while request is not None:
+                if not pool.perform_while_leading(request) or self._is_paused():
+                    return True
+                if not owned.cache.ready:
+                    break
                 with self._lock:
-                    if pulled is not None:
-                        owned.take_in(pulled)
-                        pulled = None
-                    if delivery.is_brief and self._dispatcher.may_run:
-                        request = self._dispatcher.take_from(owned, self._clock())
-                    if request is None:
-                        self._dispatcher.offer(owned, now)
-                        break
-                if not pool.perform_while_leading(request):
-                    return True
-                if self._is_paused():
-                    return True
+                    request = self._brief_of(owned, self._clock())
         # Where only one of many queues was looked at, waiting names the next one, if there is one.
         return found_any and not (is_partial and len(queues) == 1 < len(self._round))
+
+    def _brief_of(self, owned: OwnedQueue, now: float) -> ConsumeRequest | None:
+        """What the leader may run of a queue by itself; if nothing, the queue is offered to other threads.
+        Under the lock."""
+        dispatcher = self._dispatcher
+        if owned.delivery.is_brief and dispatcher.may_run:
+            request = dispatcher.take_from(owned, now)
+            if request is not None:
+                return request
+        dispatcher.offer(owned, now)
+        return None
 
     def _pull(self, owned: OwnedQueue, count_max: int, now: float) -> Pulled | None:
         """What comes next in a queue; None where there is nothing, or it cannot be read now.

@@ -95,7 +95,7 @@ class MessageRun:
 class ProcessQueue:
     """The messages of one queue between being pulled and being consumed."""
 
-    __slots__ = ("_begun", "_held", "_ready", "_weighs", "count", "next", "open", "size")
+    __slots__ = ("_begun", "_held", "_weighs", "count", "next", "open", "ready", "size")
 
     def __init__(self, offset: int, *, weighs: bool = True) -> None:
         self._weighs = weighs  # False: nobody asks for `size`, which stays 0
@@ -103,7 +103,7 @@ class ProcessQueue:
         self.count = 0  # messages in here
         self.size = 0  # their bytes
         self.open: list[MessageRun] = []  # in somebody's hands, by offset
-        self._ready: deque[MessageRun] = deque()  # by offset
+        self.ready: deque[MessageRun] = deque()  # nobody has begun them; by offset
         self._held: list[MessageRun] = []  # wait for their time, by that
         self._begun = offset  # the end of what anybody ever took
 
@@ -115,7 +115,7 @@ class ProcessQueue:
             if not is_dense:
                 begin = messages[0].queue_offset
             size = sum(map(len, map(_record_of, messages))) if self._weighs else 0
-            self._ready.append(MessageRun(begin, messages, is_dense, size))
+            self.ready.append(MessageRun(begin, messages, is_dense, size))
             self.count += len(messages)
             self.size += size
         self.next = end
@@ -125,10 +125,10 @@ class ProcessQueue:
         come."""
         if self._held and self._held[0].due <= now:
             run = self._held.pop(0)
-        elif self._ready:
-            run = self._ready.popleft()
+        elif self.ready:
+            run = self.ready.popleft()
             if len(run.messages) > count_max:
-                self._ready.appendleft(run.split(count_max))
+                self.ready.appendleft(run.split(count_max))
         else:
             return None
         run.started = now
@@ -187,8 +187,8 @@ class ProcessQueue:
             if run.end == self._begun:
                 self.cut(run)
                 break
-        while self._ready and self._ready[-1].begin >= self._begun:
-            run = self._ready.pop()
+        while self.ready and self.ready[-1].begin >= self._begun:
+            run = self.ready.pop()
             self.count -= len(run.messages)
             self.size -= run.size
             self.next = run.begin
@@ -197,8 +197,8 @@ class ProcessQueue:
     def lowest(self) -> int:
         """The lowest offset that is not consumed: what may be committed."""
         lowest = self.next
-        if self._ready:
-            lowest = self._ready[0].begin
+        if self.ready:
+            lowest = self.ready[0].begin
         for run in self.open:
             if run.messages:  # All of it may have been cut off before any was begun.
                 lowest = min(lowest, run.begin)
@@ -210,7 +210,7 @@ class ProcessQueue:
     @property
     def given(self) -> int:
         """Where the next that is handed out begins."""
-        return self._ready[0].begin if self._ready else self.next
+        return self.ready[0].begin if self.ready else self.next
 
     @property
     def is_idle(self) -> bool:
@@ -218,7 +218,7 @@ class ProcessQueue:
         return not self.count
 
     def can_take(self, now: float) -> bool:
-        return bool(self._ready) or bool(self._held and self._held[0].due <= now)
+        return bool(self.ready) or bool(self._held and self._held[0].due <= now)
 
     @property
     def due(self) -> float | None:
@@ -227,7 +227,7 @@ class ProcessQueue:
 
     def offsets(self) -> set[int]:
         """The offsets of all messages in here."""
-        runs = chain(self.open, self._ready, self._held)
+        runs = chain(self.open, self.ready, self._held)
         return {message.queue_offset for run in runs for message in run.messages}
 
     def _hold(self, message: MessageExt, size: int, due: float) -> None:
@@ -236,7 +236,7 @@ class ProcessQueue:
         insort(self._held, run, key=_due_of)
 
     def _put_back(self, run: MessageRun) -> None:
-        ready = self._ready
+        ready = self.ready
         after: list[MessageRun] = []
         while ready and ready[0].begin < run.begin:
             after.append(ready.popleft())

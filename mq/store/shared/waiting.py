@@ -8,7 +8,7 @@ a message that nobody waits for does not wake it: see native/control/wait.h.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from mq.store.native import check, ffi, lib
@@ -99,10 +99,28 @@ class Wait:
         what.queues, what.offsets = memory[:2]
         if memory[2:]:
             what.hash_counts, what.hashes = memory[2:]
-        what.count, what.word_count, what.topics_version = len(positions), len(words), version
-        what.words = pointers = ffi.new("const uint32_t *[]", [word.pointer for word, _ in words])
-        what.seen = values = ffi.new("uint32_t[]", [seen % MODULUS for _, seen in words])
-        self._kept = memory, words, pointers, values  # C has their addresses.
+        what.count, what.topics_version = len(positions), version
+        what.words = self._pointers = ffi.new("const uint32_t *[]", len(words))
+        what.seen = self._seen = ffi.new("uint32_t[]", len(words))
+        self._memory = memory  # C has the addresses.
+        self._look_at(words)
+
+    def renew(self, offsets: Iterable[int], words: Sequence[tuple[Futex, int]]) -> None:
+        """Wait for the same queues from these offsets on, and for at most as many words as at first."""
+        for place, offset in enumerate(offsets):
+            self._offsets[place] = offset
+        self._look_at(words)
+
+    def drop_words(self) -> None:
+        """Keep the memory of the words no longer; renew() gives others."""
+        self._look_at(())
+
+    def _look_at(self, words: Sequence[tuple[Futex, int]]) -> None:
+        self._what.word_count = 0
+        for place, (word, seen) in enumerate(words):
+            self._pointers[place], self._seen[place] = word.pointer, seen % MODULUS
+        self._words = words
+        self._what.word_count = len(words)
 
     def _count(self, hashes: frozenset[int] | bytes | None) -> int:
         """How many hashes are wanted; of a test, a number that stands for it."""
