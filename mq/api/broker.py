@@ -16,7 +16,7 @@ from mq.api.group import Assigned, Claim, Member, Membership, QueueState, Subscr
 from mq.api.local import Directory
 from mq.api.queues import READ_SIZE_MAX, Appender, Appenders, Puller, Queues
 from mq.api.results import MessageQueue, PullResult, PullStatus, SendResult, SendStatus
-from mq.api.topic import COMPRESS_OVER, SCAN_COUNT_MAX, Queue, Topic, TopicChange, queue_of_key
+from mq.api.topic import COMPRESS_OVER, SCAN_COUNT_MAX, Permission, Queue, Topic, TopicChange, queue_of_key
 from mq.api.transactions import Check, Checker, Ender, Transactions, TransactionState, Undecided
 from mq.api.waiter import Waiter
 from mq.message import MessageExt
@@ -86,7 +86,7 @@ class Broker(Queues, Protocol):
         *,
         read_queue_count: int | None = None,
         write_queue_count: int | None = None,
-        perm: str | None = None,
+        perm: Permission | None = None,
         ordered: bool | None = None,
         shrink: bool = False,
     ) -> Topic:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from mq.api.beginning import Beginning, first_offset, first_or_last
-from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, QueueState, Subscription
+from mq.api.group import Assigned, BroadcastOffsets, Member, Membership, Model, QueueState, Subscription
 from mq.api.joining import joining
 from mq.api.queues import Queues
 from mq.api.results import MessageQueue
@@ -32,7 +32,7 @@ class ConsumerGroups(Protocol):
         group: str,
         *,
         client_id: str,
-        model: str,
+        model: Model,
         consume_type: str,
         ordered: bool,
         subscriptions: Sequence[Subscription],

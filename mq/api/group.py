@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
@@ -23,10 +23,12 @@ __all__ = [
     "LastingClaim",
     "Member",
     "Membership",
+    "Model",
     "QueueState",
     "Subscription",
 ]
 
+Model = Literal["clustering", "broadcasting"]
 T = TypeVar("T")
 
 
@@ -46,7 +48,7 @@ class Member:
     pid: int
     host: str
     since_ms: int
-    model: str  # "clustering" or "broadcasting"
+    model: Model
     consume_type: str  # "push" or "pull"
     ordered: bool
     subscriptions: tuple[Subscription, ...]

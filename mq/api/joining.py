@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
-from mq.api.group import Member, Subscription
+from mq.api.group import Member, Model, Subscription
 from mq.errors import GroupInvalid, SubscriptionConflict
 from mq.names import check_topic
 
@@ -73,7 +73,7 @@ def checked(subscriptions: Sequence[Subscription]) -> tuple[Subscription, ...]:
 
 def joining(
     client_id: str,
-    model: str,
+    model: Model,
     consume_type: str,
     ordered: bool,
     subscriptions: Sequence[Subscription],

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import xxhash
 
@@ -20,7 +20,9 @@ from mq.filter.selection import Selection
 from mq.message import Message
 from mq.names import check_topic, is_system_topic
 
-__all__ = ["COMPRESS_OVER", "SCAN_COUNT_MAX", "Queue", "Topic", "TopicChange", "queue_of_key"]
+__all__ = ["COMPRESS_OVER", "SCAN_COUNT_MAX", "Permission", "Queue", "Topic", "TopicChange", "queue_of_key"]
+
+Permission = Literal["rw", "r", "w", ""]
 
 COMPRESS_OVER = 4096
 QUEUE_COUNT_MAX = 65_536
@@ -182,7 +184,7 @@ class TopicChange:
 
     read_queue_count: int | None
     write_queue_count: int | None
-    perm: str | None  # "r", "w", "rw" or ""
+    perm: Permission | None
     ordered: bool | None
     shrink: bool
 
@@ -193,7 +195,7 @@ class TopicChange:
         queue_count: int | None,
         read_queue_count: int | None,
         write_queue_count: int | None,
-        perm: str | None,
+        perm: Permission | None,
         ordered: bool | None,
         shrink: bool,
     ) -> TopicChange:
@@ -205,9 +207,7 @@ class TopicChange:
         _check_count("read_queue_count", read_queue_count)
         _check_count("write_queue_count", write_queue_count)
         if perm is not None:
-            if not isinstance(perm, str) or set(perm) - {"r", "w"} or len(set(perm)) != len(perm):
-                raise ValueError(f"perm is {perm!r}: give 'r', 'w', 'rw' or ''")
-            perm = "".join(sorted(perm))
+            perm = _check_permission(perm)
         return cls(
             queue_count if read_queue_count is None else read_queue_count,
             queue_count if write_queue_count is None else write_queue_count,
@@ -215,6 +215,15 @@ class TopicChange:
             None if ordered is None else bool(ordered),
             shrink,
         )
+
+
+def _check_permission(perm: str) -> Permission:
+    """Callers without a type checker may have its letters in the other order."""
+    for each in get_args(Permission):
+        if isinstance(perm, str) and sorted(perm) == sorted(each):
+            permission: Permission = each
+            return permission
+    raise ValueError(f"perm is {perm!r}: give 'r', 'w', 'rw' or ''")
 
 
 def _check_count(name: str, value: int | None) -> None:

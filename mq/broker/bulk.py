@@ -124,7 +124,7 @@ class LocalBulk:
     @property
     def size_max(self) -> int:
         """What body, properties and topic of a message may come to, whatever the limit for bodies is."""
-        return self._store.geometry.commitlog_file_size - ROOM_MAX
+        return self._store.file_sizes.commitlog_file_size - ROOM_MAX
 
     def scan(self, queue: MessageQueue, columns: Sequence[str], *, unit: str = "us", tags: str = "*") -> Scan:
         """See Scans.scan."""

@@ -49,8 +49,8 @@ def problems(
         return
     try:
         yield from _of_groups(store)
-        is_used = not store.gate.is_alone()
-        store.gate.leave()  # Other processes may open the store meanwhile.
+        is_used = not store.open_lock.is_alone()
+        store.open_lock.leave()  # Other processes may open the store meanwhile.
         yield from SettingsFile(root).problems()
         yield from timerverify.problems(root, is_used=is_used)
         yield from groups.damaged(root)

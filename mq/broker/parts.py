@@ -106,7 +106,7 @@ class Parts:
         store, catalog, options = self._store, self._catalog, self._options
         has_filters = options.enable_consume_queue_ext and not options.read_only
         self._filters = ConsumerFilters(store) if has_filters else None
-        log_file_size = store.geometry.commitlog_file_size
+        log_file_size = store.file_sizes.commitlog_file_size
         self._delays = DelayedAppend(self._schedule, self._timer, options.timer_max_delay_ms, log_file_size)
         self._writer = Writer(
             store,

@@ -11,7 +11,7 @@ from mq.broker.delay.schedule import Schedule
 from mq.broker.topics.config import TopicSettings
 from mq.broker.topics.registry import Catalog
 from mq.store.directory.delay_levels import LEVEL_COUNT_MAX
-from mq.store.directory.file_sizes import Geometry
+from mq.store.directory.file_sizes import FileSizes
 from mq.store.log.source import LogSource, log_range
 from mq.store.store import Store
 
@@ -38,9 +38,9 @@ class Replication:
         return log_range(self._store)
 
     @property
-    def file_sizes(self) -> Geometry:
+    def file_sizes(self) -> FileSizes:
         """The sizes of the store's files."""
-        return self._store.geometry
+        return self._store.file_sizes
 
     def topics(self) -> Mapping[str, TopicSettings]:
         """The settings of all topics by name, RocketMQ's own ones included."""

@@ -201,7 +201,7 @@ class LocalRetention:
         if due is None:
             return Expiring(0, 0, (), ())
         ranges = retention.ranges(self._store, due.log_min)
-        size = len(due.files) * self._store.geometry.commitlog_file_size
+        size = len(due.files) * self._store.file_sizes.commitlog_file_size
         return Expiring(len(due.files), size, tuple(ranges), tuple(self._unread(ranges)))
 
 

@@ -11,7 +11,7 @@ from mq.api.broker import Broker, MessageQueue, Queue
 from mq.client.engine.claimed_queues import AssignmentListener
 from mq.client.engine.options import PullOptions, begin_from
 from mq.client.engine.poll_loop import PollLoop
-from mq.client.engine.rebalance import AnyStrategy
+from mq.client.engine.queue_assignment import AnyStrategy
 from mq.client.listener import check_function
 from mq.errors import BrokerClosed
 from mq.threads import HandlerLock

@@ -35,8 +35,8 @@ class PullConsumer(PollingConsumer):
 
     `consume_from` says where a group begins that has no offset of a topic yet: "first", "last", or a time
     in ms. `pull_count` messages are read at a time, and kept until they are polled. `allocate` shares out the
-    queues: see mq.client.engine.rebalance. `assignment_listener(topic, queues, mine)` is told, within poll,
-    of what this consumer has from now on; what it has no more is still held then, and may be committed.
+    queues: see mq.client.engine.queue_assignment. `assignment_listener(topic, queues, mine)` is told, within
+    poll, of what this consumer has from now on; what it has no more is still held then, and may be committed.
     """
 
     def _prepare(self) -> None:

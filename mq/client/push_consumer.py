@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from mq.api.beginning import Beginning
 from mq.api.broker import Broker
-from mq.api.group import BroadcastOffsets, Membership, Subscription
+from mq.api.group import BroadcastOffsets, Membership, Model, Subscription
 from mq.api.results import MessageQueue
 from mq.client.engine.claimed_queues import AssignmentListener, ClaimedQueues
 from mq.client.engine.consume_loop import ConsumeLoop
 from mq.client.engine.delivery import Delivery, Listener, RetryDelivery
 from mq.client.engine.options import PushOptions, begin_from, check_int
-from mq.client.engine.rebalance import AnyStrategy
+from mq.client.engine.queue_assignment import AnyStrategy
 from mq.client.engine.send_back import SendBack
 from mq.client.engine.subscriptions import check_agreement, subscription_of
 from mq.client.identity import new_client_id
@@ -56,10 +56,10 @@ class PushConsumer:
     in order without end. A listener that takes longer than consume_timeout (s) loses its messages to the
     retry topic; it is not interrupted.
 
-    `allocate` shares out the queues: see mq.client.engine.rebalance. `assignment_listener(topic, queues,
-    mine)` is told of what this consumer gets. At most pull_threshold_for_queue messages and ..size_for_queue
-    bytes of a queue are held here, and none that is consume_message_span offsets or more from the first (this
-    does not go for ordered ones); thresholds for_topic are divided among the queues held.
+    `allocate` shares out the queues: see mq.client.engine.queue_assignment. `assignment_listener(topic,
+    queues, mine)` is told of what this consumer gets. At most pull_threshold_for_queue messages and
+    ..size_for_queue bytes of a queue are held here, and none that is consume_message_span offsets or more
+    from the first (this does not go for ordered ones); thresholds for_topic are divided among the queues held.
 
     Only for broadcasting: `offsets_dir` is where offsets are kept, the store's own directory by default.
     """
@@ -69,7 +69,7 @@ class PushConsumer:
         broker: Broker,
         group: str,
         *,
-        model: str = "clustering",
+        model: Model = "clustering",
         consume_from: Beginning | int = "first",
         ordered: bool = False,
         threads: int = 20,
@@ -289,12 +289,12 @@ class PushConsumer:
         Signals are taken care of in the main thread only. Their handlers are put back before listeners are
         waited for: a second signal does what it always did.
         """
-        gate = threading.Lock()
-        gate.acquire()
+        open_lock = threading.Lock()
+        open_lock.acquire()
 
         def open_gate(_number: int = 0, _frame: FrameType | None = None) -> None:
-            if gate.locked():
-                gate.release()
+            if open_lock.locked():
+                open_lock.release()
 
         before: dict[signal.Signals, Any] = {}
         try:
@@ -306,7 +306,7 @@ class PushConsumer:
                 self.start()
             assert self._loop is not None
             self._loop.when_closed(open_gate)
-            gate.acquire()
+            open_lock.acquire()
         finally:
             for signaled, handler in before.items():
                 signal.signal(signaled, handler)

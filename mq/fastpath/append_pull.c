@@ -1,6 +1,6 @@
 /* Functions that are called once a message: one call of the data plane each, bound to one queue.
  *
- *   LogHandle  a store's log, as long as it may be used; let_go() ends that
+ *   LogHandle  a store's log, as long as it may be used; detach() ends that
  *   appender   append(message, body, sys_flag, unique_id=None) -> SendResult, or None: the route is outdated;
  *              store(message, body, sys_flag, unique_id, options) -> the same, or an int: see MQ_REFUSED_…
  *   puller     pull(offset, count_max, byte_max, tag_hashes, wait) -> PullResult
@@ -325,7 +325,7 @@ static PyObject *log_handle_new(PyTypeObject *type, PyObject *args, PyObject *kw
     return self;
 }
 
-static PyObject *log_handle_let_go(PyObject *self, PyObject *unused) {
+static PyObject *log_handle_detach(PyObject *self, PyObject *unused) {
     Py_CLEAR(((log_handle *)self)->log);
     Py_RETURN_NONE;
 }
@@ -374,7 +374,7 @@ static PyObject *log_handle_puller(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef log_handle_methods[] = {
-    {"let_go", log_handle_let_go, METH_NOARGS, "Use the log no more."},
+    {"detach", log_handle_detach, METH_NOARGS, "Use the log no more."},
     {"appender", log_handle_appender, METH_VARARGS,
      "appender(queue, number, version, slow_path, failed, flushed, delayed, target) -> append, store"},
     {"puller", log_handle_puller, METH_VARARGS, "puller(queue, broker_name, slow_path, place)"},

@@ -1,6 +1,6 @@
 /* Transactions: the half message and its end, one call of the data plane each, as often as wanted.
  *
- *   HalfMessages  a store's log and its table of transactions, as long as they may be used, until let_go()
+ *   HalfMessages  a store's log and its table of transactions, as long as they may be used, until detach()
  *   preparer      prepare(message, body, sys_flag, unique_id=None) -> SendResult, or None (route is outdated)
  *                 behind it store(message, body, sys_flag, unique_id) -> the same, or an int: MQ_REFUSED_…
  *   ender         end(log_offset, queue_offset, state) -> None
@@ -227,7 +227,7 @@ static PyObject *half_messages_new(PyTypeObject *type, PyObject *args, PyObject 
     return self;
 }
 
-static PyObject *half_messages_let_go(PyObject *self, PyObject *unused) {
+static PyObject *half_messages_detach(PyObject *self, PyObject *unused) {
     Py_CLEAR(((half_messages *)self)->table);
     Py_RETURN_NONE;
 }
@@ -272,7 +272,7 @@ static PyObject *half_messages_ender(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef half_messages_methods[] = {
-    {"let_go", half_messages_let_go, METH_NOARGS, "Use the table no more."},
+    {"detach", half_messages_detach, METH_NOARGS, "Use the table no more."},
     {"preparer", half_messages_preparer, METH_VARARGS,
      "preparer(queue, number, version, target, slow_path, failed, flushed)"},
     {"ender", half_messages_ender, METH_VARARGS, "ender(group, slow_path, commit, rollback)"},

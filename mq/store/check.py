@@ -91,7 +91,7 @@ def _of_files(store: Store) -> Iterator[str]:
     files = segment_files(store.root / "commitlog")
     if files and size_of(files[-1]) == 0:
         files.pop()  # Its maker died, or is at it: the next process that needs it goes on.
-    size, ext_size = store.geometry.commitlog_file_size, store.geometry.consume_queue_ext_file_size
+    size, ext_size = store.file_sizes.commitlog_file_size, store.file_sizes.consume_queue_ext_file_size
     for before, after in itertools.pairwise(files):
         between = int(before.name) + size
         # Names are read while the oldest go and new ones come: some of both may not have been seen.
@@ -121,7 +121,7 @@ def _of_index(store: Store) -> Iterator[str]:
 
 
 def _topic_at(store: Store, log_offset: int) -> str:
-    buffer, size = ffi.new("char[]", store.geometry.commitlog_file_size), ffi.new("int64_t *")
+    buffer, size = ffi.new("char[]", store.file_sizes.commitlog_file_size), ffi.new("int64_t *")
     code = lib.mq_log_record(store.live(), log_offset, buffer, len(buffer), size)
     return MessageExt(ffi.buffer(buffer, check(code, str(store.root)))[:], "").topic
 

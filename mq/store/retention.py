@@ -161,7 +161,7 @@ def _delete_units(
     store: Store, control: Control, number: int, topic: str, queue_id: int, oldest: int
 ) -> None:
     """Remove the files of a queue that only have units, or extensions, of messages before `oldest`."""
-    size, unit = store.geometry.queue_file_size, lib.MQ_UNIT_SIZE
+    size, unit = store.file_sizes.queue_file_size, lib.MQ_UNIT_SIZE
     last = max(control.next_offset(number) - 1, 0) * unit // size * size
     for file in segment_files(store.root / "consumequeue" / topic / str(queue_id)):
         if int(file.name) + size <= oldest * unit and int(file.name) < last:

@@ -39,7 +39,7 @@ from mq.errors import MQError, StoreFull
 from mq.store.directory.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq.store.directory.file_sizes import agree, keep, validated
 from mq.store.directory.log_begin import keep_log_begin
-from mq.store.directory.open_lock import Gate
+from mq.store.directory.open_lock import OpenLock
 from mq.store.directory.root import is_listed, listed_queues, prepare, private_copy, topics_begin
 from mq.store.directory.settings import Settings, SettingsFile
 from mq.store.directory.topic_journal import fold_long_journal, listed_topics
@@ -112,13 +112,13 @@ class Store:
         self._closing = threading.Lock()
         with named_errors(self.root):
             prepare(self.root, create=create, read_only=read_only)
-            self.gate = Gate(self.root)
+            self.open_lock = OpenLock(self.root)
         self.members: Members | None = None
         self.control: Control | None = None
         self.log: Any = None
         try:
-            with named_errors(self.root), self.gate.opening():
-                self.gate.opened_by()
+            with named_errors(self.root), self.open_lock.opening():
+                self.open_lock.opened_by()
                 self._open(options, progress)
             if not read_only:
                 # It has the log alone: a store that is dropped is not kept by its thread.
@@ -133,19 +133,19 @@ class Store:
         _stores.add(self)
 
     def _open(self, options: dict[str, int | None], progress: Callable[[str, int, int], None] | None) -> None:
-        lock_mtime = self.gate.keep_brokers_out()
-        if (alone := self.gate.is_alone()) and not self.read_only:
+        lock_mtime = self.open_lock.keep_brokers_out()
+        if (alone := self.open_lock.is_alone()) and not self.read_only:
             fold_long_journal(self.root)
-        self.geometry = agree(self.root, options)
+        self.file_sizes = agree(self.root, options)
         self.settings = SettingsFile(self.root).opened(self._settle, read_only=self.read_only)
         self.index = Index(
             self.root / "index",
-            slot_count=self.geometry.index_slot_count,
-            unit_count=self.geometry.index_unit_count,
+            slot_count=self.file_sizes.index_slot_count,
+            unit_count=self.file_sizes.index_unit_count,
             read_only=self.read_only,
         )
         path = self.root / "mq" / "control"
-        old = believable(self.root, self.gate, self.geometry, lock_mtime) if alone else shared(path)
+        old = believable(self.root, self.open_lock, self.file_sizes, lock_mtime) if alone else shared(path)
         if old is not None:
             self.control = old
             self._map(self.root, READ if self.read_only else APPEND)
@@ -156,7 +156,7 @@ class Store:
                 check(lib.mq_control_new_locks(old.handle), str(path))
                 check(lib.mq_log_repair_tail(self.log, 1000), str(self.root))
         else:
-            known = hint(self.root, self.geometry, lock_mtime)
+            known = hint(self.root, self.file_sizes, lock_mtime)
             self._recover(path, read_checkpoint(self.root), known, progress)
         assert self.control is not None
         changed = self.role.settle(self.control, alone=alone, read_only=self.read_only)
@@ -165,19 +165,19 @@ class Store:
         self.control.set(lib.MQ_LOCK_MTIME, lock_mtime)
         if self.read_only:
             # Not attached: the last writer closes cleanly beside a reader, and the first one recovers.
-            self.gate.leave()
+            self.open_lock.leave()
             return
         self.control.set(lib.MQ_CLEAN, 0)
         if alone and old is not None:
             go_on(self.index, old, self.root, writable=True)
         elif not self.index.files():
             self.control.set(lib.MQ_INDEXED_END, 0)
-        self.gate.mark_open()
-        keep(self.root, self.geometry)
+        self.open_lock.mark_open()
+        keep(self.root, self.file_sizes)
         keep_log_begin(self.root, self.control)
         self.members = Members(self.root / "mq" / "members")
         self.members.join()
-        self.gate.enter()
+        self.open_lock.enter()
 
     def _map(self, root: Path, mode: int) -> None:
         assert self.control is not None
@@ -187,21 +187,21 @@ class Store:
     def _recover(self, path: Path, checkpoint: Checkpoint, known: Hint, progress: Progress | None) -> None:
         root, mode, listed = self.root, APPEND, listed_topics(self.root)
         # Where our own last word was another one, it is the mark of being open that got lost.
-        closed_cleanly = self.gate.was_closed() and (known.clean or not known.ours)
+        closed_cleanly = self.open_lock.was_closed() and (known.clean or not known.ours)
         if self.read_only:
             self._private = private_copy(self.root)
             root, mode = Path(self._private.name), READ_PRIVATELY
         else:
-            self.gate.mark_open()  # From here on the directory changes: cut short, it was not closed.
+            self.open_lock.mark_open()  # From here on the directory changes: cut short, it was not closed.
         fresh = root / "mq" / "control.new"
-        self.control = control = fresh_control(fresh, self.geometry)
+        self.control = control = fresh_control(fresh, self.file_sizes)
         self._map(root, mode)
         with_files = {topic for topic, _, _ in queue_directories(self.root)}
         found = recover(
             root,
             self.log,
             control,
-            self.geometry,
+            self.file_sizes,
             checkpoint=checkpoint,
             closed_cleanly=closed_cleanly,
             known=known,
@@ -292,7 +292,7 @@ class Store:
 
     def stay_in_place(self) -> None:
         """Once the directory is not here any more, paths lead to files of another one: refuse everything."""
-        if self._state == "open" and not self.gate.is_in_place():
+        if self._state == "open" and not self.open_lock.is_in_place():
             self._state = "moved"
             assert self.control is not None
             self.control.add(lib.MQ_TOPICS_VERSION)  # A sender that did not look at live() looks again.
@@ -358,10 +358,10 @@ class Store:
             for thread in self._threads:
                 thread.join()
             try:
-                with named_errors(self.root), self.gate.opening():
-                    self.gate.opened_by()
-                    self.gate.leave()
-                    if not self.read_only and self.gate.is_alone():
+                with named_errors(self.root), self.open_lock.opening():
+                    self.open_lock.opened_by()
+                    self.open_lock.leave()
+                    if not self.read_only and self.open_lock.is_alone():
                         self.stay_in_place()
                         self._close_cleanly()
             finally:
@@ -382,12 +382,12 @@ class Store:
             say()
         self.index.sync()
         end = control.get(lib.MQ_LOG_END)
-        cut_files(self.root, self.log, end, self.geometry.commitlog_file_size)
+        cut_files(self.root, self.log, end, self.file_sizes.commitlog_file_size)
         for number, _, _ in control.queues():
             check(lib.mq_queue_seal(self.log, number), str(self.root))
         control.set(lib.MQ_CHECKSUM, lib.mq_control_checksum(control.handle))
         control.set(lib.MQ_CLEAN, 1)
-        self.gate.mark_closed()
+        self.open_lock.mark_closed()
 
     def _drop(self) -> None:
         """Give everything back, in whatever state the opening or closing was."""
@@ -401,7 +401,7 @@ class Store:
         if self._private is not None:
             self._private.cleanup()
         self.role.close()
-        self.gate.close()
+        self.open_lock.close()
         del self._holders[:], self._last_words[:]
 
     def close_in_child(self, fd: int) -> None:
@@ -413,9 +413,9 @@ class Store:
             self._descriptors.remove(fd)
             os.close(fd)
 
-    def let_go_with(self, let_go: Callable[[], None]) -> None:
+    def detach_with(self, detach: Callable[[], None]) -> None:
         """To be called when the log is no longer to be used: in a forked child."""
-        self._holders.append(let_go)
+        self._holders.append(detach)
 
     def at_last_close(self, say: Callable[[], None]) -> None:
         """To be called when this store closes and nobody else is inside."""
@@ -428,13 +428,13 @@ class Store:
         self.log = None
         if self.control is not None:
             self.control.close(self.refusal())
-        for let_go in self._holders:
-            let_go()
+        for detach in self._holders:
+            detach()
         for fd in self._descriptors:
             os.close(fd)
         self._descriptors.clear()
         self.role.close()
-        self.gate.close()
+        self.open_lock.close()
         if self.members is not None:
             self.members.close()
 

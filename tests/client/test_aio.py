@@ -676,13 +676,13 @@ def test_a_queue_goes_to_another_member_only_when_its_listener_has_ended(broker:
         for queue_id in (0, 1):
             send(broker, b"%d" % queue_id, queue_id=queue_id)
         inside: set[int] = set()
-        gate = asyncio.Event()
+        open_lock = asyncio.Event()
         seen: list[int] = []
 
         async def listener(message: mq.MessageExt) -> None:
             assert message.queue_id not in inside
             inside.add(message.queue_id)
-            await gate.wait()
+            await open_lock.wait()
             inside.discard(message.queue_id)
             seen.append(message.queue_id)
 
@@ -692,7 +692,7 @@ def test_a_queue_goes_to_another_member_only_when_its_listener_has_ended(broker:
         runs.append(asyncio.create_task(second.run(listener)))
         await asyncio.sleep(0.05)
         assert second.assignment() == set()  # what is to be its own is still in a listener's hands
-        gate.set()
+        open_lock.set()
         await until(lambda: bool(second.assignment()))
         for consumer in (first, second):
             await consumer.close()

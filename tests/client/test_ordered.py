@@ -213,14 +213,14 @@ def test_order_survives_members_that_come_and_go() -> None:
 def test_the_next_owner_waits_for_the_listener_of_the_last_one() -> None:
     broker = make(2)
     send(broker, "a", "b", "c", queue_id=1)
-    gate = threading.Event()
-    first, other = Heard(lambda _message: gate.wait(PATIENCE)), Heard()
+    open_lock = threading.Event()
+    first, other = Heard(lambda _message: open_lock.wait(PATIENCE)), Heard()
     with consuming(broker, first, ordered=True, client_id="a") as giver:
         first.wait(1)
         with consuming(broker, other, ordered=True, client_id="b"):
             eventually(lambda: len(giver.assignment()) == 1)
             assert other.messages == []
-            gate.set()
+            open_lock.set()
             other.wait(2)
     assert (first.bodies, other.bodies) == ([b"a"], [b"b", b"c"])
 
@@ -228,14 +228,14 @@ def test_the_next_owner_waits_for_the_listener_of_the_last_one() -> None:
 def test_a_reset_waits_for_the_listener_and_begins_again() -> None:
     broker = make()
     send(broker, *numbered(5))
-    gate = threading.Event()
-    heard = Heard(lambda message: gate.wait(PATIENCE) if message.body == b"4" else None)
+    open_lock = threading.Event()
+    heard = Heard(lambda message: open_lock.wait(PATIENCE) if message.body == b"4" else None)
     with consuming(broker, heard, ordered=True):
         heard.wait(5)
         broker.group("g").reset("orders", to="earliest")
-        assert not gate.wait(0.05)
+        assert not open_lock.wait(0.05)
         assert len(heard.messages) == 5
-        gate.set()
+        open_lock.set()
         heard.wait(10)
         eventually(lambda: committed(broker) == 5)
     assert heard.bodies == [b"%d" % number for number in range(5)] * 2

@@ -326,17 +326,17 @@ def test_a_message_of_a_topic_that_is_not_subscribed_to_any_more_is_sent_back() 
 def test_a_blocked_listener_holds_up_only_the_offset() -> None:
     broker = make()
     send(broker, *numbered(200))
-    gate = threading.Event()
+    open_lock = threading.Event()
 
     def act(message: mq.MessageExt) -> None:
         if message.body == b"7":
-            assert gate.wait(PATIENCE)
+            assert open_lock.wait(PATIENCE)
 
     heard = Heard(act)
     with consuming(broker, heard):
         heard.wait(200)
         eventually(lambda: committed(broker) == 7)
-        gate.set()
+        open_lock.set()
         eventually(lambda: committed(broker) == 200)
     assert Counter(heard.bodies) == Counter(map(str.encode, numbered(200)))
 
@@ -346,13 +346,13 @@ def test_no_more_listeners_run_than_there_are_threads(threads: int) -> None:
     broker = make(4)
     for queue_id in range(4):
         send(broker, *numbered(10), queue_id=queue_id)
-    gate = threading.Semaphore(0)
-    heard = Heard(lambda _message: gate.acquire())
+    open_lock = threading.Semaphore(0)
+    heard = Heard(lambda _message: open_lock.acquire())
     with consuming(broker, heard, threads=threads):
         for done in range(40):
             heard.wait(min(40, done + threads))
             eventually(lambda: heard.running == min(threads, 40 - done))  # noqa: B023 - called at once
-            gate.release()
+            open_lock.release()
         eventually(lambda: broker.group("g").lag("orders") == 0)
     assert heard.running_max == threads
 
@@ -360,8 +360,8 @@ def test_no_more_listeners_run_than_there_are_threads(threads: int) -> None:
 def test_close_waits_for_listeners_and_commits_what_they_did() -> None:
     broker = make()
     send(broker, "slow")
-    gate = threading.Event()
-    heard = Heard(lambda _message: gate.wait(PATIENCE))
+    open_lock = threading.Event()
+    heard = Heard(lambda _message: open_lock.wait(PATIENCE))
     with mq.PushConsumer(broker, "g") as consumer:
         consumer.subscribe("orders", listener=heard)
         consumer.start()
@@ -371,7 +371,7 @@ def test_close_waits_for_listeners_and_commits_what_they_did() -> None:
         closing.join(0.05)
         assert closing.is_alive()
         assert len(broker.group("g").members()) == 1
-        gate.set()
+        open_lock.set()
         closing.join(PATIENCE)
         assert not closing.is_alive()
     assert committed(broker) == 1
@@ -384,11 +384,11 @@ def test_close_waits_for_listeners_and_commits_what_they_did() -> None:
 def test_close_that_is_not_to_wait_says_which_listener_still_runs(caplog: pytest.LogCaptureFixture) -> None:
     broker = make()
     send(broker, "slow", "next")
-    gate = threading.Event()
+    open_lock = threading.Event()
 
     def hangs(message: mq.MessageExt) -> None:
         heard(message)
-        gate.wait(PATIENCE)
+        open_lock.wait(PATIENCE)
 
     heard = Heard()
     consumer = mq.PushConsumer(broker, "g", threads=1)
@@ -402,7 +402,7 @@ def test_close_that_is_not_to_wait_says_which_listener_still_runs(caplog: pytest
     other = Heard()
     with consuming(broker, other, threads=1):
         other.wait(2)
-        gate.set()
+        open_lock.set()
     assert other.bodies == [b"slow", b"next"]
 
 
@@ -458,8 +458,8 @@ def test_a_queue_is_handed_over_when_its_listener_has_ended_and_not_before() -> 
     broker = make(2)
     send(broker, "a0", "b0", "c0", queue_id=0)
     send(broker, "a1", "b1", "c1", queue_id=1)
-    gate = threading.Event()
-    first = Heard(lambda message: gate.wait(PATIENCE) if message.body[:1] in (b"a", b"b") else None)
+    open_lock = threading.Event()
+    first = Heard(lambda message: open_lock.wait(PATIENCE) if message.body[:1] in (b"a", b"b") else None)
     with consuming(broker, first, client_id="a", threads=1):
         first.wait(1)
         other = Heard()
@@ -469,7 +469,7 @@ def test_a_queue_is_handed_over_when_its_listener_has_ended_and_not_before() -> 
             if blocked == 1:  # the second member's by right
                 eventually(lambda: owners(broker)[1] == "a")
                 assert not [message for message in other.messages if message.queue_id == 1]
-            gate.set()
+            open_lock.set()
             eventually(lambda: owners(broker) == ["a", "b"])
             eventually(lambda: broker.group("g").lag("orders") == 0)
             assert second.assignment() == {MessageQueue("orders", "mq", 1)}
@@ -479,8 +479,8 @@ def test_a_queue_is_handed_over_when_its_listener_has_ended_and_not_before() -> 
 def test_what_is_above_a_hole_is_not_delivered_twice_by_a_hand_over() -> None:
     broker = make(2)
     send(broker, *numbered(100), queue_id=1)
-    gate = threading.Event()
-    first = Heard(lambda message: gate.wait(PATIENCE) if message.body == b"3" else None)
+    open_lock = threading.Event()
+    first = Heard(lambda message: open_lock.wait(PATIENCE) if message.body == b"3" else None)
     with consuming(broker, first, client_id="a") as giver:
         first.wait(100)
         eventually(lambda: committed(broker, 1) == 3)
@@ -489,7 +489,7 @@ def test_what_is_above_a_hole_is_not_delivered_twice_by_a_hand_over() -> None:
             eventually(lambda: giver.assignment() == {MessageQueue("orders", "mq", 0)})
             send(broker, "after", queue_id=1)
             assert owners(broker)[1] == "a"
-            gate.set()
+            open_lock.set()
             other.wait(1)
             eventually(lambda: broker.group("g").lag("orders") == 0)
     assert other.bodies == [b"after"]
@@ -512,13 +512,13 @@ def test_a_reset_begins_again_where_it_says_whether_the_queue_is_busy_or_not() -
 def test_a_late_commit_does_not_undo_a_reset() -> None:
     broker = make()
     send(broker, *numbered(10))
-    gate = threading.Event()
-    heard = Heard(lambda message: gate.wait(PATIENCE) if message.body == b"9" else None)
+    open_lock = threading.Event()
+    heard = Heard(lambda message: open_lock.wait(PATIENCE) if message.body == b"9" else None)
     with consuming(broker, heard, threads=1):
         heard.wait(10)
         broker.group("g").reset("orders", to="latest")
         send(broker, "new")
-        gate.set()
+        open_lock.set()
         eventually(lambda: committed(broker) == 11)
     assert heard.bodies[-1] == b"new"
     assert len(heard.bodies) == 11
@@ -605,8 +605,8 @@ def test_what_is_pulled_while_the_queue_is_given_up_is_left_to_the_next_owner(or
     broker = Overtaken()
     broker.create_topic("orders", 1)
     send(broker, *numbered(20))
-    gate = threading.Event()
-    heard = Heard(lambda _message: gate.wait(PATIENCE))
+    open_lock = threading.Event()
+    heard = Heard(lambda _message: open_lock.wait(PATIENCE))
     with consuming(broker, heard, threads=1, ordered=ordered) as consumer:
         eventually(lambda: heard.running == 1)
         closing = threading.Thread(target=consumer.close)
@@ -618,7 +618,7 @@ def test_what_is_pulled_while_the_queue_is_given_up_is_left_to_the_next_owner(or
         broker.meanwhile = close
         send(broker, *numbered(5, 20))
         eventually(closing.is_alive)
-        gate.set()
+        open_lock.set()
         closing.join()
     assert committed(broker) == len(heard.messages) == 1
     with consuming(broker, heard, ordered=ordered):
@@ -705,11 +705,11 @@ def test_an_allocation_that_is_nonsense_changes_nothing_and_is_reported(
 def test_a_full_cache_is_not_pulled_into_and_says_so() -> None:
     broker = make()
     send(broker, *numbered(500))
-    gate = threading.Event()
-    heard = Heard(lambda _message: gate.wait(PATIENCE))
+    open_lock = threading.Event()
+    heard = Heard(lambda _message: open_lock.wait(PATIENCE))
     with consuming(broker, heard, threads=2, pull_threshold_for_queue=100, pull_count=32):
         eventually(lambda: states(broker)[0].reason.startswith("flow control: 12"))
-        gate.set()
+        open_lock.set()
         heard.wait(500)
         eventually(lambda: committed(broker) == 500)
         assert states(broker)[0].reason == ""
@@ -719,13 +719,13 @@ def test_a_full_cache_is_not_pulled_into_and_says_so() -> None:
 def test_what_is_far_from_the_first_is_not_pulled() -> None:
     broker = make()
     send(broker, *numbered(500))
-    gate = threading.Event()
-    heard = Heard(lambda message: gate.wait(PATIENCE) if message.body == b"0" else None)
+    open_lock = threading.Event()
+    heard = Heard(lambda message: open_lock.wait(PATIENCE) if message.body == b"0" else None)
     with consuming(broker, heard, consume_message_span=50):
         eventually(lambda: states(broker)[0].reason.startswith("flow control: "))
         eventually(lambda: len(heard.messages) >= 50)
         assert len(heard.messages) <= 96
-        gate.set()
+        open_lock.set()
         heard.wait(500)
 
 
@@ -751,12 +751,12 @@ def test_a_listener_that_takes_too_long_loses_its_message_to_the_retry_topic(
     clock = Clock()
     broker = make(clock=clock)
     send(broker, "stuck", "next")
-    gate = threading.Event()
-    heard = Heard(lambda message: gate.wait(PATIENCE) if not message.reconsume_times else None)
+    open_lock = threading.Event()
+    heard = Heard(lambda message: open_lock.wait(PATIENCE) if not message.reconsume_times else None)
     with consuming(broker, heard, threads=2, consume_timeout=0.05):
         heard.wait(2)
         eventually(lambda: committed(broker) == 2)
-        gate.set()
+        open_lock.set()
         clock.now_ms += 10_000
         broker.deliver_due()
         heard.wait(4)

@@ -26,13 +26,13 @@ signal.signal(signal.SIGTERM, before)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 broker = mq.open(sys.argv[1])
 consumer = mq.PushConsumer(broker, "g")
-gate = threading.Event()
+open_lock = threading.Event()
 
 @consumer.subscribe("orders")
 def bill(message):
     print("got", message.body.decode(), flush=True)
     if message.body == b"slow":
-        gate.wait(0.2)
+        open_lock.wait(0.2)
 
 consumer.run()
 print("closed", signal.getsignal(signal.SIGTERM) is before, flush=True)
@@ -46,12 +46,12 @@ import sys, threading, mq
 broker = mq.open(sys.argv[1])
 consumer = mq.PushConsumer(broker, "g")
 heard = threading.Event()
-gate = threading.Event()
+open_lock = threading.Event()
 
 @consumer.subscribe("orders")
 def bill(message):
     heard.set()
-    gate.wait(0.2)
+    open_lock.wait(0.2)
     print("done", flush=True)
 
 consumer.start()

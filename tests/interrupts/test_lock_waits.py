@@ -205,7 +205,7 @@ def test_a_transaction_that_a_stopped_process_ends_is_reported_with_the_process(
 
 def test_a_store_that_a_stopped_process_is_opening_says_so_at_once(directory: Path) -> None:
     mq.open(directory, **SMALL).close()
-    lock = "held = store_of(broker).gate.opening(); store_of(broker).gate.opened_by()"
+    lock = "held = store_of(broker).open_lock.opening(); store_of(broker).open_lock.opened_by()"
     with stopped(directory, lock, "del held") as pid:
         refused(lambda: mq.open(directory, **SMALL), pid)
 

@@ -244,7 +244,7 @@ def test_the_leader_is_woken_by_what_is_due_before_it_looks(
     heard = levels if "delay_level" in delay else timers
     topics = catalog_of(broker)
     store = store_of(broker)
-    delays = delayed_append.DelayedAppend(levels, timers, MAX_MS, store.geometry.commitlog_file_size)
+    delays = delayed_append.DelayedAppend(levels, timers, MAX_MS, store.file_sizes.commitlog_file_size)
     writer = Writer(store, topics.version, topics, delays, writer_of(broker).keyed)
     for wake_in_ms, is_notified in ((-1, False), (500, False), (60_000, True)):
         heard.words[AT_WAKE] = now_ms() + wake_in_ms

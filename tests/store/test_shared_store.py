@@ -169,7 +169,7 @@ def test_the_holder_of_the_open_lock_keeps_other_processes_waiting(directory: Pa
     with open_small(directory) as broker:
         came: list[mq.Broker] = []
         thread = threading.Thread(target=lambda: came.append(open_small(directory)))
-        with store_of(broker).gate.opening():
+        with store_of(broker).open_lock.opening():
             thread.start()
             thread.join(0.3)
             assert thread.is_alive()
@@ -179,7 +179,7 @@ def test_the_holder_of_the_open_lock_keeps_other_processes_waiting(directory: Pa
 
 def test_a_death_while_holding_the_open_lock_releases_it(directory: Path) -> None:
     peer = Peer(directory)
-    peer.do("gate = store_of(broker).gate.opening()")
+    peer.do("open_lock = store_of(broker).open_lock.opening()")
     peer.kill()
     with open_small(directory) as broker:
         broker.create_topic("A", 1)

@@ -86,7 +86,7 @@ class Groups:
         self._member_tables: dict[str, MemberTable] = {}
         self._memberships: set[LocalMembership] = set()
         self.is_closed = False
-        store.let_go_with(self._forked)
+        store.detach_with(self._forked)
         if not store.read_only:
             store.at_last_close(self._save_at_last)
 

@@ -329,7 +329,7 @@ class LocalMembership:
             self.file.changed()
             self._event.add()
             self._event.wake()
-            self._let_go()
+            self._detach()
         log.info("group %s: %s left", self.group, self.client_id)
 
     def forked(self) -> None:
@@ -337,12 +337,12 @@ class LocalMembership:
         self._lock = threading.RLock()  # Another thread of the parent may have had it.
         self.left = True
         self._fd = -1
-        self._let_go()
+        self._detach()
         for claim in self._claims.values():
             claim.drop()
         self._claims = {}
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         self._counters = self._words = self.topics = EMPTY
         self._news = 0
         self._event = Futex(bytearray(4))

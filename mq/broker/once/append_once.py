@@ -106,7 +106,7 @@ class Dedup:
         self._copies = Copies(store)
         self._lock = threading.Lock()  # guards the opening of what follows
         self._keys: SentKeys | None = None
-        store.let_go_with(self._forked)
+        store.detach_with(self._forked)
 
     def append_once(
         self,

@@ -163,7 +163,7 @@ class SentKeys:
         self.path = store.root / "mq" / "dedup"
         self._since: tuple[bytes, int] = b"", EVER  # by the header as it was seen last
         self._locks = [threading.Lock() for _ in range(STRIPES)]
-        store.let_go_with(self._forked)
+        store.detach_with(self._forked)
         with named_errors(self.path):
             self._fd = open_own_file(self.path)
             store.close_in_child(self._fd)

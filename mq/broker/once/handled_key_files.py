@@ -24,7 +24,7 @@ class OnceFiles:
         self._lock = threading.Lock()  # guards what follows
         self._open: dict[str, LocalHandled] = {}
         self._failed: str | None = None
-        store.let_go_with(self._forked)
+        store.detach_with(self._forked)
 
     def of(self, group: str, size: int | None = None) -> LocalHandled:
         """See HandledKeys.of."""

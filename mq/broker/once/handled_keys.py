@@ -97,7 +97,7 @@ class LocalHandled:
         self._digests: deque[bytes] = deque()  # from the oldest on, empty ones for marks that are damaged
         self._next = self._begin = 1
         self._fd = -1
-        store.let_go_with(self._forked)
+        store.detach_with(self._forked)
         with named_errors(path):
             _make_directory(path.parent)
             self._fd = open_own_file(path)

@@ -132,7 +132,7 @@ def places_in(body: bytes, end: int = PLACE_MAX) -> list[int]:
 class HalfTopic:
     """Both queues of one store, and those given up.
 
-    committed(queue) is how far one is done. have(topic, queue_count) makes a topic if there is none.
+    committed(queue) is how far one is done. ensure(topic, queue_count) makes a topic if there is none.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class HalfTopic:
         broker_name: str,
         reader: Reader,
         committed: Callable[[MessageQueue], int | None],
-        have: Callable[[str, int], None],
+        ensure: Callable[[str, int], None],
     ) -> None:
         self.halves = MessageQueue(HALF_TOPIC, broker_name, 0)
         self.ops = MessageQueue(OP_TOPIC, broker_name, 0)
@@ -149,7 +149,7 @@ class HalfTopic:
         self._store = store
         self._reader = reader
         self._committed = committed
-        self._have = have
+        self._ensure = ensure
         self._copies = Copies(store)
         self._of_rounds = Copies(store, of_duties=True)
         self._ahead: dict[int, MessageExt] = {}
@@ -157,7 +157,7 @@ class HalfTopic:
     def make(self) -> int:
         """Have the topics; the number of the queue of half messages."""
         for topic in (HALF_TOPIC, OP_TOPIC):
-            self._have(topic, 1)
+            self._ensure(topic, 1)
         number = self._copies.number(HALF_TOPIC, 0, add=True)
         assert number is not None
         return number
@@ -238,7 +238,7 @@ class HalfTopic:
 
     def give_up(self, message: MessageExt, name: int) -> None:
         """Put a half message where it waits to be resumed."""
-        self._have(GIVEN_UP_TOPIC, 1)
+        self._ensure(GIVEN_UP_TOPIC, 1)
         self._append(self._of_rounds, GIVEN_UP_TOPIC, message, {NAME: str(name)})
 
     def resume(self, message: MessageExt) -> None:
@@ -260,7 +260,7 @@ class HalfTopic:
 
     def op_number(self) -> int:
         """The number of the queue of op records."""
-        self._have(OP_TOPIC, 1)
+        self._ensure(OP_TOPIC, 1)
         number = self._copies.number(OP_TOPIC, 0, add=True)
         assert number is not None
         return number

@@ -8,6 +8,7 @@ import click
 import mq
 from mq.api.local import Directory
 from mq.api.results import MessageQueue
+from mq.api.topic import Permission
 from mq.cli.printing import counted, emit_json, emit_table, visible
 from mq.cli.session import Session, with_json
 
@@ -90,7 +91,7 @@ def create(
     queue_count: int | None,
     read_queue_count: int | None,
     write_queue_count: int | None,
-    perm: str | None,
+    perm: Permission | None,
     ordered: bool | None,
     shrink: bool,
 ) -> None:

@@ -22,7 +22,7 @@ from mq.api.group import Assigned, BroadcastOffsets, Claim, Membership
 from mq.api.results import MessageQueue
 from mq.client.engine.delivery import Delivery
 from mq.client.engine.owned_queue import OwnedQueue
-from mq.client.engine.rebalance import AnyStrategy, allocate, sharing, takes_retries
+from mq.client.engine.queue_assignment import AnyStrategy, allocate, sharing, takes_retries
 from mq.client.listener import name_of, raise_returned
 from mq.errors import BrokerClosed, ForkedBroker, MQError, NotPermitted, TopicNotFound
 

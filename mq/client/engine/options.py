@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from mq.api.beginning import first_or_last
+from mq.api.group import Model
 from mq.client.engine.claimed_queues import AssignmentListener
 from mq.client.engine.flow_control import Limits
-from mq.client.engine.rebalance import AnyStrategy, strategy_of
+from mq.client.engine.queue_assignment import AnyStrategy, strategy_of
 from mq.client.listener import check_function
 from mq.errors import GroupInvalid
 from mq.names import check_group
@@ -49,7 +50,7 @@ class PushOptions:
     """Of a consumer that calls listeners: see PushConsumer."""
 
     group: str
-    model: str
+    model: Model
     consume_from: str | int
     ordered: bool
     threads: int

@@ -35,17 +35,17 @@ Request = TypeVar("Request")
 class Worker:
     """The place of one thread, and where it waits."""
 
-    __slots__ = ("gate", "thread")
+    __slots__ = ("thread", "wake_lock")
 
     def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
+        self.wake_lock = threading.Lock()
+        self.wake_lock.acquire()
         self.thread: threading.Thread | None = None
 
     def wake(self) -> None:
-        """Have the thread come back from its gate, now or as soon as it gets there."""
+        """Have the thread come back from its lock, now or as soon as it gets there."""
         with suppress(RuntimeError):  # It is open already.
-            self.gate.release()
+            self.wake_lock.release()
 
 
 class ThreadPool(Generic[Request]):
@@ -176,7 +176,7 @@ class ThreadPool(Generic[Request]):
         if request is not None:
             self._perform(request)
         elif is_parked:
-            worker.gate.acquire()
+            worker.wake_lock.acquire()
             with self._lock:
                 if worker in self._parked:  # It was woken for something that is over.
                     self._parked.remove(worker)
@@ -198,7 +198,7 @@ class ThreadPool(Generic[Request]):
         """Look after the leader until it must be relieved, or has had nothing brief to run for a while."""
         beat, quiet = -1, 0
         while True:
-            if worker.gate.acquire(timeout=WATCH_SECONDS):
+            if worker.wake_lock.acquire(timeout=WATCH_SECONDS):
                 with self._lock:
                     self._watcher = None
                 return

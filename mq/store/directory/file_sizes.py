@@ -23,11 +23,11 @@ from mq.store.native import lib
 from mq.store.queue.consumequeue import queue_directories
 from mq.store.shared.control import Control
 
-__all__ = ["Geometry", "agree"]
+__all__ = ["FileSizes", "agree"]
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class FileSizes:
     """File sizes: RocketMQ's mappedFileSizeCommitLog, mappedFileSizeConsumeQueue / 20, maxHashSlotNum,
     maxIndexNum, mappedFileSizeConsumeQueueExt."""
 
@@ -122,7 +122,7 @@ def _stored(root: Path) -> dict[str, int]:
     path = root / "mq" / "geometry.json"
     try:
         table = json.loads(path.read_text())
-        found = {field.name: int(table[field.name]) for field in fields(Geometry) if field.name in table}
+        found = {field.name: int(table[field.name]) for field in fields(FileSizes) if field.name in table}
         validated(dict(found))
     except (OSError, ValueError, TypeError, AttributeError, OverflowError):
         found = _shared_sizes(root)  # Ours, and derived: what cannot be read is read off other files.
@@ -154,7 +154,7 @@ def _stored(root: Path) -> dict[str, int]:
     return found
 
 
-def agree(root: Path, asked: dict[str, int | None]) -> Geometry:
+def agree(root: Path, asked: dict[str, int | None]) -> FileSizes:
     """The sizes of the store at `root`: its own if it has any, else what is asked for, else RocketMQ's.
 
     Raises ConfigMismatch where the two differ.
@@ -170,27 +170,27 @@ def agree(root: Path, asked: dict[str, int | None]) -> Geometry:
                 stored=stored[name],
                 asked=value,
             )
-    geometry = Geometry(**{**given, **stored})
+    file_sizes = FileSizes(**{**given, **stored})
     for file in sorted((root / "index").glob("[0-9]" * 17)):
         size = size_of(file) or 0
         # One that is being made is empty; with sizes that are known for sure, any other is damaged, and
         # made anew.
-        if size not in (0, geometry.index_file_size) and "index_slot_count" not in stored:
+        if size not in (0, file_sizes.index_file_size) and "index_slot_count" not in stored:
             raise ConfigMismatch(
-                f"{file} has {size:,} bytes, not the {geometry.index_file_size:,} of"
-                f" index_slot_count={geometry.index_slot_count:,} and"
-                f" index_unit_count={geometry.index_unit_count:,}:"
+                f"{file} has {size:,} bytes, not the {file_sizes.index_file_size:,} of"
+                f" index_slot_count={file_sizes.index_slot_count:,} and"
+                f" index_unit_count={file_sizes.index_unit_count:,}:"
                 " pass the sizes that it was made with, or delete index/ (it is rebuilt)",
                 option="index_slot_count",
                 stored=size,
-                asked=geometry.index_file_size,
+                asked=file_sizes.index_file_size,
             )
-    return geometry
+    return file_sizes
 
 
-def keep(root: Path, geometry: Geometry) -> None:
+def keep(root: Path, file_sizes: FileSizes) -> None:
     path = root / "mq" / "geometry.json"
-    text = json.dumps(asdict(geometry), indent=1)
+    text = json.dumps(asdict(file_sizes), indent=1)
     try:
         if path.read_text() == text:
             return

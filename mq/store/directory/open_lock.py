@@ -26,15 +26,15 @@ from mq.store.shared.lock_guards import byte_lock
 from mq.store.shared.members import pid_namespace_here
 from mq.store.shared.process_state import describe, process_state
 
-__all__ = ["Gate"]
+__all__ = ["OpenLock"]
 
 OPENING, INSIDE = 0, 1
 OPEN_TIMEOUT, LOOK_AGAIN = 300.0, 2.0  # seconds
 PID = struct.Struct("=qq")  # of the process that opens or closes, and its namespace: at the start of the file
 
 
-class Gate:
-    """The gate of one store root, for one broker."""
+class OpenLock:
+    """The lock around opening and closing one store root, for one broker."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -72,7 +72,7 @@ class Gate:
         )
 
     def is_alone(self) -> bool:
-        """Whether nobody else is inside; they stay out as long as the gate is held."""
+        """Whether nobody else is inside; they stay out as long as the lock is held."""
         return lock_byte(self._fd, INSIDE)
 
     def enter(self) -> None:
@@ -135,7 +135,7 @@ class Gate:
         return (there.st_dev, there.st_ino) == self._identity
 
     def leave(self) -> None:
-        """Stop counting as inside; the gate may still be held."""
+        """Stop counting as inside; the lock may still be held."""
         unlock_byte(self._fd, INSIDE)
 
     def _close_lock(self) -> None:

@@ -224,7 +224,7 @@ class SettingsFile:
 
     def opened(self, settle: Callable[[Settings], Mapping[str, Any]], *, read_only: bool = False) -> Settings:
         """The settings, with an identity made now if the store has none, and what `settle` adds to them.
-        Called under the open gate."""
+        Called under the open open_lock."""
         settings = self.read()
         if read_only:
             return settings

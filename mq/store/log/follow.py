@@ -51,7 +51,7 @@ class FollowedLog:
 
     @property
     def file_size(self) -> int:
-        return self._store.geometry.commitlog_file_size
+        return self._store.file_sizes.commitlog_file_size
 
     def begin_at(self, log_offset: int) -> None:
         """Have an empty log begin there. Raises ConfigMismatch where no file of it does."""

@@ -105,7 +105,7 @@ class BulkWriter:
             if result not in (lib.MQ_GONE, lib.MQ_STALE):
                 break
         if result == lib.MQ_TOO_LARGE:
-            file_size = self._store.geometry.commitlog_file_size
+            file_size = self._store.file_sizes.commitlog_file_size
             raise bulk_too_large(ffi.unpack(sizes, count), ffi.unpack(encoded_sizes, count), file_size)
         if result == lib.MQ_INVALID:
             raise ValueError("a bulk has a message put aside that says not where it belongs, or when")

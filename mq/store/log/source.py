@@ -77,7 +77,7 @@ class LogSource:
 
     def read(self, at: int, size: int) -> bytes:
         """What is there, up to `size` bytes, of one file. Nothing where the file is gone."""
-        file_size = self._store.geometry.commitlog_file_size
+        file_size = self._store.file_sizes.commitlog_file_size
         start = at // file_size * file_size
         fd = self._files.get(start)
         if fd is None:

@@ -97,7 +97,7 @@ class Writer:
         log = store.live()
         lib.mq_log_extend(log, bitmaps is not None)
         self._log_handle = LogHandle(log, int(ffi.cast("uintptr_t", log)))
-        store.let_go_with(self._log_handle.let_go)
+        store.detach_with(self._log_handle.detach)
 
     def appender(self, queue: MessageQueue, *, keyed: bool = False) -> Appender:
         """See Queues.appender. It raises StoreFull, StorePoisoned, MessageTooLarge, and what forbids it.
@@ -122,7 +122,7 @@ class Writer:
 
     def check(self, queue: MessageQueue, message: Message, body: bytes) -> None:
         """Raises what forbids a message whatever its topic is."""
-        check_size(len(body), len(message.encoded), self._store.geometry.commitlog_file_size)
+        check_size(len(body), len(message.encoded), self._store.file_sizes.commitlog_file_size)
         if message.delayed:
             self._delays.check(queue, message, body)
 
@@ -249,7 +249,7 @@ class Writer:
                 each, encoded = (
                     memoryview(part).cast("i").tolist() for part in (body_sizes, properties_sizes)
                 )
-                raise batch_too_large(topic, each, encoded, self._store.geometry.commitlog_file_size)
+                raise batch_too_large(topic, each, encoded, self._store.file_sizes.commitlog_file_size)
             raise self.failure(result, len(bodies))
         status = SendStatus.SEND_OK
         if self._store.sync and wait:
@@ -309,7 +309,7 @@ class Writer:
 
     def failure(self, result: int, body_size: int, properties_size: int | None = None) -> Exception:
         if result == lib.MQ_TOO_LARGE:
-            return message_too_large(body_size, properties_size, self._store.geometry.commitlog_file_size)
+            return message_too_large(body_size, properties_size, self._store.file_sizes.commitlog_file_size)
         try:
             check(result, str(self._store.root))
         except (MQError, OSError, MemoryError) as error:
@@ -318,7 +318,7 @@ class Writer:
 
     def close(self) -> None:
         """Let go of the log. An append under way in another thread still has it, and is refused."""
-        self._log_handle.let_go()
+        self._log_handle.detach()
         self._version = (-1,)
 
 

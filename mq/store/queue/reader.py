@@ -67,7 +67,7 @@ class Reader:
         self._free: list[Scratch] = []
         log = store.live()
         self._log_handle = LogHandle(log, int(ffi.cast("uintptr_t", log)))
-        store.let_go_with(self._log_handle.let_go)
+        store.detach_with(self._log_handle.detach)
 
     def pull(
         self,
@@ -255,7 +255,7 @@ class Reader:
 
     def close(self) -> None:
         """Let go of the log; a pull under way in another thread still has it."""
-        self._log_handle.let_go()
+        self._log_handle.detach()
         self._version = (-1,)
         self._pullers = {}  # They lead back here: without a cycle nothing waits for the collector.
 

@@ -78,6 +78,6 @@ def unreadable(
 
 
 def _has_queue_file(store: Store, queue: MessageQueue, offset: int) -> bool:
-    size = store.geometry.queue_file_size
+    size = store.file_sizes.queue_file_size
     start = offset * lib.MQ_UNIT_SIZE // size * size
     return (store.root / "consumequeue" / queue.topic / str(queue.queue_id) / f"{start:020}").exists()

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from mq.errors import StoreCorrupted
-from mq.store.directory.file_sizes import Geometry
+from mq.store.directory.file_sizes import FileSizes
 from mq.store.directory.layouts import check_control, check_layouts, packed
 from mq.store.directory.log_begin import read_log_begin
-from mq.store.directory.open_lock import Gate
+from mq.store.directory.open_lock import OpenLock
 from mq.store.native import check, ffi, lib
 from mq.store.recovery.plausibility import has_bytes, is_complete
 from mq.store.shared.control import Control
@@ -41,7 +41,7 @@ def shared(path: Path) -> Control:
         ) from error
 
 
-def fresh_control(path: Path, sizes: Geometry) -> Control:
+def fresh_control(path: Path, sizes: FileSizes) -> Control:
     """One that knows nothing yet but sizes, for a recovery to fill."""
     path.unlink(missing_ok=True)
     control = Control(path, create=True)
@@ -66,7 +66,7 @@ def open_log(root: Path, control: Control, mode: int, *, sync: bool) -> Any:
     return ffi.gc(out[0], lambda log, _control=handle: lib.mq_log_close(log))
 
 
-def believable(root: Path, gate: Gate, sizes: Geometry, lock_mtime: int) -> Control | None:
+def believable(root: Path, open_lock: OpenLock, sizes: FileSizes, lock_mtime: int) -> Control | None:
     """The control file that the last ones left behind, if what it says can be so."""
     try:
         control = Control(root / "mq" / "control", create=False)
@@ -81,7 +81,7 @@ def believable(root: Path, gate: Gate, sizes: Geometry, lock_mtime: int) -> Cont
         and control.get(lib.MQ_POISONED_WORD) == 0
         and _is_possible(control, root, sizes)
         and (_as_it_was_closed(control) if control.get(lib.MQ_CLEAN) else control.same_boot())
-        and (control.same_boot() or gate.was_closed())
+        and (control.same_boot() or open_lock.was_closed())
     )
     if believed and is_complete(control, root, sizes):
         return control
@@ -97,7 +97,7 @@ def _as_it_was_closed(control: Control) -> bool:
     return int(lib.mq_control_checksum(control.handle)) == control.get(lib.MQ_CHECKSUM)
 
 
-def _is_possible(control: Control, root: Path, sizes: Geometry) -> bool:
+def _is_possible(control: Control, root: Path, sizes: FileSizes) -> bool:
     """Whether the ends are in order, and the log is zero where it ends, unless an append was cut short
     there."""
     low, flushed, end = (control.get(word) for word in (lib.MQ_LOG_MIN, lib.MQ_FLUSHED_END, lib.MQ_LOG_END))
@@ -123,14 +123,14 @@ class Hint:
     is_certain: bool = False
 
 
-def hint(root: Path, sizes: Geometry, lock_mtime: int) -> Hint:
+def hint(root: Path, sizes: FileSizes, lock_mtime: int) -> Hint:
     """What a control file that is not believed still tells, and mq/log_begin."""
     found = _of_control(root, sizes, lock_mtime)
     found.log_min = max(found.log_min, read_log_begin(root, lock_mtime, sizes.commitlog_file_size))
     return found
 
 
-def _of_control(root: Path, sizes: Geometry, lock_mtime: int) -> Hint:
+def _of_control(root: Path, sizes: FileSizes, lock_mtime: int) -> Hint:
     found = Hint()
     try:
         control = Control(root / "mq" / "control", create=False, peek=True)

@@ -14,7 +14,7 @@ import os
 import struct
 from pathlib import Path
 
-from mq.store.directory.file_sizes import Geometry
+from mq.store.directory.file_sizes import FileSizes
 from mq.store.directory.raw_read import head_at, peek
 from mq.store.directory.root import size_of
 from mq.store.log.commitlog import segment_files
@@ -119,7 +119,7 @@ def are_extensions_sound(root: Path, topic: str, queue_id: int, units: list[Unit
     return all(_extension_begins(directory / f"{at // size * size:020}", at % size) for at in addresses)
 
 
-def is_complete(control: Control, root: Path, sizes: Geometry) -> bool:
+def is_complete(control: Control, root: Path, sizes: FileSizes) -> bool:
     """Whether the files that a control file speaks of are there, and can be what was written: users delete
     derived ones, and copy others."""
     size = sizes.commitlog_file_size
@@ -139,7 +139,7 @@ def is_complete(control: Control, root: Path, sizes: Geometry) -> bool:
     return newest == -1 or not log_min < newest < log_end or has_bytes(root, newest, size)
 
 
-def _newest_unit(control: Control, root: Path, sizes: Geometry) -> int | None:
+def _newest_unit(control: Control, root: Path, sizes: FileSizes) -> int | None:
     """Where the newest message lies that a queue has, as a log offset; -1 if the files of all queues can be
     right, but none was looked into; None if one cannot be right."""
     queue_size, newest, looked_into = sizes.queue_file_size, -1, 0
@@ -172,7 +172,7 @@ def _newest_unit(control: Control, root: Path, sizes: Geometry) -> int | None:
 
 
 def _newest_of_queue(
-    control: Control, root: Path, sizes: Geometry, queue: tuple[str, int], starts: range, low: int, high: int
+    control: Control, root: Path, sizes: FileSizes, queue: tuple[str, int], starts: range, low: int, high: int
 ) -> int | None:
     """The log offset in the last unit of a queue, whose files of these starts have their length; None if a
     unit that was looked at, or an extension, cannot be right. low, high: of the queue, in bytes."""

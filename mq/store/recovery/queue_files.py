@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mq.store.directory.file_sizes import Geometry
+from mq.store.directory.file_sizes import FileSizes
 from mq.store.directory.root import size_of
 from mq.store.log.commitlog import segment_files
 from mq.store.native import check, ffi, lib
@@ -49,7 +49,7 @@ def load_queues(
     root: Path,
     log: Any,
     control: Control,
-    sizes: Geometry,
+    sizes: FileSizes,
     known: Hint,
     log_end: int,
     before_removal: Callable[[], None],
@@ -120,14 +120,14 @@ def _end_early(found: Loaded, log: Any, control: Control, number: int, name: str
         found.cut_at(name, int(place[0]))
 
 
-def _remove_cut_extensions(root: Path, topic: str, queue_id: int, sizes: Geometry) -> None:
+def _remove_cut_extensions(root: Path, topic: str, queue_id: int, sizes: FileSizes) -> None:
     for file in extension_files(root, topic, queue_id):
         if size_of(file) != sizes.consume_queue_ext_file_size:
             file.unlink()
 
 
 def _has_extensions(
-    root: Path, control: Control, number: int, topic: str, queue_id: int, sizes: Geometry
+    root: Path, control: Control, number: int, topic: str, queue_id: int, sizes: FileSizes
 ) -> bool:
     """Whether the extensions that the first and last unit of each of the queue's files have are there."""
     directory, size = root / "consumequeue" / topic / str(queue_id), sizes.queue_file_size

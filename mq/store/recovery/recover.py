@@ -28,7 +28,7 @@ from typing import Any
 from mq.errors import StoreCorrupted
 from mq.store.directory.checkpoint import Checkpoint, write_checkpoint
 from mq.store.directory.config_file import write_config
-from mq.store.directory.file_sizes import Geometry
+from mq.store.directory.file_sizes import FileSizes
 from mq.store.directory.raw_read import head_at
 from mq.store.directory.root import BEGIN_MEMBER, sync_file, sync_names
 from mq.store.directory.root import topics_begin as begins_of
@@ -68,7 +68,7 @@ class Recovery:
         root: Path,
         log: Any,
         control: Control,
-        geometry: Geometry,
+        file_sizes: FileSizes,
         known: Hint,
         progress: Progress | None,
         *,
@@ -79,7 +79,7 @@ class Recovery:
         self.writable = writable
         self.log = log
         self.control = control
-        self.geometry = geometry
+        self.file_sizes = file_sizes
         self.progress = progress
         self.found = Recovered()
         self.unreadable: Sequence[int] = ()
@@ -139,7 +139,8 @@ class Recovery:
             self.is_shorter = True
 
     def lose(self, begin: int, end: int, why: str) -> None:
-        if begin // self.geometry.commitlog_file_size * self.geometry.commitlog_file_size in self.unreadable:
+        size = self.file_sizes.commitlog_file_size
+        if begin // size * size in self.unreadable:
             why = (
                 "a file of another length than the others, which cannot be read before somebody opens the"
                 " store to write, and it is made right"
@@ -155,14 +156,14 @@ class Recovery:
         before = [loss for loss in self.found.losses if loss.begin < start < loss.end <= end]
         self.found.losses = [loss for loss in self.found.losses if not (start < loss.end <= end)]
         for loss in before:
-            if head_at(self.root, loss.begin, self.geometry.commitlog_file_size)[1] != lib.MQ_MAGIC_BLANK:
+            if head_at(self.root, loss.begin, self.file_sizes.commitlog_file_size)[1] != lib.MQ_MAGIC_BLANK:
                 self.lose(loss.begin, start, loss.why)
         self.lose(start, end, why)
 
     def look_at_files(self, changed: list[int]) -> None:
         """Files of the log that are not there, or not what was written, wherever they are. A filler takes
         the place of one in which no record is whole."""
-        size, log_min, log_end = self.geometry.commitlog_file_size, self.found.log_min, self.found.log_end
+        size, log_min, log_end = self.file_sizes.commitlog_file_size, self.found.log_min, self.found.log_end
         gone = set(missing(self.root, size, log_min, log_end))
         for start in range(log_min // size * size, log_end, size):
             path = self.root / "commitlog" / f"{start:020}"
@@ -175,7 +176,7 @@ class Recovery:
 
     def look_into(self, path: Path, start: int, end: int) -> None:
         """Which parts of a file of the log have no whole record."""
-        at, records, size = start, 0, self.geometry.commitlog_file_size
+        at, records, size = start, 0, self.file_sizes.commitlog_file_size
         while at < end:
             walk = self.walk("verifying", at, end, 0)
             records += walk.records
@@ -197,7 +198,7 @@ class Recovery:
 
     def seal_tail(self, certain_end: int) -> None:
         """The log was longer, and its end is lost: it goes on behind that."""
-        size, end = self.geometry.commitlog_file_size, self.found.log_end
+        size, end = self.file_sizes.commitlog_file_size, self.found.log_end
         sealed = -(-certain_end // size) * size
         if certain_end <= end or (sealed - end) // size > FILES_MISSING_MAX:
             return
@@ -213,7 +214,7 @@ class Recovery:
     def recover_log(self, checkpoint: Checkpoint, indexed_end: int, *, closed_cleanly: bool) -> int:
         """First pass, and what it finds mended; the log offset where the second one may begin. A closed log
         has no records that nobody vouches for."""
-        size, found, control = self.geometry.commitlog_file_size, self.found, self.control
+        size, found, control = self.file_sizes.commitlog_file_size, self.found, self.control
         files, changed = log_files(self.root, size, self.known.log_end, writable=self.writable)
         self.unreadable = () if self.writable else changed
         if not files:
@@ -267,10 +268,10 @@ class Recovery:
 
     def recover_queues(self, start: int, listed_queues: set[tuple[str, int]]) -> None:
         """Second pass, from `start` or from where queues lack units on."""
-        size, found = self.geometry.commitlog_file_size, self.found
+        size, found = self.file_sizes.commitlog_file_size, self.found
         had_directory = (self.root / "consumequeue").is_dir()
         loaded = load_queues(
-            self.root, self.log, self.control, self.geometry, self.known, found.units_limit,
+            self.root, self.log, self.control, self.file_sizes, self.known, found.units_limit,
             self.vouch_for_nothing, writable=self.writable,
         )  # fmt: skip
         from_first = bool(loaded.lost) or not had_directory
@@ -369,7 +370,7 @@ class Recovery:
         for file in reversed(files):
             if int(file.name) >= end and int(file.name) > self.found.log_min:
                 check(lib.mq_files_remove(log_files, int(file.name)), str(file))
-            elif int(file.name) + self.geometry.commitlog_file_size > end:
+            elif int(file.name) + self.file_sizes.commitlog_file_size > end:
                 check(lib.mq_files_clear(log_files, max(end, int(file.name))), str(file))
                 # On disk before anything is appended: what is cut must not come back with the next crash.
                 sync_file(file)
@@ -393,7 +394,7 @@ def recover(
     root: Path,
     log: Any,
     control: Control,
-    geometry: Geometry,
+    file_sizes: FileSizes,
     *,
     checkpoint: Checkpoint,
     closed_cleanly: bool,
@@ -413,7 +414,7 @@ def recover(
     topic that was deleted. Raises StoreCorrupted where the files contradict each other in a way that no crash
     leaves. Without writable the log is left alone; queues are mended all the same, so they are copies then.
     """
-    work = Recovery(root, log, control, geometry, known, progress, writable=writable)
+    work = Recovery(root, log, control, file_sizes, known, progress, writable=writable)
     found = work.found
     start = work.recover_log(checkpoint, indexed_end, closed_cleanly=closed_cleanly)
     for word, value in (

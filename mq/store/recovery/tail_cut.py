@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mq.errors import StoreLocked
 from mq.store.directory.checkpoint import read_checkpoint, write_checkpoint
-from mq.store.directory.open_lock import Gate
+from mq.store.directory.open_lock import OpenLock
 from mq.store.directory.owner import make_directory, open_made
 from mq.store.directory.root import sync_file, sync_names
 from mq.store.log.commitlog import segment_files
@@ -32,18 +32,18 @@ def cut_tail(root: Path, begin: int, end: int, file_size: int, store_time_ms: in
     record that stays. Raises StoreLocked where another process has the store open, StoreFull.
     """
     with named_errors(root):
-        gate = Gate(root)
+        open_lock = OpenLock(root)
         try:
-            with gate.opening():
-                gate.opened_by()
-                if not gate.is_alone():
+            with open_lock.opening():
+                open_lock.opened_by()
+                if not open_lock.is_alone():
                     raise StoreLocked(
                         f"{root}: its log has {end - begin:,} bytes from log offset {begin:,} on that its"
                         " master has not, and they cannot be cut off while other processes have it open:"
                         " close them, or open it there with read_only=True",
                         path=str(root),
                     )
-                gate.mark_open()
+                open_lock.mark_open()
                 kept = _keep(root, begin, end, file_size)
                 known = read_checkpoint(root)
                 times = (min(time, store_time_ms) for time in (known.physic_time, known.logics_time))
@@ -55,7 +55,7 @@ def cut_tail(root: Path, begin: int, end: int, file_size: int, store_time_ms: in
                 _cut(root, begin, file_size)
                 return kept
         finally:
-            gate.close()
+            open_lock.close()
 
 
 def _keep(root: Path, begin: int, end: int, file_size: int) -> Path:

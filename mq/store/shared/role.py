@@ -42,7 +42,8 @@ class Role:
         self._fd = -1
 
     def settle(self, control: Control, *, alone: bool, read_only: bool) -> bool:
-        """Decide it when the store is opened, under its gate. Whether it changed, and a new epoch begins.
+        """Decide it when the store is opened, under the open lock. Whether it changed, and a new
+        epoch begins.
 
         Raises StoreLocked where another process follows, or the store is a master that others have open.
         """

@@ -116,7 +116,7 @@ class TransactionTable:
         except BaseException:
             self._close_files()
             raise
-        store.let_go_with(self._forked)
+        store.detach_with(self._forked)
 
     def _mapped(self, timeout_ms: int) -> mmap.mmap:
         """Open the file, made anew where it is not to be believed; its header."""
@@ -355,15 +355,15 @@ class TransactionTable:
     def _forked(self) -> None:
         self._files = threading.RLock()  # Another thread of the parent may have had it.
         self._fd = self._asking = -1  # The store closes the child's copies.
-        self._let_go()
+        self._detach()
 
-    def _let_go(self) -> None:
-        self._log_handle.let_go()
-        self._half_messages.let_go()
+    def _detach(self) -> None:
+        self._log_handle.detach()
+        self._half_messages.detach()
 
     def close(self) -> None:
         """Give the token back: what this broker left unfinished is another's to finish."""
-        self._let_go()
+        self._detach()
         self._close_files()
 
     def _close_files(self) -> None:

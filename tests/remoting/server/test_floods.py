@@ -117,26 +117,26 @@ def held(server: Server) -> int:
 
 
 def test_connections_take_turns_in_the_threads() -> None:
-    workers, gate, done = Workers(1, "test workers"), threading.Event(), list[str]()
-    workers.submit("flood", gate.wait)
+    workers, open_lock, done = Workers(1, "test workers"), threading.Event(), list[str]()
+    workers.submit("flood", open_lock.wait)
     for _ in range(100):
         workers.submit("flood", lambda: done.append("flood"))
     workers.submit("honest", lambda: done.append("honest"))
-    gate.set()
+    open_lock.set()
     workers.close()
     assert done.index("honest") <= 1
     assert len(done) == 101
-    assert not workers.submit("honest", gate.wait)
+    assert not workers.submit("honest", open_lock.wait)
 
 
 def test_dropped_work_is_not_done() -> None:
-    workers, gate, done = Workers(1, "test workers"), threading.Event(), list[str]()
-    workers.submit("other", gate.wait)
+    workers, open_lock, done = Workers(1, "test workers"), threading.Event(), list[str]()
+    workers.submit("other", open_lock.wait)
     for owner in ("lost", "here"):
         workers.submit(owner, lambda owner=owner: done.append(owner))  # type: ignore[misc]  # its type is Work
     workers.submit("lost", lambda: done.append("kept"), is_kept=True)
     workers.drop("lost")
-    gate.set()
+    open_lock.set()
     workers.close()
     assert sorted(done) == ["here", "kept"]
 

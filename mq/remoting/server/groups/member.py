@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from mq.api.group import Claim, Member, Membership, Subscription
 from mq.api.queues import Puller
 from mq.api.results import MessageQueue
-from mq.client.engine.rebalance import allocate, sharing, takes_retries
+from mq.client.engine.queue_assignment import allocate, sharing, takes_retries
 from mq.errors import MQError
 from mq.filter.selection import Selection
 from mq.remoting.codec.bodies.heartbeat import ConsumerGroup

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq import MessageQueue
-from mq.client.engine.rebalance import (
+from mq.client.engine.queue_assignment import (
     AnyStrategy,
     StrategyName,
     allocate,

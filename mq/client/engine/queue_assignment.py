@@ -1,4 +1,4 @@
-"""Rebalance: from the members of a group and the queues of a topic to the owner of each queue. Pure.
+"""Which member has which queue: from the members of a group and the queues of a topic. Pure.
 
 Every member works this out for itself, from the same two lists, both sorted first; that they come to the
 same answer is what makes them agree. Strategies are RocketMQ's, queue for queue:
@@ -77,7 +77,7 @@ def strategy_of(strategy: AnyStrategy) -> Strategy:
     if strategy in WITH_FACTS:
         raise ValueError(
             f"the strategy {strategy!r} needs facts: give"
-            f" {WITH_FACTS[strategy]} of mq.client.engine.rebalance"
+            f" {WITH_FACTS[strategy]} of mq.client.engine.queue_assignment"
         )
     known = ", ".join(map(repr, (*NAMED, *WITH_FACTS)))
     raise ValueError(f"there is no strategy {strategy!r}: give one of {known}, or a callable")
