@@ -365,6 +365,7 @@ def test_a_wait_is_renewed_for_other_offsets_and_words(broker: LocalBroker, word
     assert futexes[2].wake() == 1
     assert waiting.end() is None
     wait.drop_words()
+    wait.renew([1, 0], [])
     waiting = Waiting(partial(wait.sleep, LONG))
     send(broker, "A", 1, b"news")
     assert waiting.end() == 1

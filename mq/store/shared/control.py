@@ -10,7 +10,9 @@ shows in the mtime of `lock`). Otherwise it is made anew from what the other fil
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,15 @@ from mq.store.native import check, ffi, lib
 __all__ = ["Control", "Word", "boot_id"]
 
 
+@cache
 def boot_id() -> bytes:
     """16 bytes that are other ones after every boot of this machine."""
     text = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return bytes.fromhex(text.replace("-", ""))
+
+
+# A test's child may be given another one.
+os.register_at_fork(after_in_child=boot_id.cache_clear)
 
 
 class Control:

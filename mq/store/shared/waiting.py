@@ -112,14 +112,14 @@ class Wait:
         self._look_at(words)
 
     def drop_words(self) -> None:
-        """Keep the memory of the words no longer; renew() gives others."""
-        self._look_at(())
+        """Keep the memory of the words no longer; renew() must come before the next sleep()."""
+        self._what.word_count = 0
+        self._words = ()
 
     def _look_at(self, words: Sequence[tuple[Futex, int]]) -> None:
-        self._what.word_count = 0
         for place, (word, seen) in enumerate(words):
             self._pointers[place], self._seen[place] = word.pointer, seen % MODULUS
-        self._words = words
+        self._words: Sequence[tuple[Futex, int]] = words  # C has their addresses too.
         self._what.word_count = len(words)
 
     def _count(self, hashes: frozenset[int] | bytes | None) -> int:
