@@ -59,7 +59,7 @@ class PushConsumer:
     `allocate` shares out the queues: see mq.client.engine.queue_assignment. `assignment_listener(topic,
     queues, mine)` is told of what this consumer gets. At most pull_threshold_for_queue messages and
     ..size_for_queue bytes of a queue are held here, and none that is consume_message_span offsets or more
-    from the first (this does not go for ordered ones); thresholds for_topic are divided among the queues held.
+    from the first (this does not go for ordered ones); thresholds for_topic are shared by the queues held.
 
     Only for broadcasting: `offsets_dir` is where offsets are kept, the store's own directory by default.
     """

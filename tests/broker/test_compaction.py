@@ -11,6 +11,7 @@ import pytest
 
 import mq
 from mq.api.queues import Appenders
+from mq.api.topic import Permission
 from mq.broker import leader
 from mq.broker.local import LocalBroker
 from mq.errors import StoreFull
@@ -176,7 +177,7 @@ def test_an_index_that_has_no_room_keeps_nothing(broker: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("perm", ["r", "w"])
-def test_a_ledger_that_may_not_be_used_holds_nothing_up(broker: LocalBroker, perm: str) -> None:
+def test_a_ledger_that_may_not_be_used_holds_nothing_up(broker: LocalBroker, perm: Permission) -> None:
     say(broker, "one", 0)
     broker.create_topic(TOPIC, 1, perm=perm)
     expire_all(broker)

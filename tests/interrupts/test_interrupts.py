@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -188,7 +189,10 @@ def test_a_call_that_an_alarm_cuts_short_leaves_nothing_locked(
     beside.sends()
 
 
-def begun(broker: LocalBroker, kind: str, number: int) -> mq.PushConsumer | mq.TransactionProducer:
+Kind = Literal["clustering", "broadcasting", "transactions"]
+
+
+def begun(broker: LocalBroker, kind: Kind, number: int) -> mq.PushConsumer | mq.TransactionProducer:
     """An object with threads that is a member of the group until it is closed."""
     if kind == "transactions":
         return mq.TransactionProducer(broker, GROUP, lambda _message: mq.TransactionState.UNKNOWN)
@@ -202,7 +206,7 @@ def begun(broker: LocalBroker, kind: str, number: int) -> mq.PushConsumer | mq.T
 @pytest.mark.parametrize("kind", ["clustering", "broadcasting", "transactions"])
 @pytest.mark.parametrize("how", ["close", "exit"])
 def test_a_close_that_is_interrupted_at_any_instruction_closes(
-    kind: str, how: str, broker: LocalBroker
+    kind: Kind, how: str, broker: LocalBroker
 ) -> None:
     """Though the caller keeps what it closes, and has no other time to close it."""
     kept = []

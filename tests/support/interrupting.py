@@ -109,13 +109,28 @@ def called_at(call: Callable[[], object], number: int, handler: Callable[[], obj
 
 
 @contextmanager
+def swallowed() -> Iterator[None]:
+    """No report of an Interrupted that comes in a destructor or in the callback of a weak reference, where
+    Python reports it and goes on."""
+    report = sys.unraisablehook
+
+    def each(unraisable: sys.UnraisableHookArgs) -> None:
+        if not issubclass(unraisable.exc_type, Interrupted):
+            report(unraisable)
+
+    sys.unraisablehook = each
+    try:
+        yield
+    finally:
+        sys.unraisablehook = report
+
+
+@contextmanager
 def alarms() -> Iterator[Callable[[float], None]]:
     """A function that has an Interrupted raised in so many seconds; 0: no more."""
 
     def late(_number: int, _frame: FrameType | None) -> None:
         raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, late)
 
     def set_alarm(seconds: float) -> None:
         while True:
@@ -127,11 +142,13 @@ def alarms() -> Iterator[Callable[[float], None]]:
                 raise
             return
 
-    try:
-        yield set_alarm
-    finally:
-        set_alarm(0.0)
-        signal.signal(signal.SIGALRM, before)
+    with swallowed():
+        before = signal.signal(signal.SIGALRM, late)
+        try:
+            yield set_alarm
+        finally:
+            set_alarm(0.0)
+            signal.signal(signal.SIGALRM, before)
 
 
 def interrupted_after(call: Callable[[], object], seconds: float) -> None:

@@ -87,6 +87,7 @@ class Wait:
         if len(words) > WORD_COUNT_MAX:
             raise ValueError(f"{len(words)} words: at most {WORD_COUNT_MAX} are waited for at once")
         self._store = store
+        self._words: Sequence[tuple[Futex, int]] = ()
         self._offsets = array(OFFSETS, [position[1] for position in positions])
         self._what = what = ffi.new("mq_waiting *")
         wanted = [position[2] for position in positions]
@@ -119,7 +120,7 @@ class Wait:
     def _look_at(self, words: Sequence[tuple[Futex, int]]) -> None:
         for place, (word, seen) in enumerate(words):
             self._pointers[place], self._seen[place] = word.pointer, seen % MODULUS
-        self._words: Sequence[tuple[Futex, int]] = words  # C has their addresses too.
+        self._words = words  # C has their addresses too.
         self._what.word_count = len(words)
 
     def _count(self, hashes: frozenset[int] | bytes | None) -> int:

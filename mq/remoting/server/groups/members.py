@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Final
 
 from mq.api.broker import Broker
-from mq.api.group import Subscription
+from mq.api.group import Model, Subscription
 from mq.api.results import MessageQueue
 from mq.api.waiter import Versioned
 from mq.errors import MQError, NotPermitted, TopicNotFound
@@ -123,7 +123,7 @@ class RemoteMembers:
         ordered: bool | None = None,
     ) -> RemoteMember:
         group, groups = data.group_name, self._broker.consumer_groups
-        model = "clustering" if data.message_model is MessageModel.CLUSTERING else "broadcasting"
+        model: Model = "clustering" if data.message_model is MessageModel.CLUSTERING else "broadcasting"
         consume_type = "push" if data.consume_type is ConsumeType.PUSH else "pull"
         if model == "clustering" and consume_type == "push":
             self.have_retry_topic(group)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+from mq.api.topic import Permission
 from mq.broker.replication import Replicated
 from mq.broker.topics.config import TopicSettings as KeptTopic
 from mq.errors import TopicNotFound
@@ -97,6 +98,8 @@ def settings_of(served: Served, topic: str) -> TopicSettings | None:
     return TopicSettings(topic, counts[0].read_queue_nums, counts[0].write_queue_nums, counts[0].perm)
 
 
-def letters(perm: int) -> str:
+def letters(perm: int) -> Permission:
     """RocketMQ's bits as mq writes them."""
-    return ("r" if perm & READ else "") + ("w" if perm & WRITE else "")
+    if perm & READ:
+        return "rw" if perm & WRITE else "r"
+    return "w" if perm & WRITE else ""
