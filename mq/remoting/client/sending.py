@@ -28,7 +28,7 @@ from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.requests.sending import SendAnswer, SendBatchMessage, SendFields, SendMessageV2
 from mq.remoting.codec.response_codes import ResponseCode
-from mq.store.log.unique_id import new_unique_id
+from mq.store.log.unique_id import new_unique_id, new_unique_ids
 
 __all__ = ["PRODUCER_GROUP", "Sending"]
 
@@ -78,7 +78,7 @@ class Sending:
     def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
         """See Queues.append_batch."""
         self._allow(queue)
-        ids = [new_unique_id() for _ in messages]
+        ids = new_unique_ids(len(messages))
         entries = [
             (message.body, with_unique_id(message.encoded, unique_id), message.flag)
             for message, unique_id in zip(messages, ids, strict=True)

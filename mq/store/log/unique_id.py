@@ -12,7 +12,7 @@ import socket
 
 from mq.store.native import ffi, lib
 
-__all__ = ["new_unique_id", "seed_ids"]
+__all__ = ["new_unique_id", "new_unique_ids", "seed_ids"]
 
 UNIQUE_ID_SIZE = 32
 
@@ -37,10 +37,15 @@ def seed_ids() -> None:
 
 def new_unique_id() -> str:
     """One for a message that is stored elsewhere; what is stored here gets its own in C."""
-    made = ffi.new("char[]", UNIQUE_ID_SIZE)
-    lib.mq_unique_id(made)
-    text: bytes = ffi.unpack(made, UNIQUE_ID_SIZE)
-    return text.decode()
+    return new_unique_ids(1)[0]
+
+
+def new_unique_ids(count: int) -> list[str]:
+    """The same for several messages."""
+    made = ffi.new("char[]", UNIQUE_ID_SIZE * count)
+    lib.mq_unique_ids(made, count)
+    text: str = ffi.unpack(made, UNIQUE_ID_SIZE * count).decode()
+    return [text[at : at + UNIQUE_ID_SIZE] for at in range(0, len(text), UNIQUE_ID_SIZE)]
 
 
 seed_ids()  # of this process; forked children do it again, see store.py

@@ -97,9 +97,7 @@ static int64_t unit_time(mq_index *index, int32_t unit) {
     return (int64_t)((uint64_t)begin + (uint64_t)seconds * 1000);
 }
 
-static int system_error(void) {
-    return errno == ENOENT ? MQ_MISSING : mq_disk_error();
-}
+static int system_error(void) { return errno == ENOENT ? MQ_MISSING : mq_disk_error(); }
 
 int mq_index_create(const char *path, int32_t slot_count, int32_t unit_count) {
     if (slot_count < 1 || unit_count < 2) return MQ_INVALID;

@@ -149,6 +149,7 @@ mq_files *mq_log_queue_files(mq_log *log, int queue);
 /* Unique ids (RocketMQ's layout): 20 characters that name host, process and start. */
 void mq_unique_seed(const char *prefix);
 int mq_unique_id(char *id);
+void mq_unique_ids(char *ids, int32_t count); /* one behind the other */
 
 /* The first whole record after `from`, below `until`, found by its magic and its own place: bytes that are no
  * record may be followed by some. MQ_GONE if there is none. */

@@ -42,3 +42,7 @@ int mq_unique_id(char *id) {
     for (int i = 0; i < 4; i++) id[28 + i] = HEX[number >> (12 - 4 * i) & 15];
     return MQ_UNIQUE_ID_SIZE;
 }
+
+void mq_unique_ids(char *ids, int32_t count) {
+    for (int32_t i = 0; i < count; i++) mq_unique_id(ids + (int64_t)i * MQ_UNIQUE_ID_SIZE);
+}
