@@ -27,7 +27,7 @@ from mq.client.engine.options import PushOptions
 from mq.client.engine.owned_queue import ConsumeRequest, OwnedQueue, Pulled
 from mq.client.engine.send_back import RETRY_SECONDS, SendBack
 from mq.client.engine.thread_pool import ThreadPool, Worker
-from mq.errors import BrokerClosed, ForkedBroker, StoreCorrupted
+from mq.errors import BrokerClosed, ForkedBroker, MQError, StoreCorrupted
 
 logger = logging.getLogger("mq.consumer")
 
@@ -66,6 +66,7 @@ class ConsumeLoop:
         self._look_at = 0.0  # or then, while there is work all along,
         self._due = 0.0  # or then, by what is known
         self._version = -1
+        self._trouble = ""  # why the last rebalance failed
         self._hint: OwnedQueue | None = None  # which is known to have something
         self._round: list[OwnedQueue] = []  # the queues, the one that had something last in front
         self._dispatcher: Final = Dispatcher(
@@ -282,8 +283,8 @@ class ConsumeLoop:
         self._must_look = True
         self._rebalance_at = now + ROUND_SECONDS
         self._version = version
-        if not self._claimed.rebalance(self._membership, self._is_closing):
-            self._rebalance_at = now + ERROR_PAUSE
+        if not self._rebalanced():
+            self._rebalance_at = self._clock() + ERROR_PAUSE
         with self._lock:
             known = set(self._round)
             mine = set(self._owned.values())
@@ -291,6 +292,24 @@ class ConsumeLoop:
                 self._round = [owned for owned in self._round if owned in mine]
                 self._round += [owned for owned in self._owned.values() if owned not in known]
             self._dispatcher.limits = self._options.limits(len(self._round))
+
+    def _rebalanced(self) -> bool:
+        """Whether every queue that is this member's was claimed. A cluster's trouble is one line in the log:
+        the consumer goes on with the queues of the brokers that answer."""
+        try:
+            is_complete = self._claimed.rebalance(self._membership, self._is_closing)
+        except (BrokerClosed, ForkedBroker):
+            raise
+        except MQError as error:
+            if str(error) != self._trouble:
+                logger.error(
+                    "consumer %s of group %s cannot rebalance, keeps its queues, and tries again in %g s: %s",
+                    *(self._claimed.client_id, self._claimed.group, ERROR_PAUSE, error),
+                )
+            self._trouble = str(error)
+            return False
+        self._trouble = ""
+        return is_complete
 
     def _look_after(self, now: float) -> None:
         """All that depends on time: expired listeners, suspensions, hand-overs, notes."""
@@ -357,8 +376,10 @@ class ConsumeLoop:
             self._claimed.leave(self._membership)
         except (BrokerClosed, ForkedBroker):
             pass
+        except MQError as error:
+            logger.error("consumer %s could not leave its group: %s", self._claimed.client_id, error)
         except Exception:
-            logger.exception("consumer %s: could not leave its group", self._claimed.client_id)
+            logger.exception("consumer %s could not leave its group", self._claimed.client_id)
         with self._lock:
             self._pool.end()
         self.closed.set()

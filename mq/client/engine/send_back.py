@@ -17,6 +17,7 @@ from mq.api.group import Claim
 from mq.client.engine.delivery import Failure
 from mq.client.engine.owned_queue import ALL_CONSUMED, ConsumeRequest, Unconsumed
 from mq.client.retry import RetriedMessage, Retry, suspend_seconds
+from mq.errors import MQError
 from mq.message import MessageExt
 from mq.names import DEAD_PREFIX
 
@@ -106,10 +107,11 @@ class SendBack:
         """Whether the broker has it now, or another member of the group."""
         try:
             claim.send_back(message, delay_level=level, max_reconsume_times=self._times_max)
-        except Exception:
-            logger.exception(
-                "group %s: message %s could not be sent back, it comes again in %g s",
-                *(self._group, message.msg_id, RETRY_SECONDS),
+        except Exception as error:
+            logger.error(
+                "group %s: message %s could not be sent back, it comes again in %g s: %s",
+                *(self._group, message.msg_id, RETRY_SECONDS, error),
+                exc_info=None if isinstance(error, MQError) else error,
             )
             return False
         return True
