@@ -723,6 +723,27 @@ def test_fault_avoidance_keeps_account_of_a_broker() -> None:
     assert len(broker.stored()) == 2
 
 
+def test_probes_of_a_broker_begin_once_and_end_with_an_answer() -> None:
+    table = FaultTable()
+    assert not table.begin_probes("a")
+    table.record("a", 1, 0, failed=True, reachable=False)
+    assert table.begin_probes("a")
+    assert not table.begin_probes("a")
+    table.end_probes("a")
+    assert table.is_reachable("a")
+    assert not table.is_available("a", 9_999)
+    table.record("a", 1, 0, failed=True, reachable=False)
+    assert table.begin_probes("a")
+
+
+def test_a_broker_that_always_answers_is_reachable_at_once() -> None:
+    """That of a directory is not probed."""
+    broker, producer = make(lost(), refused(2), fault_avoidance=True, fault_detector=True)
+    for _ in range(2):
+        assert producer.send(MESSAGE).status is mq.SendStatus.SEND_OK
+    assert len(broker.attempts) == 4
+
+
 def test_a_forked_child_cannot_use_its_parents_send_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = make()
     producer.send_async(MESSAGE).result(timeout=60)

@@ -105,6 +105,13 @@ class Queues(QueueEnds, Protocol):
         """Store messages of one topic side by side in one queue, all of them or none."""
         ...
 
+    def when_reachable(self, queue: MessageQueue, reached: Callable[[], object]) -> Callable[[], object]:
+        """Have reached() called once the broker of a queue answers, or is gone for good; from any thread, and
+        without waiting. What is returned ends that: then reached() need not be called any more. The broker of
+        a directory always answers."""
+        reached()
+        return _nothing
+
     def puller(self, queue: MessageQueue) -> Puller:
         """What pulls from a queue, as often as wanted. Whether the queue may be read is asked at the first
         pull, and after every change of a topic."""
@@ -113,6 +120,10 @@ class Queues(QueueEnds, Protocol):
     def waiter(self) -> Waiter:
         """For a thread that waits for several consumers, or for queues of no group."""
         ...
+
+
+def _nothing() -> None:
+    """Ends what has ended."""
 
 
 class Appenders:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mq.api.broker import COMPRESS_OVER, Appenders, Broker, MessageQueue, Queue, SendResult
 from mq.client.batch import BATCH_ENTRY_SIZE, check_batch
-from mq.client.fault import FaultTable
+from mq.client.fault import FaultAvoidance, was_answered
 from mq.client.hooks import Hooks
 from mq.client.listener import close_unrun
 from mq.client.publish_routes import Routes
@@ -64,6 +64,7 @@ class Producer(Sender):
         compression: Compression = "zlib",
         selector: Selector | None = None,
         fault_avoidance: bool = False,
+        fault_detector: bool = False,
         dedup_window: float | None = None,
     ) -> None:
         check_group(group)
@@ -73,6 +74,8 @@ class Producer(Sender):
             raise ValueError(f"retries is {retries}, must be 0 or more")
         if compress_over < 1:
             raise ValueError(f"compress_over is {compress_over} bytes, must be 1 or more")
+        if fault_detector and not fault_avoidance:
+            raise ValueError("fault_detector=True needs fault_avoidance=True, which uses what it detects")
         self.group = group
         self._before_send: list[BeforeSend] = Hooks("before_send")
         self._after_send: list[AfterSend] = Hooks("after_send")
@@ -85,8 +88,8 @@ class Producer(Sender):
         self._retries = retries
         self._compress_over = compress_over
         self._compress = compressor(compression)
-        self._faults = FaultTable() if fault_avoidance else None
-        self._routes = Routes(broker, selector, self._faults)
+        self._faults = FaultAvoidance(broker, has_detector=fault_detector) if fault_avoidance else None
+        self._routes = Routes(broker, selector, self._faults.table if self._faults else None)
         self._size_max = broker.message_size_max
         self._closed = False
         # Messages up to this size take the short way, as long as nothing unusual is asked for.
@@ -242,6 +245,8 @@ class Producer(Sender):
         self._closed = True
         self._stop()
         self._buffer.close()
+        if self._faults is not None:
+            self._faults.close()
 
     def __enter__(self) -> Self:
         return self
@@ -316,7 +321,8 @@ class Producer(Sender):
             failure = error
             raise
         finally:
-            self._note(chosen.broker_name, started, failure)
+            if self._faults is not None:
+                self._faults.note(chosen, started, failure)
             for after in self.after_send:
                 for message in messages:
                     self._call(after, message, chosen, result, failure)
@@ -328,13 +334,6 @@ class Producer(Sender):
         except Exception:  # noqa: BLE001 - what a hook does wrong must not keep a message from being sent
             is_wrong = True
         self.hook_errors += is_wrong
-
-    def _note(self, broker: str, started: float, failure: Exception | None) -> None:
-        if self._faults is not None:
-            now_ms = monotonic() * 1000
-            failed = isinstance(failure, (RemotingError, RequestTimeout))
-            reachable = failure is None or not _was_answered(failure)
-            self._faults.record(broker, now_ms - started * 1000, now_ms, failed=failed, reachable=reachable)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -429,7 +428,7 @@ class Producer(Sender):
                 except (RemotingError, RequestTimeout) as error:
                     unique_id = error.unique_id or unique_id
                     attempts += 1
-                    if attempts > self._retries or _was_answered(error):
+                    if attempts > self._retries or was_answered(error):
                         raise
                 except ValueError as error:
                     if pending.is_bound or not self._is_gone(chosen, error):
@@ -443,7 +442,3 @@ class Producer(Sender):
     def _is_gone(self, chosen: MessageQueue, error: ValueError) -> bool:
         """Whether a queue was refused because its topic has got fewer since it was chosen."""
         return type(error) is ValueError and chosen not in self._routes.queues(chosen.topic)
-
-
-def _was_answered(error: Exception) -> bool:
-    return isinstance(error, RemotingError) and error.code is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -144,6 +144,9 @@ class RemoteBroker(Broker):
 
     def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
         return self._queues.append_batch(queue, messages)
+
+    def when_reachable(self, queue: MessageQueue, reached: Callable[[], object]) -> Callable[[], object]:
+        return self._queues.when_reachable(queue, reached)
 
     def puller(self, queue: MessageQueue) -> Puller:
         return self._queues.puller(queue)

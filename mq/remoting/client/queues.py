@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mq.api.queues import Appender, Puller, Queues
 from mq.api.results import MessageQueue, SendResult
@@ -12,6 +12,7 @@ from mq.remoting.client.arrivals import Arrivals, RemoteWaiter
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.queue_puller import QueuePuller
+from mq.remoting.client.reachability import Reachability
 from mq.remoting.client.sending import Sending
 from mq.remoting.client.topics import RemoteTopics
 from mq.remoting.codec.requests.offsets import GetMaxOffset, GetMinOffset, SearchOffsetByTimestamp
@@ -37,6 +38,7 @@ class RemoteQueues(Queues):
         self._topics = topics
         self._sending = sending
         self._arrivals = arrivals
+        self._reachability = Reachability(brokers, namespace)
 
     @property
     def name(self) -> str:
@@ -69,6 +71,9 @@ class RemoteQueues(Queues):
 
     def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
         return self._sending.append_batch(queue, messages)
+
+    def when_reachable(self, queue: MessageQueue, reached: Callable[[], object]) -> Callable[[], object]:
+        return self._reachability.when_reachable(queue, reached)
 
     def puller(self, queue: MessageQueue) -> Puller:
         return QueuePuller(self._brokers, queue, self._namespace, self._topics)
