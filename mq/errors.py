@@ -52,7 +52,9 @@ class MQError(Exception):
 
 
 def _restore(kind: type[MQError], args: tuple[Any, ...]) -> MQError:
-    return kind.__new__(kind, *args)
+    error = kind.__new__(kind, *args)
+    error.args = args  # OSError, of which RequestTimeout is one, sets them in __init__ alone.
+    return error
 
 
 class StoreCorrupted(MQError):

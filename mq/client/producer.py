@@ -303,7 +303,8 @@ class Producer(Sender):
             if spent > timeout:
                 raise RequestTimeout(
                     f"not sent within {timeout:g} s: {len(attempts)} attempts failed,"
-                    f" the last one with: {failure}"
+                    f" the last one with: {failure}",
+                    address=getattr(failure, "address", None),
                 ) from failure
 
     def _attempt(
@@ -411,7 +412,7 @@ class Producer(Sender):
     def _send_one(self, pending: PendingSend) -> None:
         message = pending.message
         chosen = pending.queue
-        unique_id = None
+        unique_id = failure = None
         attempts = 0
         try:
             if isinstance(pending, KeyedSend):
@@ -420,12 +421,15 @@ class Producer(Sender):
                 store = self._storing(message)
             while True:
                 if monotonic() > pending.deadline:
-                    raise RequestTimeout(f"not sent within {pending.timeout:g} s")
+                    raise failure or RequestTimeout(
+                        f"not sent to {chosen} within {pending.timeout:g} s: other sends came first"
+                    )
                 try:
                     with time_guard(pending.deadline - monotonic()):
                         result = self._attempt(store, (message,), chosen, unique_id)
                     break
                 except (RemotingError, RequestTimeout) as error:
+                    failure = error
                     unique_id = error.unique_id or unique_id
                     attempts += 1
                     if attempts > self._retries or was_answered(error):

@@ -40,9 +40,15 @@ class EventLoop:
             if not self.loop.is_closed():
                 raise
 
-    def wait_for(self, work: Coroutine[Any, Any, Result], timeout: float, what: str) -> Result:
-        """Run a coroutine in the loop and return its result. Raises RequestTimeout after `timeout`
-        seconds."""
+    def wait_for(
+        self,
+        work: Coroutine[Any, Any, Result],
+        timeout: float,
+        what: str,
+        address: str | None = None,
+    ) -> Result:
+        """Run a coroutine in the loop and return its result. Raises RequestTimeout, with this address, after
+        `timeout` seconds."""
         assert not self.is_current
         try:
             future: Future[Result] = asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -55,7 +61,7 @@ class EventLoop:
             if future.done() and future.exception() is error:
                 raise  # The coroutine itself raised it: RequestTimeout is a TimeoutError.
             future.cancel()
-            raise RequestTimeout(f"{what}: not done within {timeout:.1f} s") from None
+            raise RequestTimeout(f"{what}: not done within {timeout:.1f} s", address=address) from None
         except CancelledError:
             raise BrokerClosed(f"{what}: the broker was closed") from None
         except BaseException:

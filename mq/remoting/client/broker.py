@@ -19,10 +19,11 @@ from mq.api.queues import Appender, Puller
 from mq.api.results import MessageQueue, SendResult
 from mq.api.topic import Topic, TopicChange
 from mq.api.waiter import Waiter
-from mq.errors import MQError, NotSupported, TopicNotFound
+from mq.errors import MQError, NotSupported
 from mq.message import Message, MessageExt
 from mq.names import check_group, check_topic
 from mq.remoting.client.arrivals import Arrivals
+from mq.remoting.client.broker_errors import no_route
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.columns.scans import RemoteScans
 from mq.remoting.client.connections.addresses import parse_addresses
@@ -110,7 +111,7 @@ class RemoteBroker(Broker):
     def topic(self, name: str) -> Topic:
         check_topic(name)
         if not self._topics.exists(name):
-            raise TopicNotFound(name)
+            raise no_route(name, self._brokers.cluster.name_servers)
         return Topic(self, name)
 
     # Queues.

@@ -15,7 +15,16 @@ from mq.errors import (
 )
 from mq.remoting.codec.response_codes import ResponseCode
 
-__all__ = ["MessageRejected", "NoSuchTopic", "RequestDenied", "WrongExpression", "is_final", "translated"]
+__all__ = [
+    "MessageRejected",
+    "NoSuchTopic",
+    "RequestDenied",
+    "WrongExpression",
+    "denied",
+    "is_final",
+    "no_route",
+    "translated",
+]
 
 
 class NoSuchTopic(TopicNotFound, RemotingError):
@@ -55,6 +64,26 @@ def translated(error: RemotingError, topic: str = "") -> RemotingError:
     if isinstance(found, FilterSyntaxError):
         found.position = 0
     return found
+
+
+def no_route(topic: str, name_servers: str) -> RemotingError:
+    """The error for a topic of which the name servers have no route."""
+    return translated(
+        RemotingError(
+            f"topic {topic!r} does not exist: the name server at {name_servers} has no route to it; make it"
+            f" with broker.create_topic({topic!r})",
+            code=ResponseCode.TOPIC_NOT_EXIST,
+            address=name_servers,
+        ),
+        topic,
+    )
+
+
+def denied(
+    text: str, address: str | None, *, code: int | None = ResponseCode.NO_PERMISSION, remark: str = ""
+) -> RemotingError:
+    """The error for what the address, or what it said, does not permit."""
+    return RequestDenied(text, code=code, remark=remark, address=address)
 
 
 def is_final(error: MQError) -> bool:

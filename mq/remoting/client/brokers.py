@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, TypeVar
+from typing import Final
 
 from mq.errors import MQError, RemotingError
 from mq.remoting.client.broker_errors import translated
-from mq.remoting.client.connections.answers import SUCCESS_ONLY, checked, framed
+from mq.remoting.client.connections.answers import SUCCESS_ONLY, checked, fields_of, framed
 from mq.remoting.client.connections.cluster import Cluster
 from mq.remoting.client.connections.connection import Answered
 from mq.remoting.client.connections.remoting import Remoting
-from mq.remoting.codec.fields import Answer, Request, decode_fields
+from mq.remoting.codec.fields import Request
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.json_body import JsonBody
 from mq.remoting.codec.requests.offsets import OffsetAnswer
 from mq.remoting.codec.response_codes import ResponseCode
 
 __all__ = ["Brokers"]
-
-Declared = TypeVar("Declared", bound=Answer)
 
 
 class Brokers:
@@ -85,7 +83,10 @@ class Brokers:
         also: Collection[int] = SUCCESS_ONLY,
     ) -> Frame:
         """The answer of the first broker that gives one. Raises the error of the last one if all fail."""
-        failure: MQError = RemotingError(f"there is no broker to be asked for {request.NAME}")
+        asked = self.cluster.name_servers
+        failure: MQError = RemotingError(
+            f"there is no broker to be asked for {request.NAME}; the name server is at {asked}", address=asked
+        )
         for name in broker_names:
             try:
                 return self.ask(name, request, body, also=also)
@@ -104,14 +105,14 @@ class Brokers:
 
     def offset(self, broker_name: str, request: Request) -> int:
         """The offset in a broker's answer."""
-        return self.fields(OffsetAnswer, self.ask(broker_name, request)).offset
+        return fields_of(OffsetAnswer, self.ask(broker_name, request)).offset
 
     def offset_or_none(self, broker_name: str, request: Request) -> int | None:
         """The offset in a broker's answer; None if the broker has none."""
         answer = self.ask(broker_name, request, also=(ResponseCode.QUERY_NOT_FOUND,))
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        return self.fields(OffsetAnswer, answer).offset
+        return fields_of(OffsetAnswer, answer).offset
 
     def send_oneway(self, broker_name: str, request: Request, body: bytes | JsonBody = b"") -> None:
         """Send a oneway request to the master; dropped if there is none in a route now. Thread-safe."""
@@ -127,7 +128,3 @@ class Brokers:
             return False
         self.remoting.call_async(address, framed(request), answered)
         return True
-
-    @staticmethod
-    def fields(declared: type[Declared], answer: Frame) -> Declared:
-        return decode_fields(declared, answer.fields)

@@ -13,15 +13,14 @@ from mq.errors import MessageNotFound, MQError, NotPermitted, RemotingError, Top
 from mq.message import MessageExt
 from mq.names import is_system_topic
 from mq.properties import value_of
+from mq.remoting.client.broker_errors import denied, no_route
 from mq.remoting.client.brokers import Brokers
-from mq.remoting.client.connections.answers import checked, framed
+from mq.remoting.client.connections.answers import checked, fields_of, framed, records_of
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.offset_id import OffsetId
 from mq.remoting.client.sending import PRODUCER_GROUP
 from mq.remoting.client.topics import RemoteTopics
-from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame
-from mq.remoting.codec.records import decode_records
 from mq.remoting.codec.requests.consuming import QueryMessage, ViewMessageById
 from mq.remoting.codec.requests.sending import RecallAnswer, RecallMessage
 from mq.remoting.codec.response_codes import ResponseCode
@@ -59,7 +58,7 @@ class MessageQuery:
     ) -> list[MessageExt]:
         """See Broker.query. A broker indexes a message some ms after it was stored."""
         if not self._topics.exists(topic):
-            raise TopicNotFound(topic)
+            raise no_route(topic, self._brokers.cluster.name_servers)
         check_query(key, count_max)
         end_ms = time.time_ns() // 1_000_000 + 60_000 if end_ms is None else end_ms
         found: dict[str, MessageExt] = {}
@@ -96,9 +95,10 @@ class MessageQuery:
             answer = self._brokers.ask(recalled.broker_name, request)
         except RemotingError as error:
             if error.code == ResponseCode.ILLEGAL_OPERATION:
-                raise NotPermitted(f"message {recalled.unique_id} cannot be recalled: {error}") from error
+                text = f"message {recalled.unique_id} cannot be recalled: {error}"
+                raise denied(text, error.address, code=error.code, remark=error.remark) from error
             raise
-        return decode_fields(RecallAnswer, answer.fields).msg_id
+        return fields_of(RecallAnswer, answer).msg_id
 
     def _check_broker(self, recalled: RecallHandle) -> None:
         """Raises ValueError if the handle belongs to a broker of another cluster."""
@@ -125,7 +125,7 @@ class MessageQuery:
         return messages[0] if messages and messages[0].log_offset == place.log_offset else None
 
     def _decoded(self, answer: Frame, broker_name: str) -> list[MessageExt]:
-        return self._namespace.plain_messages(decode_records(answer.body, broker_name))
+        return self._namespace.plain_messages(records_of(answer, broker_name))
 
     def _name_of(self, address: str) -> str | None:
         self._brokers.all_names()

@@ -11,11 +11,9 @@ from mq.api.group import Subscription
 from mq.api.results import MessageQueue, PullResult, PullStatus
 from mq.errors import RemotingError
 from mq.remoting.client.broker_errors import translated
-from mq.remoting.client.connections.answers import checked
+from mq.remoting.client.connections.answers import checked, fields_of, records_of
 from mq.remoting.client.namespace import Namespace
-from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame
-from mq.remoting.codec.records import decode_records
 from mq.remoting.codec.requests.consuming import PullAnswer, PullFlag, PullMessage
 from mq.remoting.codec.response_codes import ResponseCode
 
@@ -91,7 +89,7 @@ def pull_head(answer: Frame, queue: MessageQueue, offset: int, address: str) -> 
         checked(answer, PullMessage, address, _STATUS)
     except RemotingError as error:
         raise translated(error, queue.topic) from None
-    fields = decode_fields(PullAnswer, answer.fields)
+    fields = fields_of(PullAnswer, answer)
     status = _STATUS[ResponseCode(answer.code)]
     next_offset = fields.next_begin_offset
     if status is PullStatus.FOUND and (not answer.body or next_offset <= offset):
@@ -111,5 +109,5 @@ def pulled(answer: Frame, queue: MessageQueue, offset: int, address: str, namesp
     status, next_offset, min_offset, max_offset, broker_id = pull_head(answer, queue, offset, address)
     messages = []
     if status is PullStatus.FOUND:
-        messages = namespace.plain_messages(decode_records(answer.body, queue.broker_name))
+        messages = namespace.plain_messages(records_of(answer, queue.broker_name))
     return Pulled(PullResult(status, messages, next_offset, min_offset, max_offset), broker_id)

@@ -20,11 +20,10 @@ from mq.fastpath import time_left
 from mq.message import Message
 from mq.remoting.client.broker_errors import translated
 from mq.remoting.client.brokers import Brokers
-from mq.remoting.client.connections.answers import checked, framed
+from mq.remoting.client.connections.answers import checked, fields_of, framed, unreadable
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.offset_id import OffsetId
 from mq.remoting.codec.batch import encode_batch
-from mq.remoting.codec.fields import decode_fields
 from mq.remoting.codec.frame import Frame
 from mq.remoting.codec.requests.sending import SendAnswer, SendBatchMessage, SendFields, SendMessageV2
 from mq.remoting.codec.response_codes import ResponseCode
@@ -199,8 +198,14 @@ class Sending:
         return found
 
     def _stored(self, answer: Frame, queue: MessageQueue, ids: list[str]) -> SendResult:
-        fields = decode_fields(SendAnswer, answer.fields)
-        host, offsets = placed(fields.msg_id, len(ids))
+        try:
+            fields = fields_of(SendAnswer, answer)
+            host, offsets = placed(fields.msg_id, len(ids))
+        except RemotingError as error:
+            # The broker has stored them: a retry must have the same unique id.
+            failure = error if error.address is not None else unreadable(answer, error)
+            failure.unique_id = ids[0] if len(ids) == 1 else None
+            raise failure from None
         handle = fields.recall_handle
         return SendResult(
             _STATUS[answer.code],

@@ -12,17 +12,17 @@ from time import monotonic, sleep
 
 from mq.api.results import MessageQueue
 from mq.api.topic import TopicChange
-from mq.errors import MQError, NotPermitted, RemotingError, RequestTimeout, TopicNotFound
+from mq.errors import MQError, NotPermitted, RemotingError, RequestTimeout
 from mq.names import DEAD_PREFIX, RETRY_PREFIX, UNSENDABLE_TOPICS, check_topic, is_system_topic
+from mq.remoting.client.broker_errors import denied, no_route
 from mq.remoting.client.brokers import Brokers
-from mq.remoting.client.connections.answers import checked
+from mq.remoting.client.connections.answers import body_of, checked
 from mq.remoting.client.connections.name_servers import NameServers
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.routing import readable_queues, writable_queues
 from mq.remoting.client.sending import INHERITED_QUEUE_COUNT, INHERITED_TOPIC
 from mq.remoting.codec.bodies.route import READ, WRITE, QueueCounts, TopicNames, TopicRoute
 from mq.remoting.codec.bodies.settings import TopicSettings, TopicTable
-from mq.remoting.codec.json_body import from_json
 from mq.remoting.codec.requests.name_servers import DeleteTopicInNameServer, GetTopicList
 from mq.remoting.codec.requests.topics import DeleteTopicInBroker, GetAllTopics, GetTopic, UpdateTopic
 from mq.remoting.codec.response_codes import ResponseCode
@@ -62,7 +62,7 @@ class RemoteTopics:
             return self._inherit(topic)
         queues = writable_queues(topic, route)
         if not queues:
-            raise NotPermitted(f"topic {topic!r} may not be written on any broker of the cluster")
+            raise self._closed(topic, "written")
         return queues
 
     def readable(self, topic: str) -> Sequence[MessageQueue]:
@@ -70,7 +70,7 @@ class RemoteTopics:
         route = self.known(topic)
         queues = readable_queues(topic, route)
         if not queues:
-            raise NotPermitted(f"topic {topic!r} may not be read on any broker of the cluster")
+            raise self._closed(topic, "read")
         return queues
 
     def known(self, topic: str) -> TopicRoute:
@@ -79,17 +79,17 @@ class RemoteTopics:
         check_topic(topic)
         route = self._route(topic)
         if route is None:
-            raise TopicNotFound(topic)
+            raise no_route(topic, self._brokers.cluster.name_servers)
         return route
 
     def check_writable(self, queue: MessageQueue) -> None:
         """Raises if a queue may not be sent to: a broker checks neither the topic's permission nor a negative
         queue id."""
-        _check_among(queue, self.publishable(queue.topic), "sent to")
+        self._check_among(queue, self.publishable(queue.topic), "sent to")
 
     def check_readable(self, queue: MessageQueue) -> None:
         """Raises if a queue may not be read."""
-        _check_among(queue, self.readable(queue.topic), "read")
+        self._check_among(queue, self.readable(queue.topic), "read")
 
     def exists(self, topic: str) -> bool:
         return self._fresh(topic) is not None
@@ -101,7 +101,7 @@ class RemoteTopics:
         own = set(self._brokers.all_names()) | self._brokers.cluster_names()
         return sorted(
             self._namespace.plain(name)
-            for name in from_json(TopicNames, answer.body).topic_list
+            for name in body_of(TopicNames, answer).topic_list
             if self._namespace.holds(name)
             and name not in own
             and not is_system_topic(name)
@@ -128,7 +128,7 @@ class RemoteTopics:
         if is_system_topic(topic):
             raise NotPermitted(f"{topic} is RocketMQ's own: it cannot be deleted")
         if self._fresh(topic) is None:
-            raise TopicNotFound(topic)
+            raise no_route(topic, self._brokers.cluster.name_servers)
         wire = self._namespace.wire(topic)
         for name in self._brokers.all_names():
             self._brokers.ask(name, DeleteTopicInBroker(wire))
@@ -183,11 +183,11 @@ class RemoteTopics:
         also = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.TOPIC_NOT_EXIST)
         answer = self._brokers.ask(broker_name, GetTopic(wire), also=also)
         if answer.code == ResponseCode.SUCCESS:
-            return from_json(TopicSettings, answer.body)
+            return body_of(TopicSettings, answer)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         answer = self._brokers.ask(broker_name, GetAllTopics())
-        return from_json(TopicTable, answer.body).topic_config_table.get(wire)
+        return body_of(TopicTable, answer).topic_config_table.get(wire)
 
     def _route(self, topic: str) -> TopicRoute | None:
         return self._brokers.cluster.route(self._namespace.wire(topic))
@@ -206,7 +206,8 @@ class RemoteTopics:
             if monotonic() > deadline:
                 raise RequestTimeout(
                     f"the brokers have topic {topic!r}, but after {ROUTE_SECONDS:g} s no name server has all"
-                    " its queues"
+                    f" its queues; asked was {self._brokers.cluster.name_servers}",
+                    address=self._brokers.cluster.name_servers,
                 )
             sleep(ROUTE_LOOK_SECONDS)
 
@@ -215,8 +216,31 @@ class RemoteTopics:
         # The first message creates the topic, with the queue count of the template topic, up to a limit.
         queues = [] if route is None else writable_queues(topic, route, INHERITED_QUEUE_COUNT)
         if not queues:
-            raise TopicNotFound(topic)
+            raise no_route(topic, self._brokers.cluster.name_servers)
         return queues
+
+    def _closed(self, topic: str, done: str) -> RemotingError:
+        """The error for a topic whose permission excludes that it is read or written."""
+        asked = self._brokers.cluster.name_servers
+        return denied(
+            f"topic {topic!r} may not be {done} on any broker of the cluster, by its route from {asked}",
+            asked,
+        )
+
+    def _check_among(self, queue: MessageQueue, queues: Sequence[MessageQueue], done: str) -> None:
+        """Raises ValueError if the broker does not have the queue, and RemotingError if the broker is in no
+        route: it may come back."""
+        if queue in queues:
+            return
+        where = f"topic {queue.topic!r} has no queue {queue.queue_id} on broker {queue.broker_name!r}"
+        if any(queue.broker_name == each.broker_name for each in queues):
+            raise ValueError(f"{where} that is {done}")
+        known = ", ".join(sorted({each.broker_name for each in queues}))
+        asked = self._brokers.cluster.name_servers
+        raise RemotingError(
+            f"{where} now; the brokers that have some are: {known}; asked was the name server at {asked}",
+            address=asked,
+        )
 
     def _route_changed(self, _topic: str, _route: TopicRoute | None) -> None:
         self._changed()
@@ -232,15 +256,3 @@ def _is_as_made(known: QueueCounts, request: UpdateTopic) -> bool:
         request.write_queue_nums,
         request.perm,
     )
-
-
-def _check_among(queue: MessageQueue, queues: Sequence[MessageQueue], done: str) -> None:
-    """Raises ValueError if the broker does not have the queue, and RemotingError if the broker is in no
-    route: it may come back."""
-    if queue in queues:
-        return
-    where = f"topic {queue.topic!r} has no queue {queue.queue_id} on broker {queue.broker_name!r}"
-    if any(queue.broker_name == each.broker_name for each in queues):
-        raise ValueError(f"{where} that is {done}")
-    known = ", ".join(sorted({each.broker_name for each in queues}))
-    raise RemotingError(f"{where} now; the brokers that have some are: {known}")

@@ -78,6 +78,8 @@ class Frame:
     encoding: HeaderEncoding = HeaderEncoding.JSON
     size: int = field(default=0, compare=False)
     """The bytes it had on the wire, without the size; 0 if it was not received."""
+    address: str = field(default="", compare=False)
+    """The host:port that an answer came from, for errors; "" if it was not received."""
 
     @property
     def is_response(self) -> bool:

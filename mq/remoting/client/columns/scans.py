@@ -13,7 +13,7 @@ from mq.errors import MQError, NotPermitted, RemotingError, RequestTimeout
 from mq.remoting.client.broker_errors import is_final, translated
 from mq.remoting.client.brokers import Brokers
 from mq.remoting.client.columns.queue_scan import QueueScan
-from mq.remoting.client.connections.answers import checked, framed
+from mq.remoting.client.connections.answers import checked, fields_of, framed
 from mq.remoting.client.connections.remoting import waited
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.client.pulling import READER_GROUP, pull_head, pull_request
@@ -140,6 +140,6 @@ class RemoteScans:
 
     def _offset(self, kind: OffsetRequest, queue: MessageQueue, answer: Frame, address: str) -> int:
         try:
-            return self._brokers.fields(OffsetAnswer, checked(answer, kind, address)).offset
+            return fields_of(OffsetAnswer, checked(answer, kind, address)).offset
         except RemotingError as error:
             raise translated(error, queue.topic) from None

@@ -1,16 +1,22 @@
-"""Frames of requests, and errors from answers."""
+"""Frames of requests, what answers contain, and errors from answers. Each error names the address."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TypeVar
 
 from mq.errors import ProtocolMismatch, RemotingError
-from mq.remoting.codec.fields import Request, encode_fields
+from mq.message import MessageExt
+from mq.remoting.codec.fields import Answer, Request, decode_fields, encode_fields
 from mq.remoting.codec.frame import Frame
-from mq.remoting.codec.json_body import JsonBody, to_json
+from mq.remoting.codec.json_body import JsonBody, from_json, to_json
+from mq.remoting.codec.records import decode_records
 from mq.remoting.codec.response_codes import ResponseCode, name_of
 
-__all__ = ["checked", "framed"]
+__all__ = ["body_of", "checked", "fields_of", "framed", "records_of", "unreadable"]
+
+Declared = TypeVar("Declared", bound=Answer)
+DeclaredBody = TypeVar("DeclaredBody", bound=JsonBody)
 
 SUCCESS_ONLY = frozenset({int(ResponseCode.SUCCESS)})
 
@@ -39,3 +45,32 @@ def checked(
         remark=answer.remark,
         address=address,
     )
+
+
+def fields_of(declared: type[Declared], answer: Frame) -> Declared:
+    """The header of an answer. Raises RemotingError."""
+    try:
+        return decode_fields(declared, answer.fields)
+    except RemotingError as error:
+        raise unreadable(answer, error) from None
+
+
+def body_of(declared: type[DeclaredBody], answer: Frame) -> DeclaredBody:
+    """The body of an answer. Raises RemotingError."""
+    try:
+        return from_json(declared, answer.body)
+    except RemotingError as error:
+        raise unreadable(answer, error) from None
+
+
+def records_of(answer: Frame, broker_name: str) -> list[MessageExt]:
+    """The messages in the body of an answer. Raises RemotingError."""
+    try:
+        return decode_records(answer.body, broker_name)
+    except RemotingError as error:
+        raise unreadable(answer, error) from error
+
+
+def unreadable(answer: Frame, error: RemotingError) -> RemotingError:
+    """The error for an answer with a success code that does not contain what it should."""
+    return RemotingError(f"{answer.address} sent an answer that is wrong: {error}", address=answer.address)

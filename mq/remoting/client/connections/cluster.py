@@ -13,12 +13,11 @@ from collections.abc import Callable
 from time import monotonic
 
 from mq.errors import MQError
-from mq.remoting.client.connections.answers import checked
+from mq.remoting.client.connections.answers import body_of, checked
 from mq.remoting.client.connections.name_servers import NameServers
 from mq.remoting.client.connections.remoting import Remoting
 from mq.remoting.codec.bodies.route import MASTER_ID, BrokerAddresses, ClusterInfo, TopicRoute
 from mq.remoting.codec.frame import Frame
-from mq.remoting.codec.json_body import from_json
 from mq.remoting.codec.requests.name_servers import GetClusterInfo, GetRoute
 from mq.remoting.codec.response_codes import ResponseCode
 
@@ -67,7 +66,10 @@ class Cluster:
         self._remoting.check_open()
         limit = self._remoting.options.timeout if timeout is None else timeout
         return self._remoting.events.wait_for(
-            self.fresh(topic), limit + 1, f"asking for the route of topic {topic!r}"
+            self.fresh(topic),
+            limit + 1,
+            f"asking {self.name_servers} for the route of topic {topic!r}",
+            self.name_servers,
         )
 
     async def fresh(self, topic: str) -> TopicRoute | None:
@@ -142,7 +144,7 @@ class Cluster:
 
     def _learn(self, answer: Frame) -> ClusterInfo:
         checked(answer, GetClusterInfo, self._name_servers.chosen)
-        info = from_json(ClusterInfo, answer.body)
+        info = body_of(ClusterInfo, answer)
         self._others = info.broker_addr_table
         self._gather()
         return info
@@ -153,7 +155,7 @@ class Cluster:
         found: TopicRoute | None = None
         if answer.code != ResponseCode.TOPIC_NOT_EXIST:
             checked(answer, GetRoute, self._name_servers.chosen)
-            found = from_json(TopicRoute, answer.body)
+            found = body_of(TopicRoute, answer)
         self._keep(topic, found)
         return found
 

@@ -123,7 +123,15 @@ class Connection:
 
     def send(self, frame: Frame) -> None:
         """Write a frame as it is: a oneway request, or an answer to the other end."""
-        self._write(encode(frame))
+        self._write(self._encoded(frame))
+
+    def _encoded(self, frame: Frame) -> bytes:
+        try:
+            return encode(frame)
+        except RemotingError as error:
+            raise RemotingError(
+                f"nothing was sent to {self.address}: {error}", address=self.address
+            ) from None
 
     def expire(self, now: float) -> None:
         """Fail the requests whose deadline has passed. Called regularly by the loop."""
@@ -180,7 +188,7 @@ class Connection:
                 address=self.address,
             )
         opaque = request.opaque = self._next_opaque()
-        data = encode(request)
+        data = self._encoded(request)
         self._under_way[opaque] = _UnderWay(answered, monotonic(), deadline, request.code)
         try:
             self._write(data)
@@ -204,7 +212,8 @@ class Connection:
         except MQError:
             raise
         except BaseException:  # After an interrupt it is unknown how much of the frame was sent.
-            self.close(RemotingError(f"{self.address}: interrupted in the middle of a frame"))
+            text = f"{self.address}: interrupted in the middle of a frame"
+            self.close(RemotingError(text, address=self.address))
             raise
         if failure is not None:
             self.close(failure)
@@ -308,6 +317,7 @@ class Connection:
             self._serve(frame)
             return
         self.peer_version = frame.version
+        frame.address = self.address
         if frame.code == ResponseCode.GO_AWAY:
             self.is_retired = True
         one = self._under_way.pop(frame.opaque, None)
@@ -334,7 +344,11 @@ class Connection:
             else:
                 answer = handler(self, request)
         except Exception as error:  # The other end gets an error answer, and the log an entry.
-            log.exception("request %d of %s failed", request.code, self.address)
+            log.error(
+                "request %d of %s failed: %s",
+                *(request.code, self.address, error),
+                exc_info=None if isinstance(error, MQError) else error,
+            )
             answer = answer_to(request, ResponseCode.SYSTEM_ERROR, remark=str(error)[:1000])
         if answer is not None and not request.is_oneway:
             with contextlib.suppress(RemotingError):  # The connection is lost, which `lost` reports.
@@ -384,5 +398,6 @@ class _Waiter:
 def copied(error: MQError) -> MQError:
     """A copy of an error for another caller, since each thread adds its own traceback."""
     again = type(error).__new__(type(error), *error.args)
+    again.args = error.args
     again.__dict__.update(error.__dict__)
     return again

@@ -44,7 +44,10 @@ class NameServers:
         self._remoting.check_open()
         # The coroutine applies the limit itself, and its error lists the attempts.
         return self._remoting.events.wait_for(
-            self.request(request, body, limit), limit + 1, f"asking {', '.join(self.addresses)}"
+            self.request(request, body, limit),
+            limit + 1,
+            f"asking {', '.join(self.addresses)} for {request.NAME}",
+            ";".join(self.addresses),
         )
 
     def call_all(self, request: Request, body: bytes | JsonBody = b"") -> dict[str, Frame | MQError]:

@@ -216,11 +216,7 @@ class Remoting:
 
     def _connect(self, address: str, timeout: float) -> Connection:
         """The connection to an address. Raises RemotingError, RequestTimeout."""
-        try:
-            return self.events.wait_for(self._connected(address), timeout, f"connecting to {address}")
-        except RequestTimeout as error:
-            error.address = address
-            raise
+        return self.events.wait_for(self._connected(address), timeout, f"connecting to {address}", address)
 
     def _call_later(self, address: str, request: Frame, answered: Answered, timeout: float) -> None:
         self.check_open()

@@ -17,13 +17,13 @@ from mq.errors import MQError, NotPermitted, TopicNotFound
 from mq.names import RETRY_PREFIX, check_group, is_system_group
 from mq.properties import value_of
 from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.connections.answers import body_of
 from mq.remoting.client.groups.offsets import query_offset, set_offset
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.codec.bodies.consuming import Connection, ConsumerConnections, RunningInfo
 from mq.remoting.codec.bodies.heartbeat import ConsumeType, MessageModel
 from mq.remoting.codec.bodies.settings import GroupTable
 from mq.remoting.codec.bodies.stats import ConsumeStats
-from mq.remoting.codec.json_body import from_json
 from mq.remoting.codec.requests.groups import GetAllGroups
 from mq.remoting.codec.requests.offsets import ResetConsumerOffset
 from mq.remoting.codec.requests.pushed import GetConsumerRunningInfo
@@ -51,7 +51,7 @@ class Administration:
         names = set[str]()
         for broker in self._brokers.all_names():
             answer = self._brokers.ask(broker, GetAllGroups())
-            table = from_json(GroupTable, answer.body).subscription_group_table
+            table = body_of(GroupTable, answer).subscription_group_table
             names.update(name for name in table if self._namespace.holds(name))
         plain = {self._namespace.plain(name) for name in names}
         return sorted(name for name in plain if not _is_own(name))
@@ -74,7 +74,7 @@ class Administration:
                 also=(ResponseCode.SYSTEM_ERROR, ResponseCode.TOPIC_NOT_EXIST),
             )
             if answer.code == ResponseCode.SUCCESS:
-                topics.update(queue.topic for queue in from_json(ConsumeStats, answer.body).offset_table)
+                topics.update(queue.topic for queue in body_of(ConsumeStats, answer).offset_table)
         for connections in self._connections(group):
             topics.update(connections.subscription_table)
         plain = map(self._namespace.plain, topics)
@@ -187,7 +187,7 @@ class Administration:
             try:
                 request = GetConsumerRunningInfo(wire_group, member.client_id, jstack_enable=False)
                 answer = self._brokers.ask_first(names, request)
-                for queue in from_json(RunningInfo, answer.body).mq_table:
+                for queue in body_of(RunningInfo, answer).mq_table:
                     owners.of_queue[queue] = member
             except MQError as error:
                 log.debug(
@@ -203,7 +203,7 @@ class Administration:
                 broker, request, also=(ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
             )
             if answer.code == ResponseCode.SUCCESS:
-                yield from_json(ConsumerConnections, answer.body)
+                yield body_of(ConsumerConnections, answer)
 
     def _member(self, connection: Connection, connections: ConsumerConnections) -> Member:
         subscriptions = tuple(

@@ -12,9 +12,9 @@ from mq.api.results import MessageQueue
 from mq.errors import NotPermitted
 from mq.names import RETRY_PREFIX
 from mq.remoting.client.brokers import Brokers
+from mq.remoting.client.connections.answers import body_of
 from mq.remoting.client.namespace import Namespace
 from mq.remoting.codec.bodies.consuming import ConsumerOffsets
-from mq.remoting.codec.json_body import from_json
 from mq.remoting.codec.requests.offsets import (
     GetAllConsumerOffset,
     GetMaxOffset,
@@ -60,7 +60,7 @@ class InitialOffset:
         if self._is_first(wire_queue):
             return False
         answer = self._brokers.ask(wire_queue.broker_name, GetAllConsumerOffset())
-        known = from_json(ConsumerOffsets, answer.body).offset_table
+        known = body_of(ConsumerOffsets, answer).offset_table
         return wire_queue.queue_id not in known.get(f"{wire_queue.topic}@{wire_group}", {})
 
     def _is_first(self, queue: MessageQueue) -> bool:

@@ -17,7 +17,7 @@ from mq.api.results import MessageQueue
 from mq.errors import MQError
 from mq.filter.tags import parse, tag_hash
 from mq.names import RETRY_PREFIX
-from mq.remoting.client.connections.answers import framed
+from mq.remoting.client.connections.answers import body_of, framed
 from mq.remoting.client.groups.claims import RemoteClaim
 from mq.remoting.client.groups.client_instance import ClientInstance
 from mq.remoting.client.groups.initial_offset import InitialOffset
@@ -26,7 +26,6 @@ from mq.remoting.codec.bodies.consuming import ConsumerIds, LockedQueues, QueueL
 from mq.remoting.codec.bodies.heartbeat import ConsumeFrom, ConsumerGroup, ConsumeType, MessageModel
 from mq.remoting.codec.bodies.heartbeat import Subscription as SubscriptionData
 from mq.remoting.codec.frame import Frame
-from mq.remoting.codec.json_body import from_json
 from mq.remoting.codec.requests.groups import GetConsumerList, LockQueues, UnlockQueues
 from mq.remoting.codec.response_codes import ResponseCode
 
@@ -85,7 +84,7 @@ class RemoteMembership:
         answer = self.brokers.ask_first(names, request, also=(ResponseCode.SYSTEM_ERROR,))
         if answer.code != ResponseCode.SUCCESS:
             return ()
-        return from_json(ConsumerIds, answer.body).consumer_id_list
+        return body_of(ConsumerIds, answer).consumer_id_list
 
     def _look_again(self) -> None:
         events = self._instance.brokers.remoting.events
@@ -167,7 +166,7 @@ class RemoteMembership:
     def _renewed(self, claims: Sequence[RemoteClaim], answer: Frame | MQError) -> None:
         if isinstance(answer, MQError) or answer.code != ResponseCode.SUCCESS:
             return  # A lock that is not renewed in time counts as lost.
-        kept = set(from_json(LockedQueues, answer.body).locked)
+        kept = set(body_of(LockedQueues, answer).locked)
         for claim in claims:
             if self.wire_queue(claim.queue) in kept:
                 claim.renewed()
@@ -221,7 +220,7 @@ class RemoteMembership:
             timeout=LOCK_TIMEOUT,
             only_master=True,  # The locks of a slave are its own.
         )
-        return self.wire_queue(queue) in from_json(LockedQueues, answer.body).locked
+        return self.wire_queue(queue) in body_of(LockedQueues, answer).locked
 
     def _queue_lock(self, queues: Sequence[MessageQueue]) -> QueueLock:
         return QueueLock(self.wire_group, self.client_id, tuple(map(self.wire_queue, queues)))
