@@ -48,12 +48,15 @@ def consuming(broker: mq.Broker, topic: str, group: str) -> Iterator[list[bytes]
 
 
 class Load:
-    """Sends numbered messages until it is told to stop; what was acknowledged is in `sent`."""
+    """Sends numbered messages until it is told to stop; what was acknowledged is in `sent`, and what needed
+    more than one attempt in `retried`."""
 
     def __init__(self, broker: mq.Broker, topic: str) -> None:
         self.sent: list[bytes] = []
+        self.retried: set[bytes] = set()
         self.failures: list[mq.MQError] = []
         self._producer = mq.Producer(broker, retries=3)
+        self._producer.after_send.append(self._attempted)
         self._topic = topic
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._send)
@@ -71,6 +74,12 @@ class Load:
             else:
                 self.sent.append(body)
             time.sleep(0.005)
+
+    def _attempted(
+        self, message: mq.Message, _queue: object, _result: object, error: Exception | None
+    ) -> None:
+        if error is not None:
+            self.retried.add(message.body)
 
     def stop(self) -> None:
         self._is_over.set()
@@ -100,6 +109,22 @@ def test_a_killed_broker_and_a_killed_name_server_lose_nothing_acknowledged() ->
             finally:
                 load.stop()
             wait_until(lambda: set(got) >= set(load.sent))
+        assert_no_needless_duplicate(broker, "orders", load)
+
+
+def assert_no_needless_duplicate(broker: mq.Broker, topic: str, load: Load) -> None:
+    """Only what was tried again is stored twice, and then under one id."""
+    ids: dict[bytes, list[str]] = {}
+    for queue in broker.topic(topic).queues:
+        offset = 0
+        while (found := queue.read(offset, count_max=100)).status is mq.PullStatus.FOUND:
+            offset = found.next_offset
+            for message in found.messages:
+                ids.setdefault(message.body, []).append(message.msg_id)
+    assert ids.keys() >= set(load.sent)
+    twice = {body: each for body, each in ids.items() if len(each) > 1}
+    assert twice.keys() <= load.retried
+    assert all(len(set(each)) == 1 for each in twice.values())
 
 
 def test_a_broker_that_stands_still_costs_no_more_than_the_time_limit() -> None:
