@@ -1,7 +1,11 @@
-"""One suite for every Broker: what a test here asks for as `broker`, it gets once as each kind."""
+"""One suite for every Broker: what a test here asks for as `broker`, it gets once as each kind.
+
+MQ_CONTRACT_CLUSTER: the cluster of the kind "cluster", 5.3-single, 5.3-two or 4.9-single.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,12 +37,14 @@ KINDS = [
     pytest.param("cluster", marks=pytest.mark.rounds),
 ]
 
+CLUSTER = os.environ.get("MQ_CONTRACT_CLUSTER", "5.3-single")
+
 Open = Callable[..., mq.Broker]
 
 
 def open_broker(kind: str, directory: Path, world: str = "", **options: Any) -> mq.Broker:
     if kind == "cluster":
-        return SettledBroker("5.3-single", world)
+        return SettledBroker(CLUSTER, world)
     if kind == "served":  # Its client cannot ask what the limit is.
         return mq.open(directory, **{**SMALL, "commitlog_file_size": 8 << 20}, **options)
     options.setdefault("message_size_max", MESSAGE_SIZE_MAX)
