@@ -122,10 +122,15 @@ class Program:
 @cache
 def program(kind: Literal["servers", "clients", "proxy"], version: Version) -> Program:
     """Build the program unless that is done; raises MavenUnavailable."""
+    return built_program(PROJECT, f"{kind}-{version}", version)
+
+
+def built_program(project: Path, profile: str, version: Version) -> Program:
+    """The same, of a project whose profile writes its class path to the file `classpath`."""
     maven.need("java")
     goals = ["package", "dependency:build-classpath"]
     for attempt in range(2):
-        directory = maven.built(PROJECT, "program.build", goals, profile=f"{kind}-{version}")
+        directory = maven.built(project, "program.build", goals, profile=profile)
         jars = tuple(Path(jar) for jar in (directory / "classpath").read_text().strip().split(":"))
         if all(jar.exists() for jar in jars):
             break
