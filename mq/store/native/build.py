@@ -58,6 +58,7 @@ SOURCES = (
     "log/preallocate.c",
     "log/flush.c",
     "queue/consumequeue.c",
+    "queue/oldest.c",
     "queue/pull.c",
     "queue/columns.c",
     "base/sequential_writer.c",

@@ -22,7 +22,7 @@ from mq.api.results import MessageQueue
 from mq.compression import decompress
 from mq.errors import MessageInvalid, MQError, StoreCorrupted
 from mq.store.native import check, ffi, lib
-from mq.store.queue.unit_repair import made_anew, unreadable
+from mq.store.queue.unit_repair import UNREADABLE, made_anew, unreadable
 from mq.store.store import Store
 
 __all__ = ["COLUMNS", "ArrowReader", "ColumnBatches", "Scan"]
@@ -212,9 +212,9 @@ class Scan:
 
         code, (records, next_offset, error) = self._batches.read(fill, result, count_max, byte_max)
         name = f"{self._queue.topic}/{self._queue.queue_id}"
-        if code == lib.MQ_CORRUPT and made_anew(self._store, name, self._number, result.next_offset):
+        if code in UNREADABLE and made_anew(self._store, name, self._number, result.next_offset):
             code, (records, next_offset, error) = self._batches.read(fill, result, count_max, byte_max)
-        if code in (lib.MQ_CORRUPT, lib.MQ_MISSING):
+        if code in UNREADABLE:
             at, log_offset = int(result.next_offset), int(result.log_offset)
             raise unreadable(self._store, self._queue, self._number, at, log_offset, code)
         check(code, str(self._store.root))

@@ -18,7 +18,7 @@ from mq.message import MessageExt
 from mq.store.index.find_records import record_at
 from mq.store.native import check, ffi, lib
 from mq.store.queue.extensions import Marks
-from mq.store.queue.unit_repair import made_anew, unreadable
+from mq.store.queue.unit_repair import UNREADABLE, made_anew, unreadable
 from mq.store.shared.waiting import Wait
 from mq.store.store import Store
 
@@ -36,7 +36,6 @@ STATUS = {
 bind("statuses", tuple(STATUS[code] for code in range(len(STATUS))))
 FOUND, NO_NEW, ILLEGAL = lib.MQ_PULL_FOUND, lib.MQ_PULL_NO_NEW, lib.MQ_PULL_ILLEGAL
 RESULT_WORDS = 7
-UNREADABLE = lib.MQ_CORRUPT, lib.MQ_MISSING
 
 
 # Where C puts what it found, one for each pull that is under way: the buffer, a view of its bytes, its
@@ -216,7 +215,7 @@ class Reader:
         """The offset of a damaged unit, once it is made anew; before: the one for which that was done last.
         Raises why the pull failed, where that is another reason."""
         offset = int(result.next_offset)
-        if code != lib.MQ_CORRUPT or offset == before:
+        if code not in UNREADABLE or offset == before:
             raise self._failure(code, queue, number, result)
         if not made_anew(self._store, f"{queue.topic}/{queue.queue_id}", number, offset):
             raise self._failure(code, queue, number, result)

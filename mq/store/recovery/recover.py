@@ -437,7 +437,7 @@ def recover(
     work.recover_queues(start, listed_queues)
     work.raise_queues()
     for number, _, _ in control.queues():
-        check(lib.mq_queue_trim(log, number, found.log_min), str(root))
+        check(lib.mq_queue_trim_recovered(log, number, found.log_min), str(root))
     for loss in found.losses:
         loss.messages = list(lost_messages(log, control, loss))
     if writable:

@@ -17,7 +17,8 @@
 enum {
     ALLOCATE_STEP = 65536,
     HOLD_TIMEOUT_MS = 10000, /* only a stopped process holds the append lock that long */
-    FILL_UNITS = 512         /* blank units written at a time */
+    FILL_UNITS = 512,        /* blank units written at a time */
+    FILES_PASSED_MAX = 4096  /* missing ones, by a search for lost messages */
 };
 
 static int open_files(mq_log *log, mq_queue *queue) {
@@ -296,67 +297,6 @@ int mq_queue_seal(mq_log *log, int number) {
     return result && result != MQ_MISSING ? result : mq_extensions_seal(log, queue);
 }
 
-/* Whether a unit says where a message is. One that fills up a file does not, nor does a damaged one. */
-static int tells_place(int64_t log_offset, int32_t size, int64_t log_end) {
-    return size >= MQ_RECORD_SIZE_MIN && size != MQ_UNIT_BLANK_SIZE && log_offset >= 0 &&
-           log_offset < log_end;
-}
-
-int64_t mq_queue_first(mq_log *log, int number, int64_t log_min) {
-    int error;
-    mq_queue *queue = mq_log_open_queue(log, number, &error);
-    if (!queue) return error;
-    int64_t low = mq_control_queue_min(log->control, number);
-    int64_t high = mq_control_queue_next(log->control, number);
-    int64_t log_end = mq_control_get(log->control, MQ_LOG_END);
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        int64_t log_offset = 0;
-        int64_t tags_code;
-        int32_t size = 0;
-        int result = mq_unit_read(queue, middle, &log_offset, &size, &tags_code);
-        /* Blanks are before a queue's first message, or a hole among others: the one before it tells. */
-        int64_t at = middle;
-        while (!result && !tells_place(log_offset, size, log_end) && at > low)
-            result = mq_unit_read(queue, --at, &log_offset, &size, &tags_code);
-        if (result && result != MQ_MISSING) return result;
-        int is_blank = size == MQ_UNIT_BLANK_SIZE && log_offset == 0;
-        if (!result && !is_blank && !tells_place(log_offset, size, log_end)) {
-            /* Damaged from the oldest unit on: the next sound one tells. Without any, all stay. */
-            int64_t above = middle + 1;
-            log_offset = log_min;
-            for (; above < high; above++) {
-                if (mq_unit_read(queue, above, &log_offset, &size, &tags_code) == 0 &&
-                    tells_place(log_offset, size, log_end))
-                    break;
-                log_offset = log_min;
-            }
-            if (log_offset < log_min) middle = above;
-        }
-        int gone = result == MQ_MISSING || log_offset < log_min || is_blank;
-        if (gone) low = middle + 1;
-        else high = at;
-    }
-    return low;
-}
-
-int64_t mq_queue_trim(mq_log *log, int number, int64_t log_min) {
-    int64_t low = mq_queue_first(log, number, log_min);
-    if (low < 0) return low;
-    int error;
-    mq_queue *queue = mq_log_open_queue(log, number, &error);
-    if (!queue) return error;
-    /* Two may be at it: what the one that knows more has taken away does not come back. */
-    int64_t min = mq_control_queue_min(log->control, number);
-    mq_fail_at(MQ_FAIL_TRIMMED);
-    if (min >= low) return low;
-    int held = mq_queue_hold(log, queue); /* else it could be the oldest message of another queue */
-    if (held < 0) return held;
-    while (min < low && !atomic_compare_exchange_weak(&queue->entry->min, &min, low)) continue;
-    mq_log_unlock(log);
-    return low;
-}
-
 int mq_queue_settle(mq_log *log, int number, int64_t from, const int64_t *lost, int32_t lost_count) {
     int error;
     mq_queue *queue = mq_log_open_queue(log, number, &error);
@@ -399,15 +339,21 @@ int64_t mq_queue_lost(mq_log *log, int number, int64_t from, int64_t *end) {
     mq_queue *queue = mq_log_open_queue(log, number, &error);
     if (!queue) return error;
     int64_t next = mq_control_queue_next(log->control, number);
+    int64_t file_units = log->queue_file_size / MQ_UNIT_SIZE;
     int64_t begin = -1;
+    int64_t passed = 0;
     for (*end = from; *end < next; ++*end) {
         int64_t log_offset;
         int64_t tags_code;
         int32_t size;
-        int found = mq_unit_read(queue, *end, &log_offset, &size, &tags_code) == 0 &&
-                    mq_log_holds(log, queue, *end, log_offset, size);
+        int result = mq_unit_read(queue, *end, &log_offset, &size, &tags_code);
+        int found = result == 0 && mq_log_holds(log, queue, *end, log_offset, size);
         if (!found && begin < 0) begin = *end;
+        if (result == MQ_MISSING) *end = (*end / file_units + 1) * file_units - 1;
+        /* A damaged word may say that there are any number of files. */
+        if (result && ++passed > FILES_PASSED_MAX) *end = next - 1;
         if (found && begin >= 0) break;
     }
+    if (*end > next) *end = next;
     return begin < 0 ? next : begin;
 }

@@ -71,9 +71,12 @@ int mq_queue_fill(mq_log *log, int queue, int64_t next, int64_t hole);
 /* The first offset from `from` on whose unit points to no record of it, and *end, the next one that does; the
  * queue's end if there is none. */
 int64_t mq_queue_lost(mq_log *log, int queue, int64_t from, int64_t *end);
-/* The oldest offset whose record is at or above log_min; the end if none. */
+/* The oldest offset whose record is at or above log_min; the end if none. No unit decides that the log
+ * contradicts. */
 int64_t mq_queue_first(mq_log *log, int queue, int64_t log_min);
 /* The same, and sets min to it. */
 int64_t mq_queue_trim(mq_log *log, int queue, int64_t log_min);
+/* The same in a recovery: the log's files may be gone that the oldest units point to. */
+int64_t mq_queue_trim_recovered(mq_log *log, int queue, int64_t log_min);
 /* Zero what is allocated behind the last unit and the last extension, and unlink queue files without any. */
 int mq_queue_seal(mq_log *log, int queue);

@@ -17,6 +17,8 @@ typedef struct {
     int32_t size;
 } unit;
 
+static int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
+
 /* Whether there is a unit that may lead to a record. */
 static int is_possible(mq_queue *queue, int64_t offset, int64_t log_end, unit *found) {
     return mq_unit_read(queue, offset, &found->log_offset, &found->size, &found->tags_code) == 0 &&
@@ -73,6 +75,8 @@ static int is_lost(mq_log *log, mq_queue *queue, int64_t offset, int64_t min, in
     unit here;
     unit other;
     if (!is_possible(queue, offset, log_end, &here)) return 0;
+    /* Retention would have moved the oldest offset. */
+    if (here.log_offset < mq_control_get(log->control, MQ_LOG_MIN)) return 0;
     if (offset > min && is_possible(queue, offset - 1, log_end, &other) && other.log_offset > here.log_offset)
         return 0;
     if (offset + 1 < next && is_possible(queue, offset + 1, log_end, &other) &&
@@ -89,10 +93,12 @@ int mq_unit_is_sound(mq_log *log, int number, int64_t offset) {
     return queue && is_sound(log, queue, offset, &found) && mq_queue_is_current(queue);
 }
 
-/* Whether the whole file of a unit is missing: that is made anew when the store is opened. */
-static int has_no_file(mq_queue *queue, int64_t offset) {
+/* Whether a unit is in a file that is missing, and another one than this. */
+static int is_of_missing_file(mq_queue *queue, int64_t offset, int64_t other) {
     unit found;
-    return mq_unit_read(queue, offset, &found.log_offset, &found.size, &found.tags_code) == MQ_MISSING;
+    int64_t file_size = mq_files_size(queue->files);
+    return offset * MQ_UNIT_SIZE / file_size != other * MQ_UNIT_SIZE / file_size &&
+           mq_unit_read(queue, offset, &found.log_offset, &found.size, &found.tags_code) == MQ_MISSING;
 }
 
 int mq_units_damaged(mq_log *log, int number, int64_t offset, mq_damaged_units *damaged) {
@@ -103,8 +109,9 @@ int mq_units_damaged(mq_log *log, int number, int64_t offset, mq_damaged_units *
     int64_t min = atomic_load(&queue->entry->min);
     int64_t next = atomic_load_explicit(&queue->entry->next, memory_order_acquire);
     if (min < 0 || offset < min || offset >= next || next > MQ_OFFSET_MAX) return 0;
+    /* What is mapped here may be a file that was deleted, and made anew since. */
+    mq_files_forget(queue->files, offset * MQ_UNIT_SIZE);
     if (is_sound(log, queue, offset, &found) || is_lost(log, queue, offset, min, next)) return 0;
-    if (has_no_file(queue, offset)) return 0;
     int64_t log_min = mq_control_get(log->control, MQ_LOG_MIN);
     int64_t begin = atomic_load(&queue->entry->begin);
     *damaged = (mq_damaged_units){.first = offset,
@@ -117,7 +124,7 @@ int mq_units_damaged(mq_log *log, int number, int64_t offset, mq_damaged_units *
             damaged->log_begin = found.log_offset + found.size;
             break;
         }
-        if (has_no_file(queue, low)) break;
+        if (is_of_missing_file(queue, low, offset)) break;
         damaged->first = low;
     }
     for (int64_t high = offset + 1; high < next && high < offset + MQ_UNITS_SEARCHED_MAX; high++) {
@@ -125,7 +132,7 @@ int mq_units_damaged(mq_log *log, int number, int64_t offset, mq_damaged_units *
             damaged->log_end = found.log_offset;
             break;
         }
-        if (has_no_file(queue, high)) break;
+        if (is_of_missing_file(queue, high, offset)) break;
         damaged->end = high + 1;
     }
     return mq_queue_is_current(queue) && damaged->log_begin <= damaged->log_end;
@@ -180,7 +187,7 @@ static void place_lost(const mq_damaged_units *damaged, mq_found_unit *found) {
     }
 }
 
-/* 1: it was written; 0: it may stay; or a code. */
+/* 1: it was written; 0: it may stay; MQ_MISSING: its file is missing; or a code. */
 static int rewrite(mq_log *log, mq_queue *queue, int64_t offset, const mq_found_unit *found) {
     unit now = {0};
     int64_t log_end = mq_control_get(log->control, MQ_LOG_END);
@@ -194,7 +201,29 @@ static int rewrite(mq_log *log, mq_queue *queue, int64_t offset, const mq_found_
     if (now.size == MQ_UNIT_BLANK_SIZE && now.log_offset == 0) return 0;
     if (is_possible(queue, offset, log_end, &now)) return 0;
     if (found->log_offset > log_end - MQ_RECORD_SIZE_MIN) return 0;
-    return mq_unit_rewrite(queue, offset, found->log_offset, MQ_RECORD_SIZE_MIN, 0);
+    int result = mq_unit_rewrite(queue, offset, found->log_offset, MQ_RECORD_SIZE_MIN, 0);
+    return result ? result : 1;
+}
+
+/* Make a missing file, with a unit as its first one, where the log has any message of it: 1, 0 if it has
+ * none, or a code. Retention is not at it: it would have moved the oldest offset first. */
+static int make_file(mq_log *log, mq_queue *queue, int64_t offset, const mq_damaged_units *damaged,
+                     const mq_found_unit *found) {
+    int64_t byte = offset * MQ_UNIT_SIZE;
+    int64_t file_end = (byte / log->queue_file_size + 1) * log->queue_file_size;
+    int64_t end = least(damaged->end, file_end / MQ_UNIT_SIZE);
+    int64_t known = offset;
+    while (known < end && !found[known - damaged->first].size) known++;
+    if (known >= end) return 0;
+    const mq_found_unit *first = &found[offset - damaged->first];
+    int32_t size = first->size ? (int32_t)first->size : MQ_RECORD_SIZE_MIN;
+    int64_t allocated = atomic_load(&queue->entry->allocated);
+    mq_files_forget(queue->files, byte);
+    int result = mq_unit_write(log, queue, offset, first->log_offset, size, first->tags_code);
+    if (result) return result;
+    /* That is how far the queue's last file is allocated. This may be an earlier one. */
+    if (allocated > file_end) atomic_store(&queue->entry->allocated, allocated);
+    return 1;
 }
 
 int64_t mq_units_rewrite(mq_log *log, int number, const mq_damaged_units *damaged, mq_found_unit *found) {
@@ -203,14 +232,18 @@ int64_t mq_units_rewrite(mq_log *log, int number, const mq_damaged_units *damage
     if (!queue) return error;
     place_lost(damaged, found);
     int64_t written = 0;
+    int64_t file_units = log->queue_file_size / MQ_UNIT_SIZE;
     for (int64_t base = damaged->first; base < damaged->end; base += WRITTEN_AT_ONCE) {
-        int64_t end = base + WRITTEN_AT_ONCE < damaged->end ? base + WRITTEN_AT_ONCE : damaged->end;
+        int64_t end = least(base + WRITTEN_AT_ONCE, damaged->end);
         int result = mq_queue_hold(log, queue); /* else the files could be another queue's */
         if (result < 0) return result;
         int64_t min = atomic_load(&queue->entry->min);
         for (int64_t offset = base > min ? base : min; result >= 0 && offset < end; offset++) {
             result = rewrite(log, queue, offset, &found[offset - damaged->first]);
-            if (result == MQ_MISSING) result = 0; /* deleted meanwhile */
+            if (result == MQ_MISSING) {
+                result = make_file(log, queue, offset, damaged, found);
+                if (!result) offset = (offset / file_units + 1) * file_units - 1;
+            }
             if (result > 0) written++;
         }
         mq_log_unlock(log);

@@ -1,9 +1,11 @@
 /* unit_repair.h: units of a queue that lead to no message of it, made anew from the log.
  *
- * A unit may be damaged while its message is whole: zeroed, noise, of an older copy of the file. The damaged
- * units around one are found (mq_units_damaged), the log between their sound neighbours is searched without a
- * lock, in steps (mq_units_search), and what was found is written under the append lock, where a unit is
- * damaged still (mq_units_rewrite). Works beside running processes.
+ * A unit may be damaged while its message is whole: zeroed, noise, of an older copy of the file, or gone with
+ * the file. The damaged units around one are found (mq_units_damaged), the log between their sound
+ * neighbours is searched without a lock, in steps (mq_units_search), and what was found is written under the
+ * append lock, where a unit is damaged still (mq_units_rewrite). Works beside running processes. A process
+ * that has a deleted file mapped goes on with that, and reads from it; what it appends there, others find in
+ * the log.
  *
  * A unit whose message the log does not have points, with the least size of a record, to where the message
  * should be: so a lost message is told from a damaged unit, and the log is searched once.
