@@ -151,10 +151,9 @@ class Store:
             self._map(self.root, READ if self.read_only else APPEND)
             if alone and not self.read_only:
                 old.set_boot()
-                old.set(lib.MQ_RESERVED_END, 0)  # Dead processes reserved it: this one reserves its own.
                 # The last process may have died with a lock in hand, or in the middle of an append.
                 check(lib.mq_control_new_locks(old.handle), str(path))
-                check(lib.mq_log_repair_tail(self.log, 1000), str(self.root))
+                check(lib.mq_log_take_over(self.log), str(self.root))
         else:
             known = hint(self.root, self.file_sizes, lock_mtime)
             self._recover(path, read_checkpoint(self.root), known, progress)

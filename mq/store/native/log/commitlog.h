@@ -71,6 +71,9 @@ int mq_log_lock(mq_log *log, int timeout_ms);
 void mq_log_unlock(mq_log *log);
 /* Have what a dead owner left repaired, if there is anything, and nothing else. */
 int mq_log_repair_tail(mq_log *log, int timeout_ms);
+/* The same for the first process of a store that was not closed, and count on no block beyond the log's end:
+ * the words that say how many there are may be damaged. */
+int mq_log_take_over(mq_log *log);
 /* mq_log_lock for a section in Python, which mq_control_leave ends: for guards.c alone. */
 int mq_log_enter(mq_log *log, int timeout_ms);
 mq_control *mq_log_control(mq_log *log);

@@ -1,7 +1,7 @@
 /* repair.c: a process died in the middle of an append; by the intent that it left the append is finished, or
  * made void.
  *
- * append_internal.h declares mq_log_repair.
+ * append_internal.h declares mq_log_repair, commitlog.h mq_log_take_over.
  */
 #include "log/log_internal.h"
 
@@ -10,6 +10,38 @@
 #include "base/fail.h"
 #include "base/linux.h"
 #include "log/append_internal.h"
+
+enum {
+    FILES_WRITTEN_MAX = 3, /* by one append */
+    TAKE_OVER_MS = 1000
+};
+
+/* Where what was ever written behind the log's end ends. */
+static int64_t written_end(mq_log *log) {
+    int64_t at = mq_control_get(log->control, MQ_LOG_END);
+    for (int files = 0; files < FILES_WRITTEN_MAX; files++) {
+        int64_t file_end = (at / log->file_size + 1) * log->file_size;
+        int64_t end = mq_files_data_end(log->files, at);
+        if (end == MQ_MISSING) return at;
+        if (end < 0) return end;
+        if (end > at) at = end;
+        if (at < file_end) return at;
+    }
+    return at;
+}
+
+int mq_log_take_over(mq_log *log) {
+    /* What dead processes allocated may not be there: it is counted on only where something was written,
+     * which a repair touches. Appends allocate anew. */
+    int64_t written = written_end(log);
+    if (written < 0) return (int)written;
+    if (mq_control_get(log->control, MQ_ALLOCATED_END) > written)
+        mq_control_set(log->control, MQ_ALLOCATED_END, written);
+    mq_control_set(log->control, MQ_RESERVED_END, 0);
+    int result = mq_log_repair_tail(log, TAKE_OVER_MS);
+    if (!result) mq_control_set(log->control, MQ_ALLOCATED_END, mq_control_get(log->control, MQ_LOG_END));
+    return result;
+}
 
 /* Zero [from, to) of the log, which a dead owner may have written in part. */
 static int void_log(mq_log *log, int64_t from, int64_t to) {
