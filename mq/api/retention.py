@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Expiring", "Range", "Retention", "Unread"]
+__all__ = ["DELAYED", "HALF", "Expiring", "Range", "Retention", "Unread", "Waiting"]
+
+DELAYED, HALF = "delayed", "half"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,17 @@ class Unread:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Messages that no group can read yet: `delayed` ones, which are not due, and `half` messages, whose
+    transactions have not ended."""
+
+    kind: str
+    topic: str  # that they are meant for
+    lies_in: Range  # from the first to the last of them, in one of RocketMQ's own topics
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Expiring:
     """What retention deletes: whole files of the commit log, the oldest ones, with the messages in them."""
 
@@ -41,6 +54,7 @@ class Expiring:
     byte_count: int
     ranges: tuple[Range, ...]  # of each queue that loses messages
     unread: tuple[Unread, ...]  # what of them a group has not read
+    waiting: tuple[Waiting, ...] = ()  # what of them no group can read yet, and has no copy that stays
 
 
 class Retention(Protocol):

@@ -17,6 +17,7 @@ from mq.broker.delay.bulk_delays import DelayQueues
 from mq.broker.delay.schedule import Schedule
 from mq.broker.delay.timer import Timer, roll_window_ms
 from mq.broker.expiring_unread import ExpiringUnread
+from mq.broker.expiring_waiting import ExpiringWaiting
 from mq.broker.filter_bitmaps import ConsumerFilters
 from mq.broker.groups.consumer_groups import LocalConsumerGroups
 from mq.broker.groups.groups import OFFSETS_INTERVAL, Groups
@@ -71,8 +72,9 @@ class Parts:
             self._open_log()
             self._open_bulk()
             self._open_groups()
-            self._open_retention()
+            self._open_keys()
             self._open_transactions()
+            self._open_retention()
             if options.takes_part:
                 self._take_part()
         except BaseException:
@@ -149,8 +151,8 @@ class Parts:
         retries = Retries(NAME, self._schedule, catalog.readable, groups.committed)
         self._consumer_groups = LocalConsumerGroups(groups, broadcast, retries)
 
-    def _open_retention(self) -> None:
-        """Messages that are stored once, and how long messages are kept."""
+    def _open_keys(self) -> None:
+        """Messages that are stored once, and those of internal topics that are kept longer."""
         store, catalog = self._store, self._catalog
         # Of which the writer does not know: a cycle would keep files.
         append = Appenders(self._writer.appender)
@@ -159,8 +161,6 @@ class Parts:
         self._compaction = Compaction(
             NAME, RULES, self._reader, self._finder.query, append, store.flush_log, catalog.names
         )
-        unread = ExpiringUnread(NAME, self._groups, self._schedule)
-        self._retention = LocalRetention(store, self._settings, unread.of, self._compaction.compacted)
 
     def _open_transactions(self) -> None:
         self._transactions = LocalTransactions(
@@ -173,6 +173,15 @@ class Parts:
             self._groups.committed,
             self._groups.commit,
             settings=self._settings.current,
+        )
+
+    def _open_retention(self) -> None:
+        """How long messages are kept, and what is said of those that go."""
+        store, undecided = self._store, self._transactions.undecided
+        unread = ExpiringUnread(NAME, self._groups, self._schedule)
+        waiting = ExpiringWaiting(store, NAME, self._schedule, self._timer, undecided)
+        self._retention = LocalRetention(
+            store, self._settings, unread.of, waiting.of, self._compaction.compacted
         )
 
     def _take_part(self) -> None:

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from mq.api.retention import Expiring, Range, Unread
+from mq.api.retention import DELAYED, Expiring, Range, Unread, Waiting
 from mq.broker.live_settings import AgreedSettings
 from mq.errors import MQError
 from mq.store import retention
@@ -33,6 +33,7 @@ log = logging.getLogger("mq.retention")
 AWAY_MIN_MS = 60_000  # The leader looks every 10 s; on a machine that is short of time, later.
 WARNED_AHEAD = 24.0  # hours
 RANGES_SHOWN = 20
+COPIES_LOOKED_AT = 20_000  # by the duty: a person who deletes messages waits for as many as there are
 WHY_HELD = {
     COPIED: "this directory is a copy, or was restored from one",
     LOST: "mq/settings.json, which says how long messages are kept, is lost or damaged",
@@ -42,7 +43,8 @@ WHY_HELD = {
 class LocalRetention:
     """See mq.api.retention.Retention.
 
-    unread(ranges) is what of these messages some group has not read.
+    unread(ranges) is what of these messages some group has not read; waiting(ranges, log_min, count_max=...)
+    what of them no group can read yet (see ExpiringWaiting).
     kept(log_min, now_ms) is entered when all before that log offset is about to go: what must stay is moved.
     """
 
@@ -51,11 +53,13 @@ class LocalRetention:
         store: Store,
         settings: AgreedSettings,
         unread: Callable[[Sequence[Range]], Iterable[Unread]],
+        waiting: Callable[..., Iterable[Waiting]],
         kept: Callable[[int, int], AbstractContextManager[object]],
     ) -> None:
         self._store = store
         self._settings = settings
         self._unread = unread
+        self._waiting = waiting
         self._kept = kept
         self._unsaved: tuple[int, int] | None = None  # a time away that could not be written down
 
@@ -103,11 +107,12 @@ class LocalRetention:
         """
         check_number("within_hours", within_hours, 0, 24 * 365 * 100)
         now_ms = wall_clock_ms() + int(within_hours * 3_600_000)
-        return self._expiring(self._due(now_ms, hours))
+        return self._expiring(self._due(now_ms, hours), None)
 
     def warned(self) -> Expiring:
         """What goes within warned_hours, as far as it is known by now."""
-        return self.expiring(within_hours=self.warned_hours)
+        now_ms = wall_clock_ms() + int(self.warned_hours * 3_600_000)
+        return self._expiring(self._due(now_ms, None), COPIES_LOOKED_AT)
 
     @property
     def warned_hours(self) -> float:
@@ -134,7 +139,7 @@ class LocalRetention:
             return 0
         found = None
         with suppress(MQError, OSError):  # It is deleted whether or not the log can tell of it.
-            found = self._expiring(due)
+            found = self._expiring(due, None if hours is not None else COPIES_LOOKED_AT)
         with self._kept(due.log_min, now_ms):
             retention.delete(self._store, due, term)
         if found is not None:
@@ -197,12 +202,14 @@ class LocalRetention:
             away=Away(*self.away) if self.away is not None and hours is None else None,
         )
 
-    def _expiring(self, due: Due | None) -> Expiring:
+    def _expiring(self, due: Due | None, copies_max: int | None) -> Expiring:
         if due is None:
             return Expiring(0, 0, (), ())
         ranges = retention.ranges(self._store, due.log_min)
         size = len(due.files) * self._store.file_sizes.commitlog_file_size
-        return Expiring(len(due.files), size, tuple(ranges), tuple(self._unread(ranges)))
+        unread = tuple(self._unread(ranges))
+        waiting = tuple(self._waiting(ranges, due.log_min, count_max=copies_max))
+        return Expiring(len(due.files), size, tuple(ranges), unread, waiting)
 
 
 def _tell(root: Path, gone: Expiring, why: str) -> None:
@@ -233,6 +240,21 @@ def _tell(root: Path, gone: Expiring, why: str) -> None:
             topic,
             ", ".join(shown),
             groups,
+        )
+    for waited in gone.waiting:
+        why = "before they were due" if waited.kind == DELAYED else "before their transactions ended"
+        place = waited.lies_in
+        log.warning(
+            "%s: deleted %s messages for topic %s %s: %d of them, from %s queue %d offsets %d to %d",
+            root,
+            waited.kind,
+            waited.topic,
+            why,
+            waited.count,
+            place.topic,
+            place.queue_id,
+            place.first,
+            place.last,
         )
 
 

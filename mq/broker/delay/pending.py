@@ -21,7 +21,7 @@ from mq.properties import number_of, value_of
 from mq.store.queue.reader import Reader
 from mq.store.store import Store
 
-__all__ = ["delayed"]
+__all__ = ["delayed", "delivered_before", "due_ms_of", "is_marker", "name_of"]
 
 READ_COUNT, READ_SIZE = 256, 1 << 20
 LATE_MS = 10_000  # Nobody delivers, if so long passes; that is looked at every 5 s when nothing is due.
@@ -33,14 +33,35 @@ def delayed(
     """All that wait now, levels first, each in the order of the sends. Damaged records are left out."""
     reader = Reader(store, broker_name, version, lambda _queue: None)
     try:
-        now_ms = time.time_ns() // 1_000_000
         yield from _of_levels(reader, broker_name, schedule)
-        delivered_ms = now_ms if store.read_only else timer.delivered_ms(now_ms)
-        if delivered_ms > now_ms - LATE_MS - timer.precision_ms:
-            delivered_ms = now_ms  # Of the last slots some are delivered, and the others are about to be.
-        yield from _of_times(reader, broker_name, delivered_ms)
+        yield from _of_times(reader, broker_name, delivered_before(store, timer))
     finally:
         reader.close()
+
+
+def delivered_before(store: Store, timer: Timer) -> int:
+    """What is due later than that, in ms, waits."""
+    now_ms = time.time_ns() // 1_000_000
+    delivered_ms = now_ms if store.read_only else timer.delivered_ms(now_ms)
+    # Of the last slots some are delivered, and the others are about to be.
+    return delivered_ms if delivered_ms <= now_ms - LATE_MS - timer.precision_ms else now_ms
+
+
+def name_of(message: MessageExt) -> tuple[str, str] | None:
+    """The topic and unique id of a message that is put aside for its due time, or that a marker recalls."""
+    place = destination(message)
+    return None if place is None else (place[0], message.msg_id)
+
+
+def due_ms_of(message: MessageExt) -> int | None:
+    """When a message that is put aside is due; None for a marker, and for what has no due time."""
+    out_ms = number_of(message.encoded, b"TIMER_OUT_MS\x01")
+    return None if out_ms is None or is_marker(message) else message.deliver_at_ms or out_ms + 1
+
+
+def is_marker(message: MessageExt) -> bool:
+    """Whether this recalls a message."""
+    return value_of(message.encoded, MARKS) is not None
 
 
 def _of_levels(reader: Reader, broker_name: str, schedule: Schedule) -> Iterator[Delayed]:
@@ -61,16 +82,13 @@ def _of_times(reader: Reader, broker_name: str, delivered_ms: int) -> Iterator[D
     waiting: dict[tuple[str, str], Delayed] = {}
     recalled: set[tuple[str, str]] = set()
     for message in _messages(reader, queue, reader.min_offset(queue)):
-        encoded = message.encoded
-        place, out_ms = destination(message), number_of(encoded, b"TIMER_OUT_MS\x01")
+        place, out_ms = destination(message), number_of(message.encoded, b"TIMER_OUT_MS\x01")
         if place is None or out_ms is None:
             continue
-        name = place[0], message.msg_id
-        if value_of(encoded, MARKS) is not None:
+        name, due_ms = (place[0], message.msg_id), due_ms_of(message)
+        if due_ms is None:
             recalled.add(name)
-            continue
-        due_ms = message.deliver_at_ms or out_ms + 1
-        if due_ms > delivered_ms:
+        elif due_ms > delivered_ms:
             # One that is far ahead may be there twice, like its marker: both are put aside again meanwhile.
             waiting[name] = Delayed(due_ms, MessageQueue(place[0], broker_name, place[1]), name[1], 0, out_ms)
     yield from (one for name, one in waiting.items() if name not in recalled)

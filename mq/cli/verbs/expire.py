@@ -7,7 +7,7 @@ import click
 
 import mq
 from mq.api.local import directory
-from mq.api.retention import Expiring, Retention
+from mq.api.retention import DELAYED, Expiring, Retention
 from mq.cli.printing import counted, emit_json, emit_table, visible
 from mq.cli.session import RETENTION_HOURS_MAX, Session, with_json
 
@@ -103,6 +103,17 @@ def _show(session: Session, found: Expiring) -> None:
                     }
                     for each in found.ranges
                 ],
+                "waiting": [
+                    {
+                        "kind": each.kind,
+                        "topic": each.topic,
+                        "count": each.count,
+                        "queue": f"{each.lies_in.topic}/{each.lies_in.queue_id}",
+                        "first": each.lies_in.first,
+                        "last": each.lies_in.last,
+                    }
+                    for each in found.waiting
+                ],
             }
         )
         return
@@ -125,4 +136,10 @@ def _show(session: Session, found: Expiring) -> None:
             ),
             numbers={"first", "last"},
             below=("not read by",),
+        )
+    for waited in found.waiting:
+        place, kind = waited.lies_in, "delayed message" if waited.kind == DELAYED else "half message"
+        click.echo(
+            f"{counted(waited.count, kind)} for {visible(waited.topic)} would never be delivered:"
+            f" {place.topic}/{place.queue_id} offsets {place.first:,} to {place.last:,}"
         )

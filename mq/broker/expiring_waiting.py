@@ -1,0 +1,111 @@
+"""Messages that no group can read yet, and that retention is about to delete: delayed ones that are not due,
+and half messages of transactions that have not ended.
+
+They lie in RocketMQ's own topics until they are delivered. A message that is due late may lie there several
+times, since it is put aside again meanwhile, and so may a half message that was asked about: it is lost when
+its last copy goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from mq.api.queues import readable
+from mq.api.results import MessageQueue
+from mq.api.retention import DELAYED, HALF, Range, Waiting
+from mq.api.transactions import Undecided
+from mq.broker.delay.levels import SCHEDULE_TOPIC, destination
+from mq.broker.delay.pending import delivered_before, due_ms_of, is_marker, name_of
+from mq.broker.delay.schedule import Schedule
+from mq.broker.delay.timer import TIMER_TOPIC, Timer
+from mq.broker.transactions.half_queues import GIVEN_UP_TOPIC, HALF_TOPIC
+from mq.message import MessageExt
+from mq.store.store import Store
+
+__all__ = ["ExpiringWaiting"]
+
+READ_COUNT, READ_SIZE = 256, 1 << 20
+Found = tuple[str, int]  # The topic that a message is meant for, and its queue offset where it waits.
+
+
+class ExpiringWaiting:
+    """Of one broker. undecided() are the transactions that have not ended."""
+
+    def __init__(
+        self,
+        store: Store,
+        broker_name: str,
+        schedule: Schedule,
+        timer: Timer,
+        undecided: Callable[[], Sequence[Undecided]],
+    ) -> None:
+        self._store = store
+        self._broker_name = broker_name
+        self._schedule = schedule
+        self._timer = timer
+        self._undecided = undecided
+
+    def of(self, ranges: Sequence[Range], log_min: int, *, count_max: int | None) -> Iterator[Waiting]:
+        """What of these ranges waits, and has no copy behind that log offset. count_max: so many messages are
+        looked at for copies; where there are more, nothing is said of messages with a due time."""
+        for each in ranges:
+            if each.topic == SCHEDULE_TOPIC:
+                yield from _by_topic(DELAYED, each, self._of_level(each))
+            elif each.topic == TIMER_TOPIC:
+                yield from _by_topic(DELAYED, each, self._of_times(each, count_max))
+        halves = [each for each in ranges if each.topic in (HALF_TOPIC, GIVEN_UP_TOPIC)]
+        if halves:
+            lost = [one for one in self._undecided() if one.message.log_offset < log_min]
+            for each in halves:
+                places = [
+                    (one.message.topic, one.message.queue_offset)
+                    for one in lost
+                    if one.given_up == (each.topic == GIVEN_UP_TOPIC)
+                ]
+                yield from _by_topic(HALF, each, places)
+
+    def _of_level(self, level: Range) -> Iterator[Found]:
+        queue = MessageQueue(SCHEDULE_TOPIC, self._broker_name, level.queue_id)
+        begin = max(level.first, self._schedule.delivered(level.queue_id + 1, queue))
+        for message in self._messages(queue, begin, level.last):
+            if (place := destination(message)) is not None:
+                yield place[0], message.queue_offset
+
+    def _of_times(self, gone: Range, count_max: int | None) -> Iterator[Found]:
+        queue = MessageQueue(TIMER_TOPIC, self._broker_name, gone.queue_id)
+        delivered_ms = delivered_before(self._store, self._timer)
+        waiting: dict[tuple[str, str], Found] = {}
+        for message in self._messages(queue, gone.first, gone.last):
+            name, due_ms = name_of(message), due_ms_of(message)
+            if name is not None and due_ms is not None and due_ms > delivered_ms:
+                waiting[name] = name[0], message.queue_offset
+        if not waiting:
+            return
+        for count, message in enumerate(self._messages(queue, gone.first, 1 << 62)):
+            if count_max is not None and count >= count_max:
+                return
+            if message.queue_offset > gone.last or is_marker(message):
+                waiting.pop(name_of(message) or ("", ""), None)
+        yield from waiting.values()
+
+    def _messages(self, queue: MessageQueue, begin: int, last: int) -> Iterator[MessageExt]:
+        """Those that are whole."""
+        if begin > last:
+            return
+        pull = self._schedule.reader.pull
+        for found in readable(lambda at: pull(queue, at, READ_COUNT, READ_SIZE, None, 0.0), begin):
+            for message in found.messages:
+                if message.queue_offset > last:
+                    return
+                yield message
+
+
+def _by_topic(kind: str, gone: Range, found: Sequence[Found] | Iterator[Found]) -> Iterator[Waiting]:
+    """For each topic how many messages for it wait in a range that goes, from which to which."""
+    places: dict[str, list[int]] = {}
+    for topic, offset in found:
+        if gone.first <= offset <= gone.last:
+            places.setdefault(topic, []).append(offset)
+    for topic, offsets in sorted(places.items()):
+        lies_in = Range(gone.topic, gone.queue_id, min(offsets), max(offsets))
+        yield Waiting(kind, topic, lies_in, len(offsets))
