@@ -97,8 +97,8 @@ class Queues(QueueEnds, Protocol):
         ...
 
     def oneway_appender(self, queue: MessageQueue) -> Appender:
-        """The same without an answer, where the broker is at the other end of a network: then the result has
-        no offsets, and says no more than that the message was sent."""
+        """The same, except that it does not wait for the disk, nor for the answer of a broker at the other
+        end of a network: then the result has no offsets, and says no more than that the message was sent."""
         return self.appender(queue)
 
     def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:

@@ -132,6 +132,9 @@ class LocalBroker(Parts, DirectoryBroker):
     def appender(self, queue: MessageQueue) -> Appender:
         return self._writer.appender(queue)
 
+    def oneway_appender(self, queue: MessageQueue) -> Appender:
+        return self._writer.appender(queue, waits=False)
+
     def append_batch(self, queue: MessageQueue, messages: Sequence[Message]) -> SendResult:
         return self._writer.append_batch(queue, messages)
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -29,7 +27,7 @@ from mq.remoting.codec.json_body import JsonBody, to_json
 from mq.remoting.codec.language import Language, version_name
 from mq.remoting.event_loop import EventLoop
 from mq.remoting.server.options import Limits
-from mq.remoting.server.workers import Work, Workers
+from mq.remoting.server.workers import OrderedWork, Work, Workers
 
 __all__ = ["Connection", "Memory", "Owner"]
 
@@ -37,7 +35,8 @@ log = logging.getLogger("mq.remoting")
 
 AT_WORK_MAX = 64  # requests of one connection in a thread pool
 TURN_COUNT = 32  # requests of one connection that the loop dispatches before it turns to the next
-ORDERED_TURN_COUNT = 8  # the same in a thread
+CONTROL_TURN_COUNT = 8  # the same in a thread
+SENDS_TURN_COUNT = 32  # the same of oneway sends; those of one turn wait for the disk together
 LARGE_SIZE = 1 << 20  # of a part of a frame, from which on the loop reads once before it turns to the next
 REQUEST_SIZE = 512  # bytes that a request counts besides those on the wire
 
@@ -91,12 +90,11 @@ class Connection(asyncio.Protocol):
         self._memory = memory
         self._in_flight = self._at_work = self._counted = 0
         self._is_choked = self._is_paused = self._is_handing_on = self._has_next_turn = False
-        self._is_aborted = False
+        self._is_aborted = self._is_over = False
         self._has_read_enough = False  # of a large frame, for this turn of the loop
         self._transport: asyncio.Transport | None = None
-        self._in_order: deque[tuple[Work, bool]] = deque()  # with whether it outlives the connection
-        self._lock = threading.Lock()  # guards whether _in_order is being run
-        self._is_running = False
+        self._control = OrderedWork(self, CONTROL_TURN_COUNT, self._has_worked)
+        self._sends = OrderedWork(self, SENDS_TURN_COUNT, self._has_worked)
         self._opaques = count(1)
         self._asked: dict[int, Callable[[Frame | MQError], object]] = {}
 
@@ -149,11 +147,20 @@ class Connection(asyncio.Protocol):
         if exc is not None and not isinstance(exc, ConnectionError | ssl.SSLError | OSError):
             log.error("%s: %r", self.address, exc, exc_info=exc)
         self.is_closed = True
-        self._drop()
+        self._transport = None
+        self._is_choked = False
         asked, self._asked = self._asked, {}
         for answered in asked.values():
             answered(RemotingError(f"{self.address} closed the connection", address=self.address))
-        self._owner.closed(self)
+        # With TLS the end of the stream comes together with what is before it, even while reading is paused.
+        self._hand_on()
+
+    def _end(self) -> None:
+        """The connection is lost, and what it has sent before is dispatched, or dropped."""
+        if not self._is_over:
+            self._is_over = True
+            self._drop()
+            self._owner.closed(self)
 
     # Requests of the client.
 
@@ -181,12 +188,17 @@ class Connection(asyncio.Protocol):
         """Run this in a thread after the earlier ordered work of this connection. is_kept: even if the
         connection is lost before it begins. Called by the loop."""
         self._at_work += 1
-        with self._lock:
-            self._in_order.append((work, is_kept))
-            if self._is_running:
-                return
-            self._is_running = True
-        workers.submit(self, partial(self._run_in_order, workers), is_kept=True)
+        self._control.add(workers, work, is_kept=is_kept)
+
+    def in_order_of_sends(self, workers: Workers, work: Work, *, is_kept: bool) -> None:
+        """The same for oneway sends: an order of their own."""
+        self._at_work += 1
+        self._sends.add(workers, work, is_kept=is_kept)
+
+    @property
+    def is_send_followed(self) -> bool:
+        """Whether the oneway send that runs in order now is followed by another at once."""
+        return self._sends.is_followed
 
     def beside(self, workers: Workers, work: Work, *, is_kept: bool) -> None:
         """Run this in a thread concurrently with this connection's other work. is_kept: see in_order().
@@ -198,11 +210,15 @@ class Connection(asyncio.Protocol):
         try:
             work()
         finally:
-            self._events.post(self._worked, 1)
+            self._has_worked(1)
+
+    def _has_worked(self, count: int) -> None:
+        """Pieces of work are done. Thread-safe."""
+        self._events.post(self._worked, count)
 
     def _worked(self, count: int) -> None:
         self._at_work -= count
-        if self._is_paused:
+        if self._is_paused or self.is_closed:
             self._hand_on()
 
     def answered(self, request: Frame, code: int, data: bytes) -> None:
@@ -235,7 +251,9 @@ class Connection(asyncio.Protocol):
 
     def close(self, reason: str, *, at_once: bool = True) -> None:
         """Only called by the loop."""
-        if self._transport is None or self.is_closed:
+        if self.is_closed and at_once:
+            self._end()
+        if self._transport is None:
             return
         log.info("%s is disconnected: %s", self.address, reason)
         if at_once:
@@ -255,36 +273,14 @@ class Connection(asyncio.Protocol):
         self._asked[frame.opaque] = answered
         self.write(encode(frame))
 
-    def _run_in_order(self, workers: Workers) -> None:
-        """Run some of the ordered work, then let other connections have the thread."""
-        is_left = True
-        while is_left:
-            count = 0
-            while is_left and count < ORDERED_TURN_COUNT:
-                with self._lock:
-                    if not self._in_order:
-                        is_left = self._is_running = False
-                        break
-                    work, _ = self._in_order.popleft()
-                count += 1
-                try:
-                    work()
-                except Exception:
-                    log.exception("work of %r failed", self)
-            self._events.post(self._worked, count)
-            if is_left and workers.submit(self, partial(self._run_in_order, workers), is_kept=True):
-                return
-
     def _drop(self) -> None:
-        """Drop the requests that have not begun, except oneway ones that were dispatched."""
+        """Dispatch no more requests, and drop those that have not begun, except oneway ones."""
         self._is_aborted = True
         self._memory.used -= self._counted
         self._counted = 0
         self._reader.clear()
-        with self._lock:
-            kept = [each for each in self._in_order if each[1]]
-            self._in_order.clear()
-            self._in_order.extend(kept)
+        self._control.drop()
+        self._sends.drop()
 
     def _count(self) -> None:
         """Count the bytes of this connection among those of all."""
@@ -314,10 +310,13 @@ class Connection(asyncio.Protocol):
         finally:
             self._is_handing_on = False
         self._count()
-        is_more = not self._is_aborted and (self._reader.is_ready or self._has_enough())
+        is_more = self._reader.is_ready or (self._has_enough() and not self.is_closed)
+        is_more = is_more and not self._is_aborted
         if is_more and not self._has_next_turn and not self._is_waiting():
             self._has_next_turn = True
             self._events.loop.call_soon(self._next_turn)
+        if self.is_closed and not is_more:
+            self._end()
         self._heed_limits()
 
     def _next_turn(self) -> None:
@@ -329,6 +328,8 @@ class Connection(asyncio.Protocol):
             answered = self._asked.pop(frame.opaque, None)
             if answered is not None:
                 answered(frame)
+            return
+        if self.is_closed and not frame.is_oneway:
             return
         self.language, self.version = frame.language, frame.version
         self._in_flight += REQUEST_SIZE + frame.size
@@ -349,7 +350,9 @@ class Connection(asyncio.Protocol):
         )
 
     def _is_at_limit(self) -> bool:
-        return self._in_flight >= self._limits.in_flight_size or self._at_work >= AT_WORK_MAX
+        # Held pulls are in flight: those of a lost connection are not waited for.
+        is_full = self._in_flight >= self._limits.in_flight_size and not self.is_closed
+        return is_full or self._at_work >= AT_WORK_MAX
 
     def _heed_limits(self) -> None:
         """Pause or resume reading, by the limits."""
@@ -367,7 +370,7 @@ class Connection(asyncio.Protocol):
         if data:
             self.used_at = monotonic()
             self.write(data)
-        if self._is_paused:
+        if self._is_paused or self.is_closed:
             self._hand_on()
         elif not self._is_handing_on:
             self._count()

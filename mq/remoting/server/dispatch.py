@@ -8,9 +8,10 @@
 A handler gets the request's parsed header and returns the reply, or None if it answers later with
 call.answer() or not at all. An exception becomes an error answer (replies.py).
 
-HOT handlers run on the loop if the broker never waits for a disk or a network, otherwise each in a thread of
-the pool. CONTROL handlers run in a pool of their own, those of one connection sequentially in the order of
-the requests. If the connection is lost, requests that have not begun are dropped, except oneway ones.
+HOT and SEND handlers run on the loop if the broker never waits for a disk or a network, otherwise each in a
+thread of the pool; there the oneway SEND requests of one connection run sequentially, in its order. CONTROL
+handlers run in a pool of their own, those of one connection sequentially in the order of the requests. If the
+connection is lost, requests that have not begun are dropped, except oneway ones.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _NOTHING: dict[str, str] = {}
 
 class Lane(Enum):
     HOT = 1
-    CONTROL = 2
+    SEND = 2
+    CONTROL = 3
 
 
 class Handler(NamedTuple):
@@ -131,10 +133,12 @@ def dispatch(handlers: Handlers, served: Served, connection: Connection, frame: 
     call = Call(served, connection, frame, handler)
     if handler.lane is Lane.CONTROL:
         connection.in_order(served.control, call.run, is_kept=frame.is_oneway)
-    elif served.broker.may_wait:
-        connection.beside(served.pool, call.run, is_kept=frame.is_oneway)
-    else:
+    elif not served.broker.may_wait:
         call.run()
+    elif handler.lane is Lane.SEND and frame.is_oneway:
+        connection.in_order_of_sends(served.pool, call.run, is_kept=True)
+    else:
+        connection.beside(served.pool, call.run, is_kept=frame.is_oneway)
 
 
 def _unknown(served: Served, frame: Frame) -> Reply:

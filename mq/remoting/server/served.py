@@ -71,6 +71,7 @@ class Served:
         self._packed: dict[str, bytes | None] = {}
         self._enders: dict[str, Ender] = {}
         self._appenders: dict[MessageQueue, Appender] = {}
+        self._oneway_appenders: dict[MessageQueue, Appender] = {}
         self._pullers: dict[MessageQueue, Puller] = {}
         self.connections: Final[set[Connection]] = set()
         self.members: Final = RemoteMembers(broker, self._wake)
@@ -122,9 +123,20 @@ class Served:
             self._appenders[queue] = found
         return found
 
+    def oneway_appender(self, queue: MessageQueue) -> Appender:
+        """The same of one that does not wait for the disk."""
+        found = self._oneway_appenders.get(queue)
+        if found is None:
+            found = self.broker.oneway_appender(queue)
+            if len(self._oneway_appenders) >= KEPT_MAX:
+                self.forget_appenders()
+            self._oneway_appenders[queue] = found
+        return found
+
     def forget_appenders(self) -> None:
         """Drop the cached appenders, since a topic has changed."""
         self._appenders = {}
+        self._oneway_appenders = {}
 
     def ender(self, group: str) -> Ender:
         """The ender of a group, cached."""

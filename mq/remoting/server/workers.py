@@ -8,8 +8,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-__all__ = ["Work", "Workers"]
+__all__ = ["OrderedWork", "Work", "Workers"]
 
 log = logging.getLogger("mq.remoting")
 
@@ -77,3 +78,56 @@ class Workers:
             work()
         except Exception:
             log.exception("work of %r failed", owner)
+
+
+class OrderedWork:
+    """Work of one owner that is done in its order. A pool's threads run it, one piece at a time: turn_count
+    pieces, then other owners have the thread. That calls `worked` with the number of pieces that are done.
+
+    is_followed: whether another piece follows in this turn the one that runs now. Only that one may ask.
+    """
+
+    def __init__(self, owner: object, turn_count: int, worked: Callable[[int], object]) -> None:
+        self.is_followed = False
+        self._owner = owner
+        self._turn_count = turn_count
+        self._worked = worked
+        self._waiting: deque[tuple[Work, bool]] = deque()  # with whether it outlives the connection
+        self._lock = threading.Lock()  # guards whether _waiting is being run
+        self._is_running = False
+
+    def add(self, workers: Workers, work: Work, *, is_kept: bool) -> None:
+        """Run this after what was added before. is_kept: also after drop()."""
+        with self._lock:
+            self._waiting.append((work, is_kept))
+            if self._is_running:
+                return
+            self._is_running = True
+        workers.submit(self._owner, partial(self._run, workers), is_kept=True)
+
+    def drop(self) -> None:
+        """Drop what has not begun, except what was added as kept."""
+        with self._lock:
+            kept = [each for each in self._waiting if each[1]]
+            self._waiting.clear()
+            self._waiting.extend(kept)
+
+    def _run(self, workers: Workers) -> None:
+        is_left = True
+        while is_left:
+            count = 0
+            while is_left and count < self._turn_count:
+                with self._lock:
+                    if not self._waiting:
+                        is_left = self._is_running = False
+                        break
+                    work, _ = self._waiting.popleft()
+                    count += 1
+                    self.is_followed = bool(self._waiting) and count < self._turn_count
+                try:
+                    work()
+                except Exception:
+                    log.exception("work of %r failed", self._owner)
+            self._worked(count)
+            if is_left and workers.submit(self._owner, partial(self._run, workers), is_kept=True):
+                return

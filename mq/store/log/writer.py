@@ -99,21 +99,22 @@ class Writer:
         self._log_handle = LogHandle(log, int(ffi.cast("uintptr_t", log)))
         store.detach_with(self._log_handle.detach)
 
-    def appender(self, queue: MessageQueue, *, keyed: bool = False) -> Appender:
+    def appender(self, queue: MessageQueue, *, keyed: bool = False, waits: bool = True) -> Appender:
         """See Queues.appender. It raises StoreFull, StorePoisoned, MessageTooLarge, and what forbids it.
 
-        keyed: for the part that knows of dedup keys, which has messages with a key stored by this.
+        keyed: for the part that knows of dedup keys, which has messages with a key stored by this. waits:
+        whether it waits for the disk, where a send does.
         """
         # The version first: a change that comes between the two is noticed by the first append.
         version = self._version[0]
         topic, _, queue_id = queue
         if self._targets.is_new(topic, queue_id):
-            send = partial(Appenders(partial(self.appender, keyed=keyed)), queue)
+            send = partial(Appenders(partial(self.appender, keyed=keyed, waits=waits)), queue)
             keyed_send = None if keyed else partial(self.keyed.append, queue)
             return FirstSend(self._targets, queue, self.check, send, keyed_send)
         number = self._number(queue)
         slow_path = partial(self._append, queue) if keyed else partial(self._append_unless_keyed, queue)
-        flushed = self._flushed if self._store.sync else None
+        flushed = self._flushed if self._store.sync and waits else None
         append, store = self._log_handle.appender(
             queue, number, version, slow_path, self._failed, flushed, self._delays.records,
             target_properties(queue),

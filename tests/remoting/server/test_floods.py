@@ -28,8 +28,8 @@ from mq.remoting.codec.requests.sending import SendMessage
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.server.connection import (
     AT_WORK_MAX,
+    CONTROL_TURN_COUNT,
     LARGE_SIZE,
-    ORDERED_TURN_COUNT,
     Connection,
     Memory,
 )
@@ -191,7 +191,7 @@ def test_requests_of_a_flood_delay_others_by_a_few_each() -> None:
             honest.send(Frame(GetClusterInfo.CODE))
             eventually(lambda: server.traffic.requests == waiting + 1, lambda: server.traffic.requests)
             # One turn of each flooder, and those that have begun: not all that wait.
-            store.permits.release(FLOODERS * ORDERED_TURN_COUNT * 2)
+            store.permits.release(FLOODERS * CONTROL_TURN_COUNT * 2)
             assert honest.receive().code == ResponseCode.SUCCESS
         store.permits.release(FLOODERS * FLOOD_COUNT)
 

@@ -34,7 +34,7 @@ COMPRESSION = 0x701  # bits of sys_flag that say whether and how the body is com
 RETRIES_MAX = 16  # of a group, where its consumer does not say
 
 
-@handlers.on(SendMessageV2, SendMessage, SendBatchMessage, lane=Lane.HOT, always=ALWAYS)
+@handlers.on(SendMessageV2, SendMessage, SendBatchMessage, lane=Lane.SEND, always=ALWAYS)
 def send(request: SendFields, call: Call) -> Reply:
     if request.batch:
         return _send_batch(request, call)
@@ -49,11 +49,13 @@ def send(request: SendFields, call: Call) -> Reply:
         sent = sent_message(topic, body, request.flag, request.properties or "")
     queue = _queue(request, call, topic)
     sys_flag = request.sys_flag & COMPRESSION
+    # Of oneway sends that follow each other, the last waits for the disk, for all of them.
+    is_hurried = call.frame.is_oneway and call.connection.is_send_followed
     while True:
         if sent.is_half:
             append: Appender = broker.transactions.preparer(queue, request.producer_group)
         else:
-            append = served.appender(queue)
+            append = served.oneway_appender(queue) if is_hurried else served.appender(queue)
         result = append(sent.message, body, sys_flag, sent.unique_id or None)
         if result is not None:
             break
