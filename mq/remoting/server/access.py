@@ -112,7 +112,7 @@ NEEDS: Final[dict[type[Request], Needs]] = {
     sending.SendReplyMessage: _send,
     sending.SendReplyMessageV2: _send,
     sending.SendMessageBack: _send_back,  # The handler checks the topic of the message at the offset.
-    sending.EndTransaction: _nothing,  # The broker checks that the group is the one that began it.
+    sending.EndTransaction: _nothing,  # The handler checks the topic of the half message.
     sending.RecallMessage: _recall,
     consuming.PullMessage: _pull,
     consuming.LitePullMessage: _pull,
@@ -181,6 +181,14 @@ class Access:
                 " all rights",
             )
         self._check(name, needs(request, frame))
+
+    def is_restricted(self, frame: Frame) -> bool:
+        """Whether the key of an authenticated request has restricted rights."""
+        return self._rights[frame.fields[ACCESS_KEY]] is not None
+
+    def check_sendable(self, frame: Frame, topic: str) -> None:
+        """Raises Refusal if the sender of an authenticated request may not send to this topic."""
+        self._check(frame.fields[ACCESS_KEY], [(topic, PUB)])
 
     def check_readable(self, frame: Frame, topics: Iterable[str]) -> None:
         """Raises Refusal if the sender of an authenticated request may not read one of these topics."""

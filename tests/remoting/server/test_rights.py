@@ -17,7 +17,7 @@ from mq.remoting.codec.language import VERSION
 from mq.remoting.codec.requests.consuming import PullFlag, PullMessage, QueryMessage
 from mq.remoting.codec.requests.groups import HeartBeat
 from mq.remoting.codec.requests.offsets import GetMaxOffset
-from mq.remoting.codec.requests.sending import RecallMessage, SendMessage, SendMessageBack
+from mq.remoting.codec.requests.sending import EndTransaction, RecallMessage, SendMessage, SendMessageBack
 from mq.remoting.codec.response_codes import ResponseCode
 from mq.remoting.codec.signature import Credentials, signed
 from mq.remoting.server.access import AccessKeys
@@ -118,6 +118,34 @@ def test_a_half_message_is_shown_only_to_those_who_may_send_it(directory: Path) 
         assert operator.ask(HeartBeat(), heartbeat, signer=OPERATOR).code == ResponseCode.SUCCESS
         while operator.receive().fields["topic"] != "secret":
             pass
+
+
+@pytest.mark.parametrize("state", [EndTransaction.COMMIT, EndTransaction.ROLLBACK])
+def test_a_transaction_is_ended_only_by_those_who_may_send_its_message(directory: Path, state: int) -> None:
+    with (
+        mq.open(directory) as store,
+        serve(store, port=0, namesrv_port=0, access_keys=KEYS) as server,
+    ):
+        store.create_topic("open", 1).send(b"other")
+        for topic, signer, is_allowed in (
+            ("secret", ANY, False),
+            ("secret", OPERATOR, True),
+            ("open", ANY, True),
+        ):
+            queue = store.create_topic(topic, 1).queues[0].message_queue
+            half = store.transactions.preparer(queue, "shop")(mq.Message(topic, b"half"), b"half", 0, None)
+            assert half is not None
+            log_offset = int(half.offset_msg_id[-16:], 16)
+            # RocketMQ 5 goes by the topic that the client names.
+            request = EndTransaction("shop", half.queue_offset, log_offset, state, half.msg_id, topic="open")
+            answer = ask(server, request, signer=signer)
+            if is_allowed:
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+            else:
+                assert answer.code == ResponseCode.NO_PERMISSION
+                assert "lacks PUB for 'secret'" in answer.remark
+                assert [each.message.topic for each in store.transactions.undecided()] == ["secret"]
+                assert store.topic(topic).queues[0].max_offset == 0
 
 
 def test_a_recall_needs_the_right_to_the_topic_in_its_handle(directory: Path) -> None:
